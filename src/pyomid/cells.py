@@ -1,0 +1,125 @@
+"""Cell batches: many cells as arrays over one buffer, the bulk grain of data.
+
+    rows      row_off, row_len         where each row's key lies in `buffer`; ascending, unique, whole rows only
+              row_rec[i] : row_rec[i+1]   the records of row i
+    records   rec_version, rec_commit  all cells of the record were written under this version; commit timestamp
+                                       from the shadow cell, 0 where there is none
+              rec_cell[r] : rec_cell[r+1] the cells of record r
+    cells     cell_col                 index into `columns`
+              cell_off, cell_len       the value in `buffer`; length TOMBSTONE for a tombstone
+
+A record is what shares a shadow timestamp: in the embedded store all cells that a transaction wrote in a row,
+in HBase each cell is a record of its own. Records of a row come in any order; two records of one row may carry
+the same version but never the same (column, version). For writing: one record a row, version ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.types import Cell, Column
+
+TOMBSTONE: Final = -1
+"""`cell_len` of a tombstone; on a column with an empty qualifier it is the family's."""
+
+
+@dataclass(slots=True)
+class CellBatch:
+    """Owns its arrays; nothing in it points into memory that a store may take back."""
+
+    buffer: NDArray[np.uint8]
+    columns: list[Column]
+    row_off: NDArray[np.int64]
+    row_len: NDArray[np.int32]
+    row_rec: NDArray[np.int64]
+    rec_version: NDArray[np.int64]
+    rec_commit: NDArray[np.int64]
+    rec_cell: NDArray[np.int64]
+    cell_col: NDArray[np.int32]
+    cell_off: NDArray[np.int64]
+    cell_len: NDArray[np.int32]
+
+    @property
+    def rows(self) -> int:
+        return len(self.row_off)
+
+    @property
+    def records(self) -> int:
+        return len(self.rec_version)
+
+    @property
+    def cells(self) -> int:
+        return len(self.cell_col)
+
+    def row_key(self, index: int) -> bytes:
+        start = int(self.row_off[index])
+        return self.buffer[start : start + int(self.row_len[index])].tobytes()
+
+    def value(self, cell: int) -> bytes | None:
+        length = int(self.cell_len[cell])
+        if length == TOMBSTONE:
+            return None
+        start = int(self.cell_off[cell])
+        return self.buffer[start : start + length].tobytes()
+
+    def row_cells(self, index: int) -> Iterator[Cell]:
+        """The point grain of one row: for tests, for the few rows that need a second look, never for a scan."""
+        row = self.row_key(index)
+        for record in range(int(self.row_rec[index]), int(self.row_rec[index + 1])):
+            version, commit_ts = int(self.rec_version[record]), int(self.rec_commit[record])
+            for cell in range(int(self.rec_cell[record]), int(self.rec_cell[record + 1])):
+                column = self.columns[int(self.cell_col[cell])]
+                yield Cell(row, column.family, column.qualifier, version, self.value(cell), commit_ts)
+
+    def all_cells(self) -> Iterator[Cell]:
+        for index in range(self.rows):
+            yield from self.row_cells(index)
+
+
+def batch_of(rows: Sequence[Sequence[Cell]]) -> CellBatch:
+    """A batch from point cells, rows ascending; each (version, commit timestamp) of a row becomes a record."""
+    buffer = bytearray()
+    columns: dict[Column, int] = {}
+    row_off: list[int] = []
+    row_len: list[int] = []
+    row_rec, rec_version, rec_commit, rec_cell = [0], [], [], [0]
+    cell_col: list[int] = []
+    cell_off: list[int] = []
+    cell_len: list[int] = []
+    for cells in rows:
+        if not cells:
+            continue
+        row_off.append(len(buffer))
+        row_len.append(len(cells[0].row))
+        buffer += cells[0].row
+        records: dict[tuple[int, int], list[Cell]] = {}
+        for cell in cells:
+            records.setdefault((cell.version, cell.commit_ts), []).append(cell)
+        for (version, commit_ts), members in records.items():
+            rec_version.append(version)
+            rec_commit.append(commit_ts)
+            for cell in members:
+                cell_col.append(columns.setdefault(Column(cell.family, cell.qualifier), len(columns)))
+                cell_off.append(len(buffer))
+                cell_len.append(TOMBSTONE if cell.value is None else len(cell.value))
+                buffer += cell.value or b""
+            rec_cell.append(len(cell_col))
+        row_rec.append(len(rec_version))
+    return CellBatch(
+        buffer=np.frombuffer(bytes(buffer), dtype=np.uint8),
+        columns=list(columns),
+        row_off=np.array(row_off, dtype=np.int64),
+        row_len=np.array(row_len, dtype=np.int32),
+        row_rec=np.array(row_rec, dtype=np.int64),
+        rec_version=np.array(rec_version, dtype=np.int64),
+        rec_commit=np.array(rec_commit, dtype=np.int64),
+        rec_cell=np.array(rec_cell, dtype=np.int64),
+        cell_col=np.array(cell_col, dtype=np.int32),
+        cell_off=np.array(cell_off, dtype=np.int64),
+        cell_len=np.array(cell_len, dtype=np.int32),
+    )

@@ -1,0 +1,230 @@
+"""The interfaces between the rooms, as obligations. Who implements one passes its conformance suite.
+
+*Durable* means: survives loss of power, and is found from then on by every look-up and every conditional
+write of any process. *Fresh* means: sees everything that was durable before the call began.
+Errors: `Unavailable` (nothing happened, or for a write: it may have happened in part, and the transaction
+is rollback-only), `StoreFull`, `Corruption`, `UnknownTable`, `Misuse`. Foreign exceptions never pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from pyomid.cells import CellBatch
+from pyomid.types import (
+    BeginReply,
+    Cell,
+    CellVersion,
+    Column,
+    CommitReply,
+    CommitRequest,
+    EpochChanges,
+    EpochState,
+    KeyRange,
+    RegionWatermark,
+    RowCleaning,
+    RowWrite,
+    SealOutcome,
+    ShadowWrite,
+    Status,
+    TableInfo,
+)
+
+
+class DataStore(Protocol):
+    """Versioned cells with their shadow cells. Knows nothing of transactions.
+
+    Thread-safe. A child of fork must not use its parent's store (C5): implementations raise `Misuse`.
+    """
+
+    def write_cells(self, table: str, version: int, rows: Sequence[RowWrite]) -> None:
+        """When this returns every cell is durable under `version`, without shadow cells.
+
+        A cell already there under the same version is replaced; other columns of that row and version stay.
+        Fails before writing where a row key, value or qualifier is over the store's limit (`Misuse`).
+        """
+
+    def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
+        """`write_cells` for bulk: one record a row, rows sorted ascending and unique; versions in `batch` are ignored.
+
+        Writes in bounded pieces, so that other writers get their turn between two of them.
+        """
+
+    def read_rows(
+        self, table: str, rows: Sequence[bytes], columns: Sequence[Column] | None = None
+    ) -> list[list[Cell]]:
+        """Every stored version of the wanted columns of each row, with its shadow cell, from one fresh read.
+
+        One list a row, in the order asked, cells in any order. `columns` None is all; with `columns`, family
+        tombstones (empty qualifier) of their families are returned too. A Column with empty qualifier asks
+        for the whole family.
+        """
+
+    def scan(
+        self,
+        table: str,
+        key_range: KeyRange,
+        columns: Sequence[Column] | None = None,
+        *,
+        batch_rows_max: int = 10_000,
+    ) -> Iterator[CellBatch]:
+        """The same for a range, ascending by row, as batches of whole rows.
+
+        Each batch is fetched fresh when it is asked for, and may hold fewer rows than the maximum, but never
+        part of a row. Closing the iterator frees what it holds; no read transaction outlives a batch.
+        """
+
+    def write_shadow_cells(self, table: str, shadows: Sequence[ShadowWrite]) -> None:
+        """Durable on return. Idempotent. A cell that is gone gets no shadow cell (it would be an orphan)."""
+
+    def delete_versions(self, table: str, cells: Sequence[CellVersion]) -> None:
+        """Exactly these versions, with their shadow cells, are gone durably; others are untouched. Idempotent."""
+
+    def clean_rows(self, table: str, cleanings: Sequence[RowCleaning]) -> None:
+        """Compaction's writes: all of one row's changes take effect together or not at all (K3)."""
+
+    def regions(self, table: str) -> list[KeyRange]:
+        """The table's present regions in key order; together they tile all keys."""
+
+    def flush_and_merge(self, table: str, region: KeyRange) -> None:
+        """Brings what is only in memory to where `scan` for compaction sees it (K4); may do nothing."""
+
+    def create_table(self, info: TableInfo) -> None:
+        """The physical table exists, all versions kept. Idempotent. The catalogue entry is not its business."""
+
+    def drop_table(self, table: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class CommitTable(Protocol):
+    """start → commit, and marks start → invalid. Starts are multiples of 50."""
+
+    def lookup(self, starts: Sequence[int]) -> list[int]:
+        """For each start: its commit timestamp, `NOT_FOUND` or `SEALED` (the mark wins). One fresh read."""
+
+    def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
+        """Entries (start, commit), durable on return. Returns the starts that a mark refused; empty where the
+        store cannot tell (plain writes): then only `EpochRow.read` after it makes the answer safe."""
+
+    def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
+        """The decision of a large commit: one conditional write; False where a mark stands."""
+
+    def put_branches(self, branches: Sequence[int], commit_ts: int) -> None:
+        """Entries of a decided commit's branches; each replaces a mark in one mutation (T13)."""
+
+    def seal(self, start: int) -> SealOutcome:
+        """The mark, iff no commit is there; durable on return. A mark already there counts as placed."""
+
+    def delete(self, starts: Sequence[int]) -> None:
+        """Completion: the entries go. Idempotent; marks stay."""
+
+    def delete_below(self, horizon: int) -> int:
+        """Sanitising: entries and marks with start < `horizon` go. Returns how many."""
+
+    def entries(self) -> Iterator[tuple[int, int]]:
+        """All entries and marks (start, commit or SEALED) for status and verification; not one snapshot."""
+
+    def count(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class EpochRow(Protocol):
+    """The row that says who leads, and what must not be forgotten (protocol.md, Leadership)."""
+
+    def read(self) -> EpochState:
+        """Fresh."""
+
+    def read_watermarks(self) -> tuple[int, int]:
+        """Fresh (W, H): cheaper than `read` where the store can."""
+
+    def take_over(self, *, expected: int, epoch: int, ceiling: int) -> bool:
+        """Compare-and-set of the epoch (and ceiling); everything else stays. False: another was faster."""
+
+    def update(self, epoch: int, changes: EpochChanges) -> None:
+        """All changes durable together, or `Deposed` and none, iff the row holds another epoch."""
+
+
+class CeilingStore(Protocol):
+    """Where the timestamp ceiling is kept when it is not the epoch row (ZooKeeper, an HBase table)."""
+
+    def read(self) -> int: ...
+
+    def compare_and_set(self, expected: int, ceiling: int) -> bool: ...
+
+
+class Catalogue(Protocol):
+    """Tables, marks of unregistered tables, region watermarks. Writes are durable on return."""
+
+    def tables(self) -> list[TableInfo]:
+        """Fresh, sorted by name."""
+
+    def table(self, name: str) -> TableInfo:
+        """`UnknownTable` where there is none."""
+
+    def put_table(self, info: TableInfo, *, replace: bool) -> bool:
+        """False, and nothing written, where the name is taken and `replace` is not given."""
+
+    def remove_table(self, name: str) -> None:
+        """The entry and the table's region watermarks go together."""
+
+    def mark_unknown_table(self, table_id: int) -> None:
+        """K6: a commit named this table id; the sanitiser refuses until it is registered."""
+
+    def unknown_tables(self) -> list[int]: ...
+
+    def clear_unknown_table(self, table_id: int) -> None: ...
+
+    def put_region_watermark(self, record: RegionWatermark) -> None:
+        """Replaces earlier records of the same table and range."""
+
+    def region_watermarks(self, table: str) -> list[RegionWatermark]: ...
+
+
+class Tso(Protocol):
+    """A client's session with the TSO. Thread-safe; one connection shared by all threads of the process.
+
+    `Unavailable` where the request certainly did nothing; a commit whose answer was lost is sent again as a
+    retry, and raises `OutcomeUnknown` when that cannot settle it.
+    """
+
+    def begin(self, *, not_before: int = 0) -> BeginReply:
+        """A start timestamp above `not_before` (0: any)."""
+
+    def commit(self, request: CommitRequest) -> CommitReply:
+        """Durable when it returns committed (law 2), all branches included."""
+
+    def fence(self, table_id: int) -> int:
+        """Writers of that table that started before the returned timestamp will abort."""
+
+    def grant_lease(self, start_ts: int, term_s: float | None = None) -> float:
+        """Durable on return; returns the granted term. `SnapshotTooOld` where W has passed `start_ts`."""
+
+    def renew_lease(self, start_ts: int) -> float:
+        """`SnapshotTooOld` where the lease is gone."""
+
+    def end_lease(self, start_ts: int) -> None: ...
+
+    def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
+        """Marks through the TSO: answered after the batches that may hold these starts, refused from then on."""
+
+    def complete(self, starts: Sequence[int]) -> None:
+        """Commit-table entries go (law 5 is the caller's). Not waited for."""
+
+    def advance_horizon(self, horizon: int) -> int:
+        """Law 7, second half: H durable, then entries below it deleted. Returns how many went."""
+
+    def status(self) -> Status: ...
+
+    def close(self) -> None: ...
+
+
+Clock = Callable[[], float]
+"""Monotonic seconds that count suspension (CLOCK_BOOTTIME); injected everywhere time matters."""
+
+Sleep = Callable[[float], None]
+
+Rows = Iterable[tuple[bytes, dict[bytes, bytes]]]
+"""Rows as a table returns them: key, then b"family:qualifier" → value."""

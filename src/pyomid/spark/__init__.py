@@ -1,0 +1,1 @@
+"""PySpark over the client: data source, transactions over DataFrames, compaction, sanitising and verification jobs."""

@@ -1,0 +1,269 @@
+"""Value objects that every room shares. Timestamps are logical, plain ints, 63 bits.
+
+A *version* is the timestamp under which a cell is stored: the writer's start timestamp plus its checkpoint
+(0 … 49), or a branch's. `start_of(version)` takes the checkpoint off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Final, NamedTuple
+
+TIMESTAMP_STEP: Final = 50
+"""Timestamps handed out are multiples of this: MAX_CHECKPOINTS_PER_TXN of Apache Omid (interop.md)."""
+
+TIMESTAMP_MAX: Final = (1 << 63) - 1
+
+NOT_FOUND: Final = 0
+"""A commit-table look-up's answer: neither entry nor mark."""
+SEALED: Final = -1
+"""A commit-table look-up's answer: an invalidation mark stands (it wins over an entry, R2)."""
+
+
+def start_of(version: int) -> int:
+    """The start timestamp of the transaction (or branch) that wrote `version`."""
+    return version - version % TIMESTAMP_STEP
+
+
+class Column(NamedTuple):
+    """One column of a table: family and qualifier."""
+
+    family: bytes
+    qualifier: bytes
+
+    def __str__(self) -> str:
+        return f"{self.family.decode('utf-8', 'backslashreplace')}:{self.qualifier.decode('utf-8', 'backslashreplace')}"
+
+
+class Cell(NamedTuple):
+    """One stored version of one column of one row, as a store returns it.
+
+    `value` None is a tombstone of the column; with an empty qualifier it is the family's tombstone.
+    `commit_ts` is the shadow cell's content, 0 where there is none.
+    """
+
+    row: bytes
+    family: bytes
+    qualifier: bytes
+    version: int
+    value: bytes | None
+    commit_ts: int = 0
+
+
+class CellVersion(NamedTuple):
+    """The name of one stored cell, without its value: what a heal or an exact delete is aimed at."""
+
+    row: bytes
+    family: bytes
+    qualifier: bytes
+    version: int
+
+
+class RowWrite(NamedTuple):
+    """The cells one transaction writes into one row under one version; None is a tombstone.
+
+    Columns are unique within a write.
+    """
+
+    row: bytes
+    cells: tuple[tuple[Column, bytes | None], ...]
+
+
+class ShadowWrite(NamedTuple):
+    """A shadow cell to put beside a cell: only where the cell still is, never alone."""
+
+    cell: CellVersion
+    commit_ts: int
+
+
+class RowCleaning(NamedTuple):
+    """What compaction does to one row, in one atomic mutation: shadow cells written, exact versions gone."""
+
+    row: bytes
+    heals: tuple[ShadowWrite, ...]
+    drops: tuple[CellVersion, ...]
+
+
+class KeyRange(NamedTuple):
+    """Row keys from `start` (inclusive) to `stop` (exclusive); `stop` None has no end, `start` b"" no begin."""
+
+    start: bytes = b""
+    stop: bytes | None = None
+
+    def __contains__(self, row: object) -> bool:
+        return isinstance(row, bytes) and self.start <= row and (self.stop is None or row < self.stop)
+
+
+def prefix_range(prefix: bytes) -> KeyRange:
+    """All keys that begin with `prefix`."""
+    stripped = prefix.rstrip(b"\xff")
+    return KeyRange(prefix, stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None)
+
+
+class ConflictLevel(StrEnum):
+    """What two transactions must both write to conflict; a property of the table (T9)."""
+
+    CELL = "cell"
+    ROW = "row"
+
+
+class WriteSetLevel(IntEnum):
+    """How a commit names what it wrote: by the ids of cells or rows, or by whole tables."""
+
+    IDS = 0
+    TABLE = 1
+
+
+class SealOutcome(NamedTuple):
+    """`placed`: the mark stands and the start can never commit. Else `commit_ts` is what was found."""
+
+    placed: bool
+    commit_ts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BeginReply:
+    """A start timestamp, above every acknowledged commit (law 3), and the epoch of the TSO that gave it."""
+
+    start_ts: int
+    epoch: int = 0
+
+
+class AbortReason(StrEnum):
+    """Why a commit was refused; what a client or a metric tells apart."""
+
+    CONFLICT = "conflict"
+    LOW_WATERMARK = "low_watermark"
+    FENCE = "fence"
+    TABLE = "table"
+    SEALED = "sealed"
+    LEASE_LOST = "lease_lost"
+    RETRY_UNKNOWN = "retry_not_found"
+
+
+@dataclass(frozen=True, slots=True)
+class CommitReply:
+    """The decision: `commit_ts` > 0 is committed and durable; else aborted, with what caused it if known."""
+
+    start_ts: int
+    commit_ts: int = 0
+    reason: AbortReason | None = None
+    conflict_ts: int = 0
+
+    @property
+    def committed(self) -> bool:
+        return self.commit_ts > 0
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """Everything the TSO needs to decide one commit. Ids are signed 64 bit (`core.hashing`).
+
+    `branches` non-empty makes it a large commit; `level` TABLE checks `table_ids` instead of `cell_ids`.
+    """
+
+    start_ts: int
+    cell_ids: tuple[int, ...] = ()
+    table_ids: tuple[int, ...] = ()
+    branches: tuple[int, ...] = ()
+    level: WriteSetLevel = WriteSetLevel.IDS
+    is_retry: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCommit:
+    """A large commit whose branches' entries may not all be durable yet."""
+
+    start_ts: int
+    branches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochState:
+    """What the epoch row holds. W is `watermark`, H is `horizon` (protocol.md, Words)."""
+
+    epoch: int = 0
+    ceiling: int = 0
+    watermark: int = 0
+    horizon: int = 0
+    leases: frozenset[int] = frozenset()
+    pending: tuple[PendingCommit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EpochChanges:
+    """One atomic change of the epoch row, applied only while the row still holds the writer's epoch."""
+
+    ceiling: int | None = None
+    watermark: int | None = None
+    horizon: int | None = None
+    leases_added: tuple[int, ...] = ()
+    leases_removed: tuple[int, ...] = ()
+    pending_added: tuple[PendingCommit, ...] = ()
+    pending_removed: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSchema:
+    """A Spark column and where its values live. `spark_type` is Spark's own JSON name ("long", "decimal(10,2)")."""
+
+    name: str
+    spark_type: str
+    column: Column | None
+    """None: the value is part of the row key only."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowKeyPart:
+    """One column of the row key, in order; the encoding is order-preserving and self-delimiting."""
+
+    name: str
+    descending: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """How DataFrame rows lie in a table's cells."""
+
+    columns: tuple[ColumnSchema, ...]
+    row_key: tuple[RowKeyPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableInfo:
+    """A table's catalogue entry."""
+
+    name: str
+    families: tuple[bytes, ...]
+    conflict_level: ConflictLevel = ConflictLevel.CELL
+    generation: int = 1
+    """Raised whenever the table's data were replaced from outside (restore, clone, bulk load): K5."""
+    schema: TableSchema | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RegionWatermark:
+    """The compactor's record: every version ≤ `watermark` in `key_range` was cleaned, durably (law 6)."""
+
+    table: str
+    generation: int
+    key_range: KeyRange
+    watermark: int
+    recorded_at_s: float
+    """Wall clock of the record, seconds since 1970: sanitising takes only records older than the longest retry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a person would ask a running TSO: `pyomid status`."""
+
+    epoch: int
+    last_ts: int
+    low_watermark: int
+    watermark: int
+    horizon: int
+    leases: tuple[int, ...] = ()
+    pending: tuple[int, ...] = ()
+    in_flight: int = 0
+    counters: dict[str, int] = field(default_factory=dict)

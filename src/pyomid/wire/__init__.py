@@ -1,0 +1,1 @@
+"""Bytes on the wire ↔ messages. May know `types` and `errors`. Never a socket."""
