@@ -1,0 +1,231 @@
+"""Class paths of real Java servers and clients, for tests, benchmarks and trying things: not for production.
+
+Maven resolves pinned artifacts once into its own local repository; what it answered is remembered in a file
+under the user's cache directory and believed for as long as every jar in it exists. Java sources of tests are
+compiled against such a class path once per content.
+
+    path = class_path(HBASE)                    # list of jars, in class-path order
+    java("-Xmx64m", "-cp", join(path), "Main")  # argv for subprocess
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from xml.sax.saxutils import escape
+
+from pyomid.errors import Unavailable
+
+_DEPENDENCY_PLUGIN: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1"
+_RESOLVE_TIMEOUT_S: Final = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Artifacts that share one class path. `dropped` are file name prefixes left out of it."""
+
+    name: str
+    artifacts: tuple[str, ...]
+    """`group:artifact:version`, pinned."""
+    dropped: tuple[str, ...] = ()
+
+
+HBASE: Final = Bundle("hbase", ("org.apache.hbase:hbase-server:2.6.1-hadoop3",), ("slf4j-reload4j",))
+"""HMaster, region server and ZooKeeper in one process; also the Java HBase client."""
+
+OMID: Final = Bundle(
+    "omid",
+    (
+        "org.apache.omid:omid-tso-server:1.1.3",
+        "org.apache.omid:omid-hbase-client:1.1.3",
+        "org.apache.omid:omid-hbase-coprocessor:1.1.3",
+    ),
+    # It binds slf4j to log4j 1, beside the binding to log4j 2 that Omid itself brings.
+    ("slf4j-reload4j",),
+)
+"""Apache Omid: `org.apache.omid.tso.TSOServer`, its HBase modules, transaction client and coprocessor."""
+
+JAVA_OPENS: Final = tuple(
+    f"--add-opens=java.base/{package}=ALL-UNNAMED"
+    for package in (
+        "java.lang",
+        "java.lang.reflect",
+        "java.nio",
+        "sun.nio.ch",
+        "java.io",
+        "java.util",
+        "java.util.concurrent",
+        "java.net",
+        "jdk.internal.ref",
+        "jdk.internal.misc",
+    )
+) + tuple(
+    f"--add-exports=java.base/{package}=ALL-UNNAMED"
+    for package in ("jdk.internal.misc", "sun.net.dns", "sun.net.util")
+)
+"""What HBase and Omid need of a JDK 17."""
+
+
+class JavaMissing(Unavailable):
+    """No JDK or no Maven on this machine, or Maven could not fetch the jars: the message says which."""
+
+    code = "OMID-JAVA-MISSING"
+
+
+def class_path(bundle: Bundle) -> list[Path]:
+    """Every jar of `bundle` exists on this machine when this returns; the first call may download.
+
+    Raises `JavaMissing`. Safe from several processes at once.
+    """
+    folder = _cache_folder() / f"{bundle.name}-{_digest(*bundle.artifacts, *bundle.dropped)}"
+    remembered = _remembered(folder)
+    if remembered:
+        return remembered
+    with _locked(folder):
+        remembered = _remembered(folder)
+        if remembered:
+            return remembered
+        return _resolve(bundle, folder)
+
+
+def join(jars: Sequence[Path | str]) -> str:
+    """A class path as the JVM takes it."""
+    return os.pathsep.join(str(jar) for jar in jars)
+
+
+def java(*arguments: str) -> list[str]:
+    """An argument vector that starts the JVM with what HBase and Omid need opened."""
+    return [str(tool("java")), *JAVA_OPENS, *arguments]
+
+
+def tool(name: str) -> Path:
+    """The path of `java`, `javac` or `mvn`: of JAVA_HOME first, then of PATH."""
+    home = os.environ.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / name).is_file():
+        return Path(home) / "bin" / name
+    found = shutil.which(name)
+    if found is None:
+        raise JavaMissing(f"{name} is not on this machine: Java servers need JDK 17 and Maven 3.8 or later")
+    return Path(found)
+
+
+def missing() -> str | None:
+    """Why nothing Java can run here, in one clear sentence; None where it can."""
+    for name in ("java", "javac", "mvn"):
+        try:
+            tool(name)
+        except JavaMissing as error:
+            return error.message
+    return None
+
+
+def compile_sources(folder: Path, bundle: Bundle) -> Path:
+    """A directory with the classes of every `*.java` below `folder`, compiled once per content."""
+    sources = sorted(folder.rglob("*.java"))
+    jars = class_path(bundle)
+    digest = _digest(*bundle.artifacts, *(source.read_text() for source in sources))
+    classes = _cache_folder() / f"classes-{digest}"
+    with _locked(classes):
+        done = classes / ".done"
+        if not done.exists():
+            _run(
+                [
+                    str(tool("javac")),
+                    "-nowarn",
+                    "-proc:none",
+                    "-d",
+                    str(classes),
+                    "-cp",
+                    join(jars),
+                    *map(str, sources),
+                ],
+                what=f"compiling {folder}",
+            )
+            done.touch()
+    return classes
+
+
+def _cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "pyomid" / "jars"
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _remembered(folder: Path) -> list[Path]:
+    try:
+        jars = [Path(line) for line in (folder / "class-path").read_text().splitlines()]
+    except FileNotFoundError:
+        return []
+    return jars if all(jar.is_file() for jar in jars) else []
+
+
+def _resolve(bundle: Bundle, folder: Path) -> list[Path]:
+    (folder / "pom.xml").write_text(_pom(bundle))
+    answer = folder / "answer"
+    _run(
+        [
+            str(tool("mvn")),
+            "-B",
+            "-q",
+            "-f",
+            str(folder / "pom.xml"),
+            f"{_DEPENDENCY_PLUGIN}:build-classpath",
+            "-DincludeScope=runtime",
+            f"-Dmdep.outputFile={answer}",
+        ],
+        what=f"resolving the jars of {bundle.name}",
+    )
+    jars = [Path(entry) for entry in answer.read_text().strip().split(os.pathsep) if entry]
+    kept = [jar for jar in jars if not jar.name.startswith(bundle.dropped or ("\0",))]
+    partial = folder / "class-path.partial"
+    partial.write_text("\n".join(map(str, kept)))
+    partial.rename(folder / "class-path")
+    return kept
+
+
+def _pom(bundle: Bundle) -> str:
+    dependencies = "".join(
+        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>".format(
+            *map(escape, artifact.split(":"))
+        )
+        for artifact in bundle.artifacts
+    )
+    return (
+        "<project><modelVersion>4.0.0</modelVersion>"
+        "<groupId>pyomid.testing</groupId><artifactId>jars</artifactId><version>1</version>"
+        f"<dependencies>{dependencies}</dependencies></project>"
+    )
+
+
+def _run(command: list[str], *, what: str) -> None:
+    # Maven reads terminals and inherits job control; a pipe and no input keep it quiet and bounded.
+    finished = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=_RESOLVE_TIMEOUT_S,
+        check=False,
+    )
+    if finished.returncode != 0:
+        tail = finished.stdout.decode(errors="replace")[-2000:]
+        raise JavaMissing(f"{what} failed with code {finished.returncode}: {tail}", code=finished.returncode)
