@@ -1,0 +1,78 @@
+"""What a store can hold, checked before it writes anything: a row refused here was not written at all."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from pyomid.errors import Misuse
+from pyomid.types import TIMESTAMP_MAX, Column, RowWrite
+
+_SHOWN_BYTES_MAX = 60
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """The defaults are HBase's: `Short.MAX_VALUE` for rows, `hbase.client.keyvalue.maxsize` for values."""
+
+    row_bytes_max: int = 32_767
+    qualifier_bytes_max: int = 32_767
+    value_bytes_max: int = 10 << 20
+
+
+def shown(key: bytes) -> str:
+    """A key as a person can read it in a message, cut where it is long."""
+    text = key[:_SHOWN_BYTES_MAX].decode("utf-8", "backslashreplace")
+    return repr(text) + (f"… ({len(key)} bytes)" if len(key) > _SHOWN_BYTES_MAX else "")
+
+
+def check_version(version: int) -> None:
+    if not 0 < version <= TIMESTAMP_MAX:
+        raise Misuse(f"version {version} is not a timestamp: it must be 1 … {TIMESTAMP_MAX}", version=version)
+
+
+def check_row_key(row: bytes, limits: StoreLimits) -> None:
+    if not row:
+        raise Misuse("a row key must not be empty")
+    if len(row) > limits.row_bytes_max:
+        raise Misuse(
+            f"row key {shown(row)} has {len(row)} bytes, over this store's limit of {limits.row_bytes_max}",
+            row=row,
+            limit=limits.row_bytes_max,
+        )
+
+
+def check_column(column: Column, families: Collection[bytes], limits: StoreLimits) -> None:
+    if column.family not in families:
+        known = ", ".join(sorted(shown(family) for family in families))
+        raise Misuse(f"column {column} is of a family that the table does not have; it has {known}")
+    if len(column.qualifier) > limits.qualifier_bytes_max:
+        raise Misuse(
+            f"a qualifier of {len(column.qualifier)} bytes in family {shown(column.family)} is over this "
+            f"store's limit of {limits.qualifier_bytes_max}"
+        )
+
+
+def check_value_length(row: bytes, column: Column, length: int, limits: StoreLimits) -> None:
+    """`length` of a value, not of a tombstone."""
+    if not column.qualifier:
+        raise Misuse(f"row {shown(row)}: an empty qualifier stands for the whole family and holds no value")
+    if length > limits.value_bytes_max:
+        raise Misuse(
+            f"the value of {column} in row {shown(row)} has {length} bytes, over this store's limit of "
+            f"{limits.value_bytes_max}",
+            limit=limits.value_bytes_max,
+        )
+
+
+def check_writes(rows: Sequence[RowWrite], families: Collection[bytes], limits: StoreLimits) -> None:
+    """Every rule of one `write_cells`, before its first write."""
+    checked: set[Column] = set()
+    for row, cells in rows:
+        check_row_key(row, limits)
+        for column, value in cells:
+            if column not in checked:
+                check_column(column, families, limits)
+                checked.add(column)
+            if value is not None:
+                check_value_length(row, column, len(value), limits)
