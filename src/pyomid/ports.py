@@ -11,6 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.cells import CellBatch
 from pyomid.types import (
     BeginReply,
@@ -23,7 +26,6 @@ from pyomid.types import (
     EpochState,
     KeyRange,
     RegionWatermark,
-    RowCleaning,
     RowWrite,
     SealOutcome,
     ShadowWrite,
@@ -81,8 +83,16 @@ class DataStore(Protocol):
     def delete_versions(self, table: str, cells: Sequence[CellVersion]) -> None:
         """Exactly these versions, with their shadow cells, are gone durably; others are untouched. Idempotent."""
 
-    def clean_rows(self, table: str, cleanings: Sequence[RowCleaning]) -> None:
-        """Compaction's writes: all of one row's changes take effect together or not at all (K3)."""
+    def clean_batch(
+        self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]
+    ) -> None:
+        """Compaction's writes over a batch that was read before: durable on return; idempotent.
+
+        `heals` are indices of records of `batch`: their `rec_commit` becomes the shadow cell of each of their
+        cells that is still there and is not dropped. `drops` are indices of cells: exactly these versions go,
+        with their shadow cells. All changes of one row take effect together or not at all (K3); what was
+        written to the row since the batch was read stays. Both index arrays ascend.
+        """
 
     def regions(self, table: str) -> list[KeyRange]:
         """The table's present regions in key order; together they tile all keys."""

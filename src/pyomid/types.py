@@ -77,14 +77,6 @@ class ShadowWrite(NamedTuple):
     commit_ts: int
 
 
-class RowCleaning(NamedTuple):
-    """What compaction does to one row, in one atomic mutation: shadow cells written, exact versions gone."""
-
-    row: bytes
-    heals: tuple[ShadowWrite, ...]
-    drops: tuple[CellVersion, ...]
-
-
 class KeyRange(NamedTuple):
     """Row keys from `start` (inclusive) to `stop` (exclusive); `stop` None has no end, `start` b"" no begin."""
 

@@ -13,13 +13,16 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.cells import CellBatch
 from pyomid.types import (
     CellVersion,
     Column,
     CommitRequest,
     KeyRange,
     RegionWatermark,
-    RowCleaning,
     ShadowWrite,
 )
 
@@ -44,11 +47,15 @@ class ReadRows(Effect):
 
 @dataclass(frozen=True, slots=True)
 class ReadRange(Effect):
-    """→ CellBatch of *all* rows in the range, fresh, compaction's or a bulk reader's second look at one batch."""
+    """→ CellBatch of the first `rows_max` rows of the range (None: all of them), whole rows, one fresh read.
+
+    Compaction's way through a region, and a bulk reader's second look at one batch.
+    """
 
     table: str
     key_range: KeyRange
     columns: Sequence[Column] | None = None
+    rows_max: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +86,19 @@ class WriteShadowCells(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class HealBatch(Effect):
-    """→ None. Shadow cells for the records of a batch that the commit table explained; may be done later, or never."""
+class Heal(Effect):
+    """→ None. Shadow cells for cells that the commit table explained to a reader; may be done later, or never."""
 
     table: str
     shadows: tuple[ShadowWrite, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOrphans(Effect):
+    """→ None. Exact versions that can never commit (start ≤ W, sealed, looked at again); may be done later, or never."""
+
+    table: str
+    cells: tuple[CellVersion, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +109,18 @@ class DeleteVersions(Effect):
     cells: tuple[CellVersion, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class CleanRows(Effect):
-    """→ None, durable; each row atomic."""
+@dataclass(frozen=True, slots=True, eq=False)
+class CleanBatch(Effect):
+    """→ None, durable; all changes of one row together or not at all (K3). `DataStore.clean_batch`.
+
+    `heals`: indices of records whose `rec_commit` is to be written as shadow cells; `drops`: indices of cells
+    whose exact version goes.
+    """
 
     table: str
-    cleanings: tuple[RowCleaning, ...]
+    batch: CellBatch
+    heals: NDArray[np.int64]
+    drops: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +150,27 @@ class RecordWatermark(Effect):
     """→ None, durable: law 6."""
 
     record: RegionWatermark
+
+
+@dataclass(frozen=True, slots=True)
+class ReadUnknownTables(Effect):
+    """→ list[int], `Catalogue.unknown_tables`, fresh."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTables(Effect):
+    """→ list[TableInfo], `Catalogue.tables`, fresh."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRegionWatermarks(Effect):
+    """→ list[RegionWatermark] of one table, fresh."""
+
+    table: str
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceHorizon(Effect):
+    """→ int, entries deleted. H durable first (law 7)."""
+
+    horizon: int
