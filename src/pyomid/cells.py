@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.types import Cell, Column
+from pyomid.types import Cell, CellVersion, Column
 
 TOMBSTONE: Final = -1
 """`cell_len` of a tombstone; on a column with an empty qualifier it is the family's."""
@@ -66,6 +66,19 @@ class CellBatch:
             return None
         start = int(self.cell_off[cell])
         return self.buffer[start : start + length].tobytes()
+
+    def record_of(self, cell: int) -> int:
+        return int(np.searchsorted(self.rec_cell, cell, side="right")) - 1
+
+    def row_of(self, record: int) -> int:
+        return int(np.searchsorted(self.row_rec, record, side="right")) - 1
+
+    def cell_version(self, cell: int) -> CellVersion:
+        """The name of one cell: for a store without a compiled way, and for tests."""
+        record = self.record_of(cell)
+        column = self.columns[int(self.cell_col[cell])]
+        row = self.row_key(self.row_of(record))
+        return CellVersion(row, column.family, column.qualifier, int(self.rec_version[record]))
 
     def row_cells(self, index: int) -> Iterator[Cell]:
         """The point grain of one row: for tests, for the few rows that need a second look, never for a scan."""

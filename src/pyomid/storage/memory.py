@@ -11,6 +11,9 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Deposed, UnknownTable
 from pyomid.storage.forks import ProcessGuard
@@ -26,7 +29,6 @@ from pyomid.types import (
     KeyRange,
     PendingCommit,
     RegionWatermark,
-    RowCleaning,
     RowWrite,
     SealOutcome,
     ShadowWrite,
@@ -182,16 +184,18 @@ class MemoryStore:
             for cell in cells:
                 stored.delete(cell)
 
-    def clean_rows(self, table: str, cleanings: Sequence[RowCleaning]) -> None:
+    def clean_batch(
+        self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]
+    ) -> None:
         self._guard.check()
         with self._lock:
             stored = self._table(table)
-            for cleaning in cleanings:
-                for heal in cleaning.heals:
-                    if (cell := stored.find(heal.cell)) is not None:
-                        cell.commit_ts = heal.commit_ts
-                for drop in cleaning.drops:
-                    stored.delete(drop)
+            for drop in drops:
+                stored.delete(batch.cell_version(int(drop)))
+            for record in heals:
+                for index in range(int(batch.rec_cell[record]), int(batch.rec_cell[record + 1])):
+                    if (cell := stored.find(batch.cell_version(index))) is not None:
+                        cell.commit_ts = int(batch.rec_commit[record])
 
     def regions(self, table: str) -> list[KeyRange]:
         self._guard.check()
