@@ -1,0 +1,284 @@
+"""Settings, checked once at the edge: a URL and its options in, an `Address` and `Settings` out.
+
+    omid:///folder?leaseSeconds=300                     embedded: a folder of LMDB environments
+    omid+hbase://zk1:2181,zk2:2181/hbase?…              a cluster, found through ZooKeeper
+    omid-memory:name                                    this process only, for tests
+
+Option names are compared without case, dashes and underscores (`leaseSeconds`, `lease_seconds`, and what Spark
+makes of them, `leaseseconds`, are one option). An unknown one is refused with the nearest that exists.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pyomid.errors import Misuse, MisuseType
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedAddress:
+    """A folder on this machine; absolute."""
+
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class HBaseAddress:
+    """ZooKeeper's quorum as "host:port,host:port" and HBase's parent znode."""
+
+    quorum: str
+    znode: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAddress:
+    """A name inside this process; every connection to one name shares one database."""
+
+    name: str
+
+
+Address = EmbeddedAddress | HBaseAddress | MemoryAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What can be set, with its default and the reason for it. Seconds unless a name says otherwise."""
+
+    lease_seconds: float = 300.0
+    """A driver that died holds the watermark back at most this long; one that lives renews every third of it, and a
+    task that waits in a queue of a busy cluster for a minute or two must not lose it."""
+
+    max_transaction_age_seconds: float = 600.0
+    """Transactions without a lease that are older cannot commit: the bound on how much history must be kept. Ten
+    minutes is ten times what a person waits, and short enough that a quiet store is clean the same hour."""
+
+    commit_retry_seconds: float = 60.0
+    """How long a commit whose answer was lost is asked again before `OutcomeUnknown`: longer than a TSO's restart
+    or fail-over (about the 10 s lease plus 2 s), shorter than people's patience. Sanitising waits at least this."""
+
+    request_seconds: float = 5.0
+    """One request's time-out before it is sent again; Apache Omid's client uses the same."""
+
+    tso_idle_exit_seconds: float = 60.0
+    """The on-demand TSO of a folder ends this long after the last connection and lease: a shell loop of short
+    programs shares one, a machine is not left with processes nobody uses."""
+
+    conflict_map_entries: int = 1 << 20
+    """Cells the TSO remembers: 1 M entries are about 20 MB, a million recent cells, enough for one machine. A TSO
+    started by hand takes 16 M."""
+
+    flush_bytes: int = 4 << 20
+    """Own writes are held back until this many bytes of keys and values, then go to the store in one batch: large
+    enough that a batch costs its bytes and not its fsync, small enough for any process."""
+
+    scan_batch_rows: int = 1_000
+    """Rows fetched at once by a scan: some hundred kilobytes; the first row still comes soon."""
+
+    retries: int = 20
+    """`db.transactional` runs a function at most this many times again on `ConflictError`."""
+
+    retry_backoff_ms: float = 2.0
+    """The first back-off's upper bound; doubles each time. About one commit's time on a local disk."""
+
+    retry_backoff_ms_max: float = 1_000.0
+    """No back-off is longer."""
+
+    completion_linger_ms: float = 20.0
+    """Shadow cells of finished transactions are gathered this long before they are written, off the caller's path:
+    at a thousand commits a second one durable write then serves twenty of them. Readers meanwhile find the commit in
+    the commit table."""
+
+    completion_cells_max: int = 100_000
+    """Cells waiting for their shadow cells; beyond it heals are dropped and committers wait for room."""
+
+    commit_cache_entries: int = 100_000
+    """Known commits (start → commit) that a client remembers: they never change, 100 k cost about 15 MB."""
+
+    catalogue_cache_seconds: float = 0.0
+    """How long a table's catalogue entry is believed. 0 reads it at each transaction's first use of a table: a local
+    look-up of some microseconds. HBase's default is 30, as it costs a round trip there."""
+
+    map_size_gib: float = 64.0
+    """Embedded: the most that one of the folder's environments may grow to. Address space, not disk space."""
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            _check(option.name, getattr(self, option.name))
+
+
+def parse_url(url: str, **options: object) -> tuple[Address, Settings]:
+    """The address and the settings that `url` and `options` name; options given twice must agree.
+
+    Raises `Misuse` naming the value and the rule it breaks.
+    """
+    if not isinstance(url, str):
+        raise MisuseType(f"url {url!r} is {type(url).__name__}, not a string", value=url)
+    parts = urlsplit(url)
+    parse = _SCHEMES.get(parts.scheme)
+    if parse is None:
+        near = difflib.get_close_matches(parts.scheme, _SCHEMES, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]}:?" if near else ""
+        raise Misuse(
+            f"url {url!r} begins with none of omid:///folder, omid+hbase://host:port,…/znode, omid-memory:name{hint}",
+            url=url,
+        )
+    if parts.fragment:
+        raise Misuse(f"url {url!r} has a fragment (#{parts.fragment}), which means nothing here", url=url)
+    address = parse(url, parts.netloc, unquote(parts.path))
+    given = dict(_query_options(url, parts.query))
+    for name, value in options.items():
+        known = option_name(name)
+        if known in given and given[known] != value:
+            raise Misuse(f"option {known} is given twice, as {given[known]!r} and {value!r}", option=known)
+        given[known] = value
+    return address, make_settings(given, base=_base(address))
+
+
+def make_settings(options: Mapping[str, object], *, base: Settings | None = None) -> Settings:
+    """`base` with `options`, whose values may be text (from a URL, the environment or Spark)."""
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        known = option_name(name)
+        if known in values:
+            raise Misuse(f"option {known} is given twice", option=known)
+        values[known] = _converted(known, value)
+    return replace(base or Settings(), **values)
+
+
+def option_name(name: str) -> str:
+    """The setting that `name` means, whatever its case and dashes; `Misuse` with the nearest one if none."""
+    found = _OPTIONS.get(_folded(name))
+    if found is not None:
+        return found
+    near = difflib.get_close_matches(_folded(name), _OPTIONS, n=1, cutoff=0.5)
+    hint = f"; did you mean {camel_case(_OPTIONS[near[0]])}?" if near else f"; known: {_option_list()}"
+    raise Misuse(f"unknown option {name!r}{hint}", option=name)
+
+
+def camel_case(name: str) -> str:
+    """A setting's name as URLs spell it."""
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
+
+
+def settings_query(settings: Settings, *, base: Settings | None = None) -> str:
+    """The options in which `settings` differ from the defaults, as a URL's query: to hand them to another process."""
+    standard = base or Settings()
+    return "&".join(
+        f"{camel_case(option.name)}={getattr(settings, option.name)}"
+        for option in fields(Settings)
+        if getattr(settings, option.name) != getattr(standard, option.name)
+    )
+
+
+def _folded(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+_SHORTHANDS: Final = {"maxtransactionage": "max_transaction_age_seconds", "idleexitseconds": "tso_idle_exit_seconds"}
+_OPTIONS: Final[dict[str, str]] = {_folded(option.name): option.name for option in fields(Settings)} | _SHORTHANDS
+_TYPES: Final[dict[str, type]] = {option.name: type(option.default) for option in fields(Settings)}
+
+_LOWEST: Final[dict[str, float]] = {
+    "lease_seconds": 0.1,
+    "max_transaction_age_seconds": 0.1,
+    "commit_retry_seconds": 0.1,
+    "request_seconds": 0.01,
+    "conflict_map_entries": 32,
+    "flush_bytes": 1,
+    "scan_batch_rows": 1,
+    "completion_cells_max": 1,
+    "map_size_gib": 0.001,
+}
+"""The least that makes sense; 0 for the rest."""
+
+
+def _check(name: str, value: object) -> None:
+    kind = _TYPES[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or (kind is int and not isinstance(value, int)):
+        what = "a whole number" if kind is int else "a number"
+        raise MisuseType(f"option {camel_case(name)}={value!r} is not {what}", option=name, value=value)
+    lowest = _LOWEST.get(name, 0)
+    if not math.isfinite(value) or value < lowest:
+        raise Misuse(f"option {camel_case(name)}={value!r} is below its least value {lowest}", option=name, value=value)
+
+
+def _converted(name: str, value: object) -> int | float:
+    kind = _TYPES[name]
+    try:
+        if isinstance(value, str):
+            return kind(value.strip())  # type: ignore[no-any-return]
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise Misuse(f"option {camel_case(name)}={value!r} is not {what}", option=name, value=value) from None
+    return value  # type: ignore[return-value]  # Settings itself checks what is neither
+
+
+def _option_list() -> str:
+    return ", ".join(camel_case(option.name) for option in fields(Settings))
+
+
+def _query_options(url: str, query: str) -> Iterator[tuple[str, object]]:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError as error:
+        raise Misuse(f"url {url!r}: the options after '?' are not name=value pairs joined by '&'", url=url) from error
+    seen: set[str] = set()
+    for name, value in pairs:
+        known = option_name(name)
+        if known in seen:
+            raise Misuse(f"url {url!r} gives option {name} twice", url=url, option=known)
+        seen.add(known)
+        yield known, _converted(known, value)
+
+
+def _embedded(url: str, netloc: str, path: str) -> Address:
+    if netloc:
+        raise Misuse(
+            f"url {url!r} names a host {netloc!r}: the embedded store is a local folder, write omid:///absolute/folder",
+            url=url,
+        )
+    if not path.startswith("/") or path.rstrip("/") == "":
+        raise Misuse(f"url {url!r} names no absolute folder, write omid:///absolute/folder", url=url)
+    return EmbeddedAddress(path.rstrip("/"))
+
+
+def _hbase(url: str, netloc: str, path: str) -> Address:
+    hosts = [host for host in netloc.split(",") if host]
+    if not hosts:
+        raise Misuse(f"url {url!r} names no ZooKeeper server, write omid+hbase://host:2181,host:2181/hbase", url=url)
+    return HBaseAddress(",".join(_host_and_port(url, host) for host in hosts), path.rstrip("/") or "/hbase")
+
+
+def _host_and_port(url: str, text: str) -> str:
+    host, colon, port = text.rpartition(":")
+    if not colon:
+        return f"{text}:2181"
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise Misuse(f"url {url!r}: {text!r} is not host:port", url=url)
+    return text
+
+
+def _memory(url: str, netloc: str, path: str) -> Address:
+    name = (netloc + path).strip("/")
+    if not name:
+        raise Misuse(f"url {url!r} names no database, write omid-memory:name", url=url)
+    return MemoryAddress(name)
+
+
+def _base(address: Address) -> Settings:
+    return Settings(catalogue_cache_seconds=30.0) if isinstance(address, HBaseAddress) else Settings()
+
+
+_SCHEMES: Final[dict[str, Callable[[str, str, str], Address]]] = {
+    "omid": _embedded,
+    "omid+hbase": _hbase,
+    "omid-memory": _memory,
+}

@@ -1,0 +1,113 @@
+"""Named places where a test may end or stop this process, shipped and switched off.
+
+    PYOMID_CRASH_AT=client.commit.answered          SIGKILL at the first passage
+    PYOMID_CRASH_AT=client.flush.before:3           … at the third
+    PYOMID_CRASH_HOW=stop                           SIGSTOP instead: the process stays, frozen, locks and all
+    PYOMID_CRASH_NOTE=/tmp/note                     one line "name pid" is durable in this file before the signal
+
+The note is how a test asserts that the point was reached, and not some other end. Whoever adds a place adds its
+name to `POINTS`; an unknown name in the environment is refused, so that a misspelt point cannot pass for a
+survived one. Switched off, a point costs one look at a module variable.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from typing import Final
+
+from pyomid.errors import Misuse
+
+POINTS: Final[dict[str, str]] = {
+    "client.begin.after": "a start timestamp is held, nothing written",
+    "client.flush.before": "before a batch of data cells goes to the store",
+    "client.flush.after": "a batch of data cells is durable",
+    "client.commit.before": "all cells durable, commit request not yet sent",
+    "client.commit.answered": "the TSO said committed, the caller was not told, no shadow cell written",
+    "client.complete.shadows_before": "before a batch of shadow cells",
+    "client.complete.shadows_after": "a batch of shadow cells is durable",
+    "client.complete.delete_before": "all shadow cells durable, commit-table entry still there",
+    "client.complete.delete_after": "the commit-table entries were handed to the TSO for deletion",
+    "client.rollback.before": "rolling back, no cell deleted",
+    "client.rollback.after": "a batch of cells was deleted in a rollback",
+    "client.heal.before": "before a reader's shadow cells",
+}
+"""Every place, with what is true there. Rooms prefix their own: client, tso, storage, spark."""
+
+
+class _Armed:
+    """One armed point; counts its passages over all threads."""
+
+    def __init__(self, name: str, nth: int, sign: signal.Signals, note: str | None) -> None:
+        self.name = name
+        self.nth = nth
+        self.sign = sign
+        self.note = note
+        self._passages = 0
+        self._lock = threading.Lock()
+
+    def passed(self) -> None:
+        with self._lock:
+            self._passages += 1
+            if self._passages != self.nth:
+                return
+            if self.note is not None:
+                _write_note(self.note, f"{self.name} {os.getpid()}\n")
+            os.kill(os.getpid(), self.sign)
+
+
+_armed: _Armed | None = None
+
+
+def crash_point(name: str) -> None:
+    """Nothing, unless a test armed `name` in this process."""
+    if _armed is not None and _armed.name == name:
+        _armed.passed()
+
+
+def arm(name: str, *, nth: int = 1, how: str = "kill", note: str | None = None) -> None:
+    """What the environment does at import, for a forked test process. `Misuse` for an unknown name or way."""
+    global _armed
+    if name not in POINTS:
+        raise Misuse(f"unknown crash point {name!r}; known: {', '.join(sorted(POINTS))}", name=name)
+    if how not in _SIGNALS:
+        raise Misuse(f"unknown way to crash {how!r}; known: {', '.join(_SIGNALS)}", how=how)
+    if nth < 1:
+        raise Misuse(f"crash point passage {nth} is not a positive number", nth=nth)
+    _armed = _Armed(name, nth, _SIGNALS[how], note)
+
+
+def disarm() -> None:
+    global _armed
+    _armed = None
+
+
+_SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+
+
+def _write_note(path: str, line: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    try:
+        os.write(descriptor, line.encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _arm_from_environment() -> None:
+    text = os.environ.get("PYOMID_CRASH_AT")
+    if not text:
+        return
+    name, _, nth = text.partition(":")
+    if nth and not nth.isdecimal():
+        raise Misuse(f"PYOMID_CRASH_AT={text!r}: the passage after ':' is not a number", value=text)
+    arm(
+        name,
+        nth=int(nth or "1"),
+        how=os.environ.get("PYOMID_CRASH_HOW", "kill"),
+        note=os.environ.get("PYOMID_CRASH_NOTE"),
+    )
+
+
+_arm_from_environment()
