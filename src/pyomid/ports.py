@@ -30,6 +30,7 @@ from pyomid.types import (
     SealOutcome,
     ShadowWrite,
     Status,
+    StoreLimits,
     TableInfo,
 )
 
@@ -39,6 +40,10 @@ class DataStore(Protocol):
 
     Thread-safe. A child of fork must not use its parent's store (C5): implementations raise `Misuse`.
     """
+
+    @property
+    def limits(self) -> StoreLimits:
+        """What one cell may hold: a client refuses at once what `write_cells` would refuse at the flush."""
 
     def write_cells(self, table: str, version: int, rows: Sequence[RowWrite]) -> None:
         """When this returns every cell is durable under `version`, without shadow cells.
@@ -53,9 +58,7 @@ class DataStore(Protocol):
         Writes in bounded pieces, so that other writers get their turn between two of them.
         """
 
-    def read_rows(
-        self, table: str, rows: Sequence[bytes], columns: Sequence[Column] | None = None
-    ) -> list[list[Cell]]:
+    def read_rows(self, table: str, rows: Sequence[bytes], columns: Sequence[Column] | None = None) -> list[list[Cell]]:
         """Every stored version of the wanted columns of each row, with its shadow cell, from one fresh read.
 
         One list a row, in the order asked, cells in any order. `columns` None is all; with `columns`, family
@@ -83,9 +86,7 @@ class DataStore(Protocol):
     def delete_versions(self, table: str, cells: Sequence[CellVersion]) -> None:
         """Exactly these versions, with their shadow cells, are gone durably; others are untouched. Idempotent."""
 
-    def clean_batch(
-        self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]
-    ) -> None:
+    def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
         """Compaction's writes over a batch that was read before: durable on return; idempotent.
 
         `heals` are indices of records of `batch`: their `rec_commit` becomes the shadow cell of each of their

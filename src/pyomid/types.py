@@ -235,6 +235,17 @@ class TableInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """What a store can hold in one cell. The defaults are HBase's: `Short.MAX_VALUE` for rows,
+    `hbase.client.keyvalue.maxsize` for values.
+    """
+
+    row_bytes_max: int = 32_767
+    qualifier_bytes_max: int = 32_767
+    value_bytes_max: int = 10 << 20
+
+
+@dataclass(frozen=True, slots=True)
 class RegionWatermark:
     """The compactor's record: every version ≤ `watermark` in `key_range` was cleaned, durably (law 6)."""
 

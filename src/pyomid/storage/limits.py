@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from pyomid.errors import Misuse
-from pyomid.types import TIMESTAMP_MAX, Column, RowWrite
+from pyomid.types import TIMESTAMP_MAX, Column, RowWrite, StoreLimits
 
 _SHOWN_BYTES_MAX = 60
-
-
-@dataclass(frozen=True, slots=True)
-class StoreLimits:
-    """The defaults are HBase's: `Short.MAX_VALUE` for rows, `hbase.client.keyvalue.maxsize` for values."""
-
-    row_bytes_max: int = 32_767
-    qualifier_bytes_max: int = 32_767
-    value_bytes_max: int = 10 << 20
 
 
 def shown(key: bytes) -> str:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Deposed, UnknownTable
 from pyomid.storage.forks import ProcessGuard
-from pyomid.storage.limits import StoreLimits, check_version, check_writes
+from pyomid.storage.limits import check_version, check_writes
 from pyomid.types import (
     NOT_FOUND,
     SEALED,
@@ -32,6 +32,7 @@ from pyomid.types import (
     RowWrite,
     SealOutcome,
     ShadowWrite,
+    StoreLimits,
     TableInfo,
 )
 
@@ -104,6 +105,10 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._guard = ProcessGuard("MemoryStore")
 
+    @property
+    def limits(self) -> StoreLimits:
+        return self._limits
+
     def write_cells(self, table: str, version: int, rows: Sequence[RowWrite]) -> None:
         self._guard.check()
         check_version(version)
@@ -120,9 +125,7 @@ class MemoryStore:
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
         self.write_cells(table, version, _row_writes(batch))
 
-    def read_rows(
-        self, table: str, rows: Sequence[bytes], columns: Sequence[Column] | None = None
-    ) -> list[list[Cell]]:
+    def read_rows(self, table: str, rows: Sequence[bytes], columns: Sequence[Column] | None = None) -> list[list[Cell]]:
         self._guard.check()
         wanted = _Wanted(columns)
         with self._lock:
@@ -184,9 +187,7 @@ class MemoryStore:
             for cell in cells:
                 stored.delete(cell)
 
-    def clean_batch(
-        self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]
-    ) -> None:
+    def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
         self._guard.check()
         with self._lock:
             stored = self._table(table)
@@ -263,9 +264,7 @@ class MemoryCommitTable:
     def lookup(self, starts: Sequence[int]) -> list[int]:
         self._guard.check()
         with self._lock:
-            return [
-                SEALED if start in self._marks else self._commits.get(start, NOT_FOUND) for start in starts
-            ]
+            return [SEALED if start in self._marks else self._commits.get(start, NOT_FOUND) for start in starts]
 
     def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
         self._guard.check()
@@ -354,17 +353,13 @@ class MemoryEpochRow:
 
 
 def deposed(mine: int, found: int) -> Deposed:
-    return Deposed(
-        f"the epoch row holds epoch {found}, not {mine}: another TSO leads", epoch=mine, found=found
-    )
+    return Deposed(f"the epoch row holds epoch {found}, not {mine}: another TSO leads", epoch=mine, found=found)
 
 
 def changed(state: EpochState, changes: EpochChanges) -> EpochState:
     """`state` after `changes`. What is removed and added in one change is there afterwards."""
     removed = frozenset(changes.pending_removed) | {pending.start_ts for pending in changes.pending_added}
-    pending: tuple[PendingCommit, ...] = tuple(
-        record for record in state.pending if record.start_ts not in removed
-    )
+    pending: tuple[PendingCommit, ...] = tuple(record for record in state.pending if record.start_ts not in removed)
     return EpochState(
         epoch=state.epoch,
         ceiling=state.ceiling if changes.ceiling is None else changes.ceiling,
