@@ -98,6 +98,10 @@ class DataStore(Protocol):
     def regions(self, table: str) -> list[KeyRange]:
         """The table's present regions in key order; together they tile all keys."""
 
+    def split_points(self, table: str, key_range: KeyRange, pieces: int) -> list[bytes]:
+        """Up to `pieces` - 1 row keys, ascending and strictly inside the range, that cut it into parts of about
+        equal size: how a bulk reader divides a large region among its tasks. An estimate; fewer for a small range."""
+
     def flush_and_merge(self, table: str, region: KeyRange) -> None:
         """Brings what is only in memory to where `scan` for compaction sees it (K4); may do nothing."""
 
