@@ -1,0 +1,81 @@
+"""Compiled code: a kernel is a plain function that numba compiles at its first call, never at import.
+
+    @kernel("int64(int64[::1], int64)")
+    def count_above(values, bound): ...
+
+The compiled form is kept on disk beside the source (numba's `cache=True`), so that only the first process after
+an installation pays for it; `compile_all` lets an installer pay at once. A kernel may call another kernel. The
+undecorated function stays at `.plain`. Importing this module does not import numba.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any, Final, Generic, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_kernels: list[Kernel[Any, Any]] = []
+_compiling: Final = threading.RLock()
+
+
+class Kernel(Generic[P, R]):
+    """Calls like the function it was made of. Releases the interpreter lock while it runs."""
+
+    def __init__(self, plain: Callable[P, R], signature: str, options: dict[str, Any]) -> None:
+        self.plain = plain
+        self.signature = signature
+        self.name = f"{plain.__module__}.{plain.__qualname__}"
+        self._options = options
+        self._compiled: Callable[P, R] | None = None
+        self.__doc__ = plain.__doc__
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return (self._compiled or self.compiled())(*args, **kwargs)
+
+    def compiled(self) -> Callable[P, R]:
+        """The machine code, loaded from disk or compiled now."""
+        with _compiling:
+            if self._compiled is None:
+                self._compiled = self._compile()
+            return self._compiled
+
+    def _compile(self) -> Callable[P, R]:
+        import numba
+
+        options = {"cache": True, "nogil": True, **self._options}
+        compiled: Callable[P, R] = numba.njit(self.signature, **options)(self._linked())
+        return compiled
+
+    def _linked(self) -> Callable[P, R]:
+        """The function with the kernels it calls replaced by their compiled forms, which numba can call."""
+        plain = self.plain
+        assert isinstance(plain, FunctionType)
+        names = {name: plain.__globals__.get(name) for name in plain.__code__.co_names}
+        called = {name: value.compiled() for name, value in names.items() if isinstance(value, Kernel)}
+        linked = FunctionType(
+            plain.__code__, {**plain.__globals__, **called}, plain.__name__, plain.__defaults__, plain.__closure__
+        )
+        linked.__module__, linked.__qualname__ = plain.__module__, plain.__qualname__
+        return linked
+
+
+def kernel(signature: str, **options: Any) -> Callable[[Callable[P, R]], Kernel[P, R]]:
+    """Makes a function a kernel with this numba signature; `options` are `numba.njit`'s."""
+
+    def decorate(plain: Callable[P, R]) -> Kernel[P, R]:
+        made = Kernel(plain, signature, options)
+        _kernels.append(made)
+        return made
+
+    return decorate
+
+
+def compile_all() -> Iterator[str]:
+    """Compiles every kernel of the modules imported so far; yields each one's name when it is ready."""
+    for each in list(_kernels):
+        each.compiled()
+        yield each.name
