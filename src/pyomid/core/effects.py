@@ -23,6 +23,7 @@ from pyomid.types import (
     CommitRequest,
     KeyRange,
     RegionWatermark,
+    RowWrite,
     ShadowWrite,
 )
 
@@ -75,6 +76,15 @@ class SealStarts(Effect):
     """→ list[SealOutcome] in order; through the TSO for starts of the current epoch, and always in the embedded store."""
 
     starts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteCells(Effect):
+    """→ None, durable (law 1): `DataStore.write_cells`."""
+
+    table: str
+    version: int
+    rows: Sequence[RowWrite]
 
 
 @dataclass(frozen=True, slots=True)
