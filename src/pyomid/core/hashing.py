@@ -1,0 +1,81 @@
+"""The 64-bit ids of cells, rows and tables that a commit names (interop.md, Hashes).
+
+An id is the low half of MurmurHash3 x64 128 with seed 0 over the concatenated bytes, as a signed 64-bit integer:
+cell id = table + row + family + qualifier, row id = table + row, table id = table. The algorithm is Austin
+Appleby's MurmurHash3_x64_128 (public domain), restated here. `hashing_batch` is the compiled twin.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from struct import Struct
+from typing import Final
+
+_MASK: Final = (1 << 64) - 1
+_C1: Final = 0x87C37B91114253D5
+_C2: Final = 0x4CF5AD432745937F
+_TWO_WORDS: Final = Struct("<QQ")
+
+
+def cell_id(table: bytes, row: bytes, family: bytes, qualifier: bytes) -> int:
+    """What a cell-level commit names for one column of one row."""
+    return signed(murmur3_x64_128(table + row + family + qualifier)[0])
+
+
+def row_id(table: bytes, row: bytes) -> int:
+    """What a row-level commit names for one row."""
+    return signed(murmur3_x64_128(table + row)[0])
+
+
+@lru_cache(maxsize=4096)
+def table_id(table: bytes) -> int:
+    """What fences, table-level commits and the catalogue's marks name a table by."""
+    return signed(murmur3_x64_128(table)[0])
+
+
+def signed(word: int) -> int:
+    """An unsigned 64-bit word as protobuf's int64 and Java's long carry it."""
+    return word - (1 << 64) if word >> 63 else word
+
+
+def murmur3_x64_128(data: bytes) -> tuple[int, int]:
+    """Both unsigned halves of the hash, low half first, seed 0."""
+    h1 = h2 = 0
+    length = len(data)
+    whole = length & ~15
+    for k1, k2 in _TWO_WORDS.iter_unpack(memoryview(data)[:whole]):
+        h1 ^= _spread_low(k1)
+        h1 = (_rotate(h1, 27) + h2) * 5 + 0x52DCE729 & _MASK
+        h2 ^= _spread_high(k2)
+        h2 = (_rotate(h2, 31) + h1) * 5 + 0x38495AB5 & _MASK
+    if whole != length:
+        k1, k2 = _TWO_WORDS.unpack(data[whole:].ljust(16, b"\0"))
+        h2 ^= _spread_high(k2)
+        h1 ^= _spread_low(k1)
+    h1 ^= length
+    h2 ^= length
+    h1 = h1 + h2 & _MASK
+    h2 = h2 + h1 & _MASK
+    h1, h2 = _avalanche(h1), _avalanche(h2)
+    h1 = h1 + h2 & _MASK
+    return h1, h2 + h1 & _MASK
+
+
+def _rotate(word: int, bits: int) -> int:
+    return (word << bits | word >> 64 - bits) & _MASK
+
+
+def _spread_low(k1: int) -> int:
+    return _rotate(k1 * _C1 & _MASK, 31) * _C2 & _MASK
+
+
+def _spread_high(k2: int) -> int:
+    return _rotate(k2 * _C2 & _MASK, 33) * _C1 & _MASK
+
+
+def _avalanche(word: int) -> int:
+    word ^= word >> 33
+    word = word * 0xFF51AFD7ED558CCD & _MASK
+    word ^= word >> 33
+    word = word * 0xC4CEB9FE1A85EC53 & _MASK
+    return word ^ word >> 33

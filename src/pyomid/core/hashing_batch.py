@@ -1,0 +1,139 @@
+"""Ids of all cells or rows of a batch in one compiled pass: the bulk twin of `hashing`.
+
+Column names repeat in every row, so a batch's columns are laid out once; per id only the row key and the column
+are copied behind the table's name and hashed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numba import njit, types
+from numpy.typing import NDArray
+
+from pyomid.cells import CellBatch
+
+_BYTES: Final = types.Array(types.uint8, 1, "C", readonly=True)
+_I64: Final = types.Array(types.int64, 1, "C", readonly=True)
+_I32: Final = types.Array(types.int32, 1, "C", readonly=True)
+
+
+def cell_ids(table: bytes, batch: CellBatch) -> NDArray[np.int64]:
+    """One id a cell, in the batch's order of cells."""
+    names = [column.family + column.qualifier for column in batch.columns]
+    ends = np.cumsum([0] + [len(name) for name in names], dtype=np.int64)
+    ids: NDArray[np.int64] = _hash_cells(
+        np.frombuffer(table, dtype=np.uint8),
+        batch.buffer,
+        batch.row_off,
+        batch.row_len,
+        batch.row_rec,
+        batch.rec_cell,
+        batch.cell_col,
+        np.frombuffer(b"".join(names), dtype=np.uint8),
+        ends,
+    )
+    return ids
+
+
+def row_ids(table: bytes, batch: CellBatch) -> NDArray[np.int64]:
+    """One id a row, in the batch's order of rows."""
+    ids: NDArray[np.int64] = _hash_rows(
+        np.frombuffer(table, dtype=np.uint8), batch.buffer, batch.row_off, batch.row_len
+    )
+    return ids
+
+
+@njit(types.uint64(types.uint64, types.int64), cache=True, inline="always")
+def _rotate(word: Any, bits: Any) -> Any:
+    return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
+
+
+@njit(types.uint64(types.uint64), cache=True)
+def _avalanche(word: Any) -> Any:
+    word ^= word >> np.uint64(33)
+    word *= np.uint64(0xFF51AFD7ED558CCD)
+    word ^= word >> np.uint64(33)
+    word *= np.uint64(0xC4CEB9FE1A85EC53)
+    return word ^ (word >> np.uint64(33))
+
+
+@njit(types.uint64(types.Array(types.uint8, 1, "C"), types.int64), cache=True)
+def _word(data: Any, offset: Any) -> Any:
+    word = np.uint64(0)
+    for i in range(8):
+        word |= np.uint64(data[offset + i]) << np.uint64(8 * i)
+    return word
+
+
+@njit(types.int64(types.Array(types.uint8, 1, "C"), types.int64), cache=True)
+def _low_half(data: Any, length: Any) -> Any:
+    """MurmurHash3 x64 128, low half, of data[:length]; up to 16 bytes behind `length` are overwritten with zeros."""
+    c1, c2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
+    h1 = h2 = np.uint64(0)
+    whole = length & ~15
+    for at in range(0, whole, 16):
+        h1 ^= _rotate(_word(data, at) * c1, 31) * c2
+        h1 = (_rotate(h1, 27) + h2) * np.uint64(5) + np.uint64(0x52DCE729)
+        h2 ^= _rotate(_word(data, at + 8) * c2, 33) * c1
+        h2 = (_rotate(h2, 31) + h1) * np.uint64(5) + np.uint64(0x38495AB5)
+    if whole != length:
+        for at in range(length, whole + 16):
+            data[at] = 0
+        h1 ^= _rotate(_word(data, whole) * c1, 31) * c2
+        h2 ^= _rotate(_word(data, whole + 8) * c2, 33) * c1
+    h1 ^= np.uint64(length)
+    h2 ^= np.uint64(length)
+    h1 += h2
+    h2 += h1
+    h1, h2 = _avalanche(h1), _avalanche(h2)
+    return np.int64(h1 + h2)
+
+
+@njit(types.int64(types.Array(types.uint8, 1, "C"), types.int64, _BYTES, types.int64, types.int64), cache=True)
+def _append(target: Any, at: Any, source: Any, offset: Any, length: Any) -> Any:
+    for i in range(length):
+        target[at + i] = source[offset + i]
+    return at + length
+
+
+@njit(types.int64[::1](_BYTES, _BYTES, _I64, _I32, _I64, _I64, _I32, _BYTES, _I64), cache=True)
+def _hash_cells(
+    table: Any,
+    buffer: Any,
+    row_off: Any,
+    row_len: Any,
+    row_rec: Any,
+    rec_cell: Any,
+    cell_col: Any,
+    names: Any,
+    name_end: Any,
+) -> Any:
+    longest = 0
+    for row in range(len(row_len)):
+        longest = max(longest, row_len[row])
+    scratch = np.empty(len(table) + longest + len(names) + 16, dtype=np.uint8)
+    behind_table = _append(scratch, 0, table, 0, len(table))
+    ids = np.empty(len(cell_col), dtype=np.int64)
+    for row in range(len(row_off)):
+        behind_row = _append(scratch, behind_table, buffer, row_off[row], row_len[row])
+        for cell in range(rec_cell[row_rec[row]], rec_cell[row_rec[row + 1]]):
+            column = cell_col[cell]
+            name = name_end[column]
+            end = _append(scratch, behind_row, names, name, name_end[column + 1] - name)
+            ids[cell] = _low_half(scratch, end)
+    return ids
+
+
+@njit(types.int64[::1](_BYTES, _BYTES, _I64, _I32), cache=True)
+def _hash_rows(table: Any, buffer: Any, row_off: Any, row_len: Any) -> Any:
+    longest = 0
+    for row in range(len(row_len)):
+        longest = max(longest, row_len[row])
+    scratch = np.empty(len(table) + longest + 16, dtype=np.uint8)
+    behind_table = _append(scratch, 0, table, 0, len(table))
+    ids = np.empty(len(row_off), dtype=np.int64)
+    for row in range(len(row_off)):
+        ids[row] = _low_half(scratch, _append(scratch, behind_table, buffer, row_off[row], row_len[row]))
+    return ids
