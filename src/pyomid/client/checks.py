@@ -1,0 +1,226 @@
+"""Input at the edge: names, keys and values are refused here, by rule and by value, before anything is written."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from pyomid.errors import Misuse, MisuseType
+from pyomid.types import Column, ConflictLevel, StoreLimits, TableInfo
+
+SHADOW_SUFFIX: Final = b"\xc2\x80"
+"""A qualifier that ends so would be taken for a shadow cell (interop.md, Cells in HBase)."""
+
+SYSTEM_PREFIXES: Final = ("PYOMID_", "OMID_")
+"""Tables of pyomid and of Apache Omid themselves; refused to users."""
+
+_TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.:-]*[A-Za-z0-9_.-])?")
+_TABLE_NAME_MAX: Final = 200
+_SHOWN_MAX: Final = 60
+
+
+def shown(data: bytes) -> str:
+    """Bytes as a person can read them in a message, cut where they are long."""
+    text = repr(data[:_SHOWN_MAX])
+    return f"{text}… ({len(data)} bytes)" if len(data) > _SHOWN_MAX else text
+
+
+def check_table_name(name: object) -> str:
+    """A new table's name: what HBase takes as well."""
+    if not isinstance(name, str):
+        raise MisuseType(f"table name {name!r} is {type(name).__name__}, not str", value=name)
+    if not _TABLE_NAME.fullmatch(name) or len(name) > _TABLE_NAME_MAX:
+        raise Misuse(
+            f"table name {name!r} is not 1 … {_TABLE_NAME_MAX} letters, digits, '_', '-', '.' beginning with a letter, "
+            "a digit or '_'",
+            value=name,
+        )
+    if name.upper().startswith(SYSTEM_PREFIXES):
+        raise Misuse(f"table name {name!r} begins with {' or '.join(SYSTEM_PREFIXES)}: kept for the system", value=name)
+    return name
+
+
+def check_families(families: object) -> tuple[bytes, ...]:
+    """Families of a new table, in the order given; str or bytes."""
+    if isinstance(families, str | bytes) or not isinstance(families, Iterable):
+        raise MisuseType(f"families {families!r} is not a list of names", value=families)
+    checked = tuple(_family(family) for family in families)
+    if not checked:
+        raise Misuse("a table needs at least one family")
+    for family in checked:
+        if checked.count(family) > 1:
+            raise Misuse(f"family {shown(family)} is given twice", value=family)
+    return checked
+
+
+def check_conflict_level(level: object) -> ConflictLevel:
+    try:
+        return ConflictLevel(level)  # type: ignore[arg-type]  # any value may be asked
+    except ValueError:
+        known = " or ".join(repr(known.value) for known in ConflictLevel)
+        raise Misuse(f"conflict level {level!r} is not {known}", value=level) from None
+
+
+class TableRules:
+    """The rules of one table and its store. Column names are parsed once and remembered."""
+
+    __slots__ = ("_columns", "_families", "_limits", "info")
+
+    def __init__(self, info: TableInfo, limits: StoreLimits) -> None:
+        self.info = info
+        self._limits = limits
+        self._families = frozenset(info.families)
+        self._columns: dict[bytes, Column] = {}
+
+    def row_key(self, key: object) -> bytes:
+        if not isinstance(key, bytes):
+            raise self._not_bytes("row key", key)
+        if not key:
+            raise Misuse(f"table {self.info.name!r}: a row key must not be empty")
+        if len(key) > self._limits.row_bytes_max:
+            raise Misuse(
+                f"table {self.info.name!r}: row key {shown(key)} is over this store's limit of "
+                f"{self._limits.row_bytes_max} bytes",
+                value=key,
+                limit=self._limits.row_bytes_max,
+            )
+        return key
+
+    def bound(self, what: str, key: object) -> bytes:
+        """A border of a range: any bytes."""
+        if not isinstance(key, bytes):
+            raise self._not_bytes(what, key)
+        return key
+
+    def column(self, name: object) -> Column:
+        """One column by its full name, b"family:qualifier"."""
+        if isinstance(name, bytes):
+            found = self._columns.get(name)
+            if found is not None:
+                return found
+        return self._parsed(name)
+
+    def column_or_family(self, name: object) -> Column:
+        """As `column`; b"family" or b"family:" is the whole family (empty qualifier)."""
+        if isinstance(name, bytes) and name.rstrip(b":") in self._families:
+            return Column(name.rstrip(b":"), b"")
+        return self.column(name)
+
+    def selection(self, columns: object) -> list[Column] | None:
+        """The `columns` argument of a read or delete: None is all."""
+        if columns is None:
+            return None
+        if isinstance(columns, str | bytes) or not isinstance(columns, Iterable):
+            raise MisuseType(f"columns {columns!r} is not a list of column names", value=columns)
+        return [self.column_or_family(name) for name in columns]
+
+    def value(self, key: bytes, name: object, value: object) -> bytes:
+        if not isinstance(value, bytes):
+            raise self._not_bytes(f"row {shown(key)}: value of {name!r}", value)
+        if not value:
+            raise Misuse(
+                f"table {self.info.name!r}, row {shown(key)}: the value of {name!r} is empty, which is how a deleted "
+                "cell is stored; delete the column, or store a byte that stands for empty",
+                row=key,
+                column=name,
+            )
+        if len(value) > self._limits.value_bytes_max:
+            raise Misuse(
+                f"table {self.info.name!r}, row {shown(key)}: the value of {name!r} has {len(value)} bytes, over this "
+                f"store's limit of {self._limits.value_bytes_max}",
+                row=key,
+                limit=self._limits.value_bytes_max,
+            )
+        return value
+
+    def _parsed(self, name: object) -> Column:
+        if not isinstance(name, bytes):
+            raise self._not_bytes("column", name)
+        family, colon, qualifier = name.partition(b":")
+        if not colon:
+            raise Misuse(
+                f"table {self.info.name!r}: column {shown(name)} has no ':', write b\"family:qualifier\"", value=name
+            )
+        if family not in self._families:
+            raise Misuse(self._unknown_family(name, family), value=name)
+        self._check_qualifier(name, qualifier)
+        column = Column(family, qualifier)
+        if len(self._columns) >= _COLUMNS_REMEMBERED_MAX:
+            self._columns.clear()
+        self._columns[name] = column
+        return column
+
+    def _check_qualifier(self, name: bytes, qualifier: bytes) -> None:
+        if not qualifier:
+            raise Misuse(f"table {self.info.name!r}: column {shown(name)} has an empty qualifier", value=name)
+        if qualifier.endswith(SHADOW_SUFFIX):
+            raise Misuse(
+                f"table {self.info.name!r}: the qualifier of {shown(name)} ends in C2 80, which marks shadow cells",
+                value=name,
+            )
+        if len(qualifier) > self._limits.qualifier_bytes_max:
+            raise Misuse(
+                f"table {self.info.name!r}: the qualifier of {shown(name)} has {len(qualifier)} bytes, over this "
+                f"store's limit of {self._limits.qualifier_bytes_max}",
+                value=name,
+                limit=self._limits.qualifier_bytes_max,
+            )
+
+    def _unknown_family(self, name: bytes, family: bytes) -> str:
+        known = sorted(text.decode("utf-8", "backslashreplace") for text in self._families)
+        near = difflib.get_close_matches(family.decode("utf-8", "backslashreplace"), known, n=1)
+        hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}"
+        return f"column {shown(name)} is of a family that table {self.info.name!r} does not have{hint}"
+
+    def _not_bytes(self, what: str, value: object) -> MisuseType:
+        hint = ", encode it" if isinstance(value, str) else ""
+        return MisuseType(
+            f"table {self.info.name!r}: {what} {_shown_any(value)} is {type(value).__name__}, not bytes{hint}",
+            value=value,
+        )
+
+
+_COLUMNS_REMEMBERED_MAX: Final = 10_000
+"""Wide rows may use qualifiers as data: what is remembered must not grow with them."""
+
+
+def check_limit(limit: object) -> int | None:
+    if limit is None:
+        return None
+    if isinstance(limit, bool) or not isinstance(limit, int):
+        raise MisuseType(f"limit {limit!r} is {type(limit).__name__}, not an int", value=limit)
+    if limit < 0:
+        raise Misuse(f"limit {limit} is negative", value=limit)
+    return limit
+
+
+def nearest_table(name: str, tables: Sequence[TableInfo]) -> str:
+    """A hint for an unknown table: the nearest name, or nothing."""
+    near = difflib.get_close_matches(name, [table.name for table in tables], n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _family(family: object) -> bytes:
+    if isinstance(family, str):
+        family = family.encode()
+    if not isinstance(family, bytes):
+        raise MisuseType(f"family {family!r} is {type(family).__name__}, not str or bytes", value=family)
+    if (
+        not family
+        or b":" in family
+        or family.startswith(b".")
+        or not family.isascii()
+        or not family.decode().isprintable()
+    ):
+        raise Misuse(
+            f"family {shown(family)} is not a printable ASCII name without ':' that begins with something else than '.'",
+            value=family,
+        )
+    return family
+
+
+def _shown_any(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"

@@ -1,0 +1,100 @@
+"""What a transaction has written and not yet sent, and the names of everything it ever sent.
+
+Reads see the held-back writes as an overlay (C2); what was flushed they find in the store as own versions. The
+names stay until the end: commit makes ids of them, completion shadow cells, rollback exact deletes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+
+from pyomid.types import CellVersion, Column, KeyRange, RowWrite, TableInfo
+
+RowOverlay = Mapping[Column, bytes | None]
+"""Held-back cells of one row; None is a deleted column."""
+
+_EMPTY: dict[Column, bytes | None] = {}
+
+CELL_OVERHEAD_BYTES = 40
+"""What a held cell costs beside its value, roughly; only decides when to flush."""
+
+
+class OwnWrites:
+    """One transaction's writes in one table."""
+
+    __slots__ = ("_held", "_keys", "_sent", "held_bytes", "info")
+
+    def __init__(self, info: TableInfo) -> None:
+        self.info = info
+        self.held_bytes = 0
+        self._held: dict[bytes, dict[Column, bytes | None]] = {}
+        self._keys: list[bytes] | None = None
+        self._sent: dict[bytes, set[Column]] = {}
+
+    def hold(self, row: bytes, cells: Mapping[Column, bytes | None]) -> int:
+        """`cells` replace what this transaction wrote to them before. Returns the bytes now held in addition."""
+        held = self._held.get(row)
+        if held is None:
+            held = self._held[row] = {}
+            self._keys = None
+        held.update(cells)
+        added = len(row) + sum(CELL_OVERHEAD_BYTES + len(value or b"") for value in cells.values())
+        self.held_bytes += added
+        return added
+
+    def overlay(self, row: bytes) -> RowOverlay:
+        return self._held.get(row, _EMPTY)
+
+    def held_keys(self, key_range: KeyRange) -> Sequence[bytes]:
+        """Rows with held-back cells in the range, ascending."""
+        if self._keys is None:
+            self._keys = sorted(self._held)
+        first = bisect_left(self._keys, key_range.start)
+        last = len(self._keys) if key_range.stop is None else bisect_left(self._keys, key_range.stop)
+        return self._keys[first:last]
+
+    def row_writes(self) -> list[RowWrite]:
+        """Everything held back, ascending by row."""
+        return [RowWrite(row, tuple(self._held[row].items())) for row in sorted(self._held)]
+
+    def note_sending(self) -> None:
+        """Before a flush: from now on any of these cells may be in the store, whatever the answer."""
+        for row, cells in self._held.items():
+            self._sent.setdefault(row, set()).update(cells)
+
+    def note_sent(self) -> None:
+        """After a flush that returned: the store holds them, the overlay need not."""
+        self._held = {}
+        self._keys = None
+        self.held_bytes = 0
+
+    def sent_cells(self) -> Iterator[tuple[bytes, Column]]:
+        """Every cell that may be in the store, by row and column."""
+        for row, columns in self._sent.items():
+            for column in columns:
+                yield row, column
+
+    def sent_versions(self, version: int) -> tuple[CellVersion, ...]:
+        return tuple(CellVersion(row, column.family, column.qualifier, version) for row, column in self.sent_cells())
+
+    def sent_rows(self) -> Iterator[bytes]:
+        return iter(self._sent)
+
+    @property
+    def touched(self) -> bool:
+        """Anything written at all, sent or not."""
+        return bool(self._held or self._sent)
+
+
+def overlaid(row: Mapping[Column, bytes], overlay: RowOverlay, columns: Sequence[Column] | None) -> dict[Column, bytes]:
+    """`row` as the transaction sees it with its own held-back writes, of the wanted columns only."""
+    result = dict(row)
+    for column, value in overlay.items():
+        if columns is not None and column not in columns and Column(column.family, b"") not in columns:
+            continue
+        if value is None:
+            result.pop(column, None)
+        else:
+            result[column] = value
+    return result
