@@ -36,7 +36,7 @@ def unresolved_records(rec_version: Int64s, rec_commit: Int64s, reader_start_ts:
         if rec_commit[record] == 0 and version < reader_start_ts and not _is_own(version, own):
             found[count] = record
             count += 1
-    return found[:count].copy()
+    return found[:count]
 
 
 @kernel("int64[::1](int64[::1], int64[::1], int64, int64[::1])")
@@ -51,7 +51,7 @@ def unresolved(rec_version: Int64s, rec_commit: Int64s, reader_start_ts: int, ow
             if count == 0 or found[count - 1] != start:
                 found[count] = start
                 count += 1
-    return found[:count].copy()
+    return found[:count]
 
 
 @kernel("int64[::1](int64[::1], int64[::1], int64[::1], int64[::1])")
@@ -69,7 +69,7 @@ def apply_commits(rec_version: Int64s, rec_commit: Int64s, starts: Int64s, commi
             rec_commit[record] = commits[last]
             resolved[count] = record
             count += 1
-    return resolved[:count].copy()
+    return resolved[:count]
 
 
 @kernel(
@@ -101,7 +101,7 @@ def visible_cells(
     touched = np.empty(len(tombstone_of), dtype=np.int64)
     count = 0
     for row in range(rows):
-        only, visible = -1, 0
+        only, visible = row_rec[row], 0
         for record in range(row_rec[row], row_rec[row + 1]):
             commit = rec_commit[record]
             if 0 < commit < reader_start_ts or _is_own(rec_version[record], own):
@@ -110,7 +110,7 @@ def visible_cells(
         first = count
         ascending = True
         if visible == 1:
-            before = -1
+            before = np.int64(-1)
             for cell in range(rec_cell[only], rec_cell[only + 1]):
                 column = np.int64(cell_col[cell])
                 if column <= before or tombstone_of[column] >= 0:
@@ -150,4 +150,4 @@ def visible_cells(
             for index in range(columns):
                 best_cell[touched[index]] = -1
         row_cell[row + 1] = count
-    return selected[:count].copy(), row_cell
+    return selected[:count], row_cell
