@@ -48,7 +48,8 @@ class ReadRows(Effect):
 
 @dataclass(frozen=True, slots=True)
 class ReadRange(Effect):
-    """→ CellBatch of the first `rows_max` rows of the range (None: all of them), whole rows, one fresh read.
+    """→ CellBatch of the first rows of the range, whole rows, one fresh read: at most `rows_max` of them (fewer where
+    the store bounds a batch by bytes; none only where the range has none left); None: *all* rows of the range.
 
     Compaction's way through a region, and a bulk reader's second look at one batch.
     """
@@ -73,7 +74,7 @@ class ReadWatermarks(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SealStarts(Effect):
-    """→ list[SealOutcome] in order; through the TSO for starts of the current epoch, and always in the embedded store."""
+    """→ list[SealOutcome] in order; starts of the current epoch through the TSO, in the embedded store always."""
 
     starts: tuple[int, ...]
 
@@ -105,7 +106,7 @@ class Heal(Effect):
 
 @dataclass(frozen=True, slots=True)
 class DeleteOrphans(Effect):
-    """→ None. Exact versions that can never commit (start ≤ W, sealed, looked at again); may be done later, or never."""
+    """→ None. Versions that can never commit (start ≤ W, sealed, looked at again); may be done later, or never."""
 
     table: str
     cells: tuple[CellVersion, ...]

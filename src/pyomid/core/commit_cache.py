@@ -1,0 +1,32 @@
+"""The local cache start → commit. A hit is for ever, so it may be shared by all readers of a process; a miss is
+never kept (R6): "not committed" would be served to a later snapshot that must see the commit.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+ENTRIES_MAX: Final = 100_000
+"""About 10 MB of Python ints; more starts than one scan usually meets unresolved."""
+
+
+class CommitCache:
+    """Bounded; the oldest half goes when it is full. Safe to share between threads of CPython: single dict
+    operations only, and losing an entry costs a look-up."""
+
+    def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
+        self._entries_max = max(2, entries_max)
+        self._commits: dict[int, int] = {}
+
+    def get(self, start: int) -> int:
+        """The commit timestamp, 0 where it is not known here."""
+        return self._commits.get(start, 0)
+
+    def put(self, start: int, commit_ts: int) -> None:
+        if len(self._commits) >= self._entries_max:
+            kept = list(self._commits.items())[len(self._commits) // 2 :]
+            self._commits = dict(kept)
+        self._commits[start] = commit_ts
+
+    def __len__(self) -> int:
+        return len(self._commits)

@@ -1,0 +1,65 @@
+"""The end of a transaction: commit, completion, rollback.
+
+The order is laws 1, 2 and 5: data durable → commit request → "committed" → shadow cells of the whole write set
+durable → commit-table entry deleted. Whoever dies on the way leaves a state that readers and compaction repair;
+nothing here needs to run twice, and nothing needs a journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pyomid.core.effects import (
+    DeleteCommitEntries,
+    DeleteVersions,
+    SendCommit,
+    Steps,
+    WriteShadowCells,
+)
+from pyomid.core.outcome import Outcome, outcome_steps
+from pyomid.errors import OutcomeUnknown
+from pyomid.types import CellVersion, CommitReply, CommitRequest, ShadowWrite
+
+WriteSet = Mapping[str, Sequence[CellVersion]]
+"""Table → the exact versions a transaction wrote there."""
+
+SHADOWS_MAX = 5_000
+"""Shadow cells in one write: bounded, so that other writers get their turn."""
+
+
+def commit_steps(request: CommitRequest, written: WriteSet) -> Steps[CommitReply]:
+    """The outcome, known for certain; OutcomeUnknown where it cannot be known.
+
+    Obligation of the caller (law 1): every cell of `written`, and of the branches, is durable.
+    """
+    try:
+        reply: CommitReply = yield SendCommit(request)
+    except OutcomeUnknown:
+        outcome: Outcome = yield from outcome_steps(request.start_ts, request.branches, written)
+        return CommitReply(request.start_ts, commit_ts=outcome.commit_ts)
+    return reply
+
+
+def complete_steps(start_ts: int, commit_ts: int, written: WriteSet) -> Steps[None]:
+    """Shadow cells of the whole write set, then the commit-table entry goes (law 5, C4).
+
+    May run later, or never; an error leaves the entry for the healers. Only for a transaction without branches:
+    the cells of branches are known to their tasks alone, compaction completes those.
+    """
+    for table, cells in written.items():
+        for piece in _pieces(cells):
+            yield WriteShadowCells(table, tuple(ShadowWrite(cell, commit_ts) for cell in piece))
+    yield DeleteCommitEntries((start_ts,))
+
+
+def rollback_steps(written: WriteSet) -> Steps[None]:
+    """Exactly the own versions go. Only where "not committed" is certain: an abort was answered, or no commit
+    request ever left (C3). May run later, or never: what is left are orphans."""
+    for table, cells in written.items():
+        for piece in _pieces(cells):
+            yield DeleteVersions(table, tuple(piece))
+
+
+def _pieces(cells: Sequence[CellVersion]) -> Iterable[Sequence[CellVersion]]:
+    for first in range(0, len(cells), SHADOWS_MAX):
+        yield cells[first : first + SHADOWS_MAX]

@@ -1,0 +1,87 @@
+"""Sanitising the commit table: how far the horizon may go, and why not further.
+
+    W read → tables and marks listed (K6: in this order) → W_min over every key of every table → H := W_min durable
+    → entries and marks below H deleted (law 7)
+
+A key counts with the greatest watermark of the records that cover it: of its table's present generation, and old
+enough that no commit retry of that time can still arrive. A key that no record covers counts 0 (K5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pyomid.core.effects import (
+    AdvanceHorizon,
+    ReadRegionWatermarks,
+    ReadTables,
+    ReadUnknownTables,
+    ReadWatermarks,
+    Steps,
+)
+from pyomid.errors import Misuse
+from pyomid.types import KeyRange, RegionWatermark, TableInfo
+
+
+@dataclass(slots=True)
+class Sanitised:
+    """What was possible. `held_back_by`: table → the watermark that kept H from W, lowest first."""
+
+    watermark: int
+    horizon_before: int
+    horizon: int
+    entries_deleted: int = 0
+    held_back_by: dict[str, int] = field(default_factory=dict)
+
+
+def sanitise_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitised]:
+    """Moves H as far as compaction allows and deletes the entries below it.
+
+    `now_s`: wall clock, seconds; `retry_bound_s`: the longest time after which any client still sends a commit
+    again (10 minutes where Java clients exist). Misuse while a commit stands that named an unregistered table.
+    """
+    watermark, horizon = yield ReadWatermarks()
+    tables: list[TableInfo] = yield ReadTables()
+    unknown: list[int] = yield ReadUnknownTables()
+    if unknown:
+        raise Misuse(
+            f"the commit table is not sanitised: transactions were committed to tables with ids "
+            f"{', '.join(map(str, unknown))} that the catalogue does not know; register each with "
+            "`pyomid tables register URL NAME`",
+            table_ids=unknown,
+        )
+    result = Sanitised(watermark, horizon, horizon)
+    lowest = watermark
+    for table in tables:
+        records: list[RegionWatermark] = yield ReadRegionWatermarks(table.name)
+        counted = [r for r in records if _counts(r, table, now_s - retry_bound_s)]
+        covered = covered_watermark(counted)
+        if covered < watermark:
+            result.held_back_by[table.name] = covered
+        lowest = min(lowest, covered)
+    result.held_back_by = dict(sorted(result.held_back_by.items(), key=lambda item: item[1]))
+    if lowest > horizon:
+        result.entries_deleted = yield AdvanceHorizon(lowest)
+        result.horizon = lowest
+    return result
+
+
+def covered_watermark(records: Sequence[RegionWatermark]) -> int:
+    """Minimum over all keys of the greatest watermark recorded for the key; 0 where any key has none."""
+    borders = sorted({r.key_range.start for r in records} | {r.key_range.stop for r in records if r.key_range.stop})
+    if not borders or borders[0] != b"":
+        return 0
+    return min(max(_covering(records, key), default=0) for key in borders)
+
+
+def _covering(records: Iterable[RegionWatermark], key: bytes) -> list[int]:
+    return [record.watermark for record in records if key in _normal(record.key_range)]
+
+
+def _normal(key_range: KeyRange) -> KeyRange:
+    return KeyRange(key_range.start, key_range.stop or None)
+
+
+def _counts(record: RegionWatermark, table: TableInfo, recorded_before_s: float) -> bool:
+    return record.generation == table.generation and record.recorded_at_s <= recorded_before_s

@@ -1,0 +1,150 @@
+"""Compaction's rules on one batch: the plain definition against its laws, the kernel against the definition."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyomid.cells import CellBatch, batch_of
+from pyomid.core.cleaning import plan_cleaning, plan_cleaning_plain
+from pyomid.core.visibility import visible_point
+from pyomid.types import Cell, start_of
+
+pytestmark = pytest.mark.fast
+
+ROW, F = b"r", b"f"
+NONE = np.empty(0, np.int64)
+
+
+def cell(qualifier: bytes, version: int, commit_ts: int, value: bytes | None = b"v", family: bytes = F) -> Cell:
+    return Cell(ROW, family, qualifier, version, value, commit_ts)
+
+
+def clean(cells: list[Cell], watermark: int) -> list[Cell]:
+    """What is left of one row; every unresolved version ≤ W counts as a settled orphan."""
+    batch = batch_of([cells])
+    orphans = orphans_of(cells, watermark)
+    _, drops = plan_cleaning_plain(batch, watermark, orphans, NONE)
+    gone = {batch.cell_version(int(i)) for i in drops}
+    return [c for c in cells if (c.row, c.family, c.qualifier, c.version) not in gone]
+
+
+def orphans_of(cells: list[Cell], watermark: int) -> np.ndarray:
+    return np.array(
+        sorted({start_of(c.version) for c in cells if not c.commit_ts and start_of(c.version) <= watermark}), np.int64
+    )
+
+
+def test_a_version_superseded_above_the_watermark_stays() -> None:
+    old, new = cell(b"q", 100, 200), cell(b"q", 300, 1000)
+    assert clean([old, new], 500) == [old, new]
+
+
+def test_the_greatest_version_committed_below_the_watermark_stays_alone() -> None:
+    assert clean([cell(b"q", 100, 200), cell(b"q", 300, 400)], 500) == [cell(b"q", 300, 400)]
+
+
+def test_conflict_free_versions_are_judged_by_version_among_those_committed_below() -> None:
+    late, early = cell(b"q", 100, 400), cell(b"q", 200, 300)
+    assert clean([late, early], 500) == [early]
+    assert clean([late, early], 350) == [late, early]
+
+
+def test_columns_of_one_row_are_judged_apart() -> None:
+    a, b = cell(b"a", 100, 200), cell(b"b", 300, 400)
+    assert clean([a, b], 500) == [a, b]
+
+
+def test_a_tombstone_goes_with_what_it_hides() -> None:
+    assert clean([cell(b"q", 100, 200), cell(b"q", 300, 400, None)], 500) == []
+
+
+def test_a_tombstone_stays_while_it_hides_a_version_that_must_stay() -> None:
+    hidden, tombstone = cell(b"q", 100, 900), cell(b"q", 300, 400, None)
+    assert clean([hidden, tombstone], 500) == [hidden, tombstone]
+
+
+def test_a_family_tombstone_takes_all_columns_of_its_family_with_it() -> None:
+    other = cell(b"q", 100, 200, family=b"g")
+    cells = [cell(b"a", 100, 200), cell(b"b", 100, 200), cell(b"", 300, 400, None), other]
+    assert clean(cells, 500) == [other]
+
+
+def test_a_family_tombstone_stays_while_it_hides_anything() -> None:
+    cells = [cell(b"a", 100, 200), cell(b"b", 150, 900), cell(b"", 300, 400, None)]
+    assert clean(cells, 500) == [cells[1], cells[2]]
+
+
+def test_orphans_go_and_versions_above_the_watermark_are_left_alone() -> None:
+    running = cell(b"q", 550, 0)
+    assert clean([cell(b"q", 300, 0), running], 500) == [running]
+
+
+def test_an_unresolved_version_that_was_not_settled_is_not_dropped() -> None:
+    batch = batch_of([[cell(b"q", 300, 0)]])
+    assert len(plan_cleaning_plain(batch, 500, NONE, NONE)[1]) == 0
+    assert len(plan_cleaning(batch, 500, NONE, NONE)[1]) == 0
+
+
+def test_a_resolved_record_heals_only_while_a_cell_of_it_stays() -> None:
+    superseded, kept = cell(b"q", 100, 200), cell(b"q", 300, 400)
+    heals, drops = plan_cleaning(batch_of([[superseded, kept]]), 500, NONE, np.array([0, 1]))
+    assert heals.tolist() == [1]
+    assert drops.tolist() == [0]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[CellBatch, list[list[Cell]], int]:
+    rows = []
+    for number in range(draw(st.integers(1, 3))):
+        cells = []
+        for name in draw(
+            st.sets(st.sampled_from([(F, b"a"), (F, b"b"), (b"g", b"a"), (F, b""), (b"g", b"")]), min_size=1)
+        ):
+            for start in draw(st.sets(st.integers(1, 8), min_size=1, max_size=5)):
+                version = start * 50 + draw(st.integers(0, 2))
+                commit = draw(st.sampled_from([0, start * 50 + 50, start * 50 + 150, 600]))
+                tombstone = not name[1] or draw(st.booleans())
+                cells.append(Cell(b"%d" % number, *name, version, None if tombstone else b"%d" % version, commit))
+        rows.append(cells)
+    return batch_of(rows), rows, draw(st.integers(0, 500))
+
+
+@settings(max_examples=400, deadline=None)
+@given(histories())
+def test_kernel_and_definition_agree(history: tuple[CellBatch, list[list[Cell]], int]) -> None:
+    batch, rows, watermark = history
+    orphans = orphans_of([c for cells in rows for c in cells], watermark)
+    resolved = np.flatnonzero(batch.rec_commit > 0).astype(np.int64)
+    for got, want in zip(
+        plan_cleaning(batch, watermark, orphans, resolved),
+        plan_cleaning_plain(batch, watermark, orphans, resolved),
+        strict=True,
+    ):
+        assert got.tolist() == want.tolist()
+
+
+@settings(max_examples=400, deadline=None)
+@given(histories(), st.integers(0, 700))
+def test_no_snapshot_above_the_watermark_sees_a_difference(
+    history: tuple[CellBatch, list[list[Cell]], int], above: int
+) -> None:
+    _, rows, watermark = history
+    reader = watermark + 1 + above
+    for cells in rows:
+        assert visible_point(clean_row(cells, watermark), reader) == visible_point(cells, reader)
+
+
+@settings(max_examples=200, deadline=None)
+@given(histories())
+def test_cleaning_twice_changes_nothing_more(history: tuple[CellBatch, list[list[Cell]], int]) -> None:
+    _, rows, watermark = history
+    for cells in rows:
+        once = clean_row(cells, watermark)
+        assert clean_row(once, watermark) == once
+
+
+def clean_row(cells: list[Cell], watermark: int) -> list[Cell]:
+    return clean(cells, watermark) if cells else []
