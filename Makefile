@@ -1,0 +1,62 @@
+# One place for every command. `make setup` once; `make test` and `make demo` are the two that a newcomer needs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := $(BIN)/python
+PYTEST := $(BIN)/pytest
+
+.PHONY: help setup check test test-fast test-process test-spark test-hbase demo demo-hbase bench bench-tso bench-hbase soak lock format clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+setup: $(VENV)/.ready ## the environment, with the kernels compiled
+
+$(VENV)/.ready: requirements/dev.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --requirement requirements/dev.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	$(RUN) -m pyomid.compile_kernels
+	touch $@
+
+check: setup ## format, lint, types, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: check test-fast test-process test-spark test-hbase ## everything that CI runs
+
+test-fast: setup ## pure tests: core, wire, stores in memory, models, simulation
+	$(PYTEST) -m "not process and not spark and not hbase and not soak"
+
+test-process: setup ## real processes: killed, stopped, forked
+	$(PYTEST) -m "process and not hbase and not soak"
+
+test-spark: setup ## a real Spark
+	$(PYTEST) -m "spark and not hbase and not soak"
+
+test-hbase: setup ## a real HBase, ZooKeeper and Apache Omid, from their jars
+	$(PYTEST) -m "hbase and not soak"
+
+demo: setup ## the flights pipeline with its faults; report in build/demo/report.html
+	$(RUN) -m examples.flights
+
+bench: setup ## embedded store and Spark: ratios against raw peers of the same run
+	$(RUN) -m benchmarks
+
+soak: setup ## long runs: simulation seeds, kills, histories
+	$(PYTEST) -m soak
+
+lock: ## pins what requirements/dev.in asks for
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/pip install --quiet --requirement requirements/dev.in
+	build/lock/bin/pip freeze --exclude pyomid > requirements/dev.txt
+
+format: setup ## ruff, in place
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean: ## all that was built
+	rm -rf build $(VENV)
