@@ -1,0 +1,441 @@
+"""Golden scripts: transactions as a person would tell them, run through the public client on any store.
+
+    title  P4 lost update: of two that read a cell and write it back, one is told to try again
+    source Berenson et al. 1995
+
+    table test                       level cell or row may follow; every table has the one family f
+    given                            one transaction, committed and completed before the first line
+        put test 1 f:v = 100
+
+    T1 begin                         sessions are capitalised; each has a connection of its own
+    T1 get test 1             -> f:v = 100
+    T1 put test 1 f:v = 120
+    T1 commit
+    T2 commit                 -> conflict
+
+What a session says: begin, lease, get, scan, put, delete, flush, doom, commit, rollback; `dies at POINT` behind
+commit or rollback ends the client at a named crash point and leaves everything as it then is.
+What the stage says: settle (background completion and healing done), time passes (W moves past every start that
+holds no lease), compact TABLE, sanitise, verify, cells TABLE, commit table, history holds write skew.
+
+A line without `->` must succeed. Results: `nothing`; `f:a = 1, f:b = 2` for a row; `1 f:a = 1; 2 f:a = 2` for a
+scan; an error's word (conflict, too old, ended, unknown, unavailable, misuse); what the stage counted.
+
+Beside the lines, the whole run is recorded and judged by `checker`: a script cannot agree with an anomaly.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+from pyomid.errors import (
+    ConflictError,
+    Misuse,
+    OmidError,
+    OutcomeUnknown,
+    SnapshotTooOld,
+    TransactionEnded,
+    Unavailable,
+)
+from pyomid.testing import checker
+from pyomid.testing.history import Item, Outcome, Recorder, Transaction
+
+FAMILY: Final = "f"
+
+
+# ---------------------------------------------------------------- the text
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One line: who ("" is the stage), what, and what must come of it (None: it must succeed)."""
+
+    line: int
+    text: str
+    session: str
+    words: tuple[str, ...]
+    expected: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A parsed script. `tables`: name → conflict level; `given`: the words of each put before the first line."""
+
+    name: str
+    title: str
+    tables: dict[str, str]
+    given: tuple[tuple[str, ...], ...]
+    statements: tuple[Statement, ...]
+
+
+def load_scripts(folder: Path) -> list[Script]:
+    """All `*.txt` of a folder, by name."""
+    return [parse(path.stem, path.read_text()) for path in sorted(folder.glob("*.txt"))]
+
+
+def parse(name: str, text: str) -> Script:
+    """`Misuse` naming the line that cannot be read."""
+    title, tables, given, statements = "", {}, [], []
+    in_given = False
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.split("#")[0].rstrip()
+        if not line:
+            continue
+        said, _, expected = (part.strip() for part in line.partition("->"))
+        words = tuple(said.split())
+        if in_given and line[0].isspace():
+            given.append(words)
+            continue
+        in_given = words == ("given",)
+        if words[0] == "title":
+            title = line.removeprefix("title").strip()
+        elif words[0] == "table":
+            tables[words[1]] = words[3] if words[2:3] == ("level",) else "cell"
+        elif words[0] != "source" and not in_given:
+            statements.append(_statement(name, number, said, words, expected or None))
+    return Script(name, title, tables, tuple(given), tuple(statements))
+
+
+def _statement(name: str, number: int, said: str, words: tuple[str, ...], expected: str | None) -> Statement:
+    if words[0][0].isupper():
+        session, words = words[0], words[1:]
+        known = words[:1] and words[0] in _SESSION_VERBS
+    else:
+        session, known = "", words[0] in _STAGE_VERBS
+    if not known:
+        raise Misuse(f"{name} line {number}: {said!r} is nothing a {'session' if session else 'stage'} can do")
+    return Statement(number, said, session, words, expected)
+
+
+_SESSION_VERBS: Final = frozenset(
+    {"begin", "lease", "get", "scan", "put", "delete", "flush", "doom", "commit", "rollback"}
+)
+_STAGE_VERBS: Final = frozenset({"settle", "time", "compact", "sanitise", "verify", "cells", "commit", "history"})
+
+
+# ---------------------------------------------------------------- what a store must offer to be a stage
+
+
+class ClientTransaction(Protocol):
+    """One open transaction, as golden scripts use the public client."""
+
+    @property
+    def start_ts(self) -> int: ...
+    @property
+    def commit_ts(self) -> int | None: ...
+    def get(self, table: str, row: bytes, column: bytes | None) -> dict[bytes, bytes]: ...
+    def scan(
+        self, table: str, start: bytes, stop: bytes | None, limit: int | None
+    ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]: ...
+    def put(self, table: str, row: bytes, column: bytes, value: bytes) -> None: ...
+    def delete(self, table: str, row: bytes, column: bytes | None) -> None: ...
+    def lease(self) -> None: ...
+    def flush(self) -> None: ...
+    def doom(self) -> None: ...
+    def commit(self) -> None: ...
+    def rollback(self) -> None: ...
+
+
+class ClientDied(BaseException):
+    """A session reached its crash point; nothing of it runs any more."""
+
+
+class Client(Protocol):
+    """One session's connection."""
+
+    def begin(self) -> ClientTransaction: ...
+
+    def die_at(self, point: str, action: Callable[[], None]) -> None:
+        """Runs `action` up to the crash point `point`, where the client ends as if killed."""
+
+    def close(self) -> None: ...
+
+
+class Stage(Protocol):
+    """One empty database and the jobs around it. Every script gets a new one."""
+
+    def create_table(self, name: str, family: str, level: str) -> None: ...
+    def connect(self) -> Client: ...
+
+    def settle(self) -> None:
+        """All completions and heals that live clients still owe are done."""
+
+    def pass_time(self) -> None:
+        """W has passed every start handed out so far that holds no lease, up to the first that does."""
+
+    def compact(self, table: str) -> int:
+        """Cleans the table up to W; returns the orphaned cells dropped."""
+
+    def sanitise(self) -> int:
+        """Returns the commit-table entries removed."""
+
+    def verify(self) -> list[str]:
+        """What is wrong with the store, one line each."""
+
+    def count_cells(self, table: str) -> tuple[int, int]:
+        """(cells, shadow cells)."""
+
+    def count_commit_entries(self) -> int: ...
+    def close(self) -> None: ...
+
+
+# ---------------------------------------------------------------- the run
+
+
+class ScriptFailed(AssertionError):
+    """A line came out otherwise; the message shows the script up to it."""
+
+
+def run(script: Script, stage: Stage) -> checker.Verdict:
+    """Plays the script; `ScriptFailed` at the first line that disagrees, `checker.Violation` at an anomaly."""
+    play = _Play(script, stage)
+    try:
+        play.prepare()
+        for statement in script.statements:
+            play.step(statement)
+        return checker.demand(play.recorder.history())
+    finally:
+        play.close()
+
+
+@dataclass(slots=True)
+class _Session:
+    client: Client
+    transaction: ClientTransaction | None = None
+    record: Transaction | None = None
+    count: int = 0
+    dead: bool = False
+
+
+@dataclass(slots=True)
+class _Play:
+    script: Script
+    stage: Stage
+    recorder: Recorder = field(default_factory=Recorder)
+    sessions: dict[str, _Session] = field(default_factory=dict)
+    told: list[str] = field(default_factory=list)
+    writes: int = 0
+
+    def prepare(self) -> None:
+        for table, level in self.script.tables.items():
+            self.stage.create_table(table, FAMILY, level)
+        if self.script.given:
+            for words in (("begin",), *self.script.given, ("commit",)):
+                self._act("Given", words)
+            self.stage.settle()
+
+    def step(self, statement: Statement) -> None:
+        try:
+            actual = self._act(statement.session, statement.words)
+        except OmidError as error:
+            actual = _word_of(error)
+            if statement.expected is None or statement.expected != actual:
+                raise self._failed(statement, f"{actual}: {error}") from error
+        if statement.expected is not None and actual != statement.expected:
+            raise self._failed(statement, actual)
+        self.told.append(f"{statement.line:4} {statement.text}{f'  -> {actual}' if actual else ''}")
+
+    def close(self) -> None:
+        for session in self.sessions.values():
+            if not session.dead:
+                session.client.close()
+        self.stage.close()
+
+    def _failed(self, statement: Statement, actual: str) -> ScriptFailed:
+        before = "\n".join(self.told)
+        return ScriptFailed(
+            f"{self.script.name}: {self.script.title}\n{before}\n"
+            f"{statement.line:4} {statement.text}\n     expected: {statement.expected or 'success'}\n"
+            f"     came:     {actual or 'success'}"
+        )
+
+    def _act(self, session: str, words: tuple[str, ...]) -> str:
+        return self._session_act(session, words) if session else self._stage_act(words)
+
+    # ------------------------------------------------------------ the stage
+
+    def _stage_act(self, words: tuple[str, ...]) -> str:
+        match words:
+            case ("settle",):
+                self.stage.settle()
+            case ("time", "passes"):
+                self.stage.settle()
+                self.stage.pass_time()
+            case ("compact", table):
+                return f"{self.stage.compact(table)} orphans dropped"
+            case ("sanitise",):
+                return f"{self.stage.sanitise()} entries removed"
+            case ("verify",):
+                return "; ".join(self.stage.verify()) or "clean"
+            case ("cells", table):
+                cells, shadows = self.stage.count_cells(table)
+                return f"{cells} cells, {shadows} shadow cells"
+            case ("commit", "table"):
+                return f"{self.stage.count_commit_entries()} entries"
+            case ("history", "holds", "write", "skew"):
+                if checker.check(self.recorder.history()).write_skew is None:
+                    return "no write skew"
+            case _:
+                raise Misuse(f"the stage cannot {' '.join(words)!r}")
+        return ""
+
+    # ------------------------------------------------------------ sessions
+
+    def _session_act(self, name: str, words: tuple[str, ...]) -> str:
+        session = self.sessions.get(name)
+        if session is None or session.dead:
+            session = self.sessions[name] = _Session(self.stage.connect())
+        if words == ("begin",):
+            self._begin(name, session)
+            return ""
+        transaction, record = session.transaction, session.record
+        if transaction is None or record is None:
+            raise Misuse(f"{name} has not begun")
+        match words:
+            case ("get", table, row, *column):
+                return self._get(transaction, record, table, row, column[0] if column else None)
+            case ("scan", table, *rest):
+                return self._scan(transaction, record, table, rest)
+            case ("put", table, row, column, "=", value):
+                self._put(name, transaction, record, Item(table, row, column), value)
+            case ("delete", table, row, *column):
+                self._delete(transaction, record, table, row, column[0] if column else None)
+            case ("lease",):
+                transaction.lease()
+            case ("flush",):
+                transaction.flush()
+            case ("doom",):
+                transaction.doom()
+            case ("commit" | "rollback" as verb, *death):
+                self._end(session, transaction, record, verb, death[2] if death else None)
+            case _:
+                raise Misuse(f"{name} cannot {' '.join(words)!r}")
+        return ""
+
+    def _begin(self, name: str, session: _Session) -> None:
+        session.count += 1
+        session.record = self.recorder.begin_called(name if session.count == 1 else f"{name}'{session.count}")
+        session.transaction = session.client.begin()
+        self.recorder.begin_answered(session.record, session.transaction.start_ts)
+
+    def _get(
+        self, transaction: ClientTransaction, record: Transaction, table: str, row: str, column: str | None
+    ) -> str:
+        found = transaction.get(table, row.encode(), column.encode() if column else None)
+        for name in {column} if column else {*map(bytes.decode, found), *self._known_columns(table, row)}:
+            value = found.get(name.encode())
+            self.recorder.read(record, Item(table, row, name), value.decode() if value is not None else None)
+        return _shown_row(found) or "nothing"
+
+    def _known_columns(self, table: str, row: str) -> set[str]:
+        return {
+            write.item.column
+            for txn in self.recorder.history().transactions
+            for write in txn.writes()
+            if write.item[:2] == (table, row)
+        }
+
+    def _scan(self, transaction: ClientTransaction, record: Transaction, table: str, rest: list[str]) -> str:
+        options = _scan_options(rest)
+        start, stop = options.get("from", ""), options.get("to")
+        limit = int(options["limit"]) if "limit" in options else None
+        rows = list(transaction.scan(table, start.encode(), stop.encode() if stop else None, limit))
+        if limit is not None and len(rows) == limit:
+            stop = rows[-1][0].decode() + "\0"
+        found = [
+            (Item(table, row.decode(), column.decode()), value.decode())
+            for row, cells in rows
+            for column, value in cells.items()
+        ]
+        self.recorder.scan(record, table, start, stop, found)
+        wanted = options.get("where")
+        shown = [f"{row.decode()} {_shown_row(cells)}" for row, cells in rows if _matches(cells, wanted)]
+        return "; ".join(shown) or "nothing"
+
+    def _put(self, name: str, transaction: ClientTransaction, record: Transaction, item: Item, value: str) -> None:
+        """The stored value carries a tag, so that the history knows each write of "10" from every other."""
+        self.writes += 1
+        tagged = f"{value}~{name}.{self.writes}"
+        transaction.put(item.table, item.row.encode(), item.column.encode(), tagged.encode())
+        self.recorder.write(record, item, tagged)
+
+    def _delete(
+        self, transaction: ClientTransaction, record: Transaction, table: str, row: str, column: str | None
+    ) -> None:
+        transaction.delete(table, row.encode(), column.encode() if column else None)
+        for name in {column} if column else self._known_columns(table, row):
+            self.recorder.write(record, Item(table, row, name), None)
+
+    def _end(
+        self, session: _Session, transaction: ClientTransaction, record: Transaction, verb: str, point: str | None
+    ) -> None:
+        action = transaction.commit if verb == "commit" else transaction.rollback
+        if verb == "commit":
+            self.recorder.commit_called(record)
+        if point is not None:
+            session.client.die_at(point, action)
+            session.dead = True
+            return
+        outcome = Outcome.ABORTED
+        try:
+            action()
+            outcome = Outcome.COMMITTED if verb == "commit" else Outcome.ABORTED
+        except OutcomeUnknown:
+            outcome = Outcome.UNKNOWN
+            raise
+        finally:
+            if record.commit_answered is None:
+                self.recorder.ended(record, outcome, transaction.commit_ts)
+
+
+def _scan_options(words: list[str]) -> dict[str, str]:
+    """from A, to B, limit N, where COLUMN = VALUE, in any order."""
+    options: dict[str, str] = {}
+    rest = list(words)
+    while rest:
+        name = rest.pop(0)
+        if name == "where":
+            options[name] = " ".join(rest[:3])
+            rest = rest[3:]
+        elif name in ("from", "to", "limit") and rest:
+            options[name] = rest.pop(0)
+        else:
+            raise Misuse(f"a scan knows from, to, limit and where, not {name!r}")
+    return options
+
+
+def _plain(value: bytes) -> str:
+    return value.decode().split("~")[0]
+
+
+def _shown_row(cells: dict[bytes, bytes]) -> str:
+    return ", ".join(f"{column.decode()} = {_plain(value)}" for column, value in sorted(cells.items()))
+
+
+def _matches(cells: dict[bytes, bytes], wanted: str | None) -> bool:
+    if wanted is None:
+        return True
+    column, value = re.split(r" = ", wanted)
+    found = cells.get(column.encode())
+    return found is not None and _plain(found) == value
+
+
+def _word_of(error: OmidError) -> str:
+    for kind, word in _WORDS:
+        if isinstance(error, kind):
+            return word
+    return error.code
+
+
+_WORDS: Final[tuple[tuple[type[OmidError], str], ...]] = (
+    (SnapshotTooOld, "too old"),
+    (ConflictError, "conflict"),
+    (TransactionEnded, "ended"),
+    (OutcomeUnknown, "unknown"),
+    (Unavailable, "unavailable"),
+    (Misuse, "misuse"),
+)
