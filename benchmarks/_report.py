@@ -102,7 +102,8 @@ class Report:
     ) -> float:
         """Of rates (samples) or of any two numbers; a goal that is missed is said and remembered."""
         value = _number(ours) / _number(theirs)
-        goals = [f"goal ≥ {at_least:g}"] * (at_least is not None) + [f"goal ≤ {at_most:g}"] * (at_most is not None)
+        goals = [f"goal ≥ {at_least:g}"] if at_least is not None else []
+        goals += [f"goal ≤ {at_most:g}"] if at_most is not None else []
         missed = (at_least is not None and value < at_least) or (at_most is not None and value > at_most)
         if missed:
             self.missed.append(name)
@@ -138,7 +139,8 @@ def machine_lines() -> list[str]:
     packages = [f"{name} {version}" for name in _PACKAGES if (version := _version(name)) is not None]
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     return [
-        f"machine   {_processor()}, {os.cpu_count()} cores, {_memory_gb():.0f} GB, Linux {platform.release()}; load {load}",
+        f"machine   {_processor()}, {os.cpu_count()} cores, {_memory_gb():.0f} GB, Linux {platform.release()}, "
+        f"load {load}",
         f"versions  Python {platform.python_version()}, {', '.join(packages)}",
     ]
 
