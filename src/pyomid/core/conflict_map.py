@@ -1,0 +1,76 @@
+"""Cell id → last commit timestamp, in a fixed number of slots: what makes the TSO's memory bounded.
+
+Slots lie in buckets. An id belongs to one bucket, found by the high half of a 64 × 64 bit product of *unsigned*
+words (T10: the most negative 64-bit id is a valid one). Where a bucket is full the entry with the oldest commit
+timestamp is evicted, and the caller raises the low watermark to it: what the map has forgotten, the watermark
+remembers. Source: "A Critique of Snapshot Isolation" and the Omid papers, with buckets in place of one hash slot.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import numpy as np
+
+BUCKET_SLOTS: Final = 28
+"""As many (id, commit timestamp) pairs as fit seven cache lines, beside one of tags: the compiled map's bucket."""
+
+_WORD: Final = (1 << 64) - 1
+
+
+class ConflictMap(Protocol):
+    """What the oracle needs of a map; eviction policies may differ, forgetting silently may not."""
+
+    @property
+    def entries_max(self) -> int: ...
+
+    def last_commit(self, cell_id: int) -> int:
+        """0 where none is kept."""
+
+    def record(self, cell_id: int, commit_ts: int) -> int:
+        """Keeps the entry; returns the commit timestamp of the one evicted for it, 0 where there was room."""
+
+
+class BucketMap:
+    """The reference: plain, exact, slow. Memory is taken by the system page by page as buckets fill."""
+
+    def __init__(self, entries_max: int, bucket_slots: int = BUCKET_SLOTS) -> None:
+        self.bucket_slots = bucket_slots
+        self.buckets = max(1, -(-entries_max // bucket_slots))
+        self._ids = np.zeros(self.entries_max, dtype=np.int64)
+        self._commits = np.zeros(self.entries_max, dtype=np.int64)
+
+    @property
+    def entries_max(self) -> int:
+        return self.buckets * self.bucket_slots
+
+    def bucket_of(self, cell_id: int) -> int:
+        return (cell_id & _WORD) * self.buckets >> 64
+
+    def last_commit(self, cell_id: int) -> int:
+        first, slot = self._find(cell_id)
+        return 0 if slot < 0 else int(self._commits[first + slot])
+
+    def record(self, cell_id: int, commit_ts: int) -> int:
+        first, slot = self._find(cell_id)
+        evicted = 0
+        if slot < 0:
+            commits = self._commits[first : first + self.bucket_slots].tolist()
+            evicted = min(commits)
+            slot = commits.index(evicted)
+        self._ids[first + slot] = cell_id
+        self._commits[first + slot] = commit_ts
+        return evicted
+
+    def _find(self, cell_id: int) -> tuple[int, int]:
+        """The bucket's first slot, and the id's place in it or -1. A slot whose commit is 0 is empty, whatever its id."""
+        first = self.bucket_of(cell_id) * self.bucket_slots
+        ids = self._ids[first : first + self.bucket_slots].tolist()
+        if cell_id not in ids:
+            return first, -1
+        if cell_id:
+            return first, ids.index(cell_id)
+        for slot, found in enumerate(ids):
+            if found == 0 and self._commits[first + slot]:
+                return first, slot
+        return first, -1

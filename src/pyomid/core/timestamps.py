@@ -1,0 +1,56 @@
+"""The logical clock: unique, ascending multiples of 50, never below anything an earlier TSO handed out.
+
+Every timestamp handed out lies below a ceiling that was made durable before (law 8, T3). A new TSO starts above
+the ceiling it found, so a wall clock that was set back changes nothing: in WORLD_TIME mode the wall clock is a
+floor that lifts the logical clock, never the clock itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from pyomid.types import TIMESTAMP_STEP
+
+WORLD_TICKS_PER_MS: Final = 1_000_000
+"""Apache Omid's WORLD_TIME: milliseconds since 1970 times a million (interop.md, Timestamps)."""
+
+
+@dataclass(slots=True)
+class TimestampClock:
+    """`next_ts` is the next to be handed out; `ceiling` is durable, `ceiling_wanted` is on its way there."""
+
+    next_ts: int
+    ceiling: int
+    step: int
+    """How far ahead the ceiling is moved at a time."""
+    renew_remaining: int
+    """The ceiling is moved when less than this remains."""
+
+    def take(self) -> int | None:
+        """One timestamp, or None until the ceiling has moved."""
+        return self.reserve(1)
+
+    def reserve(self, count: int) -> int | None:
+        """The first of `count` timestamps, all below the durable ceiling; or None until it has moved."""
+        first = self.next_ts
+        end = first + count * TIMESTAMP_STEP
+        if end > self.ceiling:
+            return None
+        self.next_ts = end
+        return first
+
+    def lift(self, wall_ms: int) -> None:
+        """Not below the wall clock, as far as the durable ceiling allows; a clock set back does nothing."""
+        floor = self._aligned(wall_ms * WORLD_TICKS_PER_MS)
+        if floor > self.next_ts and floor + self.renew_remaining <= self.ceiling:
+            self.next_ts = floor
+
+    def wanted_ceiling(self, wall_ms: int = 0) -> int:
+        """The ceiling to make durable now; the present one where enough remains."""
+        floor = max(self.next_ts, self._aligned(wall_ms * WORLD_TICKS_PER_MS))
+        return self.ceiling if floor + self.renew_remaining <= self.ceiling else floor + self.step
+
+    @staticmethod
+    def _aligned(ts: int) -> int:
+        return ts - ts % TIMESTAMP_STEP
