@@ -1,0 +1,247 @@
+"""Work that no caller waits for: shadow cells and completion of finished transactions, heals, rollbacks.
+
+One thread a database. What arrives within the linger is done together: the shadow cells of many transactions in
+one durable write a table, then their commit-table entries in one request (law 5 holds for each: its entry goes only
+after its own shadow cells returned). Whatever is lost here, by an error or with the process, readers, compaction
+and sanitising repair; so heals are dropped when there is too much to do, and nothing is ever tried twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyomid.core import effects
+from pyomid.core.committing import WriteSet, complete_steps, rollback_steps
+from pyomid.core.effects import Effect, Steps
+from pyomid.errors import OmidError
+
+logger = logging.getLogger(__name__)
+
+CELLS_AT_ONCE: Final = 5_000
+"""Cells in one merged write: bounded, so that other writers get their turn."""
+
+
+@dataclass(slots=True)
+class BackgroundCounters:
+    """What was done, since the start; read for status and tests."""
+
+    completed: int = 0
+    rolled_back: int = 0
+    heals_dropped: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    steps: Steps[None]
+    cells: int
+
+
+class Background:
+    """Bounded by cells. `perform` runs one effect; it is called from the background thread only."""
+
+    def __init__(self, perform: Callable[[Effect], Any], *, linger_s: float, cells_max: int) -> None:
+        self.counters = BackgroundCounters()
+        self._perform = perform
+        self._linger_s = linger_s
+        self._cells_max = cells_max
+        self._jobs: list[_Job] = []
+        self._cells = 0
+        self._busy = False
+        self._urgent = False
+        self._closed = False
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def complete(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
+        """Shadow cells, then the entry. Waits for room: a committer that outruns its own completion slows down."""
+        cells = _cells(written)
+        with self._changed:
+            while self._cells >= self._cells_max and not self._closed:
+                self._changed.wait()
+            self._add(_Job(complete_steps(start_ts, commit_ts, written), cells))
+            self.counters.completed += 1
+
+    def roll_back(self, written: WriteSet) -> None:
+        """Exact deletes of a transaction that certainly never commits; waits for room likewise."""
+        with self._changed:
+            while self._cells >= self._cells_max and not self._closed:
+                self._changed.wait()
+            self._add(_Job(rollback_steps(written), _cells(written)))
+            self.counters.rolled_back += 1
+
+    def offer(self, effect: effects.Heal | effects.DeleteOrphans) -> None:
+        """Dropped when there is no room, or after the end."""
+        cells = len(effect.shadows) if isinstance(effect, effects.Heal) else len(effect.cells)
+        with self._changed:
+            if self._cells + cells > self._cells_max or self._closed:
+                self.counters.heals_dropped += cells
+                return
+            self._add(_Job(_single_step(effect), cells))
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """True when everything that was waiting is done; at once, without the linger."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            self._urgent = True
+            self._changed.notify_all()
+            while self._jobs or self._busy:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                self._changed.wait(left)
+            self._urgent = False
+        return True
+
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Drains, then ends the thread. What does not fit in the time is left to the healers; False then."""
+        drained = self.drain(timeout_s)
+        with self._changed:
+            self._closed = True
+            if not drained:
+                self._jobs.clear()
+            self._changed.notify_all()
+        if drained and self._thread is not None:
+            self._thread.join(timeout_s)
+        return drained
+
+    # The thread
+
+    def _add(self, job: _Job) -> None:
+        if self._closed:
+            return
+        self._jobs.append(job)
+        self._cells += job.cells
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="pyomid-background", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _run(self) -> None:
+        while (jobs := self._take()) is not None:
+            try:
+                run_together([job.steps for job in jobs], self._perform, self._failed)
+            finally:
+                with self._changed:
+                    self._cells -= sum(job.cells for job in jobs)
+                    self._busy = False
+                    self._changed.notify_all()
+
+    def _take(self) -> list[_Job] | None:
+        """Everything that has gathered by the end of the linger; None at the end."""
+        with self._changed:
+            while not self._jobs:
+                if self._closed:
+                    return None
+                self._changed.wait()
+            linger_until = time.monotonic() + self._linger_s
+            while not (self._urgent or self._closed or self._cells >= self._cells_max):
+                left = linger_until - time.monotonic()
+                if left <= 0:
+                    break
+                self._changed.wait(left)
+            jobs, self._jobs, self._busy = self._jobs, [], bool(self._jobs)
+            return jobs
+
+    def _failed(self, error: Exception) -> None:
+        """The transactions concerned are committed or rolled back all the same."""
+        self.counters.failures += 1
+        if isinstance(error, OmidError):
+            logger.warning("completion left to readers and compaction: %s", error)
+        else:
+            logger.error("completion failed; left to readers and compaction", exc_info=error)
+
+
+def run_together(
+    jobs: Iterable[Steps[None]], perform: Callable[[Effect], Any], failed: Callable[[Exception], None]
+) -> None:
+    """Runs all jobs to their end, in rounds: what they wait for in one round is merged by kind and table.
+
+    An error goes to the jobs whose effect it was merged from, and to `failed` once; the others go on.
+    """
+    waiting = [(job, effect) for job in jobs if (effect := _next_effect(job, None)) is not None]
+    while waiting:
+        next_round: list[tuple[Steps[None], Effect]] = []
+        for group in _groups(waiting):
+            error = _perform_merged([effect for _, effect in group], perform)
+            if error is not None:
+                failed(error)
+            for job, _ in group:
+                effect = _next_effect(job, error)
+                if effect is not None:
+                    next_round.append((job, effect))
+        waiting = next_round
+
+
+def _next_effect(job: Steps[None], error: Exception | None) -> Effect | None:
+    try:
+        return job.throw(error) if error is not None else job.send(None)
+    except StopIteration:
+        return None
+    except Exception as raised:
+        if raised is not error:
+            raise
+        return None
+
+
+def _groups(waiting: Sequence[tuple[Steps[None], Effect]]) -> Iterable[list[tuple[Steps[None], Effect]]]:
+    """By kind and table, each of at most `CELLS_AT_ONCE` cells."""
+    open_groups: dict[tuple[type[Effect], str], list[tuple[Steps[None], Effect]]] = defaultdict(list)
+    sizes: dict[tuple[type[Effect], str], int] = defaultdict(int)
+    for job, effect in waiting:
+        key = (type(effect), getattr(effect, "table", ""))
+        size = _size(effect)
+        if open_groups[key] and sizes[key] + size > CELLS_AT_ONCE:
+            yield open_groups.pop(key)
+            sizes[key] = 0
+        open_groups[key].append((job, effect))
+        sizes[key] += size
+    yield from open_groups.values()
+
+
+def _perform_merged(group: Sequence[Effect], perform: Callable[[Effect], Any]) -> Exception | None:
+    try:
+        perform(_merged(group))
+    except Exception as error:
+        return error
+    return None
+
+
+def _merged(group: Sequence[Effect]) -> Effect:
+    first = group[0]
+    if len(group) == 1:
+        return first
+    match first:
+        case effects.WriteShadowCells() | effects.Heal():
+            shadows = {shadow: None for effect in group for shadow in effect.shadows}  # type: ignore[attr-defined]
+            return type(first)(first.table, tuple(shadows))
+        case effects.DeleteVersions() | effects.DeleteOrphans():
+            cells = {cell: None for effect in group for cell in effect.cells}  # type: ignore[attr-defined]
+            return type(first)(first.table, tuple(cells))
+        case effects.DeleteCommitEntries():
+            starts = tuple(start for effect in group for start in effect.starts)  # type: ignore[attr-defined]
+            return effects.DeleteCommitEntries(starts)
+    raise AssertionError(f"{first} is not background work")
+
+
+def _size(effect: Effect) -> int:
+    match effect:
+        case effects.WriteShadowCells(shadows=named) | effects.Heal(shadows=named):
+            return len(named)
+        case effects.DeleteVersions(cells=names) | effects.DeleteOrphans(cells=names):
+            return len(names)
+    return 1
+
+
+def _single_step(effect: Effect) -> Steps[None]:
+    yield effect
+
+
+def _cells(written: WriteSet) -> int:
+    return sum(len(cells) for cells in written.values())

@@ -1,0 +1,269 @@
+"""A database: what `pyomid.connect` returns.
+
+Thread-safe: threads share one, each with transactions of its own. A forked child must connect again (C5).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import random
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from pyomid.client import tables
+from pyomid.client.background import Background, BackgroundCounters
+from pyomid.client.checks import TableRules
+from pyomid.client.drivers import Driver
+from pyomid.client.marker import AlreadyDone
+from pyomid.client.parts import Parts
+from pyomid.client.performers import port_performers
+from pyomid.client.retry import Backoff, run_transaction
+from pyomid.client.transaction import Transaction
+from pyomid.client.workspace import Workspace
+from pyomid.config import Settings
+from pyomid.core.commit_cache import CommitCache
+from pyomid.core.committing import WriteSet
+from pyomid.core.effects import Effect
+from pyomid.crashpoints import crash_point
+from pyomid.errors import Misuse
+from pyomid.types import ConflictLevel, Status, TableInfo
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+CLOSE_TIMEOUT_S: Final = 10.0
+"""How long close waits for completion in the background; the rest is left to readers and compaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseStatus:
+    """What a person would ask: `pyomid status`."""
+
+    tso: Status
+    tables: tuple[TableInfo, ...]
+    commit_table_entries: int
+    background: BackgroundCounters
+
+
+class Database:
+    """One connection to one database, over parts that it owns and closes."""
+
+    def __init__(self, parts: Parts, *, url: str = "", sleep: Callable[[float], None] = time.sleep) -> None:
+        self.url: Final = url
+        self.settings: Final[Settings] = parts.settings
+        self.commit_cache: Final = CommitCache(parts.settings.commit_cache_entries)
+        self._parts = parts
+        self._pid = os.getpid()
+        self._sleep = sleep
+        self._random = random.Random()
+        self._background = make_background(parts)
+        self._driver = Driver(parts, self._background)
+        self._tables: dict[str, tuple[float, TableRules]] = {}
+        self._end = weakref.finalize(self, _close_all, parts, self._background, self._pid)
+
+    # Transactions
+
+    def begin(self, *, not_before: int = 0) -> Transaction:
+        """A transaction whose snapshot holds everything committed so far (and is above `not_before`)."""
+        self.check_usable()
+        begun = self._parts.tso.begin(not_before=not_before)
+        crash_point("client.begin.after")
+        return Transaction(self, begun)
+
+    def run(
+        self,
+        function: Callable[Concatenate[Transaction, P], R],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """`function(tx, …)` in a transaction of its own, committed; again on `ConflictError`.
+
+        The back-off is jittered, doubles, and is bounded, and so is the number of tries (settings `retries`,
+        `retry_backoff_ms`); then the last `ConflictError` is raised. What the function does outside of the database
+        is done again with it.
+        """
+        result = run_transaction(self, self._backoff(), self._sleep, None, lambda tx: function(tx, *args, **kwargs))
+        assert not isinstance(result, AlreadyDone)
+        return result
+
+    def run_once(
+        self,
+        transaction_id: str,
+        function: Callable[Concatenate[Transaction, P], R],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R | AlreadyDone:
+        """As `run`, but of all runs under one id, in any process, at most one ever commits.
+
+        `AlreadyDone` where one did before. `OutcomeUnknown` does not happen: a lost answer is looked up by running
+        again. The id is kept in the table PYOMID_MARKERS until its row is deleted there.
+        """
+        return run_transaction(
+            self, self._backoff(), self._sleep, transaction_id, lambda tx: function(tx, *args, **kwargs)
+        )
+
+    def transactional(self, function: Callable[Concatenate[Transaction, P], R]) -> Callable[P, R]:
+        """Decorator: `function(tx, …)` becomes `function(…)`, run as by `run`.
+
+        Called with a transaction as its first argument it takes part in that one instead, so that decorated functions
+        compose.
+        """
+
+        @functools.wraps(function)
+        def transacted(*args: Any, **kwargs: Any) -> R:
+            if args and isinstance(args[0], Transaction):
+                return function(*args, **kwargs)
+            return self.run(function, *args, **kwargs)
+
+        return transacted
+
+    # Tables
+
+    def create_table(
+        self,
+        name: str,
+        families: Any,
+        conflict_level: ConflictLevel | str = ConflictLevel.CELL,
+        *,
+        if_not_exists: bool = False,
+    ) -> TableInfo:
+        """A new table, durable on return. `Misuse` where the name is taken.
+
+        `conflict_level`: "cell" (transactions conflict on a column of a row) or "row" (on a row); one for ever.
+        """
+        self.check_usable()
+        return tables.create_table(
+            self._parts, name, families, conflict_level=conflict_level, if_not_exists=if_not_exists
+        )
+
+    def drop_table(self, name: str) -> None:
+        """The table and its rows are gone; transactions that wrote to it abort."""
+        self.check_usable()
+        self._tables.pop(name, None)
+        tables.drop_table(self._parts, name)
+
+    def tables(self) -> list[TableInfo]:
+        """Every table of the catalogue, system tables too, by name."""
+        self.check_usable()
+        return self._parts.catalogue.tables()
+
+    def table_info(self, name: str) -> TableInfo:
+        """One catalogue entry; `UnknownTable` names the nearest that exists."""
+        self.check_usable()
+        return tables.find_table(self._parts, name)
+
+    # The whole
+
+    def status(self) -> DatabaseStatus:
+        self.check_usable()
+        return DatabaseStatus(
+            tso=self._parts.tso.status(),
+            tables=tuple(self._parts.catalogue.tables()),
+            commit_table_entries=self._parts.commit_table.count(),
+            background=self._background.counters,
+        )
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Waits until every finished transaction is completed; False when the time ran out."""
+        self.check_usable()
+        return self._background.drain(timeout_s)
+
+    def close(self) -> None:
+        """Completes what is finished and ends the connection; a second call does nothing."""
+        self._end()
+
+    def __enter__(self) -> Database:
+        self.check_usable()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Database {self.url}{'' if self._end.alive else ' closed'}>"
+
+    # For pyomid's own use
+
+    @property
+    def parts(self) -> Parts:
+        return self._parts
+
+    @property
+    def driver(self) -> Driver:
+        return self._driver
+
+    def check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise Misuse(
+                f"this database was opened by process {self._pid} and is used in its forked child {os.getpid()}: "
+                "connect again in the child",
+                owner=self._pid,
+            )
+        if not self._end.alive:
+            raise Misuse(f"database {self.url} is closed")
+
+    def table_rules(self, name: str) -> TableRules:
+        """The catalogue entry with its rules, believed as long as the settings say."""
+        now = self._parts.clock()
+        found = self._tables.get(name) if isinstance(name, str) else None
+        if found is not None and now < found[0]:
+            return found[1]
+        info = tables.find_table(self._parts, name)
+        if found is not None and found[1].info == info:
+            rules = found[1]
+        else:
+            rules = TableRules(info, self._parts.store.limits)
+        self._tables[name] = (now + self.settings.catalogue_cache_seconds, rules)
+        return rules
+
+    def end_committed(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
+        self.commit_cache.put(start_ts, commit_ts)
+        self._background.complete(start_ts, commit_ts, written)
+
+    def end_rolled_back(self, workspace: Workspace) -> None:
+        written = workspace.write_set()
+        if written:
+            self._background.roll_back(written)
+
+    def _backoff(self) -> Backoff:
+        return Backoff(
+            first_s=self.settings.retry_backoff_ms / 1000,
+            longest_s=self.settings.retry_backoff_ms_max / 1000,
+            retries=self.settings.retries,
+            uniform=self._random.uniform,
+        )
+
+
+def make_background(parts: Parts) -> Background:
+    """The database's background, over its own parts."""
+    performers = port_performers(parts)
+
+    def perform(effect: Effect) -> Any:
+        return performers[type(effect)](effect)
+
+    return Background(
+        perform,
+        linger_s=parts.settings.completion_linger_ms / 1000,
+        cells_max=parts.settings.completion_cells_max,
+    )
+
+
+def _close_all(parts: Parts, background: Background, pid: int) -> None:
+    """At close, when the last reference goes, or at exit; never in a forked child, whose parent still uses them."""
+    if os.getpid() != pid:
+        return
+    if not background.close(CLOSE_TIMEOUT_S):
+        logger.warning("closed with completion unfinished after %g s: left to readers and compaction", CLOSE_TIMEOUT_S)
+    parts.close()

@@ -1,0 +1,110 @@
+"""What each effect of the core does to the ports: one table, used by every driver of real parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyomid.cells import CellBatch, batch_of
+from pyomid.client.parts import Parts
+from pyomid.core import effects
+from pyomid.crashpoints import crash_point
+from pyomid.types import CommitReply
+
+Perform = Callable[[Any], Any]
+"""Performs one effect and returns its result; takes the effect class it is registered for."""
+
+
+def port_performers(parts: Parts) -> dict[type[effects.Effect], Perform]:
+    """Every effect, performed at once and in this thread."""
+    return {**store_performers(parts), **tso_performers(parts)}
+
+
+def store_performers(parts: Parts) -> dict[type[effects.Effect], Perform]:
+    """The effects that touch the store, the commit table, the epoch row or the catalogue."""
+    store, catalogue, epoch_row = parts.store, parts.catalogue, parts.epoch_row
+    return {
+        effects.ReadRows: lambda e: store.read_rows(e.table, e.rows, e.columns),
+        effects.ReadRange: lambda e: _read_range(parts, e),
+        effects.LookupCommits: lambda e: parts.commit_table.lookup(e.starts),
+        effects.ReadWatermarks: lambda e: epoch_row.read_watermarks(),
+        effects.WriteCells: lambda e: _write_cells(parts, e),
+        effects.WriteShadowCells: lambda e: _write_shadow_cells(parts, e),
+        effects.Heal: lambda e: _heal(parts, e),
+        effects.DeleteOrphans: lambda e: store.delete_versions(e.table, e.cells),
+        effects.DeleteVersions: lambda e: _delete_versions(parts, e),
+        effects.CleanBatch: lambda e: store.clean_batch(e.table, e.batch, e.heals, e.drops),
+        effects.FlushAndMerge: lambda e: store.flush_and_merge(e.table, e.region),
+        effects.RecordWatermark: lambda e: catalogue.put_region_watermark(e.record),
+        effects.ReadUnknownTables: lambda e: catalogue.unknown_tables(),
+        effects.ReadTables: lambda e: catalogue.tables(),
+        effects.ReadRegionWatermarks: lambda e: catalogue.region_watermarks(e.table),
+    }
+
+
+def tso_performers(parts: Parts) -> dict[type[effects.Effect], Perform]:
+    """The effects that ask the TSO."""
+    tso = parts.tso
+    return {
+        effects.SealStarts: lambda e: tso.seal(e.starts),
+        effects.SendCommit: lambda e: _send_commit(parts, e),
+        effects.DeleteCommitEntries: lambda e: _complete(parts, e),
+        effects.AdvanceHorizon: lambda e: tso.advance_horizon(e.horizon),
+    }
+
+
+def perform(performers: Mapping[type[effects.Effect], Perform], effect: effects.Effect) -> Any:
+    return performers[type(effect)](effect)
+
+
+def _read_range(parts: Parts, effect: effects.ReadRange) -> CellBatch:
+    rows_max = _ALL_ROWS if effect.rows_max is None else effect.rows_max
+    batches = parts.store.scan(effect.table, effect.key_range, effect.columns, batch_rows_max=rows_max)
+    first = next(batches, None)
+    if first is None:
+        return batch_of([])
+    if effect.rows_max is not None:
+        return first
+    others = list(batches)
+    if not others:
+        return first
+    return batch_of([list(batch.row_cells(row)) for batch in (first, *others) for row in range(batch.rows)])
+
+
+_ALL_ROWS = 1 << 30
+
+
+def _write_cells(parts: Parts, effect: effects.WriteCells) -> None:
+    crash_point("client.flush.before")
+    parts.store.write_cells(effect.table, effect.version, effect.rows)
+    crash_point("client.flush.after")
+
+
+def _send_commit(parts: Parts, effect: effects.SendCommit) -> CommitReply:
+    crash_point("client.commit.before")
+    reply = parts.tso.commit(effect.request)
+    crash_point("client.commit.answered")
+    return reply
+
+
+def _write_shadow_cells(parts: Parts, effect: effects.WriteShadowCells) -> None:
+    crash_point("client.complete.shadows_before")
+    parts.store.write_shadow_cells(effect.table, effect.shadows)
+    crash_point("client.complete.shadows_after")
+
+
+def _complete(parts: Parts, effect: effects.DeleteCommitEntries) -> None:
+    crash_point("client.complete.delete_before")
+    parts.tso.complete(effect.starts)
+    crash_point("client.complete.delete_after")
+
+
+def _delete_versions(parts: Parts, effect: effects.DeleteVersions) -> None:
+    crash_point("client.rollback.before")
+    parts.store.delete_versions(effect.table, effect.cells)
+    crash_point("client.rollback.after")
+
+
+def _heal(parts: Parts, effect: effects.Heal) -> None:
+    crash_point("client.heal.before")
+    parts.store.write_shadow_cells(effect.table, effect.shadows)

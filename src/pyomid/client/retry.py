@@ -1,0 +1,96 @@
+"""Running a function as a transaction, again on conflict, and at most once under a durable id."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from pyomid.client import marker
+from pyomid.client.marker import AlreadyDone
+from pyomid.client.tables import ensure_markers_table
+from pyomid.errors import ConflictError, OmidError, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from pyomid.client.database import Database
+    from pyomid.client.transaction import Transaction
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Full jitter: the n-th pause is uniform between 0 and a bound that doubles from `first_s` to `longest_s`.
+
+    Jitter, so that two losers do not meet again; from 0, because with `not_before` the next snapshot holds the
+    winner already and most retries may go at once.
+    """
+
+    first_s: float
+    longest_s: float
+    retries: int
+    uniform: Callable[[float, float], float]
+
+    def pause_s(self, conflicts: int) -> float:
+        """Before the try after so many conflicts (1 …)."""
+        return self.uniform(0.0, min(self.longest_s, self.first_s * 2.0 ** min(conflicts - 1, 60)))
+
+
+def run_transaction(
+    database: Database,
+    backoff: Backoff,
+    sleep: Callable[[float], None],
+    transaction_id: str | None,
+    body: Callable[[Transaction], R],
+) -> R | AlreadyDone:
+    """`body` committed once; the error of the last try when all conflicted.
+
+    With an id a lost answer is no end either: the next try sees in its own snapshot whether the marker is there, and
+    if the first try should still commit, the marker's conflict check lets only one of the two.
+    """
+    if transaction_id is not None:
+        marker.check_transaction_id(transaction_id)
+        ensure_markers_table(database.parts)
+    not_before = 0
+    failures = 0
+    while True:
+        try:
+            return _run_one(database, not_before, transaction_id, body)
+        except (ConflictError, OutcomeUnknown) as error:
+            failures += 1
+            if failures > backoff.retries or (isinstance(error, OutcomeUnknown) and transaction_id is None):
+                raise
+            not_before = cause_of(error)
+        sleep(backoff.pause_s(failures))
+
+
+def cause_of(error: OmidError) -> int:
+    """The commit that caused an abort: the next begin must see it, or it aborts again (`not_before`)."""
+    return int(error.values.get("commit_ts", 0))
+
+
+def _run_one(
+    database: Database, not_before: int, transaction_id: str | None, body: Callable[[Transaction], R]
+) -> R | AlreadyDone:
+    with database.begin(not_before=not_before) as transaction:
+        if transaction_id is not None:
+            done = claim_marker(transaction, transaction_id)
+            if done is not None:
+                return done
+        return body(transaction)
+
+
+def claim_marker(transaction: Transaction, transaction_id: str) -> AlreadyDone | None:
+    """Reads the marker in the transaction's snapshot and, where it is not there, writes it with the rest."""
+    markers = transaction.table(marker.MARKERS_TABLE)
+    column = b"%b:%b" % marker.MARKER_COLUMN
+    value = markers.get(marker.marker_row(transaction_id)).get(column)
+    done = marker.found_marker(transaction_id, {} if value is None else {marker.MARKER_COLUMN: value})
+    if done is None:
+        (content,) = marker.marker_cell(transaction.start_ts).values()
+        assert content is not None
+        markers.put(marker.marker_row(transaction_id), {column: content})
+    return done
