@@ -1,0 +1,124 @@
+"""Arrays, maps and structs as JSON: compact, UTF-8, readable by anybody.
+
+    array            JSON array
+    map              array of [key, value] pairs, in the map's order (JSON's own objects know only text keys)
+    struct           object by field name; a missing field is null
+    boolean, string  themselves        integers          numbers
+    float, double    numbers; "NaN", "Infinity", "-Infinity" as text
+    decimal          text, "12.50"     binary            text, base64
+    date             "2013-01-31"      timestamp         "2013-01-31T10:00:00.000000Z"
+    timestamp_ntz    the same without Z   interval       number of microseconds
+
+Years outside 1 … 9999 inside a nested value are refused: Python's calendar ends there.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+from pyomid.errors import Corruption, Misuse
+
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def to_json(value: Any, type_name: str) -> bytes:
+    """A nested Python value (lists, dicts, lists of pairs) of Spark type `type_name` as stored bytes."""
+    try:
+        plain = _plain(value, json.loads(type_name))
+    except (TypeError, KeyError, AttributeError) as error:
+        raise Misuse(f"value {value!r} does not fit type {type_name}: {error}") from error
+    return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+
+
+def from_json(stored: bytes, type_name: str) -> Any:
+    """The value again; Corruption where the bytes are not JSON of that type."""
+    try:
+        return _value(json.loads(stored), json.loads(type_name))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise Corruption(f"stored value {stored[:80]!r} is not JSON of type {type_name}: {error}") from error
+
+
+def _plain(value: Any, spark: Any) -> Any:
+    if value is None:
+        return None
+    if isinstance(spark, str):
+        return _TO_JSON.get(_family(spark), _same)(value)
+    if spark["type"] == "array":
+        return [_plain(each, spark["elementType"]) for each in value]
+    if spark["type"] == "map":
+        pairs = value.items() if isinstance(value, dict) else value
+        return [[_plain(key, spark["keyType"]), _plain(each, spark["valueType"])] for key, each in pairs]
+    return {field["name"]: _plain(value[field["name"]], field["type"]) for field in spark["fields"]}
+
+
+def _value(plain: Any, spark: Any) -> Any:
+    if plain is None:
+        return None
+    if isinstance(spark, str):
+        return _FROM_JSON.get(_family(spark), _same)(plain)
+    if spark["type"] == "array":
+        return [_value(each, spark["elementType"]) for each in plain]
+    if spark["type"] == "map":
+        return [(_value(key, spark["keyType"]), _value(each, spark["valueType"])) for key, each in plain]
+    return {field["name"]: _value(plain.get(field["name"]), field["type"]) for field in spark["fields"]}
+
+
+def _family(name: str) -> str:
+    return name.split("(")[0].split(" ")[0]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _float_to_json(value: float) -> float | str:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _timestamp_to_json(value: datetime) -> str:
+    moment = value if value.tzinfo else value.replace(tzinfo=UTC)
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
+
+
+def _naive_to_json(value: datetime) -> str:
+    return value.isoformat(timespec="microseconds")
+
+
+def _naive_from_json(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is not None:
+        raise ValueError(f"{text} has a time zone")
+    return moment
+
+
+_TO_JSON: Final[dict[str, Callable[[Any], Any]]] = {
+    "float": _float_to_json,
+    "double": _float_to_json,
+    "decimal": str,
+    "binary": lambda value: base64.b64encode(value).decode(),
+    "date": date.isoformat,
+    "timestamp": _timestamp_to_json,
+    "timestamp_ntz": _naive_to_json,
+    "interval": lambda value: value // _MICROSECOND,
+}
+
+_FROM_JSON: Final[dict[str, Callable[[Any], Any]]] = {
+    "float": float,
+    "double": float,
+    "decimal": Decimal,
+    "binary": lambda text: base64.b64decode(text, validate=True),
+    "date": date.fromisoformat,
+    "timestamp": datetime.fromisoformat,
+    "timestamp_ntz": _naive_from_json,
+    "interval": lambda count: timedelta(microseconds=count),
+}

@@ -1,0 +1,188 @@
+"""Columns to cells and back: the compiled path against the plain one, value by value."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spark_values import VALUES
+from test_values import ARRAY
+
+from pyomid.cells import CellBatch
+from pyomid.core.visibility import visible_cells
+from pyomid.errors import Corruption, Misuse
+from pyomid.spark.columntypes import column_type
+from pyomid.spark.decode import RowDecoder, arrow_schema
+from pyomid.spark.encode import MARKER_QUALIFIER, Duplicates, Nulls, RowEncoder
+from pyomid.spark.rowkey import key_layout
+from pyomid.spark.values import encode_value
+from pyomid.types import Column, ColumnSchema, RowKeyPart, TableSchema
+
+pytestmark = pytest.mark.fast
+
+FAMILIES = (b"d",)
+TYPES = [*VALUES, ARRAY]
+STRATEGIES = {**VALUES, ARRAY: st.lists(st.none() | st.decimals(-100, 100, places=1), max_size=3)}
+
+
+def table_schema(key: list[tuple[str, bool]], values: list[str]) -> TableSchema:
+    keys = tuple(ColumnSchema(f"k{index}", name, None) for index, (name, _) in enumerate(key))
+    columns = tuple(ColumnSchema(f"v{index}", name, Column(b"d", b"v%d" % index)) for index, name in enumerate(values))
+    return TableSchema(keys + columns, tuple(RowKeyPart(f"k{i}", descending) for i, (_, descending) in enumerate(key)))
+
+
+def record_batch(schema: TableSchema, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    arrow = arrow_schema(schema, [column.name for column in schema.columns])
+    return pa.RecordBatch.from_pylist(rows, schema=arrow)
+
+
+def committed(batch: CellBatch) -> CellBatch:
+    batch.rec_version[:] = 50
+    batch.rec_commit[:] = 100
+    return batch
+
+
+def decoded(schema: TableSchema, batch: CellBatch, wanted: list[str]) -> pa.RecordBatch:
+    return RowDecoder(schema, wanted).decode(batch, visible_cells(committed(batch), 150))
+
+
+@st.composite
+def frames(draw: st.DrawFn) -> tuple[TableSchema, list[dict[str, Any]]]:
+    key = draw(st.lists(st.tuples(st.sampled_from(list(VALUES)), st.booleans()), min_size=1, max_size=3))
+    values = draw(st.lists(st.sampled_from(TYPES), max_size=4))
+    schema = table_schema(key, values)
+    row = {f"k{i}": VALUES[name] for i, (name, _) in enumerate(key)}
+    row |= {f"v{i}": st.none() | STRATEGIES[name] for i, name in enumerate(values)}
+    return schema, draw(st.lists(st.fixed_dictionaries(row), max_size=12))
+
+
+def plain_cells(
+    schema: TableSchema, rows: list[dict[str, Any]], nulls: Nulls
+) -> dict[bytes, dict[Column, bytes | None]]:
+    """The twin: the last row of each key, one value at a time."""
+    layout = key_layout(schema)
+    expected: dict[bytes, dict[Column, bytes | None]] = {}
+    for row in rows:
+        cells: dict[Column, bytes | None] = {}
+        for column in schema.columns:
+            value = row[column.name]
+            if column.column is not None and (value is not None or nulls is Nulls.TOMBSTONE):
+                cells[column.column] = None if value is None else encode_value(value, column.spark_type)
+        if all(value is None for value in cells.values()):
+            cells[Column(b"d", MARKER_QUALIFIER)] = b"\x01"
+        expected[layout.encode([row[name] for name in layout.names])] = cells
+    return expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(frame=frames(), nulls=st.sampled_from(Nulls))
+def test_compiled_and_plain_encoding_are_one(frame: tuple[TableSchema, list[dict[str, Any]]], nulls: Nulls) -> None:
+    schema, rows = frame
+    encoder = RowEncoder(schema, FAMILIES, duplicates=Duplicates.LAST, nulls=nulls)
+    try:
+        expected = plain_cells(schema, rows, nulls)
+    except Misuse:
+        with pytest.raises(Misuse):
+            encoder.encode(record_batch(schema, rows))
+        return
+    batch = encoder.encode(record_batch(schema, rows))
+    got: dict[bytes, dict[Column, bytes | None]] = {}
+    for cell in batch.all_cells():
+        got.setdefault(cell.row, {})[Column(cell.family, cell.qualifier)] = cell.value
+    assert got == expected
+    assert list(got) == sorted(got)
+
+
+@settings(max_examples=200, deadline=None)
+@given(frame=frames(), data=st.data())
+def test_what_was_encoded_is_decoded_in_key_order(
+    frame: tuple[TableSchema, list[dict[str, Any]]], data: st.DataObject
+) -> None:
+    schema, rows = frame
+    layout = key_layout(schema)
+    try:
+        last = {layout.encode([row[name] for name in layout.names]): row for row in rows}
+    except Misuse:
+        return
+    names = [column.name for column in schema.columns]
+    wanted = data.draw(st.lists(st.sampled_from(names), unique=True))
+    encoder = RowEncoder(schema, FAMILIES, duplicates=Duplicates.LAST)
+    batch = encoder.encode(record_batch(schema, rows))
+    expected = record_batch(schema, [last[key] for key in sorted(last)]).select(wanted)
+    got = decoded(schema, batch, wanted)
+    got.validate(full=True)
+    assert got.num_rows == len(last)
+    assert got.to_pylist() == expected.to_pylist()
+
+
+def test_slices_of_arrow_columns_are_read_at_their_place() -> None:
+    schema = table_schema([("string", False)], ["boolean", "string", "long", "decimal(10,2)"])
+    rows = [
+        {"k0": f"r{i:02}", "v0": i % 3 == 0, "v1": "x" * i, "v2": None if i % 4 == 0 else i, "v3": Decimal(i)}
+        for i in range(40)
+    ]
+    part = record_batch(schema, rows).slice(11, 17)
+    batch = RowEncoder(schema, FAMILIES).encode(part)
+    assert decoded(schema, batch, part.schema.names).to_pylist() == rows[11:28]
+
+
+def test_large_offsets_and_other_time_zones_are_the_same_values() -> None:
+    schema = table_schema([("timestamp", False)], ["string"])
+    moment = datetime(2013, 1, 1, 5, tzinfo=UTC)
+    frame = pa.record_batch(
+        {
+            "k0": pa.array([moment], type=pa.timestamp("us", tz="America/New_York")),
+            "v0": pa.array(["x"], type=pa.large_string()),
+        }
+    )
+    batch = RowEncoder(schema, FAMILIES).encode(frame)
+    assert decoded(schema, batch, ["k0", "v0"]).to_pylist() == [{"k0": moment, "v0": "x"}]
+
+
+def test_two_rows_with_one_key_are_named_and_refused() -> None:
+    schema = table_schema([("date", False), ("long", True)], ["long"])
+    row = {"k0": date(2013, 1, 1), "k1": 7, "v0": 1}
+    with pytest.raises(Misuse, match=r"k0=datetime.date\(2013, 1, 1\), k1=7.*duplicates=last"):
+        RowEncoder(schema, FAMILIES).encode(record_batch(schema, [row, row | {"k1": 8}, row]))
+
+
+def test_null_in_a_key_names_the_column() -> None:
+    schema = table_schema([("long", False), ("string", False)], [])
+    with pytest.raises(Misuse, match="'k1' is null"):
+        RowEncoder(schema, FAMILIES).encode(record_batch(schema, [{"k0": 1, "k1": None}]))
+
+
+def test_columns_that_are_not_written_get_no_cell() -> None:
+    schema = table_schema([("long", False)], ["long", "long"])
+    batch = RowEncoder(schema, FAMILIES, written=("k0", "v1")).encode(
+        pa.record_batch({"k0": pa.array([1], pa.int64()), "v1": pa.array([2], pa.int64())})
+    )
+    assert [cell.qualifier for cell in batch.all_cells()] == [b"v1"]
+
+
+def test_a_stored_value_of_another_length_is_corruption_that_names_row_and_column() -> None:
+    wide, narrow = table_schema([("long", False)], ["integer"]), table_schema([("long", False)], ["long"])
+    batch = RowEncoder(wide, FAMILIES).encode(record_batch(wide, [{"k0": 1, "v0": 2}]))
+    with pytest.raises(Corruption, match=r"column 'v0' of row .*cannot be a long"):
+        decoded(narrow, batch, ["v0"])
+
+
+def test_infinities_nan_and_far_dates_pass() -> None:
+    schema = table_schema([("double", True)], ["float", "date", "interval day to second"])
+    rows = [
+        {"k0": math.inf, "v0": -math.inf, "v1": date(1, 1, 1), "v2": timedelta(days=-9000)},
+        {"k0": -math.inf, "v0": math.inf, "v1": date(9999, 12, 31), "v2": timedelta(0)},
+    ]
+    batch = RowEncoder(schema, FAMILIES).encode(record_batch(schema, rows))
+    assert decoded(schema, batch, ["k0", "v0", "v1", "v2"]).to_pylist() == rows
+
+
+def test_every_type_has_the_arrow_form_it_is_read_back_in() -> None:
+    for name in TYPES:
+        assert column_type(name).arrow is not None
