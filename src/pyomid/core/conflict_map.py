@@ -63,7 +63,7 @@ class BucketMap:
         return evicted
 
     def _find(self, cell_id: int) -> tuple[int, int]:
-        """The bucket's first slot, and the id's place in it or -1. A slot whose commit is 0 is empty, whatever its id."""
+        """The bucket's first slot, and the id's place in it or -1. A slot whose commit is 0 is empty."""
         first = self.bucket_of(cell_id) * self.bucket_slots
         ids = self._ids[first : first + self.bucket_slots].tolist()
         if cell_id not in ids:
