@@ -152,7 +152,8 @@ class CommitReply:
 class CommitRequest:
     """Everything the TSO needs to decide one commit. Ids are signed 64 bit (`core.hashing`).
 
-    `branches` non-empty makes it a large commit; `level` TABLE checks `table_ids` instead of `cell_ids`.
+    `branches` non-empty makes it a large commit; `level` TABLE claims `table_ids` as a whole, and `cell_ids` are
+    then a few cells of other tables, checked as ever: a run's marker.
     """
 
     start_ts: int

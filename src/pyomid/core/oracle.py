@@ -8,6 +8,7 @@ and at table level, which goes by the published watermark W instead of LWM (its 
 
     commit iff   start > highest W ever sent, and start > epoch (the tables' history dies with the TSO)
                  no fence and no commit of another transaction on those tables is later than start
+    where it names cells too, of tables it does not claim (a run's marker): start > LWM, and the cell rule
 
 `check` decides, `record` remembers; nothing here allocates timestamps or knows of batches.
 """
@@ -46,12 +47,16 @@ class StatusOracle:
                 self._table_history_conflict(start_ts, watermark_sent)
                 or self._fence_conflict(start_ts, request.table_ids)
                 or self._table_commit_conflict(start_ts, request.table_ids)
+                or (self._checked_cells_conflict(start_ts, request.cell_ids) if request.cell_ids else None)
             )
         return (
             self._low_watermark_conflict(start_ts)
             or self._fence_conflict(start_ts, request.table_ids)
             or self._cell_conflict(start_ts, request.cell_ids)
         )
+
+    def _checked_cells_conflict(self, start_ts: int, cell_ids: tuple[int, ...]) -> Conflict | None:
+        return self._low_watermark_conflict(start_ts) or self._cell_conflict(start_ts, cell_ids)
 
     def record(self, request: CommitRequest, commit_ts: int) -> None:
         """The commit is decided: cells into the map, tables' last commits, eviction raises LWM."""
@@ -60,7 +65,6 @@ class StatusOracle:
         if request.level is WriteSetLevel.TABLE:
             for table_id in request.table_ids:
                 self.fence(table_id, commit_ts)
-            return
         record = self.conflict_map.record
         for cell_id in request.cell_ids:
             evicted = record(cell_id, commit_ts)
