@@ -68,8 +68,7 @@ JAVA_OPENS: Final = tuple(
         "jdk.internal.misc",
     )
 ) + tuple(
-    f"--add-exports=java.base/{package}=ALL-UNNAMED"
-    for package in ("jdk.internal.misc", "sun.net.dns", "sun.net.util")
+    f"--add-exports=java.base/{package}=ALL-UNNAMED" for package in ("jdk.internal.misc", "sun.net.dns", "sun.net.util")
 )
 """What HBase and Omid need of a JDK 17."""
 

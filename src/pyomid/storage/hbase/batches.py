@@ -1,0 +1,154 @@
+"""Scan blocks into cell batches, and back: the bulk grain, with the plain twin of the decoder.
+
+A batch's buffer is the block as it came from the socket: neither keys nor values are copied. A block that ends
+inside a row leaves that row's cells to the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.cells import CellBatch
+from pyomid.errors import Corruption
+from pyomid.storage.hbase.decode_kernel import KV_FIELDS, KV_ROW_AT, KV_ROW_LEN, index_cells, match_cells
+from pyomid.storage.hbase.keyvalues import PUT, KeyValue
+from pyomid.storage.hbase.layout import LEGACY_TOMBSTONE, is_shadow, is_tombstone, shadowed_qualifier, timestamp_of
+from pyomid.storage.hbase.steps import ScanBlock
+from pyomid.types import Cell, Column
+
+_LEGACY: Final = np.frombuffer(LEGACY_TOMBSTONE, dtype=np.uint8).copy()
+_HEAD_BYTES: Final = 14
+"""Of a KeyValue in a block: everything before its row."""
+_LEAST_BYTES: Final = 24
+"""A KeyValue of empty row, family, qualifier and value."""
+
+
+class ColumnNumbers:
+    """The columns seen in one scan, numbered as they came. Grows by itself; of one thread."""
+
+    def __init__(self, columns: int = 256, name_bytes: int = 16_384) -> None:
+        self.columns: list[Column] = []
+        self.name_bytes = np.zeros(name_bytes, dtype=np.uint8)
+        self.begin = np.zeros(columns + 1, dtype=np.int64)
+        self.slots = np.full(_power_of_two(4 * columns), -1, dtype=np.int32)
+        self.count = np.zeros(1, dtype=np.int64)
+
+    def refresh(self) -> list[Column]:
+        """A list of its own of all columns, those included that a kernel has just added."""
+        for index in range(len(self.columns), int(self.count[0])):
+            name = self.name_bytes[self.begin[index] : self.begin[index + 1]].tobytes()
+            self.columns.append(Column(name[1 : 1 + name[0]], name[1 + name[0] :]))
+        return list(self.columns)
+
+    def grow(self) -> None:
+        """Room for twice as much. The slots are filled again by the kernel's own hash: every name is put anew."""
+        known = [bytes([len(column.family)]) + column.family + column.qualifier for column in self.refresh()]
+        fresh = ColumnNumbers(2 * (len(self.begin) - 1), 4 * len(self.name_bytes) + 65_536)
+        self.name_bytes, self.begin, self.slots, self.count = fresh.name_bytes, fresh.begin, fresh.slots, fresh.count
+        for name in known:
+            self._put(name)
+
+    def _put(self, name: bytes) -> None:
+        key = 14695981039346656037 ^ name[0]
+        for byte in name[1:]:
+            key = ((key ^ byte) * 1099511628211) & 0xFFFFFFFFFFFFFFFF
+        slot = (key ^ (key >> 32)) & (len(self.slots) - 1)
+        while self.slots[slot] >= 0:
+            slot = (slot + 1) & (len(self.slots) - 1)
+        index = int(self.count[0])
+        begin = int(self.begin[index])
+        self.name_bytes[begin : begin + len(name)] = np.frombuffer(name, dtype=np.uint8)
+        self.begin[index + 1] = begin + len(name)
+        self.slots[slot] = index
+        self.count[0] = index + 1
+
+
+class BatchDecoder:
+    """Blocks of one scan in, batches of whole rows out."""
+
+    def __init__(self) -> None:
+        self._columns = ColumnNumbers()
+        self._carry = b""
+
+    def decode(self, block: ScanBlock) -> tuple[CellBatch | None, bytes | None]:
+        """A batch (None: no whole row with a cell) and the last whole row's key (None: no whole row)."""
+        if block.restarted:
+            self._carry = b""
+        whole = np.frombuffer(b"".join((self._carry, block.cells)) if self._carry else block.cells, dtype=np.uint8)
+        self._carry = b""
+        cells = np.empty((max(1, len(whole) // _LEAST_BYTES), KV_FIELDS), dtype=np.int64)
+        count = index_cells(whole, cells)
+        if count < 0:
+            raise Corruption(f"a scan's cell block of {len(whole)} bytes is broken at byte {-1 - count}")
+        batch, settled = self._match(whole, cells, count, block.ends_inside_row)
+        if settled < count:
+            self._carry = whole[cells[settled, KV_ROW_AT] - _HEAD_BYTES :].tobytes()
+        if settled == 0:
+            return None, None
+        row_at, row_bytes = cells[settled - 1, KV_ROW_AT], cells[settled - 1, KV_ROW_LEN]
+        return batch, whole[row_at : row_at + row_bytes].tobytes()
+
+    def _match(
+        self, block: NDArray[np.uint8], cells: NDArray[np.int64], count: int, ends_inside_row: bool
+    ) -> tuple[CellBatch | None, int]:
+        longs = [np.empty(count + 1, dtype=np.int64) for _ in range(7)]
+        ints = [np.empty(count + 1, dtype=np.int32) for _ in range(3)]
+        row_off, row_rec, rec_version, rec_commit, rec_cell, cell_off, shadows = longs
+        row_len, cell_col, cell_len = ints
+        result = np.zeros(4, dtype=np.int64)
+        names = self._columns
+        while match_cells(
+            block, cells, count, int(ends_inside_row), _LEGACY,
+            names.name_bytes, names.begin, names.slots, names.count,
+            row_off, row_len, row_rec, rec_version, rec_commit, rec_cell, cell_col, cell_off, cell_len,
+            shadows, result,
+        ):  # fmt: skip
+            names.grow()
+        rows, records, found, settled = (int(number) for number in result)
+        if not rows:
+            return None, settled
+        batch = CellBatch(
+            buffer=block,
+            columns=names.refresh(),
+            row_off=row_off[:rows],
+            row_len=row_len[:rows],
+            row_rec=row_rec[: rows + 1],
+            rec_version=rec_version[:records],
+            rec_commit=rec_commit[:records],
+            rec_cell=rec_cell[: records + 1],
+            cell_col=cell_col[:found],
+            cell_off=cell_off[:found],
+            cell_len=cell_len[:found],
+        )
+        return batch, settled
+
+
+def cells_of(key_values: Iterable[KeyValue]) -> list[Cell]:
+    """The same for one row at the point grain: each cell with its shadow cell's timestamp. Plain twin of the kernel."""
+    commits: dict[tuple[bytes, bytes, int], int] = {}
+    cells: list[KeyValue] = []
+    for each in key_values:
+        if is_shadow(each.qualifier):
+            if len(each.value) == 8:
+                commits[each.family, shadowed_qualifier(each.qualifier), each.timestamp] = timestamp_of(each.value)
+        elif each.kind == PUT:
+            cells.append(each)
+    return [
+        Cell(
+            each.row,
+            each.family,
+            each.qualifier,
+            each.timestamp,
+            None if is_tombstone(each.value) else each.value,
+            commits.get((each.family, each.qualifier, each.timestamp), 0),
+        )
+        for each in cells
+    ]
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << max(4, (least - 1).bit_length())

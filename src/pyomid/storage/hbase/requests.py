@@ -1,0 +1,158 @@
+"""What is asked of one row, as values: gets, mutations, conditions; and their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from pyomid.storage.hbase.hbase_pb2 import (
+    EQUAL,
+    NOT_EQUAL,
+    BinaryComparator,
+    Comparator,
+    Condition,
+    Get,
+    MutationProto,
+)
+from pyomid.storage.hbase.keyvalues import KeyValue, encode
+from pyomid.types import Column
+
+ALL_VERSIONS: Final = 0x7FFFFFFF
+"""`max_versions` of reads and VERSIONS of families: Integer.MAX_VALUE."""
+
+_FILTERS: Final = "org.apache.hadoop.hbase.filter."
+_NULL: Final = Comparator(name=_FILTERS + "NullComparator", serialized_comparator=b"")
+
+
+class Durability(Enum):
+    """When a mutation counts as written. `TABLE`: as the table says; HBase's own default is SYNC."""
+
+    TABLE = MutationProto.USE_DEFAULT
+    SYNC = MutationProto.SYNC_WAL
+    """In the memory of the log's replicas (hflush)."""
+    FSYNC = MutationProto.FSYNC_WAL
+    """On the disks of the log's replicas (hsync): survives loss of power everywhere at once."""
+
+
+class Unsure(Enum):
+    """The result of a conditional mutation whose answer was lost: look before repeating."""
+
+    UNSURE = "unsure"
+
+
+UNSURE: Final = Unsure.UNSURE
+
+
+@dataclass(frozen=True, slots=True)
+class RowGet:
+    """→ list[KeyValue]: versions of the wanted columns of one row, from one atomic read."""
+
+    row: bytes
+    columns: tuple[tuple[bytes, tuple[bytes, ...]], ...] = ()
+    """Families with their qualifiers; no qualifier is the whole family; empty is everything."""
+    max_versions: int = ALL_VERSIONS
+    time_range: tuple[int, int] | None = None
+    """From (inclusive) to (exclusive)."""
+
+    def message(self) -> Get:
+        get = Get(row=self.row, max_versions=self.max_versions)
+        for family, qualifiers in self.columns:
+            get.column.add(family=family, qualifier=qualifiers)
+        if self.time_range is not None:
+            set_time_range(get, *self.time_range)
+        return get
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """Cells put, or exact versions deleted. `block` holds them as a cell block does."""
+
+    kind: int
+    block: bytes
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowCondition:
+    """The cell holds `value`; None: there is no such cell. `version`: only that version counts."""
+
+    family: bytes
+    qualifier: bytes
+    value: bytes | None
+    version: int | None = None
+    negated: bool = False
+
+    def message(self, row: bytes) -> Condition:
+        condition = Condition(
+            row=row,
+            family=self.family,
+            qualifier=self.qualifier,
+            compare_type=NOT_EQUAL if self.negated else EQUAL,
+            comparator=_NULL if self.value is None else _binary(self.value),
+        )
+        if self.version is not None:
+            set_time_range(condition, self.version, self.version + 1)
+        return condition
+
+
+@dataclass(frozen=True, slots=True)
+class RowMutation:
+    """→ None once durable. Several mutations take effect together or not at all.
+
+    With a condition: → True (it held, all took effect), False (it did not, nothing did) or `UNSURE`.
+    """
+
+    row: bytes
+    mutations: tuple[Mutation, ...]
+    condition: RowCondition | None = None
+
+    @property
+    def is_simple(self) -> bool:
+        return len(self.mutations) == 1 and self.condition is None
+
+    @property
+    def bytes_count(self) -> int:
+        return sum(len(mutation.block) for mutation in self.mutations)
+
+
+RowRequest = RowGet | RowMutation
+RowResult = list[KeyValue] | bool | Unsure | None
+
+
+def set_time_range(message: Get | Condition, begin: int, end: int) -> None:
+    """`from` is a word of Python's, so the generated attribute cannot be written plainly."""
+    setattr(message.time_range, "from", begin)
+    message.time_range.to = end
+
+
+def puts(cells: Sequence[KeyValue]) -> Mutation:
+    return Mutation(MutationProto.PUT, b"".join(map(encode, cells)), len(cells))
+
+
+def deletes(cells: Iterable[KeyValue]) -> Mutation:
+    """KeyValues of a delete kind: DELETE_VERSION for exactly that version."""
+    encoded = [encode(cell) for cell in cells]
+    return Mutation(MutationProto.DELETE, b"".join(encoded), len(encoded))
+
+
+def column_list(columns: Iterable[Column]) -> tuple[tuple[bytes, tuple[bytes, ...]], ...]:
+    """Grouped by family, as `RowGet.columns`."""
+    grouped: dict[bytes, list[bytes]] = {}
+    for family, qualifier in columns:
+        grouped.setdefault(family, []).append(qualifier)
+    return tuple((family, tuple(qualifiers)) for family, qualifiers in grouped.items())
+
+
+def mutation_message(row: bytes, mutation: Mutation, durability: Durability) -> MutationProto:
+    message = MutationProto(row=row, mutate_type=mutation.kind, associated_cell_count=mutation.count)  # type: ignore[arg-type]
+    if durability is not Durability.TABLE:
+        message.durability = durability.value
+    return message
+
+
+def _binary(value: bytes) -> Comparator:
+    comparator = BinaryComparator()
+    comparator.comparable.value = value
+    return Comparator(name=_FILTERS + "BinaryComparator", serialized_comparator=comparator.SerializeToString())

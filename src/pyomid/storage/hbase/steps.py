@@ -1,0 +1,558 @@
+"""Each operation on regions once, as a generator: it yields what it waits for, a driver performs it.
+
+    Start(sends)     → list of flights: calls sent, all at once          Finish(flight) → Reply, or the failure
+    Pause(seconds)   → None                                              FindServer(which) → Address
+
+Two drivers exist: `cluster` (blocking) and `aio`. Retries: what did not take effect, or may be repeated without
+harm, is sent again until the budget's deadline, with back-off and jitter; a conditional mutation whose answer was
+lost is never repeated here, its caller is told `UNSURE`.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import Message
+
+from pyomid.errors import Misuse, Unavailable, UnknownTable
+from pyomid.storage.hbase.failures import CallTimedOut, ConnectionLost, Reaction, RemoteFailure
+from pyomid.storage.hbase.frames import CLIENT, Address, Call, Reply
+from pyomid.storage.hbase.hbase_pb2 import (
+    MultiRequest,
+    MultiResponse,
+    RegionSpecifier,
+    ScanRequest,
+    ScanResponse,
+)
+from pyomid.storage.hbase.keyvalues import KeyValue, decode
+from pyomid.storage.hbase.locations import META_TABLE, LocationCache, Region, meta_region, parse_region
+from pyomid.storage.hbase.requests import (
+    UNSURE,
+    Durability,
+    RowGet,
+    RowMutation,
+    RowRequest,
+    RowResult,
+    mutation_message,
+)
+from pyomid.types import KeyRange
+
+T = TypeVar("T")
+
+_META_PAGE_ROWS: Final = 1000
+_LAST_REGION_ID: Final = b"99999999999999"
+"""Sorts behind every region id: HConstants.NINES."""
+
+_PAUSE_S_FIRST: Final = 0.02
+_PAUSE_S_MAX: Final = 1.0
+
+MULTI_BYTES_MAX: Final = 4 << 20
+MULTI_ROWS_MAX: Final = 4000
+"""One Multi holds a handler of the region server while it runs: bounded, so that others get their turn."""
+
+
+class Role(Enum):
+    """Servers that ZooKeeper knows."""
+
+    META = "meta-region-server"
+    MASTER = "master"
+
+
+@dataclass(slots=True)
+class Flight:
+    """A call on its way: the driver's own handle, or the failure to send it."""
+
+    address: Address
+    handle: Any = None
+    failure: ConnectionLost | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    sends: Sequence[tuple[Address, Call]]
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    flight: Flight
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class FindServer:
+    role: Role
+
+
+Request = Start | Finish | Pause | FindServer
+Answer = Reply | ConnectionLost | CallTimedOut
+Steps = Generator[Request, Any, T]
+
+
+@dataclass(slots=True)
+class Budget:
+    """How long an operation may go on trying. `what` names it in errors."""
+
+    what: str
+    seconds: float
+    call_s_max: float = 20.0
+    tries: int = 0
+    last: BaseException | None = None
+    ends_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ends_s = time.monotonic() + self.seconds
+
+    @property
+    def call_s(self) -> float:
+        return max(0.05, min(self.call_s_max, self.ends_s - time.monotonic()))
+
+    def pause(self) -> Pause:
+        """Before the next try; raises the error for the caller when the time is up."""
+        if time.monotonic() >= self.ends_s:
+            raise self.spent()
+        longest = min(_PAUSE_S_MAX, _PAUSE_S_FIRST * 2.0**self.tries)
+        self.tries += 1
+        return Pause(min(longest * random.uniform(0.5, 1.0), max(0.0, self.ends_s - time.monotonic())))
+
+    def spent(self) -> Unavailable:
+        if isinstance(self.last, RemoteFailure):
+            error = self.last.as_error(self.what)
+            if isinstance(error, Unavailable):
+                error.args = (f"{error.message} (after {self.seconds:g} s, {self.tries} tries)",)
+                error.message = error.args[0]
+                return error
+        return Unavailable(f"{self.what}: no success within {self.seconds:g} s, {self.tries} tries; last: {self.last}")
+
+
+def ask_steps(address: Address, call: Call, budget: Budget) -> Steps[Answer]:
+    """One call, one answer."""
+    (flight,) = yield Start(((address, call),), budget.call_s)
+    answer = yield from finish_steps(flight, budget)
+    return answer
+
+
+def finish_steps(flight: Flight, budget: Budget) -> Steps[Answer]:
+    if flight.failure is not None:
+        return flight.failure
+    answer: Answer = yield Finish(flight, budget.call_s)
+    return answer
+
+
+class RegionOperations:
+    """Reads and writes of rows, by region. Holds no state but the cache, so threads and tasks share one."""
+
+    def __init__(self, cache: LocationCache, *, durability: Durability = Durability.TABLE) -> None:
+        self.cache = cache
+        self.durability = durability
+
+    # ---- where ------------------------------------------------------------------------------------------------
+
+    def locate_steps(self, table: str, row: bytes, budget: Budget) -> Steps[Region]:
+        """The region that holds `row` and is served; waits for one that is on its way between two servers."""
+        while True:
+            region = self.cache.find(table, row)
+            if region is None:
+                yield from self._look_up_steps(table, row, budget)
+                region = self.cache.find(table, row)
+            if region is not None and region.server is not None:
+                return region
+            if region is not None:
+                self.cache.forget_region(region)
+            budget.last = RemoteFailure("RegionOffline", f"no server serves the region of row {row[:60]!r} of {table}")
+            yield budget.pause()
+
+    def regions_steps(self, table: str, budget: Budget) -> Steps[list[Region]]:
+        """All regions of the table in key order, as meta says now. `UnknownTable` where there are none."""
+        start = table.encode() + b",,"
+        stop = table.encode() + b"-"  # the character behind the comma
+        regions: list[Region] = []
+        while True:
+            rows = yield from self._scan_meta_steps(start, stop, budget, reverse=False, limit=_META_PAGE_ROWS)
+            regions += [region for row in rows if (region := _region_of(row)) is not None]
+            if len(rows) < _META_PAGE_ROWS:
+                break
+            start = rows[-1][0].row + b"\0"
+        if not regions:
+            raise UnknownTable(f"HBase has no table {table!r}", table=table)
+        regions.sort(key=lambda region: (region.key_range.start, region.region_id))
+        return regions
+
+    def _look_up_steps(self, table: str, row: bytes, budget: Budget) -> Steps[None]:
+        if table == META_TABLE:
+            server = yield FindServer(Role.META)
+            self.cache.put(META_TABLE, [meta_region(server)])
+        elif not self.cache.knows(table):
+            regions = yield from self.regions_steps(table, budget)
+            self.cache.replace(table, regions)
+        else:
+            start = b",".join((table.encode(), row, _LAST_REGION_ID))
+            stop = table.encode() + b",,"
+            rows = yield from self._scan_meta_steps(start, stop, budget, reverse=True, limit=2)
+            found = [region for each in rows if (region := _region_of(each)) is not None]
+            if not found:
+                self.cache.forget_table(table)
+            self.cache.put(table, found[:1])
+
+    def _scan_meta_steps(
+        self, start: bytes, stop: bytes, budget: Budget, *, reverse: bool, limit: int
+    ) -> Steps[list[list[KeyValue]]]:
+        """Rows of meta, in one call."""
+        request = ScanRequest(number_of_rows=limit, limit_of_rows=limit, close_scanner=True)
+        request.scan.start_row, request.scan.stop_row = start, stop
+        request.scan.include_stop_row = reverse
+        request.scan.reversed = reverse
+        request.scan.caching = limit
+        request.scan.column.add(family=b"info", qualifier=[b"regioninfo", b"server"])
+        while True:
+            region = yield from self.locate_steps(META_TABLE, b"", budget)
+            request.region.CopyFrom(region.specifier)
+            answer = yield from self._ask_region_steps(region, "Scan", request, budget)
+            if isinstance(answer, Reply):
+                response = ScanResponse.FromString(answer.message)  # type: ignore[arg-type]
+                cells = decode(answer.cells)
+                return [[next(cells) for _ in range(count)] for count in response.cells_per_result]
+            yield budget.pause()
+
+    # ---- one row or many --------------------------------------------------------------------------------------
+
+    def rows_steps(self, table: str, requests: Sequence[RowRequest], budget: Budget) -> Steps[list[RowResult]]:
+        """Each request's result, in order. Raises after the others are settled if one can never work."""
+        results: list[RowResult] = [None] * len(requests)
+        open_requests = list(range(len(requests)))
+        fatal: RemoteFailure | None = None
+        while open_requests:
+            batches = yield from self._batches_steps(table, requests, open_requests, budget)
+            sends = [(batch.server, batch.call(self.durability)) for batch in batches]
+            flights = yield Start(sends, budget.call_s)
+            open_requests = []
+            pause = False
+            for batch, flight in zip(batches, flights, strict=True):
+                answer = yield from finish_steps(flight, budget)
+                for outcome in batch.outcomes(answer):
+                    if not isinstance(outcome.result, Exception):
+                        results[outcome.index] = outcome.result
+                        continue
+                    reaction = self._react(batch.region, outcome.result, budget)
+                    if reaction is Reaction.FAIL:
+                        assert isinstance(outcome.result, RemoteFailure)
+                        fatal = fatal or outcome.result
+                    elif _is_unsure(outcome.result) and _is_conditional(requests[outcome.index]):
+                        results[outcome.index] = UNSURE
+                    else:
+                        open_requests.append(outcome.index)
+                        pause |= reaction is not Reaction.SHRINK
+            if open_requests and pause:
+                yield budget.pause()
+        if fatal is not None:
+            raise fatal.as_error(budget.what)
+        return results
+
+    def _batches_steps(
+        self, table: str, requests: Sequence[RowRequest], indices: Iterable[int], budget: Budget
+    ) -> Steps[list[_Batch]]:
+        """Requests by server, bounded in size, in the order of the rows' regions."""
+        open_batches: dict[Address, _Batch] = {}
+        batches: list[_Batch] = []
+        for index in indices:
+            request = requests[index]
+            region = yield from self.locate_steps(table, request.row, budget)
+            assert region.server is not None
+            batch = open_batches.get(region.server)
+            if batch is None or batch.is_full:
+                batch = open_batches[region.server] = _Batch(region, region.server)
+                batches.append(batch)
+            batch.add(region, index, request)
+        return batches
+
+    def _ask_region_steps(self, region: Region, method: str, message: Message, budget: Budget) -> Steps[Answer | None]:
+        """One call to a region's server: the reply without a failure, or None after the failure was reacted to."""
+        assert region.server is not None
+        call = Call(CLIENT, method, message.SerializeToString())
+        answer = yield from ask_steps(region.server, call, budget)
+        if isinstance(answer, Reply) and answer.failure is None:
+            return answer
+        failure = answer.failure if isinstance(answer, Reply) else answer
+        assert failure is not None
+        if self._react(region, failure, budget) is Reaction.FAIL:
+            assert isinstance(failure, RemoteFailure)
+            raise failure.as_error(budget.what)
+        return None
+
+    def _react(self, region: Region, failure: Exception, budget: Budget) -> Reaction:
+        """What to do next; the cache forgets what the failure disproves."""
+        budget.last = failure
+        if isinstance(failure, RemoteFailure):
+            if failure.reaction is Reaction.LOCATE:
+                self.cache.forget_region(region)
+            return failure.reaction
+        if region.server is not None and isinstance(failure, ConnectionLost):
+            self.cache.forget_server(region.server)
+        else:
+            self.cache.forget_region(region)
+        return Reaction.LOCATE
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    index: int
+    result: RowResult | Exception
+
+
+class _Batch:
+    """Requests to one server in one call."""
+
+    def __init__(self, region: Region, server: Address) -> None:
+        self.region = region
+        self.server = server
+        self._by_region: dict[bytes, list[tuple[int, RowRequest]]] = {}
+        self._rows = 0
+        self._bytes = 0
+        self._order: list[tuple[int, ...]] = []
+
+    @property
+    def is_full(self) -> bool:
+        return self._rows >= MULTI_ROWS_MAX or self._bytes >= MULTI_BYTES_MAX
+
+    def add(self, region: Region, index: int, request: RowRequest) -> None:
+        self._by_region.setdefault(region.name, []).append((index, request))
+        self._rows += 1
+        if isinstance(request, RowMutation):
+            self._bytes += request.bytes_count
+
+    def call(self, durability: Durability) -> Call:
+        """One region action for all simple requests of a region, one more for each that stands alone."""
+        message = MultiRequest()
+        blocks: list[bytes] = []
+        for name, requests in self._by_region.items():
+            simple = [each for each in requests if isinstance(each[1], RowGet) or each[1].is_simple]
+            if simple:
+                action = message.regionAction.add()
+                action.region.type, action.region.value = RegionSpecifier.REGION_NAME, name
+                for index, request in simple:
+                    self._add_action(action, index, request, durability, blocks)
+                self._order.append(tuple(index for index, _ in simple))
+            for index, request in requests:
+                if isinstance(request, RowMutation) and not request.is_simple:
+                    action = message.regionAction.add(atomic=True)
+                    action.region.type, action.region.value = RegionSpecifier.REGION_NAME, name
+                    if request.condition is not None:
+                        action.condition.CopyFrom(request.condition.message(request.row))
+                    self._add_action(action, index, request, durability, blocks)
+                    self._order.append((index,))
+        return Call(CLIENT, "Multi", message.SerializeToString(), b"".join(blocks))
+
+    @staticmethod
+    def _add_action(action: Any, index: int, request: RowRequest, durability: Durability, blocks: list[bytes]) -> None:
+        if isinstance(request, RowGet):
+            action.action.add(index=index, get=request.message())
+            return
+        for mutation in request.mutations:
+            action.action.add(index=index, mutation=mutation_message(request.row, mutation, durability))
+            blocks.append(mutation.block)
+
+    def outcomes(self, answer: Answer) -> list[_Outcome]:
+        if not isinstance(answer, Reply):
+            return self._all(answer)
+        if answer.failure is not None:
+            return self._all(answer.failure)
+        response = MultiResponse.FromString(answer.message)  # type: ignore[arg-type]
+        cells = decode(answer.cells)
+        found: list[_Outcome] = []
+        for indices, result in zip(self._order, response.regionActionResult, strict=True):
+            if result.HasField("exception"):
+                failure = RemoteFailure.of_pair(result.exception.name, result.exception.value)
+                found += [_Outcome(index, failure) for index in indices]
+            elif result.HasField("processed"):
+                found += [_Outcome(index, result.processed) for index in indices]
+            else:
+                found += self._results(indices, result.resultOrException, cells)
+        return found
+
+    @staticmethod
+    def _results(indices: tuple[int, ...], results: Any, cells: Any) -> list[_Outcome]:
+        answered: dict[int, _Outcome] = {}
+        for each in results:
+            if each.HasField("exception"):
+                failure = RemoteFailure.of_pair(each.exception.name, each.exception.value)
+                answered[each.index] = _Outcome(each.index, failure)
+            elif each.index not in answered:
+                count = each.result.associated_cell_count
+                answered[each.index] = _Outcome(each.index, [next(cells) for _ in range(count)])
+        # An atomic group answers with fewer results than it has actions: it holds as a whole.
+        return [answered.get(index, _Outcome(index, None)) for index in indices]
+
+    def _all(self, failure: Exception) -> list[_Outcome]:
+        return [_Outcome(index, failure) for indices in self._order for index in indices]
+
+
+def _is_unsure(failure: Exception) -> bool:
+    """It may have taken effect: everything but a server's plain refusal."""
+    return not isinstance(failure, RemoteFailure) or failure.simple_name in (
+        "CallTimeoutException",
+        "TimeoutIOException",
+        "RegionServerAbortedException",
+        "RegionServerStoppedException",
+    )
+
+
+def _is_conditional(request: RowRequest) -> bool:
+    return isinstance(request, RowMutation) and request.condition is not None
+
+
+def _region_of(row: list[KeyValue]) -> Region | None:
+    values = {cell.qualifier: cell.value for cell in row}
+    if b"regioninfo" not in values:
+        return None
+    return parse_region(row[0].row, values[b"regioninfo"], values.get(b"server", b""))
+
+
+@dataclass(frozen=True, slots=True)
+class ScanBlock:
+    """What one scan call brought. `restarted`: rows begun in earlier blocks come again from their beginning."""
+
+    cells: memoryview
+    results: int
+    ends_inside_row: bool
+    restarted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScanSpec:
+    """What a scan reads. Columns as in `RowGet`."""
+
+    table: str
+    key_range: KeyRange
+    columns: tuple[tuple[bytes, tuple[bytes, ...]], ...] = ()
+    max_versions: int = 1
+    rows_per_call: int = 10_000
+    bytes_per_call: int = 2 << 20
+    read_ahead: bool = True
+    limit: int = 0
+
+
+class ScanCursor:
+    """Where a scan stands. After each block the caller says with `settled_row` the last row it has whole."""
+
+    def __init__(self, operations: RegionOperations, spec: ScanSpec) -> None:
+        if spec.rows_per_call < 1:
+            raise Misuse(f"a scan of {spec.rows_per_call} rows a call brings nothing")
+        self._operations = operations
+        self._spec = spec
+        self._start = spec.key_range.start
+        self._start_inclusive = True
+        self._region: Region | None = None
+        self._scanner_id: int | None = None
+        self._call_seq = 0
+        self._ahead: Flight | None = None
+        self._done = False
+        self._restarted = False
+        self.settled_row: bytes | None = None
+
+    def fetch_steps(self, budget: Budget) -> Steps[ScanBlock | None]:
+        """The next block that holds a row or part of one; None when the range is done."""
+        while not self._done:
+            flight = self._ahead
+            self._ahead = None
+            if flight is None:
+                flight = yield from self._send_steps(budget)
+            answer = yield from finish_steps(flight, budget)
+            block = yield from self._take_steps(answer, budget)
+            if block is not None and block.results:
+                return block
+        return None
+
+    def close_steps(self, budget: Budget) -> Steps[None]:
+        """Tells the server that nobody comes back; its answer is not waited for."""
+        region, self._done = self._region, True
+        if self._scanner_id is None or region is None or region.server is None:
+            return
+        request = ScanRequest(scanner_id=self._scanner_id, close_scanner=True, number_of_rows=0)
+        self._scanner_id = None
+        yield Start(((region.server, Call(CLIENT, "Scan", request.SerializeToString())),), budget.call_s)
+
+    def _send_steps(self, budget: Budget) -> Steps[Flight]:
+        if self._scanner_id is None:
+            region = yield from self._operations.locate_steps(self._spec.table, self._start, budget)
+            self._region = region
+            request = self._open_request(region)
+        else:
+            request = ScanRequest(scanner_id=self._scanner_id, next_call_seq=self._call_seq)
+        request.number_of_rows = self._spec.rows_per_call
+        request.client_handles_partials = request.client_handles_heartbeats = True
+        assert self._region is not None
+        assert self._region.server is not None
+        call = Call(CLIENT, "Scan", request.SerializeToString())
+        (flight,) = yield Start(((self._region.server, call),), budget.call_s)
+        self._call_seq += 1
+        return flight  # type: ignore[no-any-return]
+
+    def _open_request(self, region: Region) -> ScanRequest:
+        request = ScanRequest(next_call_seq=0, limit_of_rows=self._spec.limit)
+        request.region.CopyFrom(region.specifier)
+        scan = request.scan
+        scan.start_row, scan.include_start_row = self._start, self._start_inclusive
+        if self._spec.key_range.stop is not None:
+            scan.stop_row = self._spec.key_range.stop
+        scan.max_versions = self._spec.max_versions
+        scan.max_result_size, scan.caching = self._spec.bytes_per_call, self._spec.rows_per_call
+        for family, qualifiers in self._spec.columns:
+            scan.column.add(family=family, qualifier=qualifiers)
+        self._call_seq = 0
+        return request
+
+    def _take_steps(self, answer: Answer, budget: Budget) -> Steps[ScanBlock | None]:
+        failure = answer.failure if isinstance(answer, Reply) else answer
+        if failure is not None or not isinstance(answer, Reply):
+            assert failure is not None
+            yield from self._recover_steps(failure, budget)
+            return None
+        response = ScanResponse.FromString(answer.message)  # type: ignore[arg-type]
+        budget.tries = 0
+        if response.HasField("scanner_id"):
+            self._scanner_id = response.scanner_id
+        partial = bool(response.partial_flag_per_result) and response.partial_flag_per_result[-1]
+        block = ScanBlock(answer.cells, len(response.cells_per_result), partial, self._restarted)
+        if block.results:
+            self._restarted = False
+        if not response.more_results:
+            self._done = True
+        elif not response.more_results_in_region:
+            self._leave_region()
+        elif self._spec.read_ahead:
+            self._ahead = yield from self._send_steps(budget)
+        return block
+
+    def _leave_region(self) -> None:
+        """The server closed the scanner at the region's end by itself."""
+        assert self._region is not None
+        stop, whole = self._region.key_range.stop, self._spec.key_range.stop
+        self._scanner_id = None
+        if stop is None or (whole is not None and stop >= whole):
+            self._done = True
+        else:
+            self._start, self._start_inclusive = stop, True
+
+    def _recover_steps(self, failure: Exception, budget: Budget) -> Steps[None]:
+        """Another scanner, behind the last row that the caller has whole."""
+        assert self._region is not None
+        reaction = self._operations._react(self._region, failure, budget)
+        if reaction is Reaction.FAIL:
+            assert isinstance(failure, RemoteFailure)
+            raise failure.as_error(budget.what)
+        self._scanner_id = None
+        self._restarted = True
+        if self.settled_row is not None and self.settled_row >= self._start:
+            self._start, self._start_inclusive = self.settled_row, False
+        if reaction is not Reaction.REOPEN or budget.tries:
+            yield budget.pause()

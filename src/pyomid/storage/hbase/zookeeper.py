@@ -1,0 +1,83 @@
+"""The cluster's ZooKeeper: where HBase says who serves what, and where Omid's own znodes live."""
+
+from __future__ import annotations
+
+import threading
+from typing import Final
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.retry import KazooRetry
+
+from pyomid.errors import Misuse, Unavailable
+from pyomid.storage.forks import ProcessGuard
+
+_CONNECT_S_MAX: Final = 10.0
+
+
+class ZooKeeper:
+    """One session, opened at first use and shared by threads. `znode` is HBase's root, `/hbase` by default."""
+
+    def __init__(self, quorum: str, znode: str = "/hbase", *, connect_s_max: float = _CONNECT_S_MAX) -> None:
+        self.quorum = quorum
+        self.znode = znode.rstrip("/") or "/hbase"
+        self._connect_s_max = connect_s_max
+        self._client: KazooClient | None = None
+        self._opening = threading.Lock()
+        self._guard = ProcessGuard("ZooKeeper")
+
+    def read_hbase(self, name: str) -> bytes:
+        """The content of HBase's znode `name`; `Unavailable` where HBase is not up below this root."""
+        path = f"{self.znode}/{name}"
+        client = self.session()
+        try:
+            content: bytes = client.retry(client.get, path)[0]
+            return content
+        except NoNodeError:
+            pass
+        except (KazooException, KazooTimeoutError) as error:
+            raise Unavailable(f"ZooKeeper {self.quorum} did not answer for {path}: {error!r}") from error
+        if not client.exists(self.znode):
+            raise Misuse(
+                f"ZooKeeper {self.quorum} has no znode {self.znode}: HBase keeps itself below another root "
+                f"(zookeeper.znode.parent), or never started; there are {self._roots(client)}",
+                znode=self.znode,
+            )
+        raise Unavailable(f"ZooKeeper {self.quorum} has no {path}: HBase is down or starting")
+
+    def session(self) -> KazooClient:
+        """The connected client of kazoo; `Unavailable` where no server of the quorum answers."""
+        self._guard.check()
+        with self._opening:
+            if self._client is None:
+                self._client = self._open()
+            return self._client
+
+    def close(self) -> None:
+        with self._opening:
+            client, self._client = self._client, None
+        if client is not None:
+            client.stop()
+            client.close()
+
+    def _open(self) -> KazooClient:
+        client = KazooClient(
+            hosts=self.quorum,
+            timeout=10.0,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0),
+            command_retry=KazooRetry(max_tries=5, delay=0.05, max_delay=0.5),
+        )
+        try:
+            client.start(timeout=self._connect_s_max)
+        except KazooTimeoutError as error:
+            client.stop()
+            client.close()
+            raise Unavailable(
+                f"no ZooKeeper server of {self.quorum} answered within {self._connect_s_max:g} s: check the address"
+            ) from error
+        return client
+
+    @staticmethod
+    def _roots(client: KazooClient) -> str:
+        return ", ".join(sorted(f"/{name}" for name in client.get_children("/"))) or "none"
