@@ -156,7 +156,9 @@ class EpochRow(Protocol):
         """Fresh (W, H): cheaper than `read` where the store can."""
 
     def take_over(self, *, expected: int, epoch: int, ceiling: int) -> bool:
-        """Compare-and-set of the epoch (and ceiling); everything else stays. False: another was faster."""
+        """Compare-and-set of the epoch (and ceiling); everything else stays. False: another was faster, or the
+        row's ceiling is above `epoch`: the old leader moved it after it was read, and may hand out timestamps above
+        `epoch` (decision 0003)."""
 
     def update(self, epoch: int, changes: EpochChanges) -> None:
         """All changes durable together, or `Deposed` and none, iff the row holds another epoch."""

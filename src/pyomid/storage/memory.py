@@ -346,7 +346,7 @@ class MemoryEpochRow:
     def take_over(self, *, expected: int, epoch: int, ceiling: int) -> bool:
         self._guard.check()
         with self._lock:
-            if self._state.epoch != expected:
+            if self._state.epoch != expected or self._state.ceiling > epoch:
                 return False
             self._state = replace(self._state, epoch=epoch, ceiling=ceiling)
             return True
