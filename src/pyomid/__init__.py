@@ -1,1 +1,90 @@
-"""pyomid: ACID transactions (snapshot isolation) for Python and PySpark over key-value stores."""
+"""pyomid: ACID transactions (snapshot isolation) for Python and PySpark over key-value stores.
+
+import pyomid
+
+with pyomid.connect("omid:///path/to/folder") as db:
+    db.create_table("accounts", families=["f"])
+    with db.begin() as tx:
+        tx.table("accounts").put(b"alice", {b"f:balance": b"100"})
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyomid.errors import (
+    ConflictError,
+    Corruption,
+    Misuse,
+    MisuseType,
+    OmidError,
+    OutcomeUnknown,
+    SnapshotTooOld,
+    StoreFull,
+    TransactionEnded,
+    Unavailable,
+    UnknownTable,
+)
+from pyomid.types import ConflictLevel, TableInfo
+
+if TYPE_CHECKING:
+    from pyomid.client.database import Database, DatabaseStatus
+    from pyomid.client.marker import AlreadyDone
+    from pyomid.client.table import Table
+    from pyomid.client.transaction import Transaction
+
+__version__: Final = "0.1.0"
+
+__all__ = [
+    "AlreadyDone",
+    "ConflictError",
+    "ConflictLevel",
+    "Corruption",
+    "Database",
+    "DatabaseStatus",
+    "Misuse",
+    "MisuseType",
+    "OmidError",
+    "OutcomeUnknown",
+    "SnapshotTooOld",
+    "StoreFull",
+    "Table",
+    "TableInfo",
+    "Transaction",
+    "TransactionEnded",
+    "Unavailable",
+    "UnknownTable",
+    "__version__",
+    "connect",
+]
+
+
+def connect(url: str, **options: Any) -> Database:
+    """The database at `url`, made if the folder of an embedded one is new; a context manager.
+
+    `omid:///folder`: embedded, shared by all processes of this machine. `omid+hbase://zk1:2181,zk2:2181/znode`: a
+    cluster. `omid-memory:name`: inside this process, for tests. Options are those of `pyomid.config.Settings`, in the
+    URL's query (`?leaseSeconds=60`) or as keywords (`lease_seconds=60`); unknown ones are refused.
+    """
+    from pyomid.wiring import open_database
+
+    return open_database(url, **options)
+
+
+_LATE: Final = {
+    "AlreadyDone": "pyomid.client.marker",
+    "Database": "pyomid.client.database",
+    "DatabaseStatus": "pyomid.client.database",
+    "Table": "pyomid.client.table",
+    "Transaction": "pyomid.client.transaction",
+}
+"""Names whose modules bring numpy with them: imported when first asked for, so that `import pyomid` stays light."""
+
+
+def __getattr__(name: str) -> Any:
+    module = _LATE.get(name)
+    if module is None:
+        raise AttributeError(f"module 'pyomid' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(module), name)

@@ -215,7 +215,7 @@ def _family(family: object) -> bytes:
         or not family.decode().isprintable()
     ):
         raise Misuse(
-            f"family {shown(family)} is not a printable ASCII name without ':' that begins with something else than '.'",
+            f"family {shown(family)} is not a name of printable ASCII without ':' and without '.' at its begin",
             value=family,
         )
     return family

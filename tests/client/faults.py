@@ -1,0 +1,59 @@
+"""Faults put between a client and real parts: the part itself works on, the answer is lost or an error comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from pyomid.client.database import Database
+from pyomid.client.parts import Parts
+from pyomid.config import parse_url
+from pyomid.wiring import open_parts
+
+
+class Around:
+    """A part with some of its methods replaced: `around.method = lambda real, *args: …`."""
+
+    def __init__(self, real: Any, **methods: Callable[..., Any]) -> None:
+        self._real = real
+        self._methods = methods
+
+    def __getattr__(self, name: str) -> Any:
+        method = self._methods.get(name)
+        real = getattr(self._real, name)
+        if method is None:
+            return real
+        return lambda *args, **kwargs: method(real, *args, **kwargs)
+
+
+@contextmanager
+def database_with(url: str, **parts_around: dict[str, Callable[..., Any]]) -> Iterator[Database]:
+    """A database whose parts named in `parts_around` have some methods replaced."""
+    parts = open_parts(url)
+    wrapped: Parts = replace(
+        parts, **{name: Around(getattr(parts, name), **methods) for name, methods in parts_around.items()}
+    )
+    with Database(wrapped, url=url) as database:
+        yield database
+
+
+def settings_of(url: str) -> Any:
+    return parse_url(url)[1]
+
+
+def failing(error: Exception, *, nth: int = 1, after: bool = False) -> Callable[..., Any]:
+    """The n-th call raises `error`: before the real thing happens, or after it did (a lost answer)."""
+    calls = 0
+
+    def call(real: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls != nth:
+            return real(*args, **kwargs)
+        if after:
+            real(*args, **kwargs)
+        raise error
+
+    return call
