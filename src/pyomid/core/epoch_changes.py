@@ -1,0 +1,39 @@
+"""Several changes of the epoch row as one: the later word about a lease or a pending record counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pyomid.types import EpochChanges, PendingCommit
+
+
+def merged(changes: Iterable[EpochChanges]) -> EpochChanges:
+    """One atomic change with the effect of all of them in order; ceiling, W and H only ever rise."""
+    ceiling: int | None = None
+    watermark: int | None = None
+    horizon: int | None = None
+    leases: dict[int, bool] = {}
+    pending: dict[int, PendingCommit | None] = {}
+    for change in changes:
+        ceiling = _higher(ceiling, change.ceiling)
+        watermark = _higher(watermark, change.watermark)
+        horizon = _higher(horizon, change.horizon)
+        leases.update(dict.fromkeys(change.leases_removed, False))
+        leases.update(dict.fromkeys(change.leases_added, True))
+        pending.update(dict.fromkeys(change.pending_removed))
+        pending.update({record.start_ts: record for record in change.pending_added})
+    return EpochChanges(
+        ceiling=ceiling,
+        watermark=watermark,
+        horizon=horizon,
+        leases_added=tuple(start for start, there in leases.items() if there),
+        leases_removed=tuple(start for start, there in leases.items() if not there),
+        pending_added=tuple(record for record in pending.values() if record is not None),
+        pending_removed=tuple(start for start, record in pending.items() if record is None),
+    )
+
+
+def _higher(one: int | None, other: int | None) -> int | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return max(one, other)

@@ -1,0 +1,125 @@
+"""Becoming the TSO, in the only order that is safe (protocol.md, Leadership).
+
+    the lease is held already (a lock in the folder, or ZooKeeper)
+    1. epoch row by compare-and-set: from here on an earlier TSO's writes to it fail, and it dies at its next read
+    2. ceiling kept elsewhere: moved by compare-and-set; the epoch is the value that this replaced
+    3. W, H, leases and pending records are read, after the fence
+    4. pending large commits are finished: s committed → its branches' entries; else s and every branch sealed
+    5. W = max(old W, min(epoch, leases − 1)), leases at or below the old W discarded
+    then the address may be announced, and requests answered
+
+Reading before fencing is the classic mistake (T5): the old TSO adds a pending record between the two, and half a
+job is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+from pyomid.core.instructions import (
+    LookupEntries,
+    MoveCeiling,
+    PutBranches,
+    ReadCeiling,
+    ReadEpochRow,
+    SealEntries,
+    StoreOperation,
+    TakeOverEpoch,
+    UpdateEpochRow,
+)
+from pyomid.errors import Deposed
+from pyomid.types import NOT_FOUND, SEALED, TIMESTAMP_STEP, EpochChanges, EpochState, PendingCommit
+
+TakeOverSteps = Generator[StoreOperation, Any, "TakenOver"]
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """What the machine starts with. Everything that earlier TSOs handed out is at or below `epoch`."""
+
+    epoch: int
+    ceiling: int
+    watermark: int
+    horizon: int
+    leases: frozenset[int]
+    finished: tuple[PendingCommit, ...] = ()
+
+
+def take_over_steps(*, ceiling_step: int, ceiling_elsewhere: bool = False) -> TakeOverSteps:
+    """Raises `Deposed` where another TSO is faster."""
+    if ceiling_elsewhere:
+        epoch, ceiling = yield from _fence_and_move_ceiling_steps(ceiling_step)
+    else:
+        epoch, ceiling = yield from _fence_steps(ceiling_step)
+    state: EpochState = yield ReadEpochRow()
+    if state.epoch != epoch:
+        raise Deposed(f"epoch {state.epoch} replaced {epoch} while it was taking over", epoch=epoch)
+    for record in state.pending:
+        yield from finish_pending_steps(record, epoch)
+    leases = frozenset(lease for lease in _leases_left(state) if lease > state.watermark)
+    watermark = watermark_at_start(epoch, leases, state.watermark)
+    yield UpdateEpochRow(
+        epoch,
+        EpochChanges(watermark=watermark, leases_removed=tuple(sorted(state.leases - leases))),
+    )
+    return TakenOver(epoch, ceiling, watermark, state.horizon, leases, state.pending)
+
+
+def watermark_at_start(epoch: int, leases: frozenset[int], watermark: int) -> int:
+    """W of a new TSO: nothing below its epoch commits any more, but leases hold, and W never goes back."""
+    return max(watermark, min([epoch, *(lease - 1 for lease in leases)]))
+
+
+def finish_pending_steps(record: PendingCommit, epoch: int) -> Generator[StoreOperation, Any, None]:
+    """One pending large commit is whole or not at all afterwards, and its record and lease are gone."""
+    [found] = yield LookupEntries((record.start_ts,))
+    if found == NOT_FOUND:
+        [outcome] = yield SealEntries((record.start_ts,))
+        found = SEALED if outcome.placed else outcome.commit_ts
+    if found == SEALED:
+        yield SealEntries(record.branches)
+    else:
+        yield PutBranches(record.branches, found)
+    yield UpdateEpochRow(epoch, EpochChanges(pending_removed=(record.start_ts,), leases_removed=(record.start_ts,)))
+
+
+def _fence_steps(ceiling_step: int) -> Generator[StoreOperation, Any, tuple[int, int]]:
+    """Epoch and ceiling in one compare-and-set: the epoch is the ceiling that it replaces."""
+    state: EpochState = yield ReadEpochRow()
+    epoch = _epoch_above(state, state.ceiling)
+    ceiling = epoch + ceiling_step
+    yield from _compare_and_set_steps(state.epoch, epoch, ceiling)
+    return epoch, ceiling
+
+
+def _fence_and_move_ceiling_steps(ceiling_step: int) -> Generator[StoreOperation, Any, tuple[int, int]]:
+    """Fence first; only then is the ceiling's last value of the old TSO known, by replacing it."""
+    state: EpochState = yield ReadEpochRow()
+    ceiling: int = yield ReadCeiling()
+    fence = _epoch_above(state, ceiling)
+    yield from _compare_and_set_steps(state.epoch, fence, 0)
+    while True:
+        ceiling = yield ReadCeiling()
+        epoch = max(fence, ceiling + -ceiling % TIMESTAMP_STEP)
+        if (yield MoveCeiling(ceiling, epoch + ceiling_step)):
+            break
+    if epoch != fence:
+        yield from _compare_and_set_steps(fence, epoch, 0)
+    return epoch, epoch + ceiling_step
+
+
+def _compare_and_set_steps(expected: int, epoch: int, ceiling: int) -> Generator[StoreOperation, Any, None]:
+    if not (yield TakeOverEpoch(expected, epoch, ceiling)):
+        raise Deposed(f"another TSO replaced epoch {expected} first", epoch=expected)
+
+
+def _epoch_above(state: EpochState, ceiling: int) -> int:
+    """A multiple of 50 at or above every timestamp handed out so far, and above the old epoch."""
+    return max(ceiling + -ceiling % TIMESTAMP_STEP, state.epoch + TIMESTAMP_STEP)
+
+
+def _leases_left(state: EpochState) -> frozenset[int]:
+    """A finished large commit needs its lease no more."""
+    return state.leases - {record.start_ts for record in state.pending}

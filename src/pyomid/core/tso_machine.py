@@ -1,0 +1,1027 @@
+"""The whole TSO as a pure machine: events in, instructions out (protocol.md; hazards.md T1 … T15).
+
+    handle([request of a peer, store call ended, …], now) → [reply, store call, …, or die]
+
+A reply is only put out when everything it promises is durable, so a driver performs instructions in any order and
+as many store calls at once as it likes. Time comes in with each call; `handle([])` is a tick.
+
+    begin ───────────────────────────────────────────────► answered from the window of the oldest batch
+    commit ─► tables known? ─► oracle ─► open batch ─► Flush, then epoch ─► released in order ─► answered
+    large  ─► oracle ─► a batch of its own ─► pending record ─► PutDecision ─► PutBranches ─► released ─► answered
+                                                                                 └► record and lease removed
+    retry  ─► refused from now on ─► after its batch ─► look up ─► seal ─► answered
+    seal   ─► refused from now on ─► after its batch ─► seal in the table ─► answered
+    lease  ─► holds W back ─► row durable ─► answered
+
+What takes several store calls is a *procedure*: a generator that yields a store operation, `EpochWrite` (changes of
+the epoch row, merged with what else waits, one write at a time) or `AfterBatch`, and is sent the result.
+
+What a compiled kernel that answers begins and commits itself must keep identical
+  - before it: `handle([], now)` for time, and only while `may_decide_fast` says so (not in doubt, nothing stalled);
+  - begins: `windows.take_start(low_watermark)` of the head batch, `newest_start` follows;
+  - commits: `_malformed`, `refused_starts`, `known_tables`, then the oracle's `check` and `record`; the commit
+    timestamp from `clock`, entry and answer appended to `windows.open_batch`; a raised LWM to `_lift_low_watermark`;
+  - whatever is a retry, has branches, is at table level, or is no begin or commit: to `handle`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Hashable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyomid.core.conflict_map import BucketMap, ConflictMap
+from pyomid.core.epoch_changes import merged
+from pyomid.core.instructions import (
+    DeleteBelow,
+    DeleteEntries,
+    Die,
+    Event,
+    Flush,
+    Flushed,
+    Instruction,
+    LeaseRenewed,
+    LookupEntries,
+    MarkUnknownTable,
+    MoveCeiling,
+    PeerGone,
+    PutBranches,
+    PutDecision,
+    ReadEpoch,
+    ReadTables,
+    Reply,
+    RequestCame,
+    SealEntries,
+    StoreCall,
+    StoreDone,
+    StoreFailed,
+    StoreOperation,
+    UpdateEpochRow,
+)
+from pyomid.core.leases import Leases, LeaseState
+from pyomid.core.oracle import Conflict, StatusOracle
+from pyomid.core.requests import (
+    AdvanceHorizon,
+    Answer,
+    AskStatus,
+    Begin,
+    Complete,
+    Done,
+    EndLease,
+    Fence,
+    FenceReply,
+    GrantLease,
+    HorizonReply,
+    LeaseReply,
+    Refused,
+    RenewLease,
+    Request,
+    Seal,
+    SealReply,
+)
+from pyomid.core.take_over import TakenOver
+from pyomid.core.timestamps import TimestampClock
+from pyomid.core.windows import Batch, BatchState, BeginWindows
+from pyomid.errors import Corruption, Deposed, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable
+from pyomid.types import (
+    NOT_FOUND,
+    SEALED,
+    TIMESTAMP_MAX,
+    TIMESTAMP_STEP,
+    AbortReason,
+    BeginReply,
+    CommitReply,
+    CommitRequest,
+    EpochChanges,
+    PendingCommit,
+    SealOutcome,
+    Status,
+    WriteSetLevel,
+)
+
+RETRY_DELAY_S: Final = 0.01
+"""The first pause before a failed store call is repeated; doubles up to `RETRY_DELAY_S_MAX`."""
+
+RETRY_DELAY_S_MAX: Final = 1.0
+
+AGE_SAMPLES: Final = 16
+"""Samples of the newest start per `max_transaction_age_s`: LWM by age lags at most a sixteenth of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TsoSettings:
+    """What an operator chooses. Seconds unless a name says otherwise; defaults are the embedded store's."""
+
+    conflict_map_entries: int = 1 << 20
+    window_starts: int = 4096
+    """Starts reserved below each batch: more than clients can begin while one flush lasts."""
+    batch_entries_max: int = 16_384
+    flights_max: int = 2
+    """Flushes under way at once."""
+    max_transaction_age_s: float = 600.0
+    lease_term_s: float = 300.0
+    lease_term_s_max: float = 24 * 3600.0
+    watermark_interval_s: float = 1.0
+    """W is published at most this often."""
+    tables_interval_s: float = 5.0
+    """How long the list of registered tables is believed."""
+    commit_retry_s: float = 600.0
+    """How long the branches of an answered large commit are remembered for its retries."""
+    store_retry_s: float = 30.0
+    """A store call that still fails after this long ends the process (or its request, where nothing hangs on it)."""
+    stall_s_max: float = 1.0
+    """A gap between two events longer than this is a stall: the epoch row is read before anything is replied (T4)."""
+    ceiling_step: int = 10_000_000_000
+    """Timestamps made usable by one durable write; a restart skips at most as many."""
+    ceiling_renew_remaining: int = 2_000_000_000
+    world_time: bool = False
+    ceiling_elsewhere: bool = False
+    write_set_fraction_max: float = 0.25
+    """A larger part of the conflict map than this is no write set: it would evict everybody else's."""
+
+    @property
+    def write_set_ids_max(self) -> int:
+        return max(1, int(self.conflict_map_entries * self.write_set_fraction_max))
+
+
+@dataclass(frozen=True, slots=True)
+class AfterBatch:
+    """A procedure's wait: until batch `seq` was released. At once where it was already."""
+
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochWrite:
+    """A procedure's wait: until these changes of the epoch row are durable."""
+
+    changes: EpochChanges
+
+
+Procedure = Generator["StoreOperation | AfterBatch | EpochWrite", Any, None]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAnswer:
+    """A decided commit's reply, sent when its batch is released: "aborted" if a mark refused its entry."""
+
+    peer: Hashable
+    tag: int
+    start_ts: int
+    commit_ts: int
+
+
+@dataclass(slots=True)
+class _Call:
+    """A store call under way."""
+
+    operation: StoreOperation
+    resume: Callable[[Any], None]
+    fail: Callable[[OmidError], None]
+    failures: int = 0
+    first_failed_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _WaitingBegin:
+    peer: Hashable
+    tag: int
+    not_before: int
+
+
+@dataclass(slots=True)
+class _Ages:
+    """The newest start as it was some time ago: what LWM by age goes by."""
+
+    samples: deque[tuple[float, int]] = field(default_factory=deque)
+    aged_start: int = 0
+
+
+class _Death(Exception):
+    """Unwinds to `handle`, which puts out nothing but `Die`."""
+
+
+class TsoMachine:
+    """One TSO's life, from the end of its take-over to its death. Not thread-safe."""
+
+    def __init__(
+        self,
+        settings: TsoSettings,
+        taken_over: TakenOver,
+        *,
+        now_s: float,
+        known_tables: Iterable[int] = (),
+        conflict_map: ConflictMap | None = None,
+    ) -> None:
+        self.settings = settings
+        self.epoch = taken_over.epoch
+        self.clock = TimestampClock(
+            self.epoch + TIMESTAMP_STEP,
+            taken_over.ceiling,
+            settings.ceiling_step,
+            settings.ceiling_renew_remaining,
+        )
+        self.oracle = StatusOracle(conflict_map or BucketMap(settings.conflict_map_entries), epoch=self.epoch)
+        self.windows = BeginWindows(self.clock, window_starts=settings.window_starts)
+        self.leases = Leases(taken_over.leases, term_s=settings.lease_term_s, now_s=now_s)
+        self.large: dict[int, PendingCommit] = {}
+        """Decided large commits whose pending record is not yet gone: W stays below them (T12)."""
+        self.large_recently: dict[int, tuple[frozenset[int], float]] = {
+            record.start_ts: (frozenset(record.branches), now_s) for record in taken_over.finished
+        }
+        self.newest_start = self.epoch
+        """The newest start handed out; starts leave in order."""
+        self.watermark = self.watermark_sent = taken_over.watermark
+        self.horizon = taken_over.horizon
+        self.refused_starts: set[int] = set()
+        """Sealed, or asked for by a retry: never to be decided."""
+        self.known_tables = frozenset(known_tables)
+        self.counters: Counter[str] = Counter()
+        self.serve_until_s = float("inf")
+        self.dead = False
+        self._settled_low_watermark = self.epoch
+        self._movers: deque[tuple[int, int]] = deque()
+        self._ages = _Ages()
+        self._aged_at_s = now_s
+        self._issued_when_aged = self.clock.next_ts
+        self._watermark_due_s = self._tables_due_s = now_s
+        self._waiting: list[_WaitingBegin] = []
+        self._stalled: deque[tuple[Hashable, int, Request]] = deque()
+        self._calls: dict[int, _Call] = {}
+        self._next_token = 1
+        self._epoch_queue: list[tuple[EpochChanges, Callable[[Any], None]]] = []
+        self._epoch_writing = False
+        self._after_release: dict[int, list[Procedure]] = {}
+        self._completions: list[int] = []
+        self._completing = False
+        self._moving_ceiling = False
+        self._reading_tables = False
+        self._in_doubt = False
+        self._held: list[Reply] = []
+        self._out: list[Instruction] = []
+        self.now_s = now_s
+        self.wall_ms = 0
+
+    # ── events in, instructions out ──────────────────────────────────────────────────────────────────────────────
+
+    def handle(self, events: Iterable[Event], now_s: float, wall_ms: int = 0) -> list[Instruction]:
+        """One step. `now_s` is monotonic and counts suspension; `wall_ms` is used in WORLD_TIME mode only.
+
+        After a `Die` every further call returns nothing.
+        """
+        if self.dead:
+            return []
+        try:
+            self._notice_time(now_s, wall_ms)
+            for event in events:
+                self._dispatch(event)
+            self._settle()
+        except _Death as death:
+            self.dead = True
+            self._out = [Die(str(death))]
+        out, self._out = self._out, []
+        return out
+
+    @property
+    def may_decide_fast(self) -> bool:
+        """Whether a kernel may answer begins and decide commits on its own now."""
+        return not (self.dead or self._in_doubt or self._stalled or self._waiting)
+
+    @property
+    def low_watermark(self) -> int:
+        return self.oracle.low_watermark
+
+    @property
+    def last_issued(self) -> int:
+        """Every timestamp that anybody may have seen is at or below this."""
+        return self.clock.next_ts - TIMESTAMP_STEP
+
+    def status(self) -> Status:
+        """What a person would ask."""
+        return Status(
+            epoch=self.epoch,
+            last_ts=self.last_issued,
+            low_watermark=self.low_watermark,
+            watermark=self.watermark,
+            horizon=self.horizon,
+            leases=self.leases.starts,
+            pending=tuple(sorted(self.large)),
+            in_flight=sum(len(batch.entries) for batch in self.windows.batches),
+            counters=dict(self.counters),
+        )
+
+    def _dispatch(self, event: Event) -> None:
+        match event:
+            case RequestCame(peer, tag, request):
+                self._on_request(peer, tag, request)
+            case StoreDone(token, result):
+                call = self._calls.pop(token, None)
+                if call is not None:
+                    call.resume(result)
+            case StoreFailed(token, error):
+                self._on_store_failed(token, error)
+            case PeerGone(peer):
+                self._waiting = [waiting for waiting in self._waiting if waiting.peer != peer]
+                self._stalled = deque(entry for entry in self._stalled if entry[0] != peer)
+            case LeaseRenewed(until_s):
+                self.serve_until_s = until_s
+
+    def _on_request(self, peer: Hashable, tag: int, request: Request) -> None:
+        match request:
+            case Begin(not_before):
+                self._on_begin(peer, tag, not_before)
+            case CommitRequest():
+                self._on_commit(peer, tag, request)
+            case Fence(table_id):
+                self._on_fence(peer, tag, table_id)
+            case GrantLease(start_ts, term_s):
+                self._on_grant(peer, tag, start_ts, term_s)
+            case RenewLease(start_ts):
+                self._on_renew(peer, tag, start_ts)
+            case EndLease(start_ts):
+                self._on_end(peer, tag, start_ts)
+            case Seal(starts):
+                self._on_seal(peer, tag, starts)
+            case Complete(starts):
+                self._completions.extend(starts)
+            case AdvanceHorizon(horizon):
+                self._run(self._advance_horizon_steps(peer, tag, horizon))
+            case AskStatus():
+                self._reply(peer, tag, self.status())
+
+    def _settle(self) -> None:
+        """After the events: what they made possible. Nothing here waits for more of them to come."""
+        self._renew_ceiling()
+        self._answer_waiting_begins()
+        self._start_flushes()
+        self._start_completion()
+        self._start_epoch_write()
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _notice_time(self, now_s: float, wall_ms: int) -> None:
+        self._notice_stall(now_s)
+        self.now_s = max(self.now_s, now_s)
+        self.wall_ms = wall_ms
+        self._judge_own_lease()
+        if self.settings.world_time:
+            self.clock.lift(wall_ms)
+        self._expire_leases()
+        self._age()
+        self._publish_watermark()
+        self._refresh_tables()
+
+    def _notice_stall(self, now_s: float) -> None:
+        """T4: whoever slept may have been replaced meanwhile. Replies are held until the epoch row says no."""
+        if now_s - self.now_s > self.settings.stall_s_max and not self._in_doubt:
+            self._in_doubt = True
+            self.counters["stalls"] += 1
+            self._call(ReadEpoch(), self._end_doubt)
+
+    def _end_doubt(self, epoch: int) -> None:
+        self._check_epoch(epoch)
+        self._in_doubt = False
+        self._out.extend(self._held)
+        self._held = []
+
+    def _judge_own_lease(self) -> None:
+        """Begins touch no store: only the leader's own lease fences them."""
+        if self.now_s >= self.serve_until_s:
+            raise _Death(f"the leader's lease ended {self.now_s - self.serve_until_s:.3f} s ago")
+
+    def _expire_leases(self) -> None:
+        for start_ts in self.leases.expire(self.now_s):
+            self.counters["leases_expired"] += 1
+            self._run(self._remove_lease_steps(start_ts))
+
+    def _age(self) -> None:
+        """T15: LWM rises to the newest start handed out more than `max_transaction_age_s` ago, below every lease."""
+        age_s = self.settings.max_transaction_age_s
+        if self.now_s - self._aged_at_s >= age_s / AGE_SAMPLES:
+            self._aged_at_s = self.now_s
+            self._sample_age()
+        ages = self._ages
+        while ages.samples and ages.samples[0][0] <= self.now_s - age_s:
+            ages.aged_start = ages.samples.popleft()[1]
+        bound = ages.aged_start if self.leases.lowest is None else min(ages.aged_start, self.leases.lowest - 1)
+        if bound > self.low_watermark:
+            self.oracle.raise_low_watermark(bound)
+            self._lift_low_watermark()
+
+    def _sample_age(self) -> None:
+        """A quiet TSO draws a start itself, or the last commits would never fall below LWM."""
+        if self.clock.next_ts != self._issued_when_aged:
+            drawn = self.windows.take_start(self.low_watermark)
+            if drawn is None:
+                return
+            self.newest_start = drawn
+            self._issued_when_aged = self.clock.next_ts
+            self._ages.samples.append((self.now_s, drawn))
+        elif self.newest_start > self._newest_sample():
+            self._ages.samples.append((self.now_s, self.newest_start))
+
+    def _newest_sample(self) -> int:
+        return self._ages.samples[-1][1] if self._ages.samples else self._ages.aged_start
+
+    def _refresh_tables(self) -> None:
+        if self.now_s >= self._tables_due_s and not self._reading_tables:
+            self._reading_tables = True
+            self._run(self._read_tables_steps())
+
+    def _read_tables_steps(self) -> Procedure:
+        with suppress(Unavailable):  # the old list refuses nothing: an id not on it is looked up before its commit
+            self.known_tables = yield ReadTables()
+        self._reading_tables = False
+        self._tables_due_s = self.now_s + self.settings.tables_interval_s
+
+    # ── begin ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_begin(self, peer: Hashable, tag: int, not_before: int) -> None:
+        if not_before > self.last_issued:
+            self._refuse(peer, tag, Misuse(
+                f"not_before {not_before} is above every timestamp issued ({self.last_issued})",
+                not_before=not_before,
+                last_issued=self.last_issued,
+            ))  # fmt: skip
+        elif self._waiting or not self._answer_begin(peer, tag, not_before):
+            self._waiting.append(_WaitingBegin(peer, tag, not_before))
+            self.counters["begin_waits"] += 1
+
+    def _answer_begin(self, peer: Hashable, tag: int, not_before: int) -> bool:
+        """Only above LWM, so that no transaction is born doomed, and above what the client asks to see."""
+        start_ts = self.windows.take_start(max(not_before, self.low_watermark))
+        if start_ts is None:
+            return False
+        self.newest_start = start_ts
+        self.counters["begins"] += 1
+        self._reply(peer, tag, BeginReply(start_ts, self.epoch))
+        return True
+
+    def _answer_waiting_begins(self) -> None:
+        """In order of arrival; one with a floor does not hold up those behind it."""
+        if not self._waiting:
+            return
+        still: list[_WaitingBegin] = []
+        for position, waiting in enumerate(self._waiting):
+            if self._answer_begin(waiting.peer, waiting.tag, waiting.not_before):
+                continue
+            still.append(waiting)
+            if waiting.not_before <= self.low_watermark:
+                still.extend(self._waiting[position + 1 :])
+                break
+        self._waiting = still
+
+    # ── commit ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_commit(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
+        error = self._malformed(request)
+        if error is not None:
+            self._refuse(peer, tag, error)
+        elif request.is_retry or request.start_ts in self.large or request.start_ts in self.large_recently:
+            self._run(self._retry_steps(peer, tag, request))
+        elif not self.known_tables.issuperset(request.table_ids):
+            self._run(self._register_tables_steps(peer, tag, request))
+        else:
+            self._decide(peer, tag, request)
+
+    def _malformed(self, request: CommitRequest) -> Misuse | None:
+        """What no correct client sends; a retry of an earlier TSO's transaction is not such."""
+        start_ts = request.start_ts
+        if not self._is_issued_start(start_ts):
+            return self._not_a_start(start_ts)
+        if len(request.cell_ids) > self.settings.write_set_ids_max:
+            return Misuse(
+                f"a write set of {len(request.cell_ids)} ids is over the limit of "
+                f"{self.settings.write_set_ids_max}: commit it at table level",
+                start_ts=start_ts,
+            )
+        if request.level is WriteSetLevel.TABLE and not request.table_ids:
+            return Misuse(f"a table-level commit of start_ts {start_ts} names no table", start_ts=start_ts)
+        for branch in request.branches:
+            if branch <= start_ts or not self._is_issued_start(branch):
+                return Misuse(
+                    f"branch {branch} of start_ts {start_ts} is no start handed out after it", start_ts=start_ts
+                )
+        if len(set(request.branches)) != len(request.branches):
+            return Misuse(f"a branch of start_ts {start_ts} is named twice", start_ts=start_ts)
+        return None
+
+    def _is_issued_start(self, start_ts: int) -> bool:
+        return 0 < start_ts <= self.newest_start and start_ts % TIMESTAMP_STEP == 0
+
+    def _not_a_start(self, start_ts: int) -> Misuse:
+        return Misuse(
+            f"start_ts {start_ts} was never handed out: starts are multiples of {TIMESTAMP_STEP}, "
+            f"the newest is {self.newest_start}",
+            start_ts=start_ts,
+        )
+
+    def _register_tables_steps(self, peer: Hashable, tag: int, request: CommitRequest) -> Procedure:
+        """K6: a table id that is not in the catalogue leaves a durable mark before the commit is decided."""
+        try:
+            self.known_tables = yield ReadTables()
+            for table_id in request.table_ids:
+                if table_id not in self.known_tables:
+                    yield MarkUnknownTable(table_id)
+                    self.counters["unknown_tables"] += 1
+        except Unavailable as error:
+            self._refuse(peer, tag, error)
+            return
+        self._decide(peer, tag, request)
+
+    def _decide(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
+        """The one place where a transaction's fate is chosen."""
+        conflict = self._conflict(request)
+        if conflict is not None:
+            self._abort(peer, tag, request.start_ts, conflict)
+        elif request.branches or request.level is WriteSetLevel.TABLE:
+            self._decide_large(peer, tag, request)
+        else:
+            self._decide_ordinary(peer, tag, request)
+
+    def _conflict(self, request: CommitRequest) -> Conflict | None:
+        if request.start_ts in self.refused_starts:
+            return Conflict(AbortReason.SEALED, 0)
+        return self.oracle.check(request, watermark_sent=self.watermark_sent)
+
+    def _abort(self, peer: Hashable, tag: int, start_ts: int, conflict: Conflict) -> None:
+        self.counters[f"aborts_{conflict.reason.value}"] += 1
+        self._reply(peer, tag, CommitReply(start_ts, 0, conflict.reason, conflict.conflict_ts))
+
+    def _decide_ordinary(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
+        commit_ts = self.clock.take()
+        if commit_ts is None:
+            self._stalled.append((peer, tag, request))
+            return
+        batch = self.windows.open_batch
+        batch.entries.append((request.start_ts, commit_ts))
+        batch.answers.append(CommitAnswer(peer, tag, request.start_ts, commit_ts))
+        self._record(request, commit_ts)
+        if len(batch.entries) >= self.settings.batch_entries_max:
+            self.windows.close_open_batch()
+
+    def _record(self, request: CommitRequest, commit_ts: int) -> None:
+        before = self.low_watermark
+        self.oracle.record(request, commit_ts)
+        if self.low_watermark > before:
+            self._lift_low_watermark()
+
+    def _on_fence(self, peer: Hashable, tag: int, table_id: int) -> None:
+        """T8: an entry of its batch, and the batch closes behind it: the next window lies above the fence."""
+        fence_ts = self.clock.take()
+        if fence_ts is None:
+            self._stalled.append((peer, tag, Fence(table_id)))
+            return
+        self.oracle.fence(table_id, fence_ts)
+        self.counters["fences"] += 1
+        self.windows.open_batch.fenced = True
+        self.windows.open_batch.answers.append(Reply(peer, tag, FenceReply(table_id, fence_ts)))
+        self.windows.close_open_batch()
+
+    # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _start_flushes(self) -> None:
+        """The open batch goes as soon as a flight is free: what gathers meanwhile is the next batch."""
+        while self.windows.flights < self.settings.flights_max:
+            batch = self.windows.next_to_flush()
+            if batch is None:
+                if self.windows.open_batch.is_empty:
+                    return
+                batch = self.windows.close_open_batch()
+            batch.state = BatchState.IN_FLIGHT
+            self.counters["flushes"] += 1
+            self._flush(batch)
+
+    def _flush(self, batch: Batch) -> None:
+        self._call(Flush(tuple(batch.entries)), lambda result: self._on_flushed(batch, result))
+
+    def _on_flushed(self, batch: Batch, result: Flushed) -> None:
+        """T5: the epoch was read after the entries were durable. Replaced → nothing of this batch is ever said."""
+        self._check_epoch(result.epoch)
+        self._make_durable(batch, result.refused)
+
+    def _make_durable(self, batch: Batch, refused: frozenset[int]) -> None:
+        batch.state = BatchState.DURABLE
+        batch.answers = [self._final(answer, refused) for answer in batch.answers]
+        self._release_batches()
+
+    def _release_batches(self) -> None:
+        """In order, however the flushes end."""
+        while (batch := self.windows.release()) is not None:
+            for answer in batch.answers:
+                self._reply(answer.peer, answer.tag, answer.answer)
+            self._settle_low_watermark()
+            for procedure in self._after_release.pop(batch.seq, ()):
+                self._run(procedure)
+
+    def _final(self, answer: CommitAnswer | Reply, refused: frozenset[int]) -> Reply:
+        """A commit refused by a seal is aborted; the rest of its batch stands."""
+        if isinstance(answer, Reply):
+            return answer
+        if answer.start_ts in refused:
+            self.counters["aborts_sealed"] += 1
+            self.refused_starts.add(answer.start_ts)
+            return Reply(answer.peer, answer.tag, CommitReply(answer.start_ts, 0, AbortReason.SEALED))
+        self.counters["commits"] += 1
+        return Reply(answer.peer, answer.tag, CommitReply(answer.start_ts, answer.commit_ts))
+
+    def _batch_that_may_hold(self, starts: Iterable[int]) -> int:
+        """The newest batch not yet released with an entry, or a branch, of one of `starts`; 0 where none has."""
+        wanted = frozenset(starts)
+        found = 0
+        for batch in self.windows.batches:
+            if any(start_ts in wanted for start_ts, _ in batch.entries):
+                found = batch.seq
+            if batch.large and not wanted.isdisjoint(self.large[batch.entries[0][0]].branches):
+                found = batch.seq
+        return found
+
+    # ── large commits ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _decide_large(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
+        """A batch of its own: windows above it and later replies wait until its branches are durable (law 3)."""
+        if self.clock.ceiling - self.clock.next_ts < 4 * self.settings.window_starts * TIMESTAMP_STEP:
+            self._stalled.append((peer, tag, request))
+            return
+        if not self.windows.open_batch.is_empty:
+            self.windows.close_open_batch()
+        batch = self.windows.open_batch
+        commit_ts = self.clock.take()
+        assert commit_ts is not None
+        batch.large = True
+        batch.entries.append((request.start_ts, commit_ts))
+        batch.answers.append(CommitAnswer(peer, tag, request.start_ts, commit_ts))
+        self.large[request.start_ts] = PendingCommit(request.start_ts, request.branches)
+        self._record(request, commit_ts)
+        self.windows.close_open_batch()
+        batch.state = BatchState.IN_FLIGHT
+        self._run(self._large_commit_steps(batch, self.large[request.start_ts], commit_ts))
+
+    def _large_commit_steps(self, batch: Batch, pending: PendingCommit, commit_ts: int) -> Procedure:
+        """Pending record, decision, branches, answer, record and lease gone: each durable before the next."""
+        start_ts = pending.start_ts
+        if pending.branches:
+            yield EpochWrite(EpochChanges(pending_added=(pending,)))
+        decided: Flushed = yield PutDecision(start_ts, commit_ts)
+        self._check_epoch(decided.epoch)
+        if pending.branches and not decided.refused:
+            epoch: int = yield PutBranches(pending.branches, commit_ts)
+            self._check_epoch(epoch)
+        self._remember_large(pending)
+        self._make_durable(batch, decided.refused)
+        yield AfterBatch(batch.seq)
+        yield from self._remove_large_steps(pending)
+
+    def _remove_large_steps(self, pending: PendingCommit) -> Procedure:
+        start_ts = pending.start_ts
+        lease = self.leases.find(start_ts)
+        if lease is not None:
+            lease.state = LeaseState.ENDING
+        removed = (start_ts,)
+        yield EpochWrite(
+            EpochChanges(
+                pending_removed=removed if pending.branches else (),
+                leases_removed=removed if lease is not None else (),
+            )
+        )
+        self.leases.forget(start_ts)
+        del self.large[start_ts]
+
+    def _remember_large(self, pending: PendingCommit) -> None:
+        """For retries; what is older than any retry is forgotten."""
+        bound_s = self.now_s - self.settings.commit_retry_s
+        for start_ts in [start for start, (_, at_s) in self.large_recently.items() if at_s < bound_s]:
+            del self.large_recently[start_ts]
+        self.large_recently[pending.start_ts] = (frozenset(pending.branches), self.now_s)
+
+    # ── retries and seals ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _retry_steps(self, peer: Hashable, tag: int, request: CommitRequest) -> Procedure:
+        """T7: after the batches that may hold the first try, from the commit table, never guessed."""
+        start_ts = request.start_ts
+        if self._names_other_branches(request):
+            self._refuse(peer, tag, self._other_branches(start_ts))
+            return
+        self._refuse_from_now_on((start_ts,))
+        yield AfterBatch(self._batch_that_may_hold((start_ts,)))
+        try:
+            found: list[int] = yield LookupEntries((start_ts, *request.branches))
+            outcome = yield from self._outcome_steps(start_ts, found[0])
+        except Unavailable as error:
+            self._refuse(peer, tag, self._unknown(start_ts, error.message))
+            return
+        if outcome is None:
+            self._refuse(peer, tag, self._unknown(start_ts, f"it is below the sanitised horizon {self.horizon}"))
+        elif outcome.placed:
+            self._abort(peer, tag, start_ts, Conflict(AbortReason.RETRY_UNKNOWN, 0))
+        elif any(branch != outcome.commit_ts for branch in found[1:]):
+            self._refuse(peer, tag, self._other_branches(start_ts))
+        else:
+            self.counters["retries_found"] += 1
+            self._reply(peer, tag, CommitReply(start_ts, outcome.commit_ts))
+
+    def _outcome_steps(self, start_ts: int, found: int) -> Generator[StoreOperation, Any, SealOutcome | None]:
+        """What became of a start that can no longer be decided; None below H, where the table says nothing."""
+        if start_ts < self.horizon:
+            return None
+        if found == SEALED:
+            return SealOutcome(True)
+        if found != NOT_FOUND:
+            return SealOutcome(False, found)
+        outcomes: list[SealOutcome] = yield SealEntries((start_ts,))
+        return outcomes[0]
+
+    def _names_other_branches(self, request: CommitRequest) -> bool:
+        """A retry with another list of branches is refused, never matched."""
+        pending = self.large.get(request.start_ts)
+        if pending is not None:
+            return frozenset(pending.branches) != frozenset(request.branches)
+        remembered = self.large_recently.get(request.start_ts)
+        return remembered is not None and remembered[0] != frozenset(request.branches)
+
+    def _other_branches(self, start_ts: int) -> Misuse:
+        return Misuse(f"start_ts {start_ts} was committed with other branches than this retry names", start_ts=start_ts)
+
+    def _unknown(self, start_ts: int, why: str) -> OutcomeUnknown:
+        return OutcomeUnknown(f"the outcome of start_ts {start_ts} cannot be told: {why}", start_ts=start_ts)
+
+    def _on_seal(self, peer: Hashable, tag: int, starts: tuple[int, ...]) -> None:
+        for start_ts in starts:
+            if not self._is_issued_start(start_ts):
+                self._refuse(peer, tag, self._not_a_start(start_ts))
+                return
+        self._run(self._seal_steps(peer, tag, starts))
+
+    def _seal_steps(self, peer: Hashable, tag: int, starts: tuple[int, ...]) -> Procedure:
+        """Answered after the batches that may hold these starts; refused from now on."""
+        self._refuse_from_now_on(starts)
+        yield AfterBatch(self._batch_that_may_hold(starts))
+        try:
+            outcomes: list[SealOutcome] = yield SealEntries(starts)
+        except Unavailable as error:
+            self._refuse(peer, tag, error)
+            return
+        self.counters["seals"] += len(starts)
+        self._reply(peer, tag, SealReply(tuple(outcomes)))
+
+    def _refuse_from_now_on(self, starts: Iterable[int]) -> None:
+        """Those at or below W need no memory: neither LWM nor W lets them commit."""
+        self.refused_starts.update(start for start in starts if start > self.watermark_sent)
+
+    # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_grant(self, peer: Hashable, tag: int, start_ts: int, term_s: float) -> None:
+        if not self._is_issued_start(start_ts):
+            self._refuse(peer, tag, self._not_a_start(start_ts))
+        elif start_ts <= self.watermark_sent:
+            self._refuse(peer, tag, self._too_old(start_ts))
+        else:
+            self._run(self._grant_steps(peer, tag, start_ts, term_s))
+
+    def _grant_steps(self, peer: Hashable, tag: int, start_ts: int, term_s: float) -> Procedure:
+        """It holds W back from this moment; it is promised once its row is durable."""
+        term_s = min(term_s or self.settings.lease_term_s, self.settings.lease_term_s_max)
+        lease = self.leases.grant(start_ts, term_s, self.now_s)
+        yield EpochWrite(EpochChanges(leases_added=(start_ts,)))
+        if lease.state is LeaseState.GRANTING:
+            lease.state = LeaseState.LIVE
+        self.counters["leases_granted"] += 1
+        self._reply(peer, tag, LeaseReply(start_ts, lease.term_s))
+
+    def _on_renew(self, peer: Hashable, tag: int, start_ts: int) -> None:
+        lease = self.leases.renew(start_ts, self.now_s)
+        if lease is None:
+            self._refuse(peer, tag, self._too_old(start_ts))
+        else:
+            self._reply(peer, tag, LeaseReply(start_ts, lease.term_s))
+
+    def _on_end(self, peer: Hashable, tag: int, start_ts: int) -> None:
+        lease = self.leases.find(start_ts)
+        if lease is None or start_ts in self.large:
+            self._reply(peer, tag, Done())  # a large commit removes its lease together with its record
+            return
+        lease.state = LeaseState.ENDING
+        self._run(self._end_lease_steps(peer, tag, start_ts))
+
+    def _end_lease_steps(self, peer: Hashable, tag: int, start_ts: int) -> Procedure:
+        yield from self._remove_lease_steps(start_ts)
+        self._reply(peer, tag, Done())
+
+    def _remove_lease_steps(self, start_ts: int) -> Procedure:
+        """Law 9: until the row is gone durably the lease still holds W back."""
+        yield EpochWrite(EpochChanges(leases_removed=(start_ts,)))
+        self.leases.forget(start_ts)
+
+    def _too_old(self, start_ts: int) -> SnapshotTooOld:
+        return SnapshotTooOld(
+            f"start_ts {start_ts} has no lease, and the published low watermark is {self.watermark_sent}",
+            start_ts=start_ts,
+            watermark=self.watermark_sent,
+        )
+
+    # ── low watermark, W and H ───────────────────────────────────────────────────────────────────────────────────
+
+    def _lift_low_watermark(self) -> None:
+        """Law 4: LWM may be published once every commit decided so far, the one that moved it included, is durable."""
+        batch = self.windows.open_batch
+        due = batch.seq - 1 if batch.is_empty else batch.seq
+        if self._movers and self._movers[-1][1] == due:
+            self._movers.pop()
+        self._movers.append((self.low_watermark, due))
+        self._settle_low_watermark()
+
+    def _settle_low_watermark(self) -> None:
+        while self._movers and self._movers[0][1] <= self.windows.released_seq:
+            self._settled_low_watermark = self._movers.popleft()[0]
+
+    def _watermark_candidate(self) -> int:
+        """min(LWM, every lease − 1, every undecided or unfinished large commit − 1)."""
+        held = [start - 1 for start in self.large]
+        if self.leases.lowest is not None:
+            held.append(self.leases.lowest - 1)
+        return min([self._settled_low_watermark, *held])
+
+    def _publish_watermark(self) -> None:
+        if self.now_s < self._watermark_due_s:
+            return
+        self._watermark_due_s = self.now_s + self.settings.watermark_interval_s
+        candidate = self._watermark_candidate()
+        if candidate > self.watermark_sent:
+            self.watermark_sent = candidate
+            self._run(self._publish_steps(candidate))
+
+    def _publish_steps(self, watermark: int) -> Procedure:
+        self.refused_starts = {start for start in self.refused_starts if start > watermark}
+        yield EpochWrite(EpochChanges(watermark=watermark))
+        self.watermark = max(self.watermark, watermark)
+
+    def _advance_horizon_steps(self, peer: Hashable, tag: int, horizon: int) -> Procedure:
+        """Law 7: H durable, then entries below it go. From the first moment no outcome below it is told (R4)."""
+        if horizon > self.watermark:
+            self._refuse(peer, tag, Misuse(
+                f"horizon {horizon} is above the published low watermark {self.watermark}", horizon=horizon
+            ))  # fmt: skip
+            return
+        if horizon > self.horizon:
+            self.horizon = horizon
+            yield EpochWrite(EpochChanges(horizon=horizon))
+        try:
+            deleted: int = yield DeleteBelow(horizon)
+        except Unavailable as error:
+            self._refuse(peer, tag, error)
+            return
+        self.counters["entries_sanitised"] += deleted
+        self._reply(peer, tag, HorizonReply(deleted))
+
+    # ── completion ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _start_completion(self) -> None:
+        """Entries go in one delete at a time; those of a large commit only after its pending record is gone."""
+        if not self._completions or self._completing:
+            return
+        kept = self._unfinished_starts()
+        starts = tuple(start for start in self._completions if start not in kept)
+        self._completions = [start for start in self._completions if start in kept]
+        if starts:
+            self._completing = True
+            self._run(self._completion_steps(starts))
+
+    def _completion_steps(self, starts: tuple[int, ...]) -> Procedure:
+        try:
+            yield DeleteEntries(starts)
+            self.counters["completions"] += len(starts)
+        except Unavailable:
+            self.counters["completions_left"] += len(starts)  # sanitising takes what stays
+        self._completing = False
+
+    def _unfinished_starts(self) -> set[int]:
+        kept = set(self.large)
+        for pending in self.large.values():
+            kept.update(pending.branches)
+        return kept
+
+    # ── timestamps ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _renew_ceiling(self) -> None:
+        """Law 8: the ceiling is moved ahead, durably, before anything below it is needed."""
+        wall_ms = self.wall_ms if self.settings.world_time else 0
+        wanted = self.clock.wanted_ceiling(wall_ms)
+        if wanted > self.clock.ceiling and not self._moving_ceiling:
+            if wanted > TIMESTAMP_MAX:
+                raise _Death(f"timestamps are used up: {wanted} does not fit 63 bits")
+            self._moving_ceiling = True
+            self._run(self._move_ceiling_steps(wanted))
+
+    def _move_ceiling_steps(self, ceiling: int) -> Procedure:
+        if self.settings.ceiling_elsewhere:
+            moved: bool = yield MoveCeiling(self.clock.ceiling, ceiling)
+            if not moved:
+                raise _Death("another TSO moved the timestamp ceiling")
+        else:
+            yield EpochWrite(EpochChanges(ceiling=ceiling))
+        self.clock.ceiling = ceiling
+        self._moving_ceiling = False
+        stalled, self._stalled = self._stalled, deque()
+        for peer, tag, request in stalled:
+            self._on_request(peer, tag, request)
+
+    # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _run(self, procedure: Procedure, result: Any = None, error: OmidError | None = None) -> None:
+        """Drives a procedure to its next wait."""
+        try:
+            step = procedure.send(result) if error is None else procedure.throw(error)
+        except StopIteration:
+            return
+        match step:
+            case AfterBatch(seq) if seq <= self.windows.released_seq:
+                self._run(procedure)
+            case AfterBatch(seq):
+                self._after_release.setdefault(seq, []).append(procedure)
+            case EpochWrite(changes):
+                self._epoch_queue.append((changes, lambda done: self._run(procedure, done)))
+                self._start_epoch_write()
+            case operation:
+                self._call(
+                    operation,
+                    lambda done: self._run(procedure, done),
+                    lambda failed: self._run(procedure, None, failed),
+                )
+
+    def _start_epoch_write(self) -> None:
+        """One write of the epoch row at a time: their order is the order of the laws."""
+        if self._epoch_writing or not self._epoch_queue:
+            return
+        self._epoch_writing = True
+        queue, self._epoch_queue = self._epoch_queue, []
+
+        def written(_: Any) -> None:
+            self._epoch_writing = False
+            for _changes, resume in queue:
+                resume(None)
+            self._start_epoch_write()
+
+        self._call(UpdateEpochRow(self.epoch, merged(changes for changes, _ in queue)), written)
+
+    def _call(
+        self,
+        operation: StoreOperation,
+        resume: Callable[[Any], None],
+        fail: Callable[[OmidError], None] | None = None,
+    ) -> None:
+        token = self._next_token
+        self._next_token += 1
+        self._calls[token] = _Call(operation, resume, fail or self._give_up)
+        self._out.append(StoreCall(token, operation))
+
+    def _on_store_failed(self, token: int, error: OmidError) -> None:
+        """Repeated until `store_retry_s`; then the request is refused, or the process ends where more hangs on it."""
+        call = self._calls.get(token)
+        if call is None:
+            return
+        if isinstance(error, Deposed | Corruption) or not isinstance(error, Unavailable):
+            raise _Death(f"{type(call.operation).__name__}: {error.message}")
+        self.counters["store_failures"] += 1
+        call.failures += 1
+        if call.failures == 1:
+            call.first_failed_s = self.now_s
+        if self.now_s - call.first_failed_s >= self.settings.store_retry_s:
+            del self._calls[token]
+            call.fail(error)
+            return
+        delay_s = min(RETRY_DELAY_S * 2 ** (call.failures - 1), RETRY_DELAY_S_MAX)
+        self._out.append(StoreCall(token, call.operation, delay_s))
+
+    def _give_up(self, error: OmidError) -> None:
+        raise _Death(f"the store fails for {self.settings.store_retry_s} s: {error.message}")
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            raise _Death(f"the epoch row holds {epoch}, not {self.epoch}: another TSO leads")
+
+    def _reply(self, peer: Hashable, tag: int, answer: Answer) -> None:
+        (self._held if self._in_doubt else self._out).append(Reply(peer, tag, answer))
+
+    def _refuse(self, peer: Hashable, tag: int, error: OmidError) -> None:
+        self.counters["refused"] += 1
+        self._reply(peer, tag, Refused.of(error))
+
+    # ── invariants ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def validate(self) -> None:
+        """What holds after every step."""
+        self.windows.validate()
+        assert self.watermark <= self.watermark_sent <= self.low_watermark, "W is published, and never above LWM"
+        assert self.horizon <= self.watermark, "H never passes W"
+        assert self.epoch <= self._settled_low_watermark <= self.low_watermark
+        assert self.newest_start <= self.last_issued, "starts lie below the clock"
+        for start_ts in (*self.leases.starts, *self.large):
+            assert start_ts > self.watermark_sent, f"W {self.watermark_sent} passed {start_ts}, which holds it"
+        assert self.windows.flights <= self.settings.flights_max
+        unreleased = [batch for batch in self.windows.batches if batch.large]
+        for batch in unreleased:
+            assert batch.entries[0][0] in self.large, "a large commit is pinned while its batch is not released"
+        assert self.oracle.low_watermark >= self.epoch
+        assert not (self._held and not self._in_doubt)

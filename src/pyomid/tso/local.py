@@ -1,0 +1,146 @@
+"""A whole TSO inside this process: the machine behind a lock, its store calls made by whoever asks.
+
+For tests, for the memory store, and as the reference a service is held against. One request at a time, so nothing
+is gathered into batches; every rule of the machine applies all the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from threading import Lock
+from typing import TypeVar
+
+from pyomid.core.instructions import Die, Event, Instruction, Reply, RequestCame, StoreCall, StoreDone, StoreFailed
+from pyomid.core.requests import (
+    AdvanceHorizon,
+    Answer,
+    AskStatus,
+    Begin,
+    Complete,
+    Done,
+    EndLease,
+    Fence,
+    FenceReply,
+    GrantLease,
+    HorizonReply,
+    LeaseReply,
+    Refused,
+    RenewLease,
+    Request,
+    Seal,
+    SealReply,
+)
+from pyomid.core.take_over import take_over_steps
+from pyomid.core.tso_machine import TsoMachine, TsoSettings
+from pyomid.errors import OmidError, Unavailable
+from pyomid.ports import Clock, Sleep
+from pyomid.tso.store_calls import TsoStores, perform, take_over
+from pyomid.types import BeginReply, CommitReply, CommitRequest, SealOutcome, Status
+
+T = TypeVar("T")
+
+
+class LocalTso:
+    """`ports.Tso` in process. Takes the epoch over when it is made; a second one on the same stores deposes it.
+
+    Thread-safe. After `Deposed`, or another death of the machine, every call raises `Unavailable`.
+    """
+
+    def __init__(
+        self,
+        stores: TsoStores,
+        settings: TsoSettings | None = None,
+        *,
+        clock: Clock = time.monotonic,
+        sleep: Sleep = time.sleep,
+    ) -> None:
+        self._stores = stores
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = Lock()
+        self._closed = False
+        self._tag = 0
+        self._died = ""
+        settings = settings or TsoSettings()
+        steps = take_over_steps(ceiling_step=settings.ceiling_step, ceiling_elsewhere=settings.ceiling_elsewhere)
+        self.machine = TsoMachine(settings, take_over(stores, steps), now_s=clock())
+
+    def begin(self, *, not_before: int = 0) -> BeginReply:
+        return self._ask(Begin(not_before), BeginReply)
+
+    def commit(self, request: CommitRequest) -> CommitReply:
+        return self._ask(request, CommitReply)
+
+    def fence(self, table_id: int) -> int:
+        return self._ask(Fence(table_id), FenceReply).fence_ts
+
+    def grant_lease(self, start_ts: int, term_s: float | None = None) -> float:
+        return self._ask(GrantLease(start_ts, term_s or 0.0), LeaseReply).term_s
+
+    def renew_lease(self, start_ts: int) -> float:
+        return self._ask(RenewLease(start_ts), LeaseReply).term_s
+
+    def end_lease(self, start_ts: int) -> None:
+        self._ask(EndLease(start_ts), Done)
+
+    def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
+        return list(self._ask(Seal(tuple(starts)), SealReply).outcomes)
+
+    def complete(self, starts: Sequence[int]) -> None:
+        with self._lock:
+            self._step(RequestCame(None, 0, Complete(tuple(starts))))
+
+    def advance_horizon(self, horizon: int) -> int:
+        return self._ask(AdvanceHorizon(horizon), HorizonReply).deleted
+
+    def status(self) -> Status:
+        return self._ask(AskStatus(), Status)
+
+    def tick(self) -> None:
+        """Lets time work without a request: leases expire, W is published."""
+        with self._lock:
+            self._step()
+
+    def close(self) -> None:
+        self._closed = True
+
+    def _ask(self, request: Request, kind: type[T]) -> T:
+        with self._lock:
+            self._tag += 1
+            answer = self._step(RequestCame(None, self._tag, request)).get(self._tag)
+        if isinstance(answer, Refused):
+            raise answer.as_error()
+        if not isinstance(answer, kind):
+            raise Unavailable(f"the TSO gave no answer to {type(request).__name__}")
+        return answer
+
+    def _step(self, *events: Event) -> dict[int, Answer]:
+        """Feeds the events and every store call that follows from them; the answers that came, by tag."""
+        if self._closed or self._died:
+            raise Unavailable(f"the TSO in this process ended: {self._died or 'closed'}")
+        answers: dict[int, Answer] = {}
+        pending = self._handle(*events)
+        while pending:
+            instruction = pending.pop(0)
+            match instruction:
+                case Reply(_, tag, answer):
+                    answers[tag] = answer
+                case StoreCall():
+                    pending += self._handle(self._perform(instruction))
+                case Die(reason):
+                    self._died = reason
+                    raise Unavailable(f"the TSO in this process died: {reason}")
+        self.machine.validate()
+        return answers
+
+    def _handle(self, *events: Event) -> list[Instruction]:
+        return self.machine.handle(events, self._clock(), time.time_ns() // 1_000_000)
+
+    def _perform(self, call: StoreCall) -> Event:
+        if call.delay_s:
+            self._sleep(call.delay_s)
+        try:
+            return StoreDone(call.token, perform(self._stores, call.operation))
+        except OmidError as error:
+            return StoreFailed(call.token, error)

@@ -1,0 +1,94 @@
+"""The machine's store operations, performed on the ports. Blocking; a service calls it off its event loop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyomid.core.hashing import table_id
+from pyomid.core.instructions import (
+    DeleteBelow,
+    DeleteEntries,
+    Flush,
+    Flushed,
+    LookupEntries,
+    MarkUnknownTable,
+    MoveCeiling,
+    PutBranches,
+    PutDecision,
+    ReadCeiling,
+    ReadEpoch,
+    ReadEpochRow,
+    ReadTables,
+    SealEntries,
+    StoreOperation,
+    TakeOverEpoch,
+    UpdateEpochRow,
+)
+from pyomid.core.take_over import TakenOver, TakeOverSteps
+from pyomid.ports import Catalogue, CeilingStore, CommitTable, EpochRow
+
+
+@dataclass(frozen=True, slots=True)
+class TsoStores:
+    """What a TSO writes to. `ceiling` only where it is kept outside the epoch row."""
+
+    commit_table: CommitTable
+    epoch_row: EpochRow
+    catalogue: Catalogue
+    ceiling: CeilingStore | None = None
+
+
+def perform(stores: TsoStores, operation: StoreOperation) -> object:
+    """Returns what the operation's docstring names; raises the ports' errors."""
+    table, row = stores.commit_table, stores.epoch_row
+    match operation:
+        case Flush(entries):
+            refused = frozenset(table.put(entries)) if entries else frozenset()
+            return Flushed(refused, row.read().epoch)
+        case PutDecision(start_ts, commit_ts):
+            placed = table.put_unless_sealed(start_ts, commit_ts)
+            return Flushed(frozenset() if placed else frozenset((start_ts,)), row.read().epoch)
+        case PutBranches(branches, commit_ts):
+            table.put_branches(branches, commit_ts)
+            return row.read().epoch
+        case LookupEntries(starts):
+            return table.lookup(starts)
+        case SealEntries(starts):
+            return [table.seal(start_ts) for start_ts in starts]
+        case DeleteEntries(starts):
+            table.delete(starts)
+        case DeleteBelow(horizon):
+            return table.delete_below(horizon)
+        case ReadEpoch():
+            return row.read().epoch
+        case ReadEpochRow():
+            return row.read()
+        case TakeOverEpoch(expected, epoch, ceiling):
+            return row.take_over(expected=expected, epoch=epoch, ceiling=ceiling)
+        case UpdateEpochRow(epoch, changes):
+            row.update(epoch, changes)
+        case ReadCeiling():
+            return _ceiling(stores).read()
+        case MoveCeiling(expected, ceiling):
+            return _ceiling(stores).compare_and_set(expected, ceiling)
+        case ReadTables():
+            return frozenset(table_id(info.name.encode()) for info in stores.catalogue.tables())
+        case MarkUnknownTable(unknown):
+            stores.catalogue.mark_unknown_table(unknown)
+    return None
+
+
+def take_over(stores: TsoStores, steps: TakeOverSteps) -> TakenOver:
+    """Runs a take-over to its end; `Deposed` where another TSO is faster."""
+    result: object = None
+    try:
+        while True:
+            result = perform(stores, steps.send(result))
+    except StopIteration as end:
+        taken_over: TakenOver = end.value
+        return taken_over
+
+
+def _ceiling(stores: TsoStores) -> CeilingStore:
+    assert stores.ceiling is not None, "the machine was told that the ceiling is kept elsewhere"
+    return stores.ceiling
