@@ -20,7 +20,7 @@ from pyomid.client import tables
 from pyomid.client.background import Background, BackgroundCounters
 from pyomid.client.checks import TableRules
 from pyomid.client.drivers import Driver
-from pyomid.client.marker import AlreadyDone
+from pyomid.client.marker import AlreadyDone, check_transaction_id
 from pyomid.client.parts import Parts
 from pyomid.client.performers import port_performers
 from pyomid.client.retry import Backoff, run_transaction
@@ -108,9 +108,8 @@ class Database:
         `AlreadyDone` where one did before. `OutcomeUnknown` does not happen: a lost answer is looked up by running
         again. The id is kept in the table PYOMID_MARKERS until its row is deleted there.
         """
-        return run_transaction(
-            self, self._backoff(), self._sleep, transaction_id, lambda tx: function(tx, *args, **kwargs)
-        )
+        checked = check_transaction_id(transaction_id)
+        return run_transaction(self, self._backoff(), self._sleep, checked, lambda tx: function(tx, *args, **kwargs))
 
     def transactional(self, function: Callable[Concatenate[Transaction, P], R]) -> Callable[P, R]:
         """Decorator: `function(tx, …)` becomes `function(…)`, run as by `run`.

@@ -52,7 +52,6 @@ def run_transaction(
     if the first try should still commit, the marker's conflict check lets only one of the two.
     """
     if transaction_id is not None:
-        marker.check_transaction_id(transaction_id)
         ensure_markers_table(database.parts)
     not_before = 0
     failures = 0

@@ -39,10 +39,6 @@ def database_with(url: str, **parts_around: dict[str, Callable[..., Any]]) -> It
         yield database
 
 
-def settings_of(url: str) -> Any:
-    return parse_url(url)[1]
-
-
 def failing(error: Exception, *, nth: int = 1, after: bool = False) -> Callable[..., Any]:
     """The n-th call raises `error`: before the real thing happens, or after it did (a lost answer)."""
     calls = 0

@@ -1,0 +1,114 @@
+"""Bad input: each a clear error that names the value and the rule, and nothing is lost or written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pyomid.client.database import Database
+from pyomid.client.table import Table
+from pyomid.errors import Misuse, MisuseType
+
+pytestmark = pytest.mark.fast
+
+BAD_USES: list[tuple[str, Callable[[Table], Any], type[Misuse], str]] = [
+    ("empty row key", lambda t: t.put(b"", {b"f:x": b"1"}), Misuse, "must not be empty"),
+    ("row key of text", lambda t: t.put("k", {b"f:x": b"1"}), MisuseType, "row key 'k' is str, not bytes, encode it"),  # type: ignore[arg-type]
+    ("row key None", lambda t: t.get(None), MisuseType, "row key None is NoneType"),  # type: ignore[arg-type]
+    ("long row key", lambda t: t.put(b"k" * 70_000, {b"f:x": b"1"}), Misuse, "over this store's limit"),
+    ("unknown family", lambda t: t.put(b"k", {b"h:x": b"1"}), Misuse, "b'h:x' is of a family that table 't'"),
+    ("unknown family read", lambda t: t.get(b"k", [b"h:x"]), Misuse, "b'h:x' is of a family that table 't'"),
+    ("unknown family deleted", lambda t: t.delete(b"k", [b"h"]), Misuse, "has no ':'"),
+    ("unknown family scanned", lambda t: t.scan(columns=[b"h:x"]), Misuse, "it has f, g"),
+    ("no colon", lambda t: t.put(b"k", {b"fx": b"1"}), Misuse, "b'fx' has no ':'"),
+    ("empty qualifier", lambda t: t.put(b"k", {b"f:": b"1"}), Misuse, "b'f:' has an empty qualifier"),
+    ("shadow suffix", lambda t: t.put(b"k", {b"f:x\xc2\x80": b"1"}), Misuse, "C2 80"),
+    ("long qualifier", lambda t: t.put(b"k", {b"f:" + b"q" * 70_000: b"1"}), Misuse, "over this store's limit"),
+    ("text column", lambda t: t.put(b"k", {"f:x": b"1"}), MisuseType, "column 'f:x' is str, not bytes"),  # type: ignore[dict-item]
+    ("empty value", lambda t: t.put(b"k", {b"f:x": b""}), Misuse, "value of b'f:x' is empty"),
+    ("text value", lambda t: t.put(b"k", {b"f:x": "1"}), MisuseType, "'1' is str, not bytes"),  # type: ignore[dict-item]
+    ("number value", lambda t: t.put(b"k", {b"f:x": 1}), MisuseType, "1 is int, not bytes"),  # type: ignore[dict-item]
+    ("None value", lambda t: t.put(b"k", {b"f:x": None}), MisuseType, "None is NoneType"),  # type: ignore[dict-item]
+    ("long value", lambda t: t.put(b"k", {b"f:x": bytes(33 << 20)}), Misuse, "over this store's limit"),
+    ("no cells", lambda t: t.put(b"k", {}), Misuse, "without cells"),
+    ("cells of a list", lambda t: t.put(b"k", [b"f:x"]), MisuseType, "not a mapping"),  # type: ignore[arg-type]
+    ("keys of bytes", lambda t: t.rows(b"k"), MisuseType, "not a list of row keys"),  # type: ignore[arg-type]
+    ("columns of bytes", lambda t: t.get(b"k", b"f:x"), MisuseType, "not a list of column names"),  # type: ignore[arg-type]
+    ("columns of a number", lambda t: t.scan(columns=3), MisuseType, "not a list of column names"),  # type: ignore[arg-type]
+    ("negative limit", lambda t: t.scan(limit=-1), Misuse, "limit -1 is negative"),
+    ("limit of text", lambda t: t.scan(limit="1"), MisuseType, "limit '1' is str"),  # type: ignore[arg-type]
+    ("start of text", lambda t: t.scan("a"), MisuseType, "start 'a' is str"),  # type: ignore[arg-type]
+    ("stop of text", lambda t: t.scan(b"a", "b"), MisuseType, "stop 'b' is str"),  # type: ignore[arg-type]
+    ("prefix of text", lambda t: t.scan(prefix="a"), MisuseType, "prefix 'a' is str"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize(("use", "kind", "said"), [bad[1:] for bad in BAD_USES], ids=[bad[0] for bad in BAD_USES])
+def test_bad_input_is_refused_at_once_and_what_was_written_before_still_commits(
+    db: Database, use: Callable[[Table], Any], kind: type[Misuse], said: str
+) -> None:
+    with db.begin() as tx:
+        table = tx.table("t")
+        table.put(b"before", {b"f:x": b"1"})
+        with pytest.raises(kind) as caught:
+            use(table)
+        assert said in str(caught.value)
+        assert isinstance(caught.value, ValueError)
+        assert len(str(caught.value)) < 400
+    with db.begin() as tx:
+        assert list(tx.table("t").scan()) == [(b"before", {b"f:x": b"1"})]
+
+
+def test_one_bad_cell_of_a_put_leaves_the_others_unwritten(memory_db: Database) -> None:
+    with memory_db.begin() as tx:
+        with pytest.raises(Misuse):
+            tx.table("t").put(b"k", {b"f:x": b"1", b"f:y": b""})
+        assert tx.table("t").get(b"k") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "1 … 200"),
+        ("a b", "letters, digits"),
+        ("-a", "beginning with"),
+        ("x" * 201, "1 … 200"),
+        ("PYOMID_X", "kept for the system"),
+        ("omid_commit_table", "kept for the system"),
+    ],
+)
+def test_bad_table_names_are_refused(memory_db: Database, name: str, said: str) -> None:
+    with pytest.raises(Misuse, match=said):
+        memory_db.create_table(name, families=["f"])
+
+
+@pytest.mark.parametrize(
+    ("families", "said"),
+    [
+        ([], "at least one"),
+        ("f", "not a list"),
+        (3, "not a list"),
+        (["f", "f"], "twice"),
+        (["a:b"], "without ':'"),
+        ([""], "not a name"),
+        ([".a"], "not a name"),
+        (["\u00e9"], "not a name"),
+        ([3], "family 3 is int"),
+    ],
+)
+def test_bad_families_are_refused(memory_db: Database, families: Any, said: str) -> None:
+    with pytest.raises(Misuse, match=said):
+        memory_db.create_table("u", families=families)
+
+
+def test_a_bad_conflict_level_is_refused(memory_db: Database) -> None:
+    with pytest.raises(Misuse, match="'table' is not 'cell' or 'row'"):
+        memory_db.create_table("u", families=["f"], conflict_level="table")
+
+
+def test_the_system_tables_are_no_users_tables(memory_db: Database) -> None:
+    memory_db.run_once("id", lambda tx: None)
+    with pytest.raises(Misuse, match="kept for the system"):
+        memory_db.drop_table("PYOMID_MARKERS")

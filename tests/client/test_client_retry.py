@@ -1,0 +1,130 @@
+"""Retries: bounded, jittered, above the commit that won, and never around an error that is no conflict."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pyomid
+from pyomid.client.database import Database
+from pyomid.client.retry import Backoff
+from pyomid.errors import ConflictError, OutcomeUnknown, Unavailable
+from pyomid.wiring import open_parts
+
+pytestmark = pytest.mark.fast
+
+
+@given(
+    first=st.floats(0.0, 1.0),
+    longest=st.floats(0.0, 10.0),
+    conflicts=st.integers(1, 5_000),
+    seed=st.integers(0, 1 << 32),
+)
+def test_a_pause_is_jittered_below_a_bound_that_doubles_and_is_capped(
+    first: float, longest: float, conflicts: int, seed: int
+) -> None:
+    backoff = Backoff(first, longest, retries=3, uniform=random.Random(seed).uniform)
+    bound = min(longest, first * 2.0 ** min(conflicts - 1, 60))
+    pauses = [backoff.pause_s(conflicts) for _ in range(20)]
+    assert all(0.0 <= pause <= bound for pause in pauses)
+    assert bound == 0.0 or len(set(pauses)) > 1
+
+
+@pytest.fixture
+def pauses() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def db(memory_url: str, pauses: list[float]) -> Any:
+    with Database(open_parts(memory_url, retries=3), url=memory_url, sleep=pauses.append) as database:
+        database.create_table("t", families=["f"])
+        yield database
+
+
+def test_a_conflict_runs_the_function_again_above_the_commit_that_won(db: Database, pauses: list[float]) -> None:
+    starts: list[int] = []
+    winners: list[int] = []
+
+    @db.transactional
+    def contended(tx: pyomid.Transaction) -> str:
+        starts.append(tx.start_ts)
+        tx.table("t").put(b"k", {b"f:x": b"mine"})
+        if len(starts) < 3:
+            with db.begin() as winner:
+                winner.table("t").put(b"k", {b"f:x": b"theirs"})
+            assert winner.commit_ts is not None
+            winners.append(winner.commit_ts)
+        return "done"
+
+    assert contended() == "done"
+    assert len(starts) == 3
+    assert len(pauses) == 2
+    assert all(start > winner for start, winner in zip(starts[1:], winners, strict=True))
+
+
+def test_the_last_conflict_is_raised_when_the_tries_are_used_up(db: Database, pauses: list[float]) -> None:
+    tries = 0
+
+    def always(tx: pyomid.Transaction) -> None:
+        nonlocal tries
+        tries += 1
+        raise ConflictError("again")
+
+    with pytest.raises(ConflictError, match="again"):
+        db.run(always)
+    assert tries == 4
+    assert len(pauses) == 3
+
+
+@pytest.mark.parametrize("error", [Unavailable("x"), OutcomeUnknown("x"), ZeroDivisionError("x")])
+def test_an_error_that_is_no_conflict_ends_the_run_at_once(db: Database, pauses: list[float], error: Exception) -> None:
+    def fails(tx: pyomid.Transaction) -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        db.run(fails)
+    assert pauses == []
+
+
+def test_a_decorated_function_called_with_a_transaction_takes_part_in_it(db: Database) -> None:
+    @db.transactional
+    def put(tx: pyomid.Transaction, key: bytes, *, value: bytes) -> int:
+        """Puts."""
+        tx.table("t").put(key, {b"f:x": value})
+        return tx.start_ts
+
+    assert put.__name__ == "put"
+    assert put.__doc__ == "Puts."
+    with pytest.raises(ZeroDivisionError), db.begin() as tx:
+        assert put(tx, b"k", value=b"1") == tx.start_ts  # type: ignore[arg-type,call-arg]
+        raise ZeroDivisionError
+    with db.begin() as tx:
+        assert tx.table("t").get(b"k") == {}
+    put(b"k", value=b"2")
+    with db.begin() as tx:
+        assert tx.table("t").get(b"k") == {b"f:x": b"2"}
+
+
+def test_threads_that_count_on_one_cell_lose_no_update(url: str) -> None:
+    with pyomid.connect(url, retries=1000) as db:
+        db.create_table("t", families=["f"])
+
+        @db.transactional
+        def add_one(tx: pyomid.Transaction) -> None:
+            counter = tx.table("t")
+            value = int(counter.get(b"k").get(b"f:n", b"0"))
+            counter.put(b"k", {b"f:n": b"%d" % (value + 1)})
+
+        threads = [threading.Thread(target=lambda: [add_one() for _ in range(20)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with db.begin() as tx:
+            assert tx.table("t").get(b"k") == {b"f:n": b"80"}

@@ -1,0 +1,352 @@
+"""Transactions as a program sees them: snapshots, one winner, ends, ownership."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Callable
+
+import pytest
+
+import pyomid
+from pyomid.client.database import Database
+from pyomid.client.states import State
+from pyomid.client.transaction import Transaction, refusal
+from pyomid.errors import ConflictError, Misuse, MisuseType, SnapshotTooOld, TransactionEnded, UnknownTable
+from pyomid.types import AbortReason, CommitReply
+
+pytestmark = pytest.mark.fast
+
+Balance = dict[bytes, bytes]
+
+
+def put(db: Database, key: bytes, value: bytes, column: bytes = b"f:x") -> int:
+    with db.begin() as tx:
+        tx.table("t").put(key, {column: value})
+    assert tx.commit_ts is not None
+    return tx.commit_ts
+
+
+def get(db: Database, key: bytes) -> Balance:
+    with db.begin() as tx:
+        return tx.table("t").get(key)
+
+
+def test_the_lines_of_the_readme_work(url: str) -> None:
+    with pyomid.connect(url) as db:
+        db.create_table("accounts", families=["f"])
+        with db.begin() as tx:
+            accounts = tx.table("accounts")
+            accounts.put(b"alice", {b"f:balance": b"100"})
+            assert accounts.get(b"alice") == {b"f:balance": b"100"}
+            accounts.delete(b"bob")
+            rows = list(accounts.scan(start=b"a", stop=b"n", columns=[b"f:balance"], limit=10))
+            assert rows == [(b"alice", {b"f:balance": b"100"})]
+        assert tx.commit_ts is not None
+        assert tx.start_ts < tx.commit_ts
+
+
+def test_whoever_begins_after_the_commit_sees_it_and_whoever_began_before_does_not(db: Database) -> None:
+    put(db, b"k", b"1")
+    before = db.begin()
+    put(db, b"k", b"2")
+    assert before.table("t").get(b"k") == {b"f:x": b"1"}
+    assert get(db, b"k") == {b"f:x": b"2"}
+    assert before.table("t").get(b"k") == {b"f:x": b"1"}
+    before.rollback()
+
+
+def test_uncommitted_and_rolled_back_writes_are_seen_by_nobody_else(db: Database) -> None:
+    writer = db.begin()
+    writer.table("t").put(b"k", {b"f:x": b"1"})
+    writer.flush()
+    assert get(db, b"k") == {}
+    writer.rollback()
+    assert get(db, b"k") == {}
+    assert db.drain(10)
+    assert get(db, b"k") == {}
+
+
+def test_of_two_that_overlap_and_write_a_common_cell_the_first_committer_wins(db: Database) -> None:
+    one, two = db.begin(), db.begin()
+    one.table("t").put(b"k", {b"f:x": b"1"})
+    two.table("t").put(b"k", {b"f:x": b"2"})
+    one.commit()
+    with pytest.raises(ConflictError) as caught:
+        two.commit()
+    assert caught.value.values["commit_ts"] == one.commit_ts
+    assert two.state is State.ROLLED_BACK
+    assert two.commit_ts is None
+    assert get(db, b"k") == {b"f:x": b"1"}
+
+
+def test_different_columns_of_one_row_conflict_at_row_level_only(db: Database) -> None:
+    db.create_table("byrow", families=["f"], conflict_level="row")
+    for table, conflicts in (("t", False), ("byrow", True)):
+        one, two = db.begin(), db.begin()
+        one.table(table).put(b"k", {b"f:x": b"1"})
+        two.table(table).put(b"k", {b"f:y": b"2"})
+        one.commit()
+        if conflicts:
+            with pytest.raises(ConflictError):
+                two.commit()
+        else:
+            two.commit()
+
+
+def test_two_tables_change_together_or_not_at_all(db: Database) -> None:
+    db.create_table("u", families=["f"])
+    with db.begin() as tx:
+        tx.table("t").put(b"k", {b"f:x": b"1"})
+        tx.table("u").put(b"k", {b"f:x": b"1"})
+    loser = db.begin()
+    loser.table("t").put(b"k", {b"f:x": b"2"})
+    loser.table("u").put(b"k", {b"f:x": b"2"})
+    put(db, b"k", b"3")
+    with pytest.raises(ConflictError):
+        loser.commit()
+    with db.begin() as tx:
+        assert tx.table("t").get(b"k") == {b"f:x": b"3"}
+        assert tx.table("u").get(b"k") == {b"f:x": b"1"}
+
+
+def test_an_exception_in_the_block_rolls_back_and_passes(db: Database) -> None:
+    with pytest.raises(ZeroDivisionError):
+        with db.begin() as tx:
+            tx.table("t").put(b"k", {b"f:x": b"1"})
+            tx.flush()
+            raise ZeroDivisionError
+    assert tx.state is State.ROLLED_BACK
+    assert get(db, b"k") == {}
+
+
+def test_a_transaction_that_wrote_nothing_asks_for_no_commit(db: Database) -> None:
+    with db.begin() as tx:
+        tx.table("t").get(b"k")
+        tx.table("t").delete(b"k")
+    assert tx.state is State.COMMITTED
+    assert tx.commit_ts is None
+
+
+def test_a_rolled_back_transaction_leaves_no_cell_and_a_committed_one_its_shadow_cells_and_no_entry(
+    db: Database,
+) -> None:
+    put(db, b"kept", b"1")
+    loser = db.begin()
+    loser.table("t").put(b"gone", {b"f:x": b"1"})
+    loser.flush()
+    loser.rollback()
+    assert db.drain(10)
+    kept, gone = db.parts.store.read_rows("t", [b"kept", b"gone"])
+    assert gone == []
+    assert [cell.commit_ts > cell.version for cell in kept] == [True]
+    status = db.status()
+    assert status.background.completed == 1
+    assert status.background.rolled_back == 1
+
+
+USES: list[Callable[[Transaction], object]] = [
+    lambda tx: tx.table("t"),
+    lambda tx: tx.commit(),
+    lambda tx: tx.flush(),
+    lambda tx: tx.mark_rollback_only(),
+    lambda tx: tx.__enter__(),
+]
+TABLE_USES: list[Callable[[pyomid.Table], object]] = [
+    lambda table: table.get(b"k"),
+    lambda table: table.rows([b"k"]),
+    lambda table: table.put(b"k", {b"f:x": b"1"}),
+    lambda table: table.delete(b"k"),
+    lambda table: list(table.scan()),
+]
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_every_use_after_the_end_is_refused_and_says_how_it_ended(memory_db: Database, end: str) -> None:
+    tx = memory_db.begin()
+    table = tx.table("t")
+    table.put(b"k", {b"f:x": b"1"})
+    getattr(tx, end)()
+    for use in USES:
+        with pytest.raises(TransactionEnded, match="committed" if end == "commit" else "rolled back"):
+            use(tx)
+    for use_table in TABLE_USES:
+        with pytest.raises(TransactionEnded, match=str(tx.start_ts)):
+            use_table(table)
+
+
+def test_a_scan_ends_with_its_transaction(memory_db: Database) -> None:
+    with memory_db.begin() as tx:
+        for key in (b"a", b"b", b"c"):
+            tx.table("t").put(key, {b"f:x": b"1"})
+    tx = memory_db.begin()
+    rows = tx.table("t").scan()
+    next(rows)
+    tx.rollback()
+    with pytest.raises(TransactionEnded):
+        next(rows)
+
+
+def test_rollback_after_commit_is_refused_and_a_second_rollback_is_nothing(memory_db: Database) -> None:
+    committed = memory_db.begin()
+    committed.commit()
+    with pytest.raises(TransactionEnded, match="committed"):
+        committed.rollback()
+    gone = memory_db.begin()
+    gone.rollback()
+    gone.rollback()
+
+
+def test_after_mark_rollback_only_reads_go_on_and_writes_and_commit_are_refused_with_the_reason(
+    memory_db: Database,
+) -> None:
+    put(memory_db, b"k", b"1")
+    tx = memory_db.begin()
+    table = tx.table("t")
+    table.put(b"mine", {b"f:x": b"1"})
+    tx.mark_rollback_only("the order was cancelled")
+    assert table.get(b"k") == {b"f:x": b"1"}
+    assert table.get(b"mine") == {b"f:x": b"1"}
+    for refused in (tx.commit, lambda: table.put(b"k", {b"f:x": b"2"}), lambda: table.delete(b"k")):
+        with pytest.raises(TransactionEnded, match="the order was cancelled"):
+            refused()
+    tx.rollback()
+    assert get(memory_db, b"mine") == {}
+
+
+def test_a_block_that_was_marked_rollback_only_says_so_at_its_end_and_is_rolled_back(memory_db: Database) -> None:
+    with pytest.raises(TransactionEnded, match="rollback-only"):
+        with memory_db.begin() as tx:
+            tx.table("t").put(b"k", {b"f:x": b"1"})
+            tx.mark_rollback_only()
+    assert tx.state is State.ROLLED_BACK
+    assert get(memory_db, b"k") == {}
+
+
+def test_another_thread_is_refused_and_the_transaction_goes_on(memory_db: Database) -> None:
+    tx = memory_db.begin()
+    table = tx.table("t")
+    table.put(b"k", {b"f:x": b"1"})
+    errors: list[Exception] = []
+
+    def elsewhere() -> None:
+        for use in (lambda: table.get(b"k"), lambda: table.put(b"k", {b"f:x": b"2"}), tx.commit, tx.rollback):
+            try:
+                use()
+            except Misuse as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=elsewhere, name="other")
+    thread.start()
+    thread.join()
+    assert len(errors) == 4
+    assert all("'other'" in str(error) and str(tx.start_ts) in str(error) for error in errors)
+    tx.commit()
+    assert get(memory_db, b"k") == {b"f:x": b"1"}
+
+
+def test_a_forked_child_is_refused_by_database_and_transaction_and_does_the_parent_no_harm(db: Database) -> None:
+    tx = db.begin()
+    table = tx.table("t")
+    table.put(b"k", {b"f:x": b"1"})
+    uses: list[Callable[[], object]] = [
+        lambda: table.get(b"k"),
+        tx.commit,
+        tx.rollback,
+        db.begin,
+        db.tables,
+        db.status,
+        lambda: db.create_table("u", families=["f"]),
+    ]
+    child = os.fork()
+    if child == 0:
+        refused = 0
+        for use in uses:
+            try:
+                use()
+            except Misuse as error:
+                refused += "forked child" in str(error)
+        db.close()
+        os._exit(refused)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == len(uses)
+    tx.commit()
+    assert get(db, b"k") == {b"f:x": b"1"}
+
+
+def test_a_closed_database_refuses_by_name(memory_url: str) -> None:
+    db = pyomid.connect(memory_url)
+    db.close()
+    db.close()
+    for use in (db.begin, db.tables, db.status, lambda: db.create_table("u", ["f"]), db.__enter__):
+        with pytest.raises(Misuse, match="closed"):
+            use()
+
+
+def test_unknown_tables_are_refused_with_the_nearest_name(memory_db: Database) -> None:
+    memory_db.create_table("accounts", families=["f"])
+    with memory_db.begin() as tx:
+        with pytest.raises(UnknownTable, match="did you mean 'accounts'"):
+            tx.table("acounts")
+        with pytest.raises(MisuseType):
+            tx.table(b"accounts")  # type: ignore[arg-type]
+    with pytest.raises(UnknownTable):
+        memory_db.drop_table("nothing")
+
+
+def test_a_dropped_table_is_gone_and_its_writers_abort(db: Database) -> None:
+    put(db, b"k", b"1")
+    late = db.begin()
+    late.table("t").put(b"late", {b"f:x": b"1"})
+    late.flush()
+    db.drop_table("t")
+    with pytest.raises(ConflictError):
+        late.commit()
+    with db.begin() as tx, pytest.raises(UnknownTable):
+        tx.table("t")
+    db.create_table("t", families=["f"])
+    with db.begin() as tx:
+        assert list(tx.table("t").scan()) == []
+
+
+def test_a_table_created_again_has_a_greater_generation(db: Database) -> None:
+    first = db.table_info("t").generation
+    db.drop_table("t")
+    assert db.create_table("t", families=["f"]).generation > first
+
+
+def test_a_taken_name_is_refused_and_one_table_has_one_conflict_level(memory_db: Database) -> None:
+    with pytest.raises(Misuse, match="exists already"):
+        memory_db.create_table("t", families=["f"])
+    assert memory_db.create_table("t", families=["f"], if_not_exists=True).name == "t"
+    with pytest.raises(Misuse, match="conflict level 'cell', not 'row'"):
+        memory_db.create_table("t", families=["f"], conflict_level="row", if_not_exists=True)
+    with pytest.raises(Misuse, match="without the families b'h'"):
+        memory_db.create_table("t", families=["h"], if_not_exists=True)
+
+
+def test_a_transaction_of_many_flushes_commits_as_one(url: str) -> None:
+    with pyomid.connect(url, flush_bytes=200) as db:
+        db.create_table("t", families=["f"])
+        with db.begin() as tx:
+            table = tx.table("t")
+            for number in range(100):
+                table.put(b"%03d" % number, {b"f:x": b"%d" % number})
+            assert get(db, b"000") == {}
+            assert table.get(b"000") == {b"f:x": b"0"}
+            table.put(b"000", {b"f:x": b"again"})
+        with db.begin() as tx:
+            rows = dict(tx.table("t").scan())
+        assert len(rows) == 100
+        assert rows[b"000"] == {b"f:x": b"again"}
+
+
+@pytest.mark.parametrize("reason", list(AbortReason))
+def test_every_refusal_is_a_conflict_that_pickles_and_says_why(reason: AbortReason) -> None:
+    error = refusal(CommitReply(100, reason=reason, conflict_ts=150))
+    assert isinstance(error, ConflictError)
+    assert isinstance(error, SnapshotTooOld) is (reason is AbortReason.LEASE_LOST)
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.values) == (type(error), str(error), error.values)
+    assert again.values["commit_ts"] == 150
