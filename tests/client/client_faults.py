@@ -8,8 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from pyomid.client.database import Database
-from pyomid.client.parts import Parts
-from pyomid.config import parse_url
 from pyomid.wiring import open_parts
 
 
@@ -32,10 +30,8 @@ class Around:
 def database_with(url: str, **parts_around: dict[str, Callable[..., Any]]) -> Iterator[Database]:
     """A database whose parts named in `parts_around` have some methods replaced."""
     parts = open_parts(url)
-    wrapped: Parts = replace(
-        parts, **{name: Around(getattr(parts, name), **methods) for name, methods in parts_around.items()}
-    )
-    with Database(wrapped, url=url) as database:
+    around: dict[str, Any] = {name: Around(getattr(parts, name), **methods) for name, methods in parts_around.items()}
+    with Database(replace(parts, **around), url=url) as database:
         yield database
 
 

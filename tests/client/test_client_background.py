@@ -23,6 +23,10 @@ def cells(start: int, count: int) -> list[CellVersion]:
     return [CellVersion(b"%d" % number, b"f", b"x", start) for number in range(count)]
 
 
+def unexpected(error: Exception) -> None:
+    raise error
+
+
 class Recorder:
     """Performs nothing, remembers everything; fails every effect that touches a start of `failing`."""
 
@@ -70,7 +74,7 @@ def test_an_entry_goes_only_after_all_of_its_own_shadow_cells(
 def test_many_transactions_share_one_write_and_one_request() -> None:
     recorder = Recorder()
     jobs = [complete_steps(number * 50, 10_000, {"t": cells(number * 50, 2)}) for number in range(1, 21)]
-    run_together(jobs, recorder, pytest.fail)
+    run_together(jobs, recorder, unexpected)
     assert [type(effect) for effect in recorder.effects] == [effects.WriteShadowCells, effects.DeleteCommitEntries]
     assert len(recorder.completed) == 20
 
@@ -78,7 +82,7 @@ def test_many_transactions_share_one_write_and_one_request() -> None:
 def test_one_write_is_bounded() -> None:
     recorder = Recorder()
     jobs = [complete_steps(number * 50, 10_000, {"t": cells(number * 50, 3_000)}) for number in range(1, 5)]
-    run_together(jobs, recorder, pytest.fail)
+    run_together(jobs, recorder, unexpected)
     writes = [effect for effect in recorder.effects if isinstance(effect, effects.WriteShadowCells)]
     assert [len(write.shadows) for write in writes] == [3_000] * 4
     assert CELLS_AT_ONCE < 6_000
@@ -86,7 +90,7 @@ def test_one_write_is_bounded() -> None:
 
 def test_rollbacks_delete_exactly_their_own_versions() -> None:
     recorder = Recorder()
-    run_together([rollback_steps({"t": cells(50, 2)}), rollback_steps({"t": cells(100, 3)})], recorder, pytest.fail)
+    run_together([rollback_steps({"t": cells(50, 2)}), rollback_steps({"t": cells(100, 3)})], recorder, unexpected)
     (deleted,) = recorder.effects
     assert isinstance(deleted, effects.DeleteVersions)
     assert sorted(deleted.cells) == sorted(cells(50, 2) + cells(100, 3))

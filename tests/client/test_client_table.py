@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from client_faults import database_with
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pyomid
-from client_faults import database_with
 from pyomid.client.database import Database
 from pyomid.client.table import Table
 

@@ -112,11 +112,16 @@ def test_two_tables_change_together_or_not_at_all(db: Database) -> None:
 
 
 def test_an_exception_in_the_block_rolls_back_and_passes(db: Database) -> None:
-    with pytest.raises(ZeroDivisionError):
-        with db.begin() as tx:
+    tx = db.begin()
+
+    def block() -> None:
+        with tx:
             tx.table("t").put(b"k", {b"f:x": b"1"})
             tx.flush()
             raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        block()
     assert tx.state is State.ROLLED_BACK
     assert get(db, b"k") == {}
 
@@ -216,10 +221,15 @@ def test_after_mark_rollback_only_reads_go_on_and_writes_and_commit_are_refused_
 
 
 def test_a_block_that_was_marked_rollback_only_says_so_at_its_end_and_is_rolled_back(memory_db: Database) -> None:
-    with pytest.raises(TransactionEnded, match="rollback-only"):
-        with memory_db.begin() as tx:
+    tx = memory_db.begin()
+
+    def block() -> None:
+        with tx:
             tx.table("t").put(b"k", {b"f:x": b"1"})
             tx.mark_rollback_only()
+
+    with pytest.raises(TransactionEnded, match="rollback-only"):
+        block()
     assert tx.state is State.ROLLED_BACK
     assert get(memory_db, b"k") == {}
 

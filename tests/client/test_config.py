@@ -39,7 +39,7 @@ def test_options_come_from_the_query_and_from_keywords_in_any_spelling() -> None
     assert settings == Settings(lease_seconds=7.0, max_transaction_age_seconds=9.0, flush_bytes=5, scan_batch_rows=3)
 
 
-@pytest.mark.parametrize("name", [field for field in Settings.__dataclass_fields__])
+@pytest.mark.parametrize("name", list(Settings.__dataclass_fields__))
 def test_every_setting_is_an_option_under_its_url_spelling_and_as_spark_lowers_it(name: str) -> None:
     assert option_name(camel_case(name)) == name
     assert option_name(camel_case(name).lower()) == name

@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
 from pyomid.client import tables
 from pyomid.client.background import Background, BackgroundCounters
@@ -37,7 +37,18 @@ from pyomid.types import ConflictLevel, Status, TableInfo
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)
+
+
+class Transactional(Protocol[P, R]):
+    """A function decorated with `Database.transactional`."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    @overload
+    def __call__(self, transaction: Transaction, /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
 
 CLOSE_TIMEOUT_S: Final = 10.0
 """How long close waits for completion in the background; the rest is left to readers and compaction."""
@@ -111,7 +122,7 @@ class Database:
         checked = check_transaction_id(transaction_id)
         return run_transaction(self, self._backoff(), self._sleep, checked, lambda tx: function(tx, *args, **kwargs))
 
-    def transactional(self, function: Callable[Concatenate[Transaction, P], R]) -> Callable[P, R]:
+    def transactional(self, function: Callable[Concatenate[Transaction, P], R]) -> Transactional[P, R]:
         """Decorator: `function(tx, …)` becomes `function(…)`, run as by `run`.
 
         Called with a transaction as its first argument it takes part in that one instead, so that decorated functions
@@ -124,7 +135,7 @@ class Database:
                 return function(*args, **kwargs)
             return self.run(function, *args, **kwargs)
 
-        return transacted
+        return cast(Transactional[P, R], transacted)
 
     # Tables
 
