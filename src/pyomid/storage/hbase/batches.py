@@ -78,7 +78,7 @@ class BatchDecoder:
         """A batch (None: no whole row with a cell) and the last whole row's key (None: no whole row)."""
         if block.restarted:
             self._carry = b""
-        whole = np.frombuffer(b"".join((self._carry, block.cells)) if self._carry else block.cells, dtype=np.uint8)
+        whole = np.frombuffer(bytearray(self._carry) + block.cells if self._carry else block.cells, dtype=np.uint8)
         self._carry = b""
         cells = np.empty((max(1, len(whole) // _LEAST_BYTES), KV_FIELDS), dtype=np.int64)
         count = index_cells(whole, cells)

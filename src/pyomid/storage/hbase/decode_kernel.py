@@ -81,7 +81,7 @@ def _equal(one: Bytes, one_at: int, one_len: int, two: Bytes, two_at: int, two_l
     if one_len != two_len:
         return False
     # From the end: keys and qualifiers of one table differ there first.
-    for index in range(one_len - 1, -1, -1):
+    for index in range(one_len - 1, -1, -1):  # noqa: SIM110 (numba has no `all`)
         if one[one_at + index] != two[two_at + index]:
             return False
     return True
@@ -254,7 +254,7 @@ def match_cells(
                 if cells[index, 6] != _KIND_PUT or _is_shadow(block, at, size):
                     continue
                 version = cells[index, 4]
-                commit = np.int64(0)
+                commit = 0
                 while beside < found:
                     shadow = shadows[beside]
                     shadow_at = cells[shadow, 0] + cells[shadow, 1] + 1 + family_bytes
@@ -298,7 +298,7 @@ def match_cells(
             row_len[rows] = row_bytes
             rows += 1
             row_rec[rows] = records
-        guess = 0 if rows == 0 else np.int64(cell_col[rec_cell[row_rec[rows - 1]]])
+        guess = 0 if rows == 0 else int(cell_col[rec_cell[row_rec[rows - 1]]])
         first = last
     result[0] = rows
     result[1] = records

@@ -143,7 +143,7 @@ class FrameAssembler:
                 if length + 4 > _BUFFER_BYTES // 2:
                     self._begin_large(body, length)
                 break
-            yield memoryview(bytes(self._shared[body : body + length]))
+            yield memoryview(self._shared[body : body + length])
             self._begin = body + length
         self._compact()
 

@@ -37,7 +37,7 @@ class Durability(Enum):
 
 
 class Unsure(Enum):
-    """The result of a conditional mutation whose answer was lost: look before repeating."""
+    """The result of a mutation that must not be repeated and whose answer was lost: look first."""
 
     UNSURE = "unsure"
 
@@ -101,12 +101,14 @@ class RowCondition:
 class RowMutation:
     """→ None once durable. Several mutations take effect together or not at all.
 
-    With a condition: → True (it held, all took effect), False (it did not, nothing did) or `UNSURE`.
+    With a condition: → True (it held, all took effect), False (it did not, nothing did). `UNSURE` where the answer
+    was lost and a repetition would not be the same: with a condition, or where `repeatable` is False (law 10).
     """
 
     row: bytes
     mutations: tuple[Mutation, ...]
     condition: RowCondition | None = None
+    repeatable: bool = True
 
     @property
     def is_simple(self) -> bool:

@@ -4,8 +4,8 @@
     Pause(seconds)   → None                                              FindServer(which) → Address
 
 Two drivers exist: `cluster` (blocking) and `aio`. Retries: what did not take effect, or may be repeated without
-harm, is sent again until the budget's deadline, with back-off and jitter; a conditional mutation whose answer was
-lost is never repeated here, its caller is told `UNSURE`.
+harm, is sent again until the budget's deadline, with back-off and jitter; a mutation that must not be repeated and
+whose answer was lost is `UNSURE` to its caller.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class RegionOperations:
                     if reaction is Reaction.FAIL:
                         assert isinstance(outcome.result, RemoteFailure)
                         fatal = fatal or outcome.result
-                    elif _is_unsure(outcome.result) and _is_conditional(requests[outcome.index]):
+                    elif _is_unsure(outcome.result) and not _is_repeatable(requests[outcome.index]):
                         results[outcome.index] = UNSURE
                     else:
                         open_requests.append(outcome.index)
@@ -396,18 +396,31 @@ class _Batch:
         return [_Outcome(index, failure) for indices in self._order for index in indices]
 
 
-def _is_unsure(failure: Exception) -> bool:
-    """It may have taken effect: everything but a server's plain refusal."""
-    return not isinstance(failure, RemoteFailure) or failure.simple_name in (
-        "CallTimeoutException",
-        "TimeoutIOException",
-        "RegionServerAbortedException",
+_REFUSALS: Final = frozenset(
+    (
+        "NotServingRegionException",
+        "RegionMovedException",
+        "RegionOpeningException",
+        "RegionTooBusyException",
         "RegionServerStoppedException",
+        "RegionServerAbortedException",
+        "ServerNotRunningYetException",
+        "WrongRegionException",
+        "CallQueueTooBigException",
+        "CallDroppedException",
+        "RpcThrottlingException",
     )
+)
+"""Said before a mutation is begun: nothing of it took effect."""
 
 
-def _is_conditional(request: RowRequest) -> bool:
-    return isinstance(request, RowMutation) and request.condition is not None
+def _is_unsure(failure: Exception) -> bool:
+    """It may have taken effect, or may still do so."""
+    return not isinstance(failure, RemoteFailure) or failure.simple_name not in _REFUSALS
+
+
+def _is_repeatable(request: RowRequest) -> bool:
+    return isinstance(request, RowGet) or (request.condition is None and request.repeatable)
 
 
 def _region_of(row: list[KeyValue]) -> Region | None:

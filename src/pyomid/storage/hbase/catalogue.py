@@ -1,0 +1,159 @@
+"""`Catalogue` in PYOMID_META.
+
+t/<name>      info       the table's entry
+u/<table id>  mark       a commit named this id; the sanitiser refuses until it is registered
+w/<name>      <key range>   a region's watermark; the qualifier is its key range
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from pyomid.errors import Corruption, UnknownTable
+from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.layout import META_TABLE
+from pyomid.storage.hbase.meta_cells import MetaCells
+from pyomid.types import (
+    Column,
+    ColumnSchema,
+    ConflictLevel,
+    KeyRange,
+    RegionWatermark,
+    RowKeyPart,
+    TableInfo,
+    TableSchema,
+)
+
+_TABLE: Final = b"t/"
+_UNKNOWN: Final = b"u/"
+_WATERMARK: Final = b"w/"
+_INFO: Final = b"info"
+_MARK: Final = b"mark"
+_FORMAT: Final = 1
+
+
+class HBaseCatalogue:
+    """See `ports.Catalogue`."""
+
+    def __init__(self, cluster: Cluster, *, table: str = META_TABLE) -> None:
+        self._cells = MetaCells(cluster, table=table)
+
+    def tables(self) -> list[TableInfo]:
+        rows = self._cells.read_prefix(_TABLE)
+        return sorted((decode_info(row[_INFO]) for row in rows.values()), key=lambda info: info.name)
+
+    def table(self, name: str) -> TableInfo:
+        value = self._cells.read(_TABLE + name.encode(), _INFO)
+        if not value:
+            raise UnknownTable(f"there is no table {name!r} in the catalogue", table=name)
+        return decode_info(value)
+
+    def put_table(self, info: TableInfo, *, replace: bool) -> bool:
+        value = encode_info(info)
+        row = _TABLE + info.name.encode()
+        return self._cells.change(row, _INFO, lambda old: None if old and not replace else value)
+
+    def remove_table(self, name: str) -> None:
+        # Watermarks first: an entry without watermarks counts as never cleaned, the reverse would outlive the table.
+        row = _WATERMARK + name.encode()
+        for qualifier in self._cells.read_row(row):
+            self._cells.change(row, qualifier, lambda _: b"")
+        self._cells.change(_TABLE + name.encode(), _INFO, lambda _: b"")
+
+    def mark_unknown_table(self, table_id: int) -> None:
+        self._cells.change(_unknown_row(table_id), _MARK, lambda _: b"\x01")
+
+    def unknown_tables(self) -> list[int]:
+        rows = self._cells.read_prefix(_UNKNOWN)
+        return sorted(int.from_bytes(row.removeprefix(_UNKNOWN), "big", signed=True) for row in rows)
+
+    def clear_unknown_table(self, table_id: int) -> None:
+        self._cells.change(_unknown_row(table_id), _MARK, lambda _: b"")
+
+    def put_region_watermark(self, record: RegionWatermark) -> None:
+        value = json.dumps(
+            {
+                "format": _FORMAT,
+                "generation": record.generation,
+                "watermark": record.watermark,
+                "recorded_at_s": record.recorded_at_s,
+            }
+        ).encode()
+        row = _WATERMARK + record.table.encode()
+        self._cells.change(row, _range_name(record.key_range), lambda _: value)
+
+    def region_watermarks(self, table: str) -> list[RegionWatermark]:
+        row = self._cells.read_row(_WATERMARK + table.encode())
+        records = [_record(table, name, value) for name, value in row.items()]
+        return sorted(records, key=lambda record: record.key_range.start)
+
+
+def _unknown_row(table_id: int) -> bytes:
+    return _UNKNOWN + table_id.to_bytes(8, "big", signed=True)
+
+
+def _range_name(key_range: KeyRange) -> bytes:
+    """4-byte length of the start, start, then the stop behind 01, or 00 for a range without an end."""
+    stop = b"\x00" if key_range.stop is None else b"\x01" + key_range.stop
+    return len(key_range.start).to_bytes(4, "big") + key_range.start + stop
+
+
+def _record(table: str, name: bytes, value: bytes) -> RegionWatermark:
+    size = int.from_bytes(name[:4], "big")
+    start, stop = name[4 : 4 + size], name[4 + size :]
+    fields = _load(value, "region watermark")
+    return RegionWatermark(
+        table,
+        fields["generation"],
+        KeyRange(start, None if stop == b"\x00" else stop[1:]),
+        fields["watermark"],
+        fields["recorded_at_s"],
+    )
+
+
+def encode_info(info: TableInfo) -> bytes:
+    """JSON, with bytes as hexadecimal text."""
+    fields: dict[str, Any] = {
+        "format": _FORMAT,
+        "name": info.name,
+        "families": [family.hex() for family in info.families],
+        "conflict_level": info.conflict_level.value,
+        "generation": info.generation,
+    }
+    if info.schema is not None:
+        fields["columns"] = [
+            [c.name, c.spark_type, c.column and [c.column.family.hex(), c.column.qualifier.hex()]]
+            for c in info.schema.columns
+        ]
+        fields["row_key"] = [[part.name, part.descending] for part in info.schema.row_key]
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode_info(value: bytes) -> TableInfo:
+    fields = _load(value, "catalogue entry")
+    schema = None
+    if "columns" in fields:
+        columns = tuple(
+            ColumnSchema(name, kind, column and Column(bytes.fromhex(column[0]), bytes.fromhex(column[1])))
+            for name, kind, column in fields["columns"]
+        )
+        schema = TableSchema(columns, tuple(RowKeyPart(name, bool(down)) for name, down in fields["row_key"]))
+    return TableInfo(
+        fields["name"],
+        tuple(bytes.fromhex(family) for family in fields["families"]),
+        ConflictLevel(fields["conflict_level"]),
+        fields["generation"],
+        schema,
+    )
+
+
+def _load(value: bytes, what: str) -> dict[str, Any]:
+    try:
+        fields: dict[str, Any] = json.loads(value)
+        known = fields["format"] == _FORMAT
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corruption(f"a {what} cannot be read: {value[:40]!r}") from error
+    if not known:
+        raise Corruption(f"a {what} is of format {fields['format']}, this version reads {_FORMAT}")
+    return fields

@@ -1,0 +1,81 @@
+"""Where Apache Omid keeps its timestamp ceiling: an HBase table or a znode; `CeilingStore` over both."""
+
+from __future__ import annotations
+
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+
+from pyomid.errors import Unavailable
+from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.keyvalues import LATEST, KeyValue
+from pyomid.storage.hbase.layout import (
+    TIMESTAMP_FAMILY,
+    TIMESTAMP_QUALIFIER,
+    TIMESTAMP_ROW,
+    TIMESTAMP_TABLE,
+    timestamp_bytes,
+    timestamp_of,
+)
+from pyomid.storage.hbase.requests import UNSURE, RowCondition, RowGet, RowMutation, puts
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+
+CEILING_ZNODE = "/omid/timestamp"
+
+
+class HBaseCeiling:
+    """The cell of OMID_TIMESTAMP_TABLE, changed by compare-and-set on its value as Java's TSO does."""
+
+    def __init__(self, cluster: Cluster, *, table: str = TIMESTAMP_TABLE) -> None:
+        self._cluster = cluster
+        self._table = table
+
+    def read(self) -> int:
+        wanted = ((TIMESTAMP_FAMILY, (TIMESTAMP_QUALIFIER,)),)
+        (found,) = self._cluster.rows(self._table, [RowGet(TIMESTAMP_ROW, wanted, max_versions=1)])
+        assert isinstance(found, list)
+        return timestamp_of(found[0].value) if found else 0
+
+    def compare_and_set(self, expected: int, ceiling: int) -> bool:
+        """An answer that was lost is False: whoever asked reads again, and takes a ceiling above what it finds."""
+        old = timestamp_bytes(expected) if expected else None
+        cell = KeyValue(TIMESTAMP_ROW, TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, LATEST, timestamp_bytes(ceiling))
+        condition = RowCondition(TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, old)
+        (result,) = self._cluster.rows(self._table, [RowMutation(TIMESTAMP_ROW, (puts([cell]),), condition)])
+        return result is not UNSURE and bool(result)
+
+
+class ZooKeeperCeiling:
+    """The znode `timestamp` in Omid's namespace, changed by compare-and-set on the znode's version."""
+
+    def __init__(self, zookeeper: ZooKeeper, *, path: str = f"/omid{CEILING_ZNODE}") -> None:
+        self._zookeeper = zookeeper
+        self._path = path
+
+    def read(self) -> int:
+        return self._read()[0]
+
+    def compare_and_set(self, expected: int, ceiling: int) -> bool:
+        session = self._zookeeper.session()
+        try:
+            found, version = self._read()
+            if found != expected:
+                return False
+            if version < 0:
+                session.create(self._path, timestamp_bytes(ceiling), makepath=True)
+            else:
+                session.set(self._path, timestamp_bytes(ceiling), version=version)
+        except (BadVersionError, NodeExistsError):
+            return False
+        except KazooException as error:
+            raise Unavailable(f"ZooKeeper did not answer for {self._path}: {error!r}") from error
+        return True
+
+    def _read(self) -> tuple[int, int]:
+        """Ceiling and znode version; (0, -1) where there is none."""
+        session = self._zookeeper.session()
+        try:
+            content, stat = session.retry(session.get, self._path)
+        except NoNodeError:
+            return 0, -1
+        except KazooException as error:
+            raise Unavailable(f"ZooKeeper did not answer for {self._path}: {error!r}") from error
+        return timestamp_of(content), stat.version

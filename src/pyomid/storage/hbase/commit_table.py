@@ -1,0 +1,171 @@
+"""`CommitTable` in Apache Omid's table, byte for byte (layout); every Java client reads and seals in it too.
+
+Cells are written under version = start, so a late put of a process that has died lands on what was there or below
+what deleted it. Completion deletes that very version of `C`; a mark stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pyomid.errors import Unavailable
+from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.keyvalues import DELETE_COLUMN, DELETE_VERSION, KeyValue, decode
+from pyomid.storage.hbase.layout import (
+    BUCKETS,
+    COMMIT_FAMILY,
+    COMMIT_QUALIFIER,
+    COMMIT_TABLE,
+    MARK_QUALIFIER,
+    MARK_VALUE,
+    commit_of_value,
+    commit_row,
+    commit_value,
+    start_of_row,
+)
+from pyomid.storage.hbase.requests import (
+    UNSURE,
+    RowCondition,
+    RowGet,
+    RowMutation,
+    RowResult,
+    deletes,
+    puts,
+)
+from pyomid.storage.hbase.steps import ScanSpec
+from pyomid.types import NOT_FOUND, SEALED, KeyRange, SealOutcome
+
+_COLUMNS = ((COMMIT_FAMILY, (COMMIT_QUALIFIER, MARK_QUALIFIER)),)
+_TRIES_MAX = 20
+_DELETE_ROWS_MAX = 4000
+
+
+class HBaseCommitTable:
+    """See `ports.CommitTable`. `others_seal`: Java clients that call fence(), or low-latency readers, may place
+    marks of the current epoch: then `put` reads the marks of its rows back before it returns (Leadership)."""
+
+    def __init__(self, cluster: Cluster, *, table: str = COMMIT_TABLE, others_seal: bool = False) -> None:
+        self._cluster = cluster
+        self._table = table
+        self._others_seal = others_seal
+
+    def lookup(self, starts: Sequence[int]) -> list[int]:
+        requests = [RowGet(commit_row(start), _COLUMNS, max_versions=1) for start in starts]
+        return [_verdict(start, found) for start, found in zip(starts, self._rows(requests), strict=True)]
+
+    def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
+        self._rows([RowMutation(commit_row(start), (puts([_entry(start, commit)]),)) for start, commit in entries])
+        if not self._others_seal:
+            return []
+        starts = [start for start, _ in entries]
+        return [start for start, found in zip(starts, self.lookup(starts), strict=True) if found == SEALED]
+
+    def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
+        no_mark = RowCondition(COMMIT_FAMILY, MARK_QUALIFIER, None)
+        request = RowMutation(commit_row(start), (puts([_entry(start, commit_ts)]),), no_mark)
+        for _ in range(_TRIES_MAX):
+            (result,) = self._rows([request])
+            if result is not UNSURE:
+                return bool(result)
+            (found,) = self.lookup([start])
+            if found != NOT_FOUND:
+                return found == commit_ts
+        raise Unavailable(f"the decision of {start} found no answer in {_TRIES_MAX} tries", start_ts=start)
+
+    def put_branches(self, branches: Sequence[int], commit_ts: int) -> None:
+        requests = []
+        for branch in branches:
+            row = commit_row(branch)
+            mark = KeyValue(row, COMMIT_FAMILY, MARK_QUALIFIER, branch, b"", DELETE_COLUMN)
+            requests.append(RowMutation(row, (puts([_entry(branch, commit_ts)]), deletes([mark]))))
+        self._rows(requests)
+
+    def seal(self, start: int) -> SealOutcome:
+        row = commit_row(start)
+        no_entry = RowCondition(COMMIT_FAMILY, COMMIT_QUALIFIER, None)
+        mark = KeyValue(row, COMMIT_FAMILY, MARK_QUALIFIER, start, MARK_VALUE)
+        request = RowMutation(row, (puts([mark]),), no_entry)
+        for _ in range(_TRIES_MAX):
+            (result,) = self._rows([request])
+            if result is True:
+                return SealOutcome(placed=True)
+            (found,) = self.lookup([start])
+            if found == SEALED:
+                return SealOutcome(placed=True)
+            if found != NOT_FOUND:
+                return SealOutcome(placed=False, commit_ts=found)
+        raise Unavailable(f"sealing {start} found no answer in {_TRIES_MAX} tries", start_ts=start)
+
+    def delete(self, starts: Sequence[int]) -> None:
+        requests = []
+        for start in starts:
+            row = commit_row(start)
+            entry = KeyValue(row, COMMIT_FAMILY, COMMIT_QUALIFIER, start, b"", DELETE_VERSION)
+            requests.append(RowMutation(row, (deletes([entry]),)))
+        self._rows(requests)
+
+    def delete_below(self, horizon: int) -> int:
+        count = 0
+        for bucket in range(BUCKETS):
+            pending: list[RowMutation] = []
+            for start, kinds in self._bucket(bucket, horizon):
+                row = commit_row(start)
+                gone = [KeyValue(row, COMMIT_FAMILY, kind, start, b"", DELETE_COLUMN) for kind in kinds]
+                pending.append(RowMutation(row, (deletes(gone),)))
+                if len(pending) == _DELETE_ROWS_MAX:
+                    self._rows(pending)
+                    count += len(pending)
+                    pending = []
+            self._rows(pending)
+            count += len(pending)
+        return count
+
+    def entries(self) -> Iterator[tuple[int, int]]:
+        for bucket in range(BUCKETS):
+            for start, found in self._bucket(bucket, None):
+                mark = found.get(MARK_QUALIFIER)
+                yield start, SEALED if mark else commit_of_value(start, found[COMMIT_QUALIFIER])
+
+    def count(self) -> int:
+        return sum(1 for _ in self.entries())
+
+    def close(self) -> None:
+        pass
+
+    def _bucket(self, bucket: int, horizon: int | None) -> Iterator[tuple[int, dict[bytes, bytes]]]:
+        """Starts of one bucket below the horizon, each with its qualifiers and values."""
+        stop = bytes((bucket + 1,)) if horizon is None else bytes((bucket,)) + horizon.to_bytes(8, "big")
+        spec = ScanSpec(self._table, KeyRange(bytes((bucket,)), stop), _COLUMNS, max_versions=1)
+        scan = self._cluster.scan(spec)
+        row, found = b"", dict[bytes, bytes]()
+        try:
+            # Rows of two cells never exceed a call's bytes in the middle, but a call may end between the two.
+            while (block := scan.fetch()) is not None:
+                if block.restarted:
+                    row, found = b"", {}
+                for cell in decode(block.cells):
+                    if cell.row != row:
+                        if found:
+                            scan.settled(row)
+                            yield start_of_row(row), found
+                        row, found = cell.row, {}
+                    found[cell.qualifier] = cell.value
+            if found:
+                yield start_of_row(row), found
+        finally:
+            scan.close()
+
+    def _rows(self, requests: Sequence[RowGet | RowMutation]) -> list[RowResult]:
+        return self._cluster.rows(self._table, requests) if requests else []
+
+
+def _entry(start: int, commit_ts: int) -> KeyValue:
+    return KeyValue(commit_row(start), COMMIT_FAMILY, COMMIT_QUALIFIER, start, commit_value(start, commit_ts))
+
+
+def _verdict(start: int, found: RowResult) -> int:
+    assert isinstance(found, list)
+    values = {cell.qualifier: cell.value for cell in found}
+    if MARK_QUALIFIER in values:
+        return SEALED
+    return commit_of_value(start, values[COMMIT_QUALIFIER]) if COMMIT_QUALIFIER in values else NOT_FOUND

@@ -1,0 +1,91 @@
+"""Cells of PYOMID_META that change by compare-and-set only: what Java does not know, and nobody may lose.
+
+Every change is conditional on the value it replaces, so a late or repeated one has no effect. A cell is removed by
+an empty value, never by a delete: a delete's marker goes by the server's clock, and would hide a later put of a
+server whose clock is behind. The condition makes HBase give the new value a version at least as great as the old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyomid.errors import Unavailable
+from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.keyvalues import LATEST, KeyValue, decode
+from pyomid.storage.hbase.layout import META_FAMILY, META_TABLE
+from pyomid.storage.hbase.requests import UNSURE, Mutation, RowCondition, RowGet, RowMutation, puts
+from pyomid.storage.hbase.steps import ScanSpec
+from pyomid.types import prefix_range
+
+_TRIES_MAX = 50
+
+
+class MetaCells:
+    """Values by row and qualifier; b"" is absence."""
+
+    def __init__(self, cluster: Cluster, *, table: str = META_TABLE) -> None:
+        self._cluster = cluster
+        self._table = table
+
+    def read_row(self, row: bytes) -> dict[bytes, bytes]:
+        """Fresh, one atomic read."""
+        (found,) = self._cluster.rows(self._table, [RowGet(row, ((META_FAMILY, ()),), max_versions=1)])
+        assert isinstance(found, list)
+        return {cell.qualifier: cell.value for cell in found if cell.value}
+
+    def read(self, row: bytes, qualifier: bytes) -> bytes:
+        (found,) = self._cluster.rows(self._table, [RowGet(row, ((META_FAMILY, (qualifier,)),), max_versions=1)])
+        assert isinstance(found, list)
+        return found[0].value if found else b""
+
+    def read_prefix(self, prefix: bytes) -> dict[bytes, dict[bytes, bytes]]:
+        """All rows that begin with `prefix`, ascending. Not one snapshot."""
+        scan = self._cluster.scan(ScanSpec(self._table, prefix_range(prefix), ((META_FAMILY, ()),), max_versions=1))
+        rows: dict[bytes, dict[bytes, bytes]] = {}
+        try:
+            while (block := scan.fetch()) is not None:
+                for cell in decode(block.cells):
+                    if cell.value:
+                        rows.setdefault(cell.row, {})[cell.qualifier] = cell.value
+        finally:
+            scan.close()
+        return rows
+
+    def change(self, row: bytes, qualifier: bytes, decide: Callable[[bytes], bytes | None]) -> bool:
+        """`decide` gets the present value and returns the next, or None to leave it (then False is returned).
+
+        It is asked again where another was faster, or where an answer was lost and the new value is not there.
+        """
+        for _ in range(_TRIES_MAX):
+            old = self._raw(row, qualifier)
+            new = decide(old or b"")
+            if new is None:
+                return False
+            if new == (old or b"") or self.swap(row, qualifier, old, new):
+                return True
+        raise Unavailable(f"{row!r} of {self._table} changed {_TRIES_MAX} times under us")
+
+    def swap(
+        self,
+        row: bytes,
+        qualifier: bytes,
+        old: bytes | None,
+        new: bytes,
+        *,
+        version: int = LATEST,
+        others: tuple[Mutation, ...] = (),
+    ) -> bool:
+        """Puts `new` (and does `others` with it) iff the cell holds `old` (None: was never written).
+
+        An answer that was lost counts as done if `new` is there: callers make values unique where that matters.
+        """
+        condition = RowCondition(META_FAMILY, qualifier, old)
+        cell = KeyValue(row, META_FAMILY, qualifier, version, new)
+        request = RowMutation(row, (puts([cell]), *others), condition)
+        (result,) = self._cluster.rows(self._table, [request])
+        return self._raw(row, qualifier) == new if result is UNSURE else bool(result)
+
+    def _raw(self, row: bytes, qualifier: bytes) -> bytes | None:
+        (found,) = self._cluster.rows(self._table, [RowGet(row, ((META_FAMILY, (qualifier,)),), max_versions=1)])
+        assert isinstance(found, list)
+        return found[0].value if found else None

@@ -1,0 +1,304 @@
+"""`DataStore` over HBase, in Apache Omid's bytes: Java and Python clients share these tables cell by cell."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.cells import CellBatch
+from pyomid.errors import Misuse, Unavailable
+from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.batches import BatchDecoder, cells_of
+from pyomid.storage.hbase.cluster import Cluster, Scan
+from pyomid.storage.hbase.keyvalues import DELETE_VERSION, KeyValue
+from pyomid.storage.hbase.layout import is_shadow, shadow_qualifier, timestamp_bytes
+from pyomid.storage.hbase.middle_keys import keys_between
+from pyomid.storage.hbase.requests import (
+    ALL_VERSIONS,
+    UNSURE,
+    Mutation,
+    RowGet,
+    RowMutation,
+    column_list,
+    deletes,
+    puts,
+)
+from pyomid.storage.hbase.steps import ScanSpec
+from pyomid.storage.limits import check_version, check_writes
+from pyomid.types import Cell, CellVersion, Column, KeyRange, RowWrite, ShadowWrite, StoreLimits, TableInfo
+
+_SHADOW_NAME_BYTES: Final = 5
+
+LIMITS: Final = StoreLimits(
+    row_bytes_max=32_767,
+    qualifier_bytes_max=32_767 - _SHADOW_NAME_BYTES,
+    # The server counts a whole cell, key included, against hbase.server.keyvalue.maxsize (10 MiB).
+    value_bytes_max=(10 << 20) - (80 << 10),
+)
+
+_WRITE_ROWS_MAX: Final = 1000
+"""Of `write_batch`: rows in one round, so that other writers get their turn between two."""
+
+_Columns = tuple[tuple[bytes, tuple[bytes, ...]], ...]
+
+
+class HBaseStore:
+    """See `ports.DataStore`. Shares its cluster's connections with every other user of it; `close` leaves them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._admin = Admin(cluster)
+        self._families: dict[str, frozenset[bytes]] = {}
+        self._learning = threading.Lock()
+
+    @property
+    def limits(self) -> StoreLimits:
+        return LIMITS
+
+    def write_cells(self, table: str, version: int, rows: Sequence[RowWrite]) -> None:
+        check_version(version)
+        rows = [write for write in rows if write.cells]
+        self._check_writes(table, rows)
+        self._write(table, [(write.row, _put_of(write, version)) for write in rows])
+
+    def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
+        check_version(version)
+        for first in range(0, batch.rows, _WRITE_ROWS_MAX):
+            self.write_cells(table, version, _row_writes(batch, first, min(batch.rows, first + _WRITE_ROWS_MAX)))
+
+    def read_rows(self, table: str, rows: Sequence[bytes], columns: Sequence[Column] | None = None) -> list[list[Cell]]:
+        wanted = _wanted(columns)
+        requests = [RowGet(row, wanted) for row in rows]
+        return [cells_of(found) for found in self._cluster.rows(table, requests) if isinstance(found, list)]
+
+    def scan(
+        self,
+        table: str,
+        key_range: KeyRange,
+        columns: Sequence[Column] | None = None,
+        *,
+        batch_rows_max: int = 10_000,
+    ) -> Iterator[CellBatch]:
+        spec = ScanSpec(table, key_range, _wanted(columns), ALL_VERSIONS, rows_per_call=batch_rows_max)
+        self._known_families(table)
+        return _batches(self._cluster.scan(spec))
+
+    def write_shadow_cells(self, table: str, shadows: Sequence[ShadowWrite]) -> None:
+        by_row: dict[bytes, list[KeyValue]] = {}
+        for (row, family, qualifier, version), commit_ts in shadows:
+            cell = KeyValue(row, family, shadow_qualifier(qualifier), version, timestamp_bytes(commit_ts))
+            by_row.setdefault(row, []).append(cell)
+        self._cluster.rows(table, [RowMutation(row, (puts(cells),)) for row, cells in by_row.items()])
+        self._remove_orphans(table, [shadow.cell for shadow in shadows])
+
+    def delete_versions(self, table: str, cells: Sequence[CellVersion]) -> None:
+        by_row: dict[bytes, list[CellVersion]] = {}
+        for cell in cells:
+            by_row.setdefault(cell.row, []).append(cell)
+        self._cluster.rows(table, [RowMutation(row, (_drop_of(drops),)) for row, drops in by_row.items()])
+
+    def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
+        dropped: dict[bytes, list[CellVersion]] = {}
+        for index in drops:
+            cell = batch.cell_version(int(index))
+            dropped.setdefault(cell.row, []).append(cell)
+        gone = {cell for cells in dropped.values() for cell in cells}
+        healed: dict[bytes, list[KeyValue]] = {}
+        healed_cells: list[CellVersion] = []
+        for record in heals:
+            commit = timestamp_bytes(int(batch.rec_commit[record]))
+            for index in range(int(batch.rec_cell[record]), int(batch.rec_cell[record + 1])):
+                cell = batch.cell_version(index)
+                if cell in gone:
+                    continue
+                healed_cells.append(cell)
+                shadow = KeyValue(cell.row, cell.family, shadow_qualifier(cell.qualifier), cell.version, commit)
+                healed.setdefault(cell.row, []).append(shadow)
+        requests = []
+        for row in sorted({*dropped, *healed}):
+            mutations = [puts(healed[row])] if row in healed else []
+            mutations += [_drop_of(dropped[row])] if row in dropped else []
+            requests.append(RowMutation(row, tuple(mutations)))
+        self._cluster.rows(table, requests)
+        self._remove_orphans(table, healed_cells)
+
+    def regions(self, table: str) -> list[KeyRange]:
+        return [region.key_range for region in self._cluster.regions(table)]
+
+    def split_points(self, table: str, key_range: KeyRange, pieces: int) -> list[bytes]:
+        """By the middle row that HBase knows of each region, and by halving byte strings in between."""
+        known = []
+        for region in self._cluster.regions(table):
+            known.append(region.key_range.start)
+            try:
+                middle = self._admin.best_split(region)
+            except (Misuse, Unavailable):
+                continue  # Split or moved just now: an estimate can do without it.
+            known += [middle] if middle else []
+        first, last = self._edge(table, key_range, known)
+        if first is None or last is None:
+            return []
+        return keys_between(first, last, [key for key in known if first < key < last], pieces)
+
+    def flush_and_merge(self, table: str, region: KeyRange) -> None:
+        """What lies in the region server's memory goes to files. (A scan sees both; this bounds what a crash replays.)"""
+        for each in self._cluster.regions(table):
+            if each.key_range == region:
+                self._admin.flush_region(each)
+
+    def create_table(self, info: TableInfo) -> None:
+        """`Misuse` where a table of this name exists with fewer families, or keeps too few versions."""
+        wanted = tuple(FamilyDescriptor(family) for family in info.families)
+        if self._admin.create_table(TableDescriptor(info.name, wanted)):
+            return
+        self.check_table(info.name, info.families)
+
+    def check_table(self, table: str, families: Iterable[bytes]) -> TableDescriptor:
+        """`Misuse` where the physical table could lose what transactions need; `UnknownTable` where it is not there."""
+        found = self._admin.table(table)
+        known = {family.name: family for family in found.families}
+        for name in families:
+            family = known.get(name)
+            if family is None:
+                raise Misuse(f"table {table} exists in HBase without family {name.decode('utf-8', 'replace')}: add it")
+            if family.versions_max < ALL_VERSIONS or family.ttl_s is not None:
+                raise Misuse(
+                    f"family {name.decode('utf-8', 'replace')} of table {table} keeps {family.versions_max} versions"
+                    f"{'' if family.ttl_s is None else f' for {family.ttl_s} s'}: old snapshots would lose cells; "
+                    f"alter it to VERSIONS => {ALL_VERSIONS} and TTL => FOREVER",
+                    versions=family.versions_max,
+                )
+        return found
+
+    def drop_table(self, table: str) -> None:
+        self._admin.drop_table(table)
+        self._families.pop(table, None)
+
+    def close(self) -> None:
+        pass
+
+    def _write(self, table: str, mutations: Sequence[tuple[bytes, Mutation]]) -> None:
+        requests = [RowMutation(row, (mutation,), repeatable=False) for row, mutation in mutations]
+        results = self._cluster.rows(table, requests)
+        lost = [row for (row, _), result in zip(mutations, results, strict=True) if result is UNSURE]
+        if lost:
+            raise Unavailable(
+                f"the answer to {len(lost)} of {len(mutations)} row writes to {table} was lost: "
+                "they may have happened, and are not repeated under the same version",
+                table=table,
+            )
+
+    def _remove_orphans(self, table: str, cells: Sequence[CellVersion]) -> None:
+        """Shadow cells written just now beside cells that are gone.
+
+        Looked for after the writing, so that no deletion slips between a look and a write; a crash in between
+        leaves a shadow cell alone, which no reader takes for a cell.
+        """
+        by_version: dict[tuple[bytes, int], list[CellVersion]] = {}
+        for cell in cells:
+            by_version.setdefault((cell.row, cell.version), []).append(cell)
+        requests = [
+            RowGet(
+                row,
+                column_list(Column(cell.family, cell.qualifier) for cell in members),
+                time_range=(version, version + 1),
+            )
+            for (row, version), members in by_version.items()
+        ]
+        orphans: list[CellVersion] = []
+        for members, found in zip(by_version.values(), self._cluster.rows(table, requests), strict=True):
+            assert isinstance(found, list)
+            present = {(cell.family, cell.qualifier) for cell in found}
+            orphans += [cell for cell in members if (cell.family, cell.qualifier) not in present]
+        if orphans:
+            self.delete_versions(table, orphans)
+
+    def _check_writes(self, table: str, rows: Sequence[RowWrite]) -> None:
+        check_writes(rows, self._known_families(table), LIMITS)
+        for write in rows:
+            for column, _ in write.cells:
+                if is_shadow(column.qualifier):
+                    raise Misuse(f"qualifier of {column} ends in the bytes C2 80, by which shadow cells are known")
+
+    def _known_families(self, table: str) -> frozenset[bytes]:
+        families = self._families.get(table)
+        if families is None:
+            with self._learning:
+                families = self._families[table] = frozenset(f.name for f in self._admin.table(table).families)
+        return families
+
+    def _edge(self, table: str, key_range: KeyRange, known: Sequence[bytes]) -> tuple[bytes | None, bytes | None]:
+        """The first row of the range, and a key that is not before its last row."""
+        scan = self._cluster.scan(
+            ScanSpec(table, key_range, rows_per_call=1, bytes_per_call=1, read_ahead=False, limit=1)
+        )
+        try:
+            _, first = next(_settled(scan), (None, None))
+        finally:
+            scan.close()
+        if first is None:
+            return None, None
+        if key_range.stop is not None:
+            return first, key_range.stop
+        return first, max((*known, first)) + b"\xff"
+
+
+def _batches(scan: Scan) -> Iterator[CellBatch]:
+    try:
+        for batch, _ in _settled(scan):
+            if batch is not None:
+                yield batch
+    finally:
+        scan.close()
+
+
+def _settled(scan: Scan) -> Iterator[tuple[CellBatch | None, bytes | None]]:
+    decoder = BatchDecoder()
+    while (block := scan.fetch()) is not None:
+        batch, last_row = decoder.decode(block)
+        if last_row is not None:
+            scan.settled(last_row)
+        yield batch, last_row
+
+
+def _wanted(columns: Sequence[Column] | None) -> _Columns:
+    """Columns with their shadow cells and the family tombstones; an empty qualifier asks for its whole family."""
+    if columns is None:
+        return ()
+    whole = {column.family for column in columns if not column.qualifier}
+    wanted: dict[bytes, list[bytes]] = {family: [] for family in whole}
+    for family, qualifier in columns:
+        if family in whole:
+            continue
+        qualifiers = wanted.setdefault(family, [b"", shadow_qualifier(b"")])
+        qualifiers += [qualifier, shadow_qualifier(qualifier)]
+    return tuple((family, tuple(qualifiers)) for family, qualifiers in wanted.items())
+
+
+def _put_of(write: RowWrite, version: int) -> Mutation:
+    row = write.row
+    return puts(
+        [KeyValue(row, column.family, column.qualifier, version, value or b"") for column, value in write.cells]
+    )
+
+
+def _drop_of(cells: Iterable[CellVersion]) -> Mutation:
+    return deletes(
+        KeyValue(row, family, name, version, b"", DELETE_VERSION)
+        for row, family, qualifier, version in cells
+        for name in (qualifier, shadow_qualifier(qualifier))
+    )
+
+
+def _row_writes(batch: CellBatch, first: int, end: int) -> list[RowWrite]:
+    return [
+        RowWrite(
+            batch.row_key(index),
+            tuple((Column(cell.family, cell.qualifier), cell.value) for cell in batch.row_cells(index)),
+        )
+        for index in range(first, end)
+    ]
