@@ -86,12 +86,19 @@ def finish_pending_steps(record: PendingCommit, epoch: int) -> Generator[StoreOp
 
 
 def _fence_steps(ceiling_step: int) -> Generator[StoreOperation, Any, tuple[int, int]]:
-    """Epoch and ceiling in one compare-and-set: the epoch is the ceiling that it replaces."""
+    """Epoch and ceiling in one compare-and-set: the epoch is the ceiling that it replaces.
+
+    It fails too where the old TSO moved the ceiling after it was read (decision 0003): then from the beginning.
+    """
     state: EpochState = yield ReadEpochRow()
-    epoch = _epoch_above(state, state.ceiling)
-    ceiling = epoch + ceiling_step
-    yield from _compare_and_set_steps(state.epoch, epoch, ceiling)
-    return epoch, ceiling
+    while True:
+        epoch = _epoch_above(state, state.ceiling)
+        if (yield TakeOverEpoch(state.epoch, epoch, epoch + ceiling_step)):
+            return epoch, epoch + ceiling_step
+        before = state
+        state = yield ReadEpochRow()
+        if state.epoch != before.epoch or state.ceiling == before.ceiling:
+            raise Deposed(f"another TSO replaced epoch {before.epoch} first", epoch=before.epoch)
 
 
 def _fence_and_move_ceiling_steps(ceiling_step: int) -> Generator[StoreOperation, Any, tuple[int, int]]:

@@ -290,6 +290,11 @@ class TsoMachine:
         return not (self.dead or self._in_doubt or self._stalled or self._waiting)
 
     @property
+    def is_quiet(self) -> bool:
+        """Nothing decided waits for an answer and no store call is under way: the process may end."""
+        return not self._calls and len(self.windows.batches) == 1 and self.windows.open_batch.is_empty
+
+    @property
     def low_watermark(self) -> int:
         return self.oracle.low_watermark
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pyomid.core.requests import Answer, Done, FenceReply, HorizonReply, LeaseReply, Refused, SealReply
+from pyomid.errors import Misuse
 from pyomid.types import AbortReason, BeginReply, CommitReply, SealOutcome, Status
 from pyomid.wire import omid_pb2 as pb
 from pyomid.wire.frames import ProtocolError, frame, parsed
@@ -35,8 +36,13 @@ class Outgoing:
 
 
 def encode_answer(answer: Answer | HandshakeReply, *, request_id: int = 0, extended: bool = True) -> bytes | None:
-    """The frame to send, or None where a Java peer has no word for it (it is closed, or waits and asks again)."""
+    """The frame to send, or None where a Java peer has no word for it (it waits, and asks again).
+
+    To Java a malformed commit is simply aborted.
+    """
     message = pb.Response()
+    if not extended and isinstance(answer, Refused) and answer.code == Misuse.code and "start_ts" in answer.values:
+        answer = CommitReply(answer.values["start_ts"], reason=AbortReason.CONFLICT)
     if not _fill_known(message, answer, extended):
         if not extended:
             return None

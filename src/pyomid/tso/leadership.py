@@ -1,0 +1,150 @@
+"""Who is the TSO of a folder: whoever holds the lock in it. And how a leader in doubt ends.
+
+The lock file is never unlinked (T14): a second file of the same name would be a second lock. It is closed at exec,
+so no child holds it by accident; the system drops it when the process dies, however it dies. The socket is unlinked
+before the lock is released, so that whoever finds it finds a process that has not finished yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import pwd
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from pyomid.errors import Misuse, Unavailable
+
+LOCK_FILE: Final = "tso.lock"
+SOCKET_FILE: Final = "tso.sock"
+DOUBT_EXIT_CODE: Final = 70
+"""EX_SOFTWARE of sysexits.h: the process ended itself because it could not know whether it still leads."""
+
+
+def boot_clock() -> float:
+    """Seconds that go on counting while the machine sleeps (T4)."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def die_now(reason: str) -> NoReturn:
+    """Ends the process without sending, flushing or closing anything but its log."""
+    logging.shutdown()
+    os._exit(DOUBT_EXIT_CODE)
+
+
+class FolderLock:
+    """The lease of a folder's TSO."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._fd = -1
+
+    def acquire(self) -> bool:
+        """False where another process holds it. `Misuse` where the file is another user's."""
+        path = self.folder / LOCK_FILE
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except PermissionError as error:
+            raise Misuse(
+                f"{path} is not yours: {owner_text(path)} runs the TSO here", folder=str(self.folder)
+            ) from error
+        except OSError as error:
+            raise Misuse(f"{path} cannot be opened: {error.strerror}", folder=str(self.folder)) from error
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            return False
+        self._fd = fd
+        self._sign()
+        return True
+
+    def release(self) -> None:
+        """The socket goes first, the lock after it; the file stays."""
+        if self._fd >= 0:
+            (self.folder / SOCKET_FILE).unlink(missing_ok=True)
+            os.close(self._fd)
+            self._fd = -1
+
+    def disown(self) -> None:
+        """After a fork, in the process that does not serve: its copy of the lock is closed, the child's holds."""
+        os.close(self._fd)
+        self._fd = -1
+
+    def sign_again(self) -> None:
+        """After a fork, in the process that serves: the file names it."""
+        self._sign()
+
+    def _sign(self) -> None:
+        """For people and for messages; the lock itself is the system's."""
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, json.dumps({"pid": os.getpid()}).encode(), 0)
+
+
+def holder(folder: Path) -> dict[str, Any]:
+    """What the last holder of the lock wrote into it, for messages; empty where nothing is known."""
+    try:
+        said = json.loads((folder / LOCK_FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def owner_text(path: Path) -> str:
+    """The user a file belongs to, by name where it has one."""
+    try:
+        uid = path.stat().st_uid
+    except OSError:
+        return "an unknown user"
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except KeyError:
+        return f"user {uid}"
+
+
+def listen_in(folder: Path, *, backlog: int = 1024) -> socket.socket:
+    """The folder's Unix socket, listening; only its owner may connect. The lock must be held: a leftover is removed."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        with short_path(folder, SOCKET_FILE) as path:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            sock.bind(path)
+        sock.listen(backlog)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        raise Unavailable(f"cannot listen in {folder}: {error.strerror}", folder=str(folder)) from error
+    finally:
+        os.umask(mask)
+    return sock
+
+
+def connect_in(folder: Path, *, timeout_s: float) -> socket.socket:
+    """A connection to the folder's TSO. `OSError` as the system raises it: nobody there is no error of the caller."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(timeout_s)
+        with short_path(folder, SOCKET_FILE) as path:
+            sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+@contextlib.contextmanager
+def short_path(folder: Path, name: str) -> Iterator[str]:
+    """A path to `name` in `folder` that fits a Unix socket's 107 bytes, however long the folder's own is."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{fd}/{name}"
+    finally:
+        os.close(fd)

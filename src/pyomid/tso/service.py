@@ -1,0 +1,188 @@
+"""The TSO as a process: an event loop that drives the machine, store calls on threads beside it.
+
+    peers' bytes ─► Connection ─► events ─┐
+    store threads ─► results ─────────────┼─► machine.handle ─► replies, one write a peer
+    ticks ────────────────────────────────┘                 └─► store calls ─► threads
+
+The loop itself never touches the store. Whatever the machine puts out as `Die` ends the process at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from pyomid.core.instructions import Die, Event, Instruction, PeerGone, Reply, StoreCall, StoreDone, StoreFailed
+from pyomid.core.requests import Answer
+from pyomid.core.tso_machine import TsoMachine
+from pyomid.errors import OmidError, Unavailable
+from pyomid.ports import Clock
+from pyomid.tso.connection import Connection, PeerLimits
+from pyomid.tso.store_calls import TsoStores, perform
+
+log = logging.getLogger(__name__)
+
+TICKS_PER_STALL: Final = 4
+"""Ticks in the time after which a silence counts as a stall."""
+
+STORE_THREADS_BESIDE_FLIGHTS: Final = 3
+
+
+class TsoService:
+    """Serves one machine on any number of listening sockets until `stop` or idleness ends it."""
+
+    def __init__(
+        self,
+        machine: TsoMachine,
+        stores: TsoStores,
+        *,
+        clock: Clock,
+        die: Callable[[str], None],
+        limits: PeerLimits | None = None,
+        connections_max: int = 10_000,
+        idle_exit_s: float = float("inf"),
+        token: bytes = b"",
+    ) -> None:
+        self.machine = machine
+        self.token = token
+        self._stores = stores
+        self._clock = clock
+        self._die = die
+        self._limits = limits or PeerLimits()
+        self._connections_max = connections_max
+        self._idle_exit_s = idle_exit_s
+        self._connections: set[Connection] = set()
+        self._threads = ThreadPoolExecutor(
+            machine.settings.flights_max + STORE_THREADS_BESIDE_FLIGHTS, thread_name_prefix="tso-store"
+        )
+        self._servers: list[asyncio.Server] = []
+        self._stopping: asyncio.Event | None = None
+        self._idle_since_s = clock()
+        self._tick_s = machine.settings.stall_s_max / TICKS_PER_STALL
+
+    def now_s(self) -> float:
+        return self._clock()
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    async def run(self, listeners: Sequence[tuple[socket.socket, ssl.SSLContext | None]]) -> None:
+        """Serves the (bound) sockets until it is stopped or idle; then drains. Everything answered is durable."""
+        loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        for sock, tls in listeners:
+            if sock.family == socket.AF_UNIX:
+                server = await loop.create_unix_server(self._accept, sock=sock, ssl=tls, backlog=1024)
+            else:
+                server = await loop.create_server(self._accept, sock=sock, ssl=tls, backlog=1024)
+            self._servers.append(server)
+        while not self._stopping.is_set():
+            self._tick()
+            try:
+                await asyncio.wait_for(self._stopping.wait(), self._tick_s)
+            except TimeoutError:
+                continue
+
+    def stop(self) -> None:
+        """Ends `run`; from a signal handler of the loop."""
+        if self._stopping is not None:
+            self._stopping.set()
+
+    async def drain(self, *, drain_s_max: float = 10.0) -> bool:
+        """After `run`: no new requests; what was decided is made durable and answered. False where time ran out."""
+        for server in self._servers:
+            server.close()
+        for connection in self._connections:
+            connection.stop_reading()
+        deadline_s = self._clock() + drain_s_max
+        while not self.machine.is_quiet and self._clock() < deadline_s:
+            self.feed([])
+            await asyncio.sleep(0.005)
+        for connection in list(self._connections):
+            connection.close()
+        while self._connections and self._clock() < deadline_s:
+            await asyncio.sleep(0.005)
+        self._threads.shutdown(wait=self.machine.is_quiet, cancel_futures=True)
+        return self.machine.is_quiet
+
+    # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def connected(self, connection: Connection) -> bool:
+        """False where there are too many already: the newcomer is closed, nobody else notices."""
+        if len(self._connections) >= self._connections_max:
+            log.warning("refused a connection", extra={"peer": connection.name, "limit": self._connections_max})
+            return False
+        self._connections.add(connection)
+        return True
+
+    def disconnected(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._idle_since_s = self._clock()
+        self.feed([PeerGone(connection)])
+
+    def _accept(self) -> Connection:
+        return Connection(self, self._limits)
+
+    # ── the machine ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def feed(self, events: Sequence[Event]) -> None:
+        """One step of the machine, and everything it asks for."""
+        self._perform(self.machine.handle(events, self._clock(), time.time_ns() // 1_000_000))
+
+    def _tick(self) -> None:
+        self.feed([])
+        now_s = self._clock()
+        for connection in [each for each in self._connections if each.is_overdue(now_s)]:
+            log.warning("cut off a peer that owes a handshake or half a frame", extra={"peer": connection.name})
+            connection.abort()
+        self._exit_if_idle(now_s)
+
+    def _exit_if_idle(self, now_s: float) -> None:
+        """T14: never with a connection open or a lease live."""
+        if self._connections or self.machine.leases.starts or not self.machine.is_quiet:
+            self._idle_since_s = now_s
+        elif now_s - self._idle_since_s >= self._idle_exit_s:
+            log.info("idle", extra={"idle_s": self._idle_exit_s, "epoch": self.machine.epoch})
+            self.stop()
+
+    def _perform(self, instructions: list[Instruction]) -> None:
+        answers: defaultdict[Connection, list[tuple[int, Answer]]] = defaultdict(list)
+        for instruction in instructions:
+            match instruction:
+                case Reply(peer, tag, answer):
+                    assert isinstance(peer, Connection)
+                    answers[peer].append((tag, answer))
+                case StoreCall(delay_s=0.0):
+                    self._start(instruction)
+                case StoreCall(delay_s=delay_s):
+                    asyncio.get_running_loop().call_later(delay_s, self._start, instruction)
+                case Die(reason):
+                    log.error("died: %s", reason, extra={"epoch": self.machine.epoch})
+                    self._die(reason)
+        for connection, answered in answers.items():
+            connection.send(answered)
+
+    def _start(self, call: StoreCall) -> None:
+        loop = asyncio.get_running_loop()
+        self._threads.submit(self._call, loop, call)
+
+    def _call(self, loop: asyncio.AbstractEventLoop, call: StoreCall) -> None:
+        """On a store thread."""
+        event: Event
+        try:
+            event = StoreDone(call.token, perform(self._stores, call.operation))
+        except OmidError as error:
+            log.warning("%s failed: %s", type(call.operation).__name__, error, extra={"code": error.code})
+            event = StoreFailed(call.token, error)
+        except Exception as error:
+            log.exception("%s failed", type(call.operation).__name__)
+            event = StoreFailed(call.token, Unavailable(f"{type(error).__name__}: {error}"))
+        loop.call_soon_threadsafe(self.feed, [event])
