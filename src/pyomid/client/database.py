@@ -20,6 +20,7 @@ from pyomid.client import tables
 from pyomid.client.background import Background, BackgroundCounters
 from pyomid.client.checks import TableRules
 from pyomid.client.drivers import Driver
+from pyomid.client.leases import LeaseKeeper
 from pyomid.client.marker import AlreadyDone, check_transaction_id
 from pyomid.client.parts import Parts
 from pyomid.client.performers import port_performers
@@ -78,16 +79,22 @@ class Database:
         self._background = make_background(parts)
         self._driver = Driver(parts, self._background)
         self._tables: dict[str, tuple[float, TableRules]] = {}
-        self._end = weakref.finalize(self, _close_all, parts, self._background, self._pid)
+        self.leases: Final = LeaseKeeper(parts.tso, parts.clock)
+        self._end = weakref.finalize(self, _close_all, parts, self._background, self.leases, self._pid)
 
     # Transactions
 
-    def begin(self, *, not_before: int = 0) -> Transaction:
-        """A transaction whose snapshot holds everything committed so far (and is above `not_before`)."""
+    def begin(self, *, not_before: int = 0, lease: bool = False) -> Transaction:
+        """A transaction whose snapshot holds everything committed so far (and is above `not_before`).
+
+        `lease`: for one that outlives `max_transaction_age`; renewed until its end. Without it such a transaction
+        meets `SnapshotTooOld` at a read or `ConflictError` at its commit.
+        """
         self.check_usable()
         begun = self._parts.tso.begin(not_before=not_before)
         crash_point("client.begin.after")
-        return Transaction(self, begun)
+        held = self.leases.grant(begun.start_ts, self.settings.lease_seconds) if lease else None
+        return Transaction(self, begun, held)
 
     def run(
         self,
@@ -270,10 +277,11 @@ def make_background(parts: Parts) -> Background:
     )
 
 
-def _close_all(parts: Parts, background: Background, pid: int) -> None:
+def _close_all(parts: Parts, background: Background, leases: LeaseKeeper, pid: int) -> None:
     """At close, when the last reference goes, or at exit; never in a forked child, whose parent still uses them."""
     if os.getpid() != pid:
         return
+    leases.close()
     if not background.close(CLOSE_TIMEOUT_S):
         logger.warning("closed with completion unfinished after %g s: left to readers and compaction", CLOSE_TIMEOUT_S)
     parts.close()

@@ -14,6 +14,7 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
+from pyomid.client.leases import Lease
 from pyomid.client.states import ENDED, Event, State, next_state
 from pyomid.client.table import Table
 from pyomid.client.workspace import Workspace
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 class Transaction:
     """Made by `Database.begin`."""
 
-    def __init__(self, database: Database, begun: BeginReply) -> None:
+    def __init__(self, database: Database, begun: BeginReply, lease: Lease | None = None) -> None:
         self._database = database
+        self._lease = lease
         self._state = State.ACTIVE
         self._doom: str = ""
         self._commit_ts: int | None = None
@@ -75,7 +77,7 @@ class Transaction:
             self._doomed(Event.FAILED, f"its writes did not all reach the store: {error}")
             raise
         if not self.workspace.wrote:
-            self._end(Event.COMMITTED)
+            self.step(Event.COMMITTED)
             return
         self._decide()
 
@@ -135,7 +137,13 @@ class Transaction:
     def step(self, event: Event) -> None:
         """Refuses what thread, process or state do not allow; otherwise the state after `event`."""
         self._check_owner()
+        if self._lease is not None and self._lease.lost is not None and event in _NEED_LEASE:
+            self._doom = self._doom or str(self._lease.lost)
+            self._state = State.DOOMED if self._state is State.ACTIVE else self._state
+            raise self._lease.lost
         self._state = next_state(self._state, event, start_ts=self.start_ts, reason=self._doom)
+        if self._state in ENDED:
+            self._release()
 
     def _check_owner(self) -> None:
         if os.getpid() != self._pid:
@@ -151,6 +159,12 @@ class Transaction:
                 start_ts=self.start_ts,
             )
 
+    def _release(self) -> None:
+        self._tables.clear()
+        if self._lease is not None:
+            self._database.leases.end(self._lease)
+            self._lease = None
+
     def _doomed(self, event: Event, reason: str) -> None:
         self.step(event)
         self._doom = self._doom or reason
@@ -161,25 +175,24 @@ class Transaction:
         try:
             reply = self._database.driver.run(commit_steps(workspace.commit_request(), written))
         except OutcomeUnknown:
-            self._end(Event.LOST)
+            self.step(Event.LOST)
             raise
         except OmidError as error:
             self._doomed(Event.FAILED, f"its commit request took no effect: {error}")
             raise
         except BaseException:
-            self._end(Event.LOST)
+            self.step(Event.LOST)
             raise
         if not reply.committed:
-            self._end(Event.REFUSED)
+            self.step(Event.REFUSED)
             self._database.end_rolled_back(workspace)
             raise refusal(reply)
         self._commit_ts = reply.commit_ts
-        self._end(Event.COMMITTED)
+        self.step(Event.COMMITTED)
         self._database.end_committed(workspace.start_ts, reply.commit_ts, written)
 
-    def _end(self, event: Event) -> None:
-        self.step(event)
-        self._tables.clear()
+
+_NEED_LEASE: Final = frozenset({Event.READ, Event.WRITE, Event.COMMIT})
 
 
 def refusal(reply: CommitReply) -> ConflictError:

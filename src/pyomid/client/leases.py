@@ -1,0 +1,117 @@
+"""Leases of this process: granted at begin, renewed by one thread, ended with their transactions (K7).
+
+A lease keeps versions that its snapshot needs from compaction, for hours if need be. One that is lost is remembered
+as an error that the transaction raises at its next use: never a silent hole.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from pyomid.errors import OmidError, SnapshotTooOld, Unavailable
+from pyomid.ports import Clock, Tso
+
+logger = logging.getLogger(__name__)
+
+RENEWALS_PER_TERM = 3
+"""Two may fail before a lease is in danger."""
+
+
+class Lease:
+    """One held lease. `lost` is what its owner must raise; None while it is good."""
+
+    __slots__ = ("__weakref__", "lost", "renew_at_s", "start_ts", "term_s")
+
+    def __init__(self, start_ts: int, term_s: float, now_s: float) -> None:
+        self.start_ts = start_ts
+        self.term_s = term_s
+        self.renew_at_s = now_s + term_s / RENEWALS_PER_TERM
+        self.lost: OmidError | None = None
+
+
+class LeaseKeeper:
+    """Holds leases by weak reference: a transaction that was forgotten does not hold the watermark back for ever."""
+
+    def __init__(self, tso: Tso, clock: Clock) -> None:
+        self._tso = tso
+        self._clock = clock
+        self._held: dict[int, weakref.ref[Lease]] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def grant(self, start_ts: int, term_s: float) -> Lease:
+        """Durable on return; renewed from now on. `SnapshotTooOld` where W has passed the start already."""
+        granted_s = self._tso.grant_lease(start_ts, term_s)
+        lease = Lease(start_ts, granted_s, self._clock())
+        with self._changed:
+            self._held[start_ts] = weakref.ref(lease)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="pyomid-leases", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+        return lease
+
+    def end(self, lease: Lease) -> None:
+        """The watermark may pass it. An error is no matter: the lease expires."""
+        with self._changed:
+            self._held.pop(lease.start_ts, None)
+        self._quietly(self._tso.end_lease, lease.start_ts)
+
+    def close(self) -> None:
+        """Renews nothing more; what is still held expires by its term."""
+        with self._changed:
+            self._closed = True
+            self._held.clear()
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(self._JOIN_TIMEOUT_S)
+
+    _JOIN_TIMEOUT_S = 1.0
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._closed:
+                    return
+                held = dict(self._held)
+            for start_ts, reference in held.items():
+                self._tend(start_ts, reference())
+            with self._changed:
+                if not self._closed:
+                    self._changed.wait(self._pause_s())
+
+    def _tend(self, start_ts: int, lease: Lease | None) -> None:
+        if lease is None:
+            with self._changed:
+                self._held.pop(start_ts, None)
+            self._quietly(self._tso.end_lease, start_ts)
+        elif lease.lost is None and self._clock() >= lease.renew_at_s:
+            self._renew(lease)
+
+    def _renew(self, lease: Lease) -> None:
+        try:
+            lease.term_s = self._tso.renew_lease(lease.start_ts)
+        except SnapshotTooOld as error:
+            lease.lost = error
+        except Unavailable as error:
+            logger.warning("lease on %d not renewed, will be tried again: %s", lease.start_ts, error)
+        lease.renew_at_s = self._clock() + lease.term_s / RENEWALS_PER_TERM
+
+    def _pause_s(self) -> float | None:
+        """Until the next renewal; forgotten leases are noticed then."""
+        leases = [lease for reference in self._held.values() if (lease := reference()) is not None]
+        due = [lease.renew_at_s for lease in leases if lease.lost is None]
+        if not due:
+            return 1.0 if self._held else None
+        return max(0.0, min(due) - self._clock())
+
+    def _quietly(self, call: Callable[[int], Any], start_ts: int) -> None:
+        try:
+            call(start_ts)
+        except OmidError as error:
+            logger.warning("lease on %d not ended, expires by its term: %s", start_ts, error)

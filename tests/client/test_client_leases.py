@@ -1,0 +1,120 @@
+"""Leases of long transactions: renewed, ended with them, and never lost in silence (K7)."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import pyomid
+from pyomid.client.leases import RENEWALS_PER_TERM, LeaseKeeper
+from pyomid.errors import SnapshotTooOld, TransactionEnded, Unavailable
+
+pytestmark = pytest.mark.fast
+
+
+class LeasesOnly:
+    """The lease calls of a TSO, remembered."""
+
+    def __init__(self, answers: list[Callable[[], float]]) -> None:
+        self.answers = answers
+        self.ended: list[int] = []
+        self.renewed = threading.Semaphore(0)
+        self.end_called = threading.Event()
+
+    def grant_lease(self, start_ts: int, term_s: float) -> float:
+        return term_s
+
+    def renew_lease(self, start_ts: int) -> float:
+        try:
+            return (self.answers.pop(0) if self.answers else lambda: 30.0)()
+        finally:
+            self.renewed.release()
+
+    def end_lease(self, start_ts: int) -> None:
+        self.ended.append(start_ts)
+        self.end_called.set()
+
+
+def fail(error: Exception) -> Callable[[], float]:
+    def raising() -> float:
+        raise error
+
+    return raising
+
+
+def keeper(tso: Any, **clock: Any) -> LeaseKeeper:
+    import time
+
+    return LeaseKeeper(tso, time.monotonic)
+
+
+def test_a_lease_is_renewed_within_its_term_and_ended_once() -> None:
+    tso = LeasesOnly([lambda: 0.03, lambda: 0.03])
+    leases = keeper(tso)
+    lease = leases.grant(50, 0.03)
+    assert tso.renewed.acquire(timeout=30)
+    assert tso.renewed.acquire(timeout=30)
+    assert lease.lost is None
+    leases.end(lease)
+    leases.close()
+    assert tso.ended == [50]
+    assert RENEWALS_PER_TERM > 1
+
+
+def test_a_lost_lease_is_told_to_its_owner_and_an_unreachable_tso_is_asked_again() -> None:
+    tso = LeasesOnly([fail(Unavailable("away")), fail(SnapshotTooOld("gone"))])
+    leases = keeper(tso)
+    lease = leases.grant(50, 0.03)
+    assert tso.renewed.acquire(timeout=30)
+    assert tso.renewed.acquire(timeout=30)
+    leases.close()
+    assert isinstance(lease.lost, SnapshotTooOld)
+
+
+def test_a_forgotten_lease_ends() -> None:
+    tso = LeasesOnly([])
+    leases = keeper(tso)
+    lease = leases.grant(50, 0.3)
+    del lease
+    gc.collect()
+    assert tso.end_called.wait(30)
+    leases.close()
+    assert tso.ended == [50]
+
+
+def test_a_leased_transaction_holds_the_watermark_below_it_until_its_end(memory_url: str) -> None:
+    with pyomid.connect(memory_url, max_transaction_age=0.1) as db:
+        db.create_table("t", families=["f"])
+        tx = db.begin(lease=True)
+        tx.table("t").put(b"k", {b"f:x": b"1"})
+        assert tx.start_ts in db.status().tso.leases
+        assert db.status().tso.watermark < tx.start_ts
+        tx.commit()
+        assert tx.start_ts not in db.status().tso.leases
+
+
+@pytest.mark.parametrize("end", ["rollback", "commit"])
+def test_every_end_of_a_transaction_ends_its_lease(memory_db: pyomid.Database, end: str) -> None:
+    tx = memory_db.begin(lease=True)
+    assert memory_db.status().tso.leases == (tx.start_ts,)
+    getattr(tx, end)()
+    assert memory_db.status().tso.leases == ()
+
+
+def test_a_transaction_whose_lease_is_gone_raises_at_its_next_use_and_cannot_commit(
+    memory_db: pyomid.Database,
+) -> None:
+    tx = memory_db.begin(lease=True)
+    table = tx.table("t")
+    table.put(b"k", {b"f:x": b"1"})
+    tx._lease.lost = SnapshotTooOld("the lease is gone", start_ts=tx.start_ts)  # type: ignore[union-attr]
+    for use in (lambda: table.get(b"k"), tx.commit, lambda: table.put(b"l", {b"f:x": b"1"})):
+        with pytest.raises(SnapshotTooOld):
+            use()
+    tx.rollback()
+    with pytest.raises(TransactionEnded):
+        tx.commit()
