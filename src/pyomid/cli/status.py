@@ -1,0 +1,95 @@
+"""`pyomid status URL`: what a person asks of a database."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from pyomid.types import TableInfo
+
+if TYPE_CHECKING:
+    from pyomid.client.database import DatabaseStatus
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "status",
+        help="tables, watermarks, leases, commit table of a database",
+        description="Connects to a database (starting the TSO of an embedded one where none runs) and shows its state.",
+    )
+    parser.add_argument("url", help="omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import pyomid
+
+    with pyomid.connect(arguments.url) as database:
+        status = database.status()
+    print(json.dumps(as_json(status), indent=2) if arguments.json else "\n".join(as_lines(status)))
+    return 0
+
+
+def as_json(status: DatabaseStatus) -> dict[str, Any]:
+    """Plain values, the same names as the lines show."""
+    return {
+        "tso": asdict(status.tso),
+        "commit_table_entries": status.commit_table_entries,
+        "tables": [
+            {
+                "name": table.name,
+                "families": [family.decode() for family in table.families],
+                "conflict_level": table.conflict_level.value,
+                "generation": table.generation,
+                "columns": _schema_text(table),
+            }
+            for table in status.tables
+        ],
+    }
+
+
+def as_lines(status: DatabaseStatus) -> Iterator[str]:
+    """For people: each figure with what it means."""
+    tso = status.tso
+    yield f"epoch            {tso.epoch:>20}   every timestamp at or below it is of an earlier TSO"
+    yield f"last timestamp   {tso.last_ts:>20}"
+    yield f"LWM              {tso.low_watermark:>20}   no transaction at or below it can commit"
+    yield f"W                {tso.watermark:>20}   compaction may clean up to here"
+    yield f"H                {tso.horizon:>20}   the commit table was sanitised below it"
+    yield f"in flight        {tso.in_flight:>20}   commits being made durable"
+    yield f"commit table     {status.commit_table_entries:>20}   entries not yet completed or sanitised"
+    yield f"leases           {len(tso.leases):>20}   {_some(tso.leases)}"
+    yield f"pending          {len(tso.pending):>20}   {_some(tso.pending)}"
+    for name, count in sorted(tso.counters.items()):
+        yield f"{name:<16} {count:>20}"
+    yield f"tables           {len(status.tables):>20}"
+    yield from table_lines(status.tables)
+
+
+def table_lines(tables: Sequence[TableInfo]) -> Iterator[str]:
+    for table in tables:
+        families = ", ".join(family.decode("utf-8", "backslashreplace") for family in table.families)
+        yield f"  {table.name}   families {families}   conflict level {table.conflict_level.value}{_columns(table)}"
+
+
+def _columns(table: TableInfo) -> str:
+    text = _schema_text(table)
+    return f"   columns {', '.join(text)}" if text else ""
+
+
+def _schema_text(table: TableInfo) -> list[str]:
+    if table.schema is None:
+        return []
+    return [f"{column.name} {column.spark_type}" for column in table.schema.columns]
+
+
+_SHOWN_MAX = 5
+
+
+def _some(starts: Sequence[int]) -> str:
+    shown = " ".join(str(start) for start in starts[:_SHOWN_MAX])
+    return f"{shown} …" if len(starts) > _SHOWN_MAX else shown
