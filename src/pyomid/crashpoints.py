@@ -32,6 +32,12 @@ POINTS: Final[dict[str, str]] = {
     "client.rollback.before": "rolling back, no cell deleted",
     "client.rollback.after": "a batch of cells was deleted in a rollback",
     "client.heal.before": "before a reader's shadow cells",
+    "spark.task.before_write": "a task has drawn its branch and not written this batch",
+    "spark.task.after_write": "a task's batch is durable under its branch",
+    "spark.task.written": "all of a task's rows are durable, Spark does not know yet",
+    "spark.write.noted": "the driver has the branches of one write",
+    "spark.commit.before": "all branches durable, nothing sent to the TSO",
+    "spark.commit.after": "committed, and the marker has its shadow cell",
 }
 """Every place, with what is true there. Rooms prefix their own: client, tso, storage, spark."""
 

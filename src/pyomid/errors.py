@@ -2,6 +2,7 @@
 
     ConflictError     run the transaction again
     Unavailable       try the request again
+    AlreadyCommitted  nothing: the work under this id is done
     OutcomeUnknown    the commit may have happened: look before repeating
     Corruption        stop: stored bytes are not what was written
     Misuse            fix the program (also a ValueError; MisuseType is also a TypeError)
@@ -67,6 +68,12 @@ class Deposed(Unavailable):
     """Another TSO holds a newer epoch: whoever sees this about itself serves no more."""
 
     code = "OMID-DEPOSED"
+
+
+class AlreadyCommitted(OmidError):
+    """Nothing to do: a transaction under this durable id committed before; `values["start_ts"]` is its start."""
+
+    code = "OMID-ALREADY-COMMITTED"
 
 
 class OutcomeUnknown(OmidError):
