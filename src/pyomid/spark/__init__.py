@@ -1,1 +1,63 @@
-"""PySpark over the client: data source, transactions over DataFrames, compaction, sanitising and verification jobs."""
+"""PySpark over the client: data source, transactions over DataFrames, compaction, sanitising and verification jobs.
+
+May know `client`, `core`, `ports` and PySpark; opens databases through `wiring` and knows no store by name. Importing
+this package imports neither PySpark nor numba: each name brings its module when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pyomid.spark.connection import close_connections
+    from pyomid.spark.failures import original_error, original_errors
+    from pyomid.spark.jobs import compact, sanitize, verify
+    from pyomid.spark.registration import register, use_this_python
+    from pyomid.spark.runs import RunOutcome, RunState, look_up_run
+    from pyomid.spark.transactions import SparkTransaction, WriteResult, run, transaction
+
+__all__ = [
+    "RunOutcome",
+    "RunState",
+    "SparkTransaction",
+    "WriteResult",
+    "close_connections",
+    "compact",
+    "look_up_run",
+    "original_error",
+    "original_errors",
+    "register",
+    "run",
+    "sanitize",
+    "transaction",
+    "use_this_python",
+    "verify",
+]
+
+_MODULES: Final = {
+    "close_connections": "connection",
+    "original_error": "failures",
+    "original_errors": "failures",
+    "compact": "jobs",
+    "sanitize": "jobs",
+    "verify": "jobs",
+    "register": "registration",
+    "use_this_python": "registration",
+    "RunOutcome": "runs",
+    "RunState": "runs",
+    "look_up_run": "runs",
+    "SparkTransaction": "transactions",
+    "WriteResult": "transactions",
+    "run": "transactions",
+    "transaction": "transactions",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{module}"), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,146 @@
+"""The end of a large transaction, the same for `transaction(…)` and for `df.write`: one commit names the branches.
+
+    marker durable under the start  →  commit request (start, branches, write set)  →  answer  →  marker's shadow cell
+
+The cells of the branches get their shadow cells from compaction. A reader resolves each branch once, whatever its
+size, so an unhealed scan costs one look-up more than a healed one a branch and process (`docs/spark.md` has the
+measurement); a follow-up job that wrote them at once would write every cell's record twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pyomid.client import marker
+from pyomid.client.marker import AlreadyDone
+from pyomid.client.tables import ensure_markers_table
+from pyomid.client.transaction import refusal
+from pyomid.core.committing import commit_steps
+from pyomid.core.effects import WriteCells, WriteShadowCells
+from pyomid.core.hashing import table_id
+from pyomid.core.reading import Snapshot, read_rows_steps
+from pyomid.errors import Misuse
+from pyomid.spark.connection import Connection
+from pyomid.spark.write_task import BranchReport
+from pyomid.types import (
+    BeginReply,
+    CellVersion,
+    CommitReply,
+    CommitRequest,
+    ConflictLevel,
+    ShadowWrite,
+    TableInfo,
+    WriteSetLevel,
+)
+
+TABLE_LEVEL = "table"
+LEVELS = (ConflictLevel.CELL.value, ConflictLevel.ROW.value, TABLE_LEVEL)
+
+
+@dataclass(slots=True)
+class TableWrites:
+    """What a transaction wrote into one table: its branches in the order in which they were written."""
+
+    info: TableInfo
+    reports: list[BranchReport] = field(default_factory=list)
+
+
+def ids_for(info: TableInfo, level: str | None) -> ConflictLevel | None:
+    """Which ids a write into this table reports; Misuse where the level asked for is not the table's (T9)."""
+    if level == TABLE_LEVEL:
+        return None
+    if level is not None and level != info.conflict_level.value:
+        raise Misuse(
+            f"table {info.name!r} has conflict level {info.conflict_level.value!r}, not {level!r}: transactions of "
+            "two levels would not see each other's writes; use the table's, or 'table'",
+            table=info.name,
+        )
+    return info.conflict_level
+
+
+def find_run(conn: Connection, begun: BeginReply, transaction_id: str) -> AlreadyDone | None:
+    """The run under this id that this snapshot sees committed."""
+    ensure_markers_table(conn.parts)
+    snapshot = Snapshot(begun.start_ts, begun.epoch)
+    rows = [marker.marker_row(transaction_id)]
+    (row,) = conn.driver.run(read_rows_steps(marker.MARKERS_TABLE, rows, None, snapshot, conn.cache))
+    return marker.found_marker(transaction_id, row)
+
+
+def commit(
+    conn: Connection,
+    begun: BeginReply,
+    writes: Iterable[TableWrites],
+    *,
+    level: str | None,
+    transaction_id: str | None,
+) -> int:
+    """The commit timestamp; 0 where nothing was written and nothing had to be decided.
+
+    ConflictError: another transaction won. OutcomeUnknown only without a transaction id and when no cell is left.
+    """
+    written = [table for table in writes if table.reports]
+    if not written and transaction_id is None:
+        return 0
+    evidence = {table.info.name: _witnesses(table.reports) for table in written}
+    own_marker = _write_marker(conn, begun.start_ts, transaction_id)
+    if own_marker is not None:
+        evidence[marker.MARKERS_TABLE] = [own_marker]
+    request = _request(conn, begun.start_ts, written, level, transaction_id)
+    reply: CommitReply = conn.driver.run(commit_steps(request, evidence))
+    if not reply.committed:
+        raise refusal(reply)
+    if own_marker is not None:
+        shadow = ShadowWrite(own_marker, reply.commit_ts)
+        conn.driver.perform(WriteShadowCells(marker.MARKERS_TABLE, (shadow,)))
+    return reply.commit_ts
+
+
+def check_ids_count(conn: Connection, reports: Sequence[BranchReport]) -> None:
+    """Half of the conflict map in one commit would push everybody else's history out of it."""
+    most = conn.parts.settings.conflict_map_entries // 2
+    count = sum(len(report.ids) for report in reports)
+    if count > most:
+        raise Misuse(
+            f"the write set has {count} ids, over {most} (half of conflictMapEntries): "
+            "write at conflict level 'table', or at 'row' into a table of level row",
+            ids=count,
+        )
+
+
+def _write_marker(conn: Connection, start_ts: int, transaction_id: str | None) -> CellVersion | None:
+    if transaction_id is None:
+        return None
+    write = marker.marker_write(transaction_id, start_ts)
+    conn.driver.perform(WriteCells(marker.MARKERS_TABLE, start_ts, (write,)))
+    return CellVersion(write.row, *marker.MARKER_COLUMN, start_ts)
+
+
+def _request(
+    conn: Connection, start_ts: int, written: Sequence[TableWrites], level: str | None, transaction_id: str | None
+) -> CommitRequest:
+    at_table_level = level == TABLE_LEVEL
+    reports = [report for table in written for report in table.reports]
+    tables = [table_id(table.info.name.encode()) for table in written]
+    ids: list[int] = []
+    if not at_table_level:
+        check_ids_count(conn, reports)
+        ids = np.unique(np.concatenate([np.empty(0, np.int64), *(report.ids for report in reports)])).tolist()
+    if transaction_id is not None:
+        ids.append(marker.marker_cell_id(transaction_id))
+        if not at_table_level:
+            tables.append(marker.MARKERS_TABLE_ID)
+    return CommitRequest(
+        start_ts,
+        cell_ids=tuple(ids),
+        table_ids=tuple(tables),
+        branches=tuple(report.branch for report in reports),
+        level=WriteSetLevel.TABLE if at_table_level and written else WriteSetLevel.IDS,
+    )
+
+
+def _witnesses(reports: Iterable[BranchReport]) -> list[CellVersion]:
+    return [report.witness for report in reports if report.witness is not None]

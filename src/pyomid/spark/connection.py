@@ -1,0 +1,60 @@
+"""One open database a process and URL: what a driver, a task or a data source's planner works with.
+
+Spark's Python workers live for many tasks; each opens a database once. A forked child opens its own (C5).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyomid.client.drivers import Driver
+from pyomid.client.parts import Parts
+from pyomid.core.commit_cache import CommitCache
+from pyomid.wiring import open_parts
+
+_open: dict[tuple[int, str], Connection] = {}
+_opening: Final = threading.Lock()
+
+
+@dataclass(slots=True)
+class Connection:
+    """Parts with a driver over them and what is known of commits."""
+
+    url: str
+    parts: Parts
+    driver: Driver
+    cache: CommitCache
+    _renewed_s: dict[int, float] = field(default_factory=dict)
+
+    def renew(self, leases: Iterable[int]) -> None:
+        """Renews each lease whose last renewal from here is a third of a term ago. SnapshotTooOld: it is gone."""
+        now = self.parts.clock()
+        for start_ts in leases:
+            if now >= self._renewed_s.get(start_ts, 0.0):
+                term_s = self.parts.tso.renew_lease(start_ts)
+                if len(self._renewed_s) > 1_000:
+                    self._renewed_s.clear()
+                self._renewed_s[start_ts] = now + term_s / 3
+
+
+def connection(url: str) -> Connection:
+    """This process's connection to `url`, opened at the first call. It is never closed: the process's end does."""
+    key = (os.getpid(), url)
+    with _opening:
+        found = _open.get(key)
+        if found is None:
+            parts = open_parts(url)
+            found = Connection(url, parts, Driver(parts), CommitCache(parts.settings.commit_cache_entries))
+            _open[key] = found
+        return found
+
+
+def close_connections() -> None:
+    """Closes what this process opened: for a driver that is done, and for tests."""
+    with _opening:
+        for key in [key for key in _open if key[0] == os.getpid()]:
+            _open.pop(key).parts.close()

@@ -1,0 +1,116 @@
+"""The data source's options: known by name without regard to case, a misspelt one refused with the nearest."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Final
+
+from pyomid.errors import Misuse
+
+READING: Final = {
+    "columns": "the columns to read, by commas",
+    "rowStart": "first row key, inclusive (pyomid.spark.ranges)",
+    "rowStop": "end of the row keys, exclusive",
+    "rowPrefix": "leading values of the row key",
+    "snapshotTimestamp": "read at this start instead of a new one; it must be held by a lease",
+    "snapshotEpoch": "the epoch of the TSO that gave snapshotTimestamp; set by transactions",
+    "ownBranches": "branches that the snapshot sees as its own; set by transactions",
+    "batchRows": "rows in one record batch",
+    "numPartitions": "partitions to divide the read into, at least",
+}
+WRITING: Final = {
+    "conflictLevel": "cell, row or table: what another transaction must have written to conflict",
+    "duplicates": "error or last: two rows with one row key in one write",
+    "nulls": "tombstone or keep: what a null does to the stored value",
+    "mergeSchema": "true: columns that the table lacks are added to it",
+    "family": "the column family of new tables",
+    "retries": "how often a write that lost is tried again under a new snapshot",
+    "transactionId": "a durable id: of all writes under it at most one ever commits",
+    "ifExists": "overwrite, append, error or ignore: what an existing table means",
+}
+COMMON: Final = {
+    "url": "omid:///folder or omid+hbase://…",
+    "table": "the table's name",
+    "rowKey": "the key columns, by commas, ' desc' behind a descending one",
+    "columnMapping": "column=family:qualifier, by commas, or a JSON object",
+    "leaseSeconds": "the lease's term; renewed by every task",
+}
+_KNOWN: Final = {name.lower(): name for name in (*COMMON, *READING, *WRITING)}
+
+
+class Options:
+    """Options by their proper names; misspelt ones are refused."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        if not given:
+            raise Misuse(
+                "no option reached the data source: give url and table; CREATE TABLE … USING omid loses its options "
+                "on read in Spark 4.3, CREATE TEMPORARY VIEW … USING omid OPTIONS (…) keeps them"
+            )
+        self._values: dict[str, str] = {}
+        for name, value in given.items():
+            self._values[proper_name(name)] = value
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        assert name.lower() in _KNOWN, name
+        return self._values.get(name, default)
+
+    def required(self, name: str) -> str:
+        value = self.text(name)
+        if not value:
+            raise Misuse(f"option {name} is missing: {_description(name)}", option=name)
+        return value
+
+    def whole(self, name: str, default: int | None = None, *, least: int = 0) -> int | None:
+        text = self.text(name)
+        if text is None:
+            return default
+        if not text.strip().isdecimal() or int(text) < least:
+            raise Misuse(f"option {name}={text!r} is not a whole number of at least {least}", option=name)
+        return int(text)
+
+    def seconds(self, name: str) -> float | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            value = float(text)
+        except ValueError:
+            value = -1.0
+        if not 0 < value < float("inf"):
+            raise Misuse(f"option {name}={text!r} is not a number of seconds above 0", option=name)
+        return value
+
+    def flag(self, name: str) -> bool:
+        text = (self.text(name) or "false").strip().lower()
+        if text not in ("true", "false"):
+            raise Misuse(f"option {name}={text!r} is neither true nor false", option=name)
+        return text == "true"
+
+    def choice(self, name: str, choices: tuple[str, ...], default: str) -> str:
+        return checked_choice(name, self.text(name) or default, choices)
+
+    def names(self, name: str) -> list[str] | None:
+        text = self.text(name)
+        return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+def checked_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    if value.strip().lower() not in choices:
+        raise Misuse(f"option {name}={value!r} is none of {', '.join(choices)}", option=name)
+    return value.strip().lower()
+
+
+def proper_name(name: str) -> str:
+    """The option that `name` means, whatever its case."""
+    found = _KNOWN.get(name.lower())
+    if found is None:
+        near = difflib.get_close_matches(name.lower(), _KNOWN, n=1, cutoff=0.5)
+        hint = f"; did you mean {_KNOWN[near[0]]}?" if near else f"; known: {', '.join(_KNOWN.values())}"
+        raise Misuse(f"unknown option {name!r}{hint}", option=name)
+    return found
+
+
+def _description(name: str) -> str:
+    return {**COMMON, **READING, **WRITING}[name]

@@ -1,0 +1,79 @@
+"""Reading a range of a table at a snapshot, as Arrow: what every reading task runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pyarrow as pa
+
+from pyomid.cells import CellBatch
+from pyomid.core import visibility
+from pyomid.core.reading import Snapshot, check_snapshot_steps, resolve_batch_steps
+from pyomid.core.visibility import VisibleCells
+from pyomid.ports import DataStore
+from pyomid.spark.connection import Connection
+from pyomid.spark.decode import RowDecoder
+from pyomid.types import KeyRange, TableSchema
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan:
+    """What all partitions of one read share: the one snapshot (S5), the table, the columns."""
+
+    url: str
+    table: str
+    schema: TableSchema
+    wanted: tuple[str, ...]
+    snapshot: Snapshot
+    batch_rows: int
+    leased: bool
+    """Tasks renew the lease on the snapshot's start."""
+
+
+def read_range(conn: Connection, plan: ReadPlan, key_range: KeyRange, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The visible rows of a range in key order. SnapshotTooOld where compaction may have passed the snapshot."""
+    decoder = RowDecoder(plan.schema, plan.wanted, arrow)
+    for batch, visible in visible_batches(conn, plan, key_range):
+        yield decoder.decode(batch, visible)
+
+
+def visible_batches(conn: Connection, plan: ReadPlan, key_range: KeyRange) -> Iterator[tuple[CellBatch, VisibleCells]]:
+    """Batches of a range with what the snapshot sees of them; each was checked against W after it was read (R7).
+
+    All columns are fetched, whatever is wanted: a row exists by any of its cells.
+    """
+    leases = (plan.snapshot.start_ts,) if plan.leased else ()
+    for batch in conn.parts.store.scan(plan.table, key_range, None, batch_rows_max=plan.batch_rows):
+        resolved = conn.driver.run(resolve_batch_steps(plan.table, batch, None, plan.snapshot, conn.cache))
+        visible = visibility.visible_cells(resolved, plan.snapshot.start_ts, plan.snapshot.own)
+        conn.driver.run(check_snapshot_steps(plan.snapshot))
+        conn.renew(leases)
+        yield resolved, visible
+
+
+def divided(store: DataStore, table: str, key_range: KeyRange, pieces: int) -> list[KeyRange]:
+    """The range by the store's regions, each cut again until there are about `pieces` parts."""
+    regions = [part for region in store.regions(table) if (part := intersection(region, key_range)) is not None]
+    cuts_each = math.ceil(pieces / max(1, len(regions)))
+    parts: list[KeyRange] = []
+    for region in regions:
+        cuts = store.split_points(table, region, cuts_each) if cuts_each > 1 else []
+        parts += cut(region, cuts)
+    return parts
+
+
+def cut(key_range: KeyRange, cuts: Sequence[bytes]) -> list[KeyRange]:
+    """The range divided at `cuts`, which ascend and lie inside it."""
+    borders: list[bytes | None] = [key_range.start, *cuts, key_range.stop]
+    return [KeyRange(start or b"", stop) for start, stop in pairwise(borders)]
+
+
+def intersection(one: KeyRange, other: KeyRange) -> KeyRange | None:
+    """The common keys; None where there are none."""
+    start = max(one.start, other.start)
+    stops = [stop for stop in (one.stop, other.stop) if stop is not None]
+    stop = min(stops) if stops else None
+    return None if stop is not None and stop <= start else KeyRange(start, stop)

@@ -1,0 +1,375 @@
+"""The Python data source `omid`: `spark.read.format("omid")` and `df.write.format("omid")`.
+
+Spark makes a `DataSource` once per `load()`, pickles it, and calls its parts in processes of their own, so:
+
+    read     the start is drawn and leased in `__init__`; all partitions share it (S5); tasks renew the lease, which
+             ends by its term: Spark says nothing when a read is over
+    write    the same start is the transaction's; each task attempt writes a branch and returns it in its message;
+             `commit` decides once; `abort` looks the outcome up and never undoes a commit (S2)
+
+Filters are not pushed down: Spark 4.3 gives one DataFrame that is used twice the other use's filters. Ranges come
+by options.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+from pyomid.errors import ConflictError, Misuse
+from pyomid.spark.failures import coded_errors
+from pyomid.spark.options import Options
+from pyomid.types import KeyRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from pyomid.core.reading import Snapshot
+    from pyomid.spark.connection import Connection
+    from pyomid.spark.preparation import WriteOptions
+    from pyomid.spark.scan import ReadPlan
+    from pyomid.spark.write_task import BranchReport, WritePlan
+    from pyomid.types import BeginReply, TableInfo, TableSchema
+
+FORMAT: Final = "omid"
+
+BATCH_ROWS: Final = 10_000
+"""Spark's own default of rows in one Arrow batch."""
+
+
+class OmidDataSource(DataSource):
+    """Registered by `pyomid.spark.register`, or found by Spark as `pyspark_omid.DefaultSource`."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        with coded_errors():
+            self._options = Options(options)
+            self._url = self._options.required("url")
+            self._table = self._options.required("table")
+            self._begun = self._begin()
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """The catalogue's, or the columns of it that the option `columns` names."""
+        from pyomid.spark.schema import schema_of, select_columns, struct_of
+
+        with coded_errors():
+            info = self._info()
+            schema = schema_of(info)
+            return struct_of(schema, select_columns(info.name, schema, self._options.names("columns")))
+
+    def reader(self, schema: StructType) -> OmidReader:
+        with coded_errors():
+            table_schema, wanted = self._readable(schema)
+            return OmidReader(self._read_plan(table_schema, wanted), self._range(table_schema), self._pieces(), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> OmidWriter:
+        from pyomid.spark.schema import fields_of
+
+        with coded_errors():
+            return OmidWriter.prepared(self._options, self._begun, fields_of(schema), overwrite=overwrite)
+
+    def _connection(self) -> Connection:
+        from pyomid.spark.connection import connection
+
+        return connection(self._url)
+
+    def _begin(self) -> BeginReply:
+        """A start of its own under a lease; or the one that was given, which somebody else's lease holds."""
+        from pyomid.types import BeginReply
+
+        given = self._options.whole("snapshotTimestamp", least=1)
+        epoch = self._options.whole("snapshotEpoch")
+        if given is not None and epoch is not None:
+            return BeginReply(given, epoch)
+        conn = self._connection()
+        begun = conn.parts.tso.begin()
+        if given is not None:
+            if given > begun.start_ts:
+                raise Misuse(f"snapshotTimestamp {given} was never handed out: {begun.start_ts} is the latest")
+            conn.parts.tso.grant_lease(given, self._options.seconds("leaseSeconds"))
+            return BeginReply(given, begun.epoch)
+        conn.parts.tso.grant_lease(begun.start_ts, self._options.seconds("leaseSeconds"))
+        return begun
+
+    def _info(self) -> TableInfo:
+        from pyomid.client.tables import find_table
+
+        return find_table(self._connection().parts, self._table)
+
+    def _readable(self, schema: StructType) -> tuple[TableSchema, tuple[str, ...]]:
+        """The table's schema, or one made from the reader's for a table without; and the columns to read."""
+        from pyomid.spark.schema import (
+            check_read_fields,
+            check_row_key,
+            fields_of,
+            make_schema,
+            parse_column_mapping,
+            parse_row_key,
+        )
+
+        info, fields = self._info(), fields_of(schema)
+        row_key = self._options.text("rowKey")
+        if info.schema is not None:
+            if row_key is not None:
+                check_row_key(info, parse_row_key(row_key))
+            return info.schema, check_read_fields(info, info.schema, fields)
+        if row_key is None:
+            raise Misuse(
+                f"table {info.name!r} has no schema in the catalogue: name its key columns by the option rowKey",
+                table=info.name,
+            )
+        mapping = parse_column_mapping(self._options.text("columnMapping") or "")
+        family = (self._options.text("family") or info.families[0].decode()).encode()
+        return make_schema(fields, parse_row_key(row_key), mapping, family=family), tuple(f.name for f in fields)
+
+    def _read_plan(self, schema: TableSchema, wanted: tuple[str, ...]) -> ReadPlan:
+        from pyomid.spark.scan import ReadPlan
+
+        rows = self._options.whole("batchRows", BATCH_ROWS, least=1)
+        assert rows is not None
+        return ReadPlan(self._url, self._table, schema, wanted, self._snapshot(), rows, leased=True)
+
+    def _snapshot(self) -> Snapshot:
+        from pyomid.core.reading import Snapshot
+
+        text = self._options.text("ownBranches")
+        own = frozenset(int(branch) for branch in text.split(",")) if text else frozenset()
+        return Snapshot(self._begun.start_ts, self._begun.epoch, own)
+
+    def _range(self, schema: TableSchema) -> KeyRange:
+        from pyomid.spark.ranges import key_range, parse_bound
+        from pyomid.spark.rowkey import key_layout
+
+        layout = key_layout(schema)
+        bounds = [parse_bound(layout, self._options.text(name)) for name in ("rowStart", "rowStop", "rowPrefix")]
+        return key_range(layout, *bounds)
+
+    def _pieces(self) -> int:
+        pieces = self._options.whole("numPartitions", os.cpu_count() or 1, least=1)
+        assert pieces is not None
+        return pieces
+
+
+@dataclass
+class RangePartition(InputPartition):
+    """One task's part of the row keys."""
+
+    start: bytes
+    stop: bytes | None
+
+
+class OmidReader(DataSourceReader):
+    """One read: what all partitions share, and how the range is divided."""
+
+    def __init__(self, plan: ReadPlan, key_range: KeyRange, pieces: int, schema: StructType) -> None:
+        self._plan = plan
+        self._range = key_range
+        self._pieces = pieces
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        from pyomid.spark.connection import connection
+        from pyomid.spark.scan import divided
+
+        with coded_errors():
+            store = connection(self._plan.url).parts.store
+            parts = divided(store, self._plan.table, self._range, self._pieces)
+            return [RangePartition(*part) for part in parts] or [RangePartition(b"\0", b"\0")]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        from pyomid.spark.connection import connection
+        from pyomid.spark.scan import read_range
+
+        assert isinstance(partition, RangePartition)
+        with coded_errors():
+            arrow = to_arrow_schema(self._schema, timezone="UTC")
+            conn = connection(self._plan.url)
+            conn.renew((self._plan.snapshot.start_ts,))
+            yield from read_range(conn, self._plan, KeyRange(partition.start, partition.stop), arrow)
+
+
+@dataclass
+class BranchMessage(WriterCommitMessage):
+    """What a task returns to `commit`; None: it had no rows."""
+
+    report: BranchReport | None
+
+
+@dataclass
+class OmidWriter(DataSourceArrowWriter):
+    """One `df.write`: a transaction whose snapshot nobody reads, except to find the rows that it replaces."""
+
+    plan: WritePlan
+    begun: BeginReply
+    level: str | None
+    transaction_id: str | None
+    retries: int
+    replaced_by: int
+    """The branch of the tombstones of an overwrite, drawn before any task's; 0 for an append."""
+    does_nothing: bool
+    """The table existed and `ifExists=ignore`, or a write under this id is committed."""
+
+    @classmethod
+    def prepared(cls, options: Options, begun: BeginReply, fields: Any, *, overwrite: bool) -> OmidWriter:
+        """The table made or checked, so that a bad write fails before its first task."""
+        from pyomid.client.marker import check_transaction_id
+        from pyomid.spark.commit import LEVELS, find_run, ids_for
+        from pyomid.spark.connection import connection
+        from pyomid.spark.options import checked_choice
+        from pyomid.spark.preparation import prepared_table, table_or_none
+        from pyomid.spark.schema import schema_of
+        from pyomid.spark.write_task import WritePlan
+
+        url, name = options.required("url"), options.required("table")
+        conn = connection(url)
+        write = write_options(options)
+        given = options.text("conflictLevel")
+        level = None if given is None else checked_choice("conflictLevel", given, LEVELS)
+        if_exists = options.choice("ifExists", ("append", "overwrite", "error", "ignore"), "append")
+        existing = table_or_none(conn, name)
+        if existing is not None and if_exists == "error":
+            raise Misuse(f"table {name!r} exists, and ifExists=error", table=name)
+        transaction_id = options.text("transactionId")
+        if transaction_id is not None:
+            check_transaction_id(transaction_id)
+        done = transaction_id is not None and find_run(conn, begun, transaction_id) is not None
+        ignored = existing is not None and if_exists == "ignore"
+        info = (
+            existing if existing is not None and (done or ignored) else prepared_table(conn, name, fields, write, level)
+        )
+        plan = WritePlan(
+            url,
+            info,
+            schema_of(info),
+            tuple(field.name for field in fields),
+            begun.start_ts,
+            write.duplicates,
+            write.nulls,
+            ids_for(info, level),
+        )
+        replaces = overwrite or if_exists == "overwrite"
+        branch = conn.parts.tso.begin(not_before=begun.start_ts).start_ts if replaces else 0
+        return cls(plan, begun, level, transaction_id, options.whole("retries", 3) or 0, branch, bool(done or ignored))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> BranchMessage:
+        from pyomid.crashpoints import crash_point
+        from pyomid.spark.write_task import write_rows
+
+        if self.does_nothing:
+            return BranchMessage(None)
+        with coded_errors():
+            report = write_rows(self.plan, iterator)
+        crash_point("spark.task.written")
+        return BranchMessage(report)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Decides. A blind append that lost is written again under a new snapshot and decided again."""
+        from pyomid.spark.connection import connection
+
+        with coded_errors():
+            conn = connection(self.plan.url)
+            reports = [m.report for m in messages if isinstance(m, BranchMessage) and m.report is not None]
+            if self.does_nothing:
+                conn.parts.tso.end_lease(self.begun.start_ts)
+                return
+            self._check_distinct(conn, reports)
+            for left in range(self.retries, -1, -1):
+                try:
+                    self._commit(conn, reports)
+                    return
+                except ConflictError as error:
+                    conn.parts.tso.end_lease(self.begun.start_ts)
+                    if not left or self.replaced_by or not reports:
+                        raise
+                    reports = self._written_again(conn, reports, error)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Spark calls this also after an exception that came behind the commit. What was committed stays; what was
+        not is left to compaction. The lease ends only where the outcome is "not committed".
+        """
+        from pyomid.spark.connection import connection
+        from pyomid.spark.runs import is_committed
+
+        with coded_errors():
+            conn = connection(self.plan.url)
+            reports = [m.report for m in messages if isinstance(m, BranchMessage) and m.report is not None]
+            starts = [self.begun.start_ts, *(report.branch for report in reports)]
+            if not is_committed(conn, starts):
+                conn.parts.tso.end_lease(self.begun.start_ts)
+
+    def _commit(self, conn: Connection, reports: list[BranchReport]) -> None:
+        from pyomid.crashpoints import crash_point
+        from pyomid.spark.commit import TableWrites, commit
+
+        writes = TableWrites(self.plan.info, [*self._replaced(conn), *reports])
+        crash_point("spark.commit.before")
+        commit(conn, self.begun, [writes], level=self.level, transaction_id=self.transaction_id)
+        crash_point("spark.commit.after")
+        if not writes.reports:
+            conn.parts.tso.end_lease(self.begun.start_ts)
+
+    def _replaced(self, conn: Connection) -> list[BranchReport]:
+        """The old rows of an overwrite, deleted under the branch that is below every task's."""
+        from pyomid.core.reading import Snapshot
+        from pyomid.spark.scan import ReadPlan
+        from pyomid.spark.write_task import delete_ranges
+
+        if not self.replaced_by:
+            return []
+        snapshot = Snapshot(self.begun.start_ts, self.begun.epoch)
+        read = ReadPlan(self.plan.url, self.plan.info.name, self.plan.schema, (), snapshot, BATCH_ROWS, leased=True)
+        report = delete_ranges(self.plan, read, [KeyRange()], branch=self.replaced_by)
+        return [report] if report is not None else []
+
+    def _check_distinct(self, conn: Connection, reports: list[BranchReport]) -> None:
+        from pyomid.spark.duplicates import check_distinct
+
+        try:
+            check_distinct(conn, self.plan, reports)
+        except Misuse:
+            conn.parts.tso.end_lease(self.begun.start_ts)
+            raise
+
+    def _written_again(self, conn: Connection, reports: list[BranchReport], error: ConflictError) -> list[BranchReport]:
+        """The same cells under a branch of a new transaction: versions must follow the order of commits."""
+        from pyomid.client.retry import cause_of
+        from pyomid.spark.rewriting import rewrite_branches
+
+        self.begun = conn.parts.tso.begin(not_before=cause_of(error))
+        conn.parts.tso.grant_lease(self.begun.start_ts)
+        self.plan = replace(self.plan, start_ts=self.begun.start_ts)
+        return [rewrite_branches(conn, self.plan, reports)]
+
+
+def write_options(options: Options) -> WriteOptions:
+    """The options of a write, checked."""
+    from pyomid.spark.encode import Duplicates, Nulls
+    from pyomid.spark.preparation import WriteOptions
+    from pyomid.spark.schema import DEFAULT_FAMILY, parse_column_mapping, parse_row_key
+
+    row_key, mapping, family = options.text("rowKey"), options.text("columnMapping"), options.text("family")
+    return WriteOptions(
+        row_key=None if row_key is None else parse_row_key(row_key),
+        mapping=None if mapping is None else parse_column_mapping(mapping),
+        family=DEFAULT_FAMILY if family is None else family.encode(),
+        duplicates=Duplicates(options.choice("duplicates", ("error", "last"), "error")),
+        nulls=Nulls(options.choice("nulls", ("tombstone", "keep"), "tombstone")),
+        merge_schema=options.flag("mergeSchema"),
+    )

@@ -1,0 +1,5 @@
+"""Found by Spark itself: it looks for `DefaultSource` in every top-level package whose name begins with pyspark_."""
+
+from pyomid.spark.source import OmidDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]
