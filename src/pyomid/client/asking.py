@@ -1,0 +1,114 @@
+"""Asking a TSO until it answers: what may be asked again, and what a lost answer means. Blocking and asyncio sessions
+drive the same generator.
+
+    begin, leases, seals, status …   asked again on a new connection: the first try did nothing that hurts
+    commit                           asked again as a retry (T7): the first try may have been decided
+    nobody answers for `retry_s`     Unavailable; for a commit that was sent: OutcomeUnknown
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from pyomid.core.requests import AdvanceHorizon, Answer, Refused, Request
+from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
+from pyomid.types import BeginReply, CommitRequest
+
+PAUSE_S: Final = 0.02
+"""Before a failed request is repeated; doubles up to `PAUSE_S_MAX`."""
+
+PAUSE_S_MAX: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """→ Answer, or `Lost`: ask this on the present connection (a new one where there is none), for `timeout_s`."""
+
+    request: Request
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """→ None, after `pause_s`."""
+
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AskTime:
+    """→ float, the clock."""
+
+
+class Lost(Unavailable):
+    """No answer came. `sent` says whether the TSO may have seen the request."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message, sent=sent)
+        self.sent = sent
+
+
+AskSteps = Generator["Try | Pause | AskTime", "Answer | float | None", Answer]
+
+T = TypeVar("T")
+
+
+def ask_steps(request: Request, *, request_s: float, retry_s: float) -> AskSteps:
+    """The answer, `Refused` raised as its error."""
+    deadline_s = _number((yield AskTime())) + retry_s
+    pause_s = PAUSE_S
+    while True:
+        try:
+            answer = yield Try(request, retry_s if is_long(request) else request_s)
+        except Lost as lost:
+            request = _again(request, lost)
+            if _number((yield AskTime())) >= deadline_s:
+                raise _given_up(request, lost, retry_s) from lost
+            yield Pause(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
+            continue
+        if isinstance(answer, Refused):
+            raise answer.as_error()
+        assert answer is not None
+        assert not isinstance(answer, float)
+        return answer
+
+
+def is_long(request: Request) -> bool:
+    """Whether the work itself may take longer than one try's patience: many entries written or deleted."""
+    return isinstance(request, AdvanceHorizon) or (isinstance(request, CommitRequest) and bool(request.branches))
+
+
+def _again(request: Request, lost: Lost) -> Request:
+    """A commit that may have been decided is a retry from now on. `not_before` names a TSO that may be gone."""
+    if isinstance(request, CommitRequest) and lost.sent:
+        return replace(request, is_retry=True)
+    return request
+
+
+def _given_up(request: Request, lost: Lost, retry_s: float) -> Unavailable | OutcomeUnknown:
+    if isinstance(request, CommitRequest) and request.is_retry:
+        return OutcomeUnknown(
+            f"start_ts {request.start_ts}: the commit was sent, and no TSO told its outcome for {retry_s} s",
+            start_ts=request.start_ts,
+        )
+    return Unavailable(f"{type(request).__name__}: no TSO answered for {retry_s} s ({lost.message})")
+
+
+def _number(value: object) -> float:
+    assert isinstance(value, float)
+    return value
+
+
+def with_epoch(answer: BeginReply, newest_epoch: int) -> BeginReply:
+    """T6: never an epoch older than that of any timestamp this client holds."""
+    return answer if answer.epoch >= newest_epoch else BeginReply(answer.start_ts, newest_epoch)
+
+
+def expected(answer: Answer, kind: type[T], request: Request) -> T:
+    """`answer`, if it is the kind that the request is answered with."""
+    if not isinstance(answer, kind):
+        raise Misuse(f"the TSO answered {type(request).__name__} with {type(answer).__name__}")
+    return answer

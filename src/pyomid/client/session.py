@@ -1,0 +1,360 @@
+"""The blocking session with a TSO: one connection, shared by all threads of the process, requests pipelined.
+
+No thread of its own. Whoever waits and finds nobody reading reads for all (leader); the others sleep (followers)
+until their answer is there, or until the leader has its own and hands the reading over. A thread alone pays for one
+send and one receive, nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from pyomid.client.asking import AskTime, Lost, Pause, Try, ask_steps, expected, with_epoch
+from pyomid.client.conversation import Conversation, is_answered
+from pyomid.core.requests import (
+    AdvanceHorizon,
+    Answer,
+    AskStatus,
+    Begin,
+    Complete,
+    Done,
+    EndLease,
+    Fence,
+    FenceReply,
+    GrantLease,
+    HorizonReply,
+    LeaseReply,
+    RenewLease,
+    Request,
+    Seal,
+    SealReply,
+)
+from pyomid.errors import Misuse, OmidError, Unavailable
+from pyomid.ports import Clock, Sleep
+from pyomid.types import BeginReply, CommitReply, CommitRequest, SealOutcome, Status
+
+T = TypeVar("T")
+
+Dial = Callable[[], socket.socket]
+"""A new connection to whoever is the TSO now; starts or finds it. Raises `Unavailable`, or `Misuse` for good."""
+
+RECEIVE_BYTES: Final = 1 << 16
+
+
+class TsoSession:
+    """`ports.Tso` over a connection. Thread-safe; a forked child gets a connection of its own (C5).
+
+    `request_s` is one try's patience, `retry_s` that of the whole request: longer than a fail-over.
+    """
+
+    def __init__(
+        self,
+        dial: Dial,
+        *,
+        request_s: float = 5.0,
+        retry_s: float = 60.0,
+        token: bytes = b"",
+        clock: Clock = time.monotonic,
+        sleep: Sleep = time.sleep,
+    ) -> None:
+        self._dial = dial
+        self._request_s = request_s
+        self._retry_s = retry_s
+        self._token = token
+        self._clock = clock
+        self._sleep = sleep
+        self._closed = False
+        self._epoch = 0
+        self._pid = os.getpid()
+        self._connection: _Connection | None = None
+        self._dialling = threading.Lock()
+
+    # ── ports.Tso ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch any answer carried; 0 with a Java TSO, which tells none."""
+        return self._epoch
+
+    @property
+    def extended(self) -> bool:
+        """Whether the TSO speaks pyomid's extensions: leases, branches, seals. Connects if need be."""
+        return self._connected(self._request_s).conversation.extended
+
+    def begin(self, *, not_before: int = 0) -> BeginReply:
+        reply = self._ask_for(Begin(not_before), BeginReply)
+        self._epoch = max(self._epoch, reply.epoch)
+        return with_epoch(reply, self._epoch)
+
+    def commit(self, request: CommitRequest) -> CommitReply:
+        return self._ask_for(request, CommitReply)
+
+    def fence(self, table_id: int) -> int:
+        return self._ask_for(Fence(table_id), FenceReply).fence_ts
+
+    def grant_lease(self, start_ts: int, term_s: float | None = None) -> float:
+        return self._ask_for(GrantLease(start_ts, term_s or 0.0), LeaseReply).term_s
+
+    def renew_lease(self, start_ts: int) -> float:
+        return self._ask_for(RenewLease(start_ts), LeaseReply).term_s
+
+    def end_lease(self, start_ts: int) -> None:
+        self._ask_for(EndLease(start_ts), Done)
+
+    def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
+        return list(self._ask_for(Seal(tuple(starts)), SealReply).outcomes) if starts else []
+
+    def complete(self, starts: Sequence[int]) -> None:
+        """Sent if there is a connection; what is lost the sanitiser deletes."""
+        if not starts:
+            return
+        with contextlib.suppress(Lost):
+            self._connected(self._request_s).post(Complete(tuple(starts)))
+
+    def advance_horizon(self, horizon: int) -> int:
+        return self._ask_for(AdvanceHorizon(horizon), HorizonReply).deleted
+
+    def status(self) -> Status:
+        return self._ask_for(AskStatus(), Status)
+
+    def close(self) -> None:
+        """Further calls raise `Misuse`; those under way end with `Unavailable`."""
+        self._closed = True
+        connection, self._connection = self._connection, None
+        if connection is not None and os.getpid() == self._pid:
+            connection.close(Lost("the session was closed", sent=True))
+
+    # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _ask_for(self, request: Request, kind: type[T]) -> T:
+        return expected(self._ask(request), kind, request)
+
+    def _ask(self, request: Request) -> Answer:
+        """Drives `ask_steps`: the blocking driver."""
+        steps = ask_steps(request, request_s=self._request_s, retry_s=self._retry_s)
+        step = next(steps)
+        while True:
+            try:
+                match step:
+                    case AskTime():
+                        step = steps.send(self._clock())
+                    case Pause(pause_s):
+                        self._sleep(pause_s)
+                        step = steps.send(None)
+                    case Try(asked, timeout_s):
+                        try:
+                            answer = self._connected(timeout_s).ask(asked, timeout_s)
+                        except Lost as lost:
+                            step = steps.throw(lost)
+                        else:
+                            step = steps.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+
+    def _connected(self, timeout_s: float) -> _Connection:
+        """The connection, dialled anew where there is none or it broke."""
+        if self._closed:
+            raise Misuse("the session with the TSO is closed")
+        if os.getpid() != self._pid:
+            self._after_fork()
+        connection = self._connection
+        if connection is not None and not connection.broken:
+            return connection
+        with self._dialling:
+            connection = self._connection
+            if connection is None or connection.broken:
+                connection = self._connection = self._open(timeout_s)
+            return connection
+
+    def _open(self, timeout_s: float) -> _Connection:
+        conversation = Conversation(token=self._token, commit_retry_s=self._retry_s)
+        try:
+            connection = _Connection(self._dial(), conversation, timeout_s=timeout_s, clock=self._clock)
+        except (Unavailable, OSError) as error:
+            raise Lost(f"no TSO to talk to: {error}", sent=False) from error
+        server = conversation.server
+        self._epoch = max(self._epoch, server.epoch if server is not None else 0)
+        return connection
+
+    def _after_fork(self) -> None:
+        """Nothing of the parent is used: not its socket, whose answers are the parent's, and none of its locks."""
+        self._pid = os.getpid()
+        self._connection = None
+        self._dialling = threading.Lock()
+
+
+def _timeval(timeout_s: float) -> bytes:
+    """`struct timeval` for the system's own time-out of a blocking send."""
+    return struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
+
+
+class _Slot:
+    """One request that waits for its answer."""
+
+    __slots__ = ("answer", "error", "leads", "wake")
+
+    def __init__(self) -> None:
+        self.answer: Answer | None = None
+        self.error: OmidError | None = None
+        self.leads = False
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+    def signal(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            self.wake.release()
+
+
+class _Connection:
+    """One socket and everybody who waits on it."""
+
+    def __init__(self, sock: socket.socket, conversation: Conversation, *, timeout_s: float, clock: Clock) -> None:
+        self.conversation = conversation
+        self.broken = False
+        self._sock = sock
+        self._clock = clock
+        self._sending = threading.Lock()
+        self._state = threading.Lock()
+        self._slots: dict[int, _Slot] = {}
+        self._somebody_reads = False
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._poll = select.poll()
+        self._poll.register(sock.fileno(), select.POLLIN)
+        self._greet(timeout_s)
+        sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
+
+    def ask(self, request: Request, timeout_s: float) -> Answer:
+        """The answer, or `Lost`."""
+        slot = _Slot()
+        key = self._send(request, slot)
+        try:
+            return self._await(slot, self._clock() + timeout_s)
+        finally:
+            with self._state:
+                self._slots.pop(key, None)
+
+    def post(self, request: Request) -> None:
+        """For requests that are not answered."""
+        assert not is_answered(request)
+        self._send(request, None)
+
+    def close(self, why: Lost) -> None:
+        """Everybody who waits is told."""
+        with self._state:
+            if self.broken:
+                return
+            self.broken = True
+            slots = list(self._slots.values())
+        for slot in slots:
+            slot.error = why
+            slot.signal()
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+
+    # ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _send(self, request: Request, slot: _Slot | None) -> int:
+        with self._sending:
+            key, frames = self.conversation.ask(request)
+            if slot is not None:
+                with self._state:
+                    self._slots[key] = slot
+            if self.broken:
+                raise Lost("the connection to the TSO is closed", sent=False)
+            try:
+                self._sock.sendall(frames)
+            except (OSError, ValueError) as error:
+                lost = Lost(f"sending to the TSO failed: {error}", sent=True)
+                self.close(lost)
+                raise lost from error
+            except BaseException:
+                self.close(Lost("sending to the TSO was interrupted", sent=True))  # half a frame may have gone
+                raise
+        return key
+
+    # ── receiving ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _greet(self, timeout_s: float) -> None:
+        try:
+            self._sock.settimeout(timeout_s)
+            self._sock.sendall(self.conversation.greeting())
+            while self.conversation.server is None:
+                chunk = self._sock.recv(RECEIVE_BYTES)
+                if not chunk:
+                    raise Lost("the TSO closed the connection before its handshake", sent=False)
+                list(self.conversation.feed(chunk))
+        except OSError as error:
+            self._sock.close()
+            raise Lost(f"the handshake with the TSO failed: {error}", sent=False) from error
+        except OmidError:
+            self._sock.close()
+            raise
+
+    def _await(self, slot: _Slot, deadline_s: float) -> Answer:
+        with self._state:
+            if not self._somebody_reads:
+                slot.leads = self._somebody_reads = True
+        try:
+            while slot.answer is None and slot.error is None:
+                if slot.leads:
+                    self._lead(slot, deadline_s)
+                elif not slot.wake.acquire(timeout=max(0.0, deadline_s - self._clock())):
+                    self._give_up(slot)
+        finally:
+            if slot.leads:
+                self._hand_over(slot)
+        if slot.error is not None:
+            raise slot.error
+        assert slot.answer is not None
+        return slot.answer
+
+    def _lead(self, slot: _Slot, deadline_s: float) -> None:
+        """Reads once, for everybody."""
+        left_s = deadline_s - self._clock()
+        try:
+            if left_s <= 0 or not self._poll.poll(left_s * 1000):
+                self._give_up(slot)
+                return
+            chunk = self._sock.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
+            if not chunk:
+                raise ConnectionResetError("closed by the TSO")
+            for key, answer in self.conversation.feed(chunk):
+                self._deliver(key, answer)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError, OmidError) as error:
+            self.close(Lost(f"the connection to the TSO broke: {error}", sent=True))
+
+    def _deliver(self, key: int, answer: Answer) -> None:
+        with self._state:
+            slot = self._slots.get(key)
+        if slot is not None:
+            slot.answer = answer
+            slot.signal()
+
+    def _give_up(self, slot: _Slot) -> None:
+        """A try that got no answer in time breaks the connection: a retry must not meet its late answer."""
+        if slot.answer is None:
+            self.close(Lost("the TSO did not answer in time", sent=True))
+
+    def _hand_over(self, leader: _Slot) -> None:
+        """The next who waits reads from now on."""
+        with self._state:
+            leader.leads = False
+            for slot in self._slots.values():
+                if slot is not leader and slot.answer is None and slot.error is None:
+                    slot.leads = True
+                    slot.signal()
+                    return
+            self._somebody_reads = False
