@@ -145,7 +145,7 @@ class HBaseStore:
         return keys_between(first, last, [key for key in known if first < key < last], pieces)
 
     def flush_and_merge(self, table: str, region: KeyRange) -> None:
-        """What lies in the region server's memory goes to files. (A scan sees both; this bounds what a crash replays.)"""
+        """What lies in the region server's memory goes to files. (A scan sees both anyway.)"""
         for each in self._cluster.regions(table):
             if each.key_range == region:
                 self._admin.flush_region(each)

@@ -1,0 +1,72 @@
+"""One real HBase for the whole session, started from its jars at first use.
+
+Without Java: skipped on a person's machine, with the reason; a failure where CI=true.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyomid.errors import Unavailable
+from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.store import HBaseStore
+from pyomid.storage.hbase.tables import create_database
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.testing.hbase_server import HBaseServer
+from pyomid.testing.jars import HBASE, OMID, JavaMissing, class_path, missing
+
+_table_numbers = itertools.count(1)
+
+
+def needs_java() -> None:
+    """Skips, or under CI fails, where no JDK, Maven or jar is to be had."""
+    reason = missing()
+    if reason is None:
+        try:
+            class_path(HBASE)
+            class_path(OMID)
+            return
+        except (JavaMissing, Unavailable) as error:
+            reason = error.message
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"CI must run the tests of a real HBase: {reason}")
+    pytest.skip(f"not run: the tests of a real HBase need Java: {reason}")
+
+
+@pytest.fixture(scope="session")
+def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBaseServer]:
+    """A running standalone HBase. PYOMID_TEST_HBASE names a folder with one that runs already, and is left running."""
+    needs_java()
+    given = os.environ.get("PYOMID_TEST_HBASE")
+    if given:
+        yield HBaseServer(Path(given))
+        return
+    server = HBaseServer(tmp_path_factory.mktemp("hbase"), heap_mb=768, extra_jars=OMID)
+    server.start()
+    yield server
+    server.stop(deadline_s=20.0)
+
+
+@pytest.fixture(scope="session")
+def cluster(hbase: HBaseServer) -> Iterator[Cluster]:
+    """A client with the database's tables made."""
+    made = Cluster(ZooKeeper(hbase.quorum), deadline_s=30.0)
+    create_database(made)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def store(cluster: Cluster) -> HBaseStore:
+    return HBaseStore(cluster)
+
+
+@pytest.fixture
+def table_name() -> str:
+    """A name that no other test of the session uses."""
+    return f"t{os.getpid()}_{next(_table_numbers)}"
