@@ -114,6 +114,7 @@ def check_ids_count(conn: Connection, reports: Sequence[BranchReport]) -> None:
 def _write_marker(conn: Connection, start_ts: int, transaction_id: str | None) -> CellVersion | None:
     if transaction_id is None:
         return None
+    ensure_markers_table(conn.parts)
     write = marker.marker_write(transaction_id, start_ts)
     conn.driver.perform(WriteCells(marker.MARKERS_TABLE, start_ts, (write,)))
     return CellVersion(write.row, *marker.MARKER_COLUMN, start_ts)

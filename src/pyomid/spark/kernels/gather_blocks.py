@@ -33,8 +33,12 @@ def gather_blocks(
         if cell_len[cell] != width:
             return row
         at = cell_off[cell] + width - 1
-        for byte in range(width):
-            out[row, byte] = buffer[at - byte]
+        if width == 8:  # a constant bound lets the compiler unroll: most columns are longs and doubles
+            for byte in range(8):
+                out[row, byte] = buffer[at - byte]
+        else:
+            for byte in range(width):
+                out[row, byte] = buffer[at - byte]
     return -1
 
 
