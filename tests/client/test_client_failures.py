@@ -99,7 +99,7 @@ def test_a_request_that_never_arrived_is_sealed_and_reported_as_aborted(healthy:
 
 def test_an_unknowable_outcome_is_said_and_nothing_is_rolled_back(healthy: Database, memory_url: str) -> None:
     lost = failing(OutcomeUnknown("no answer", start_ts=0), after=True)
-    down = failing(OutcomeUnknown("still no answer", start_ts=0))
+    down = failing(Unavailable("the store is away too"))
     with database_with(memory_url, tso={"commit": lost}, commit_table={"lookup": down}) as db:
         tx = db.begin()
         tx.table("a").put(b"k", {b"f:x": b"1"})
@@ -202,7 +202,7 @@ def test_of_all_runs_under_one_id_one_commits(healthy: Database) -> None:
 
 def test_a_lost_answer_of_a_run_with_an_id_never_counts_twice(healthy: Database, memory_url: str) -> None:
     lost = failing(OutcomeUnknown("no answer", start_ts=0), after=True)
-    down = failing(OutcomeUnknown("still no answer", start_ts=0))
+    down = failing(Unavailable("the store is away too"))
     with database_with(memory_url, tso={"commit": lost}, commit_table={"lookup": down}) as db:
         assert isinstance(db.run_once("month-1", add_one), AlreadyDone)
         assert visible(db, "a") == {b"f:n": b"1"}

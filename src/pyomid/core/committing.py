@@ -17,7 +17,7 @@ from pyomid.core.effects import (
     WriteShadowCells,
 )
 from pyomid.core.outcome import Outcome, outcome_steps
-from pyomid.errors import OutcomeUnknown
+from pyomid.errors import OutcomeUnknown, Unavailable
 from pyomid.types import CellVersion, CommitReply, CommitRequest, ShadowWrite
 
 WriteSet = Mapping[str, Sequence[CellVersion]]
@@ -35,9 +35,22 @@ def commit_steps(request: CommitRequest, written: WriteSet) -> Steps[CommitReply
     try:
         reply: CommitReply = yield SendCommit(request)
     except OutcomeUnknown:
-        outcome: Outcome = yield from outcome_steps(request.start_ts, request.branches, written)
+        outcome = yield from _look_up_steps(request, written)
         return CommitReply(request.start_ts, commit_ts=outcome.commit_ts)
     return reply
+
+
+def _look_up_steps(request: CommitRequest, written: WriteSet) -> Steps[Outcome]:
+    """An error of the looking up says nothing about the commit: it must not pass for one that took no effect."""
+    try:
+        outcome = yield from outcome_steps(request.start_ts, request.branches, written)
+    except Unavailable as error:
+        raise OutcomeUnknown(
+            f"the answer to the commit of transaction {request.start_ts} was lost, and its outcome cannot be looked "
+            f"up now: {error}",
+            start_ts=request.start_ts,
+        ) from error
+    return outcome
 
 
 def complete_steps(start_ts: int, commit_ts: int, written: WriteSet) -> Steps[None]:
