@@ -1,0 +1,118 @@
+"""What the blocking and the asyncio transaction share: owner, state, lease and workspace."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from pyomid.client.leases import Lease
+from pyomid.client.states import ENDED, Event, State, next_state
+from pyomid.client.workspace import Workspace
+from pyomid.errors import ConflictError, Misuse, SnapshotTooOld
+from pyomid.types import AbortReason, CommitReply
+
+_NEED_LEASE: Final = frozenset({Event.READ, Event.WRITE, Event.COMMIT})
+
+
+class Life:
+    """One transaction's, from begin to end. Belongs to the thread and process that made it."""
+
+    def __init__(
+        self, workspace: Workspace, *, lease: Lease | None = None, end_lease: Callable[[Lease], None] | None = None
+    ) -> None:
+        self.workspace: Final = workspace
+        """The reads and writes themselves; for pyomid's own use."""
+        self._lease = lease
+        self._end_lease = end_lease
+        self._state = State.ACTIVE
+        self._doom = ""
+        self._commit_ts: int | None = None
+        self._thread = threading.get_ident()
+        self._pid = os.getpid()
+
+    @property
+    def start_ts(self) -> int:
+        """The snapshot: everything committed before it is seen."""
+        return self.workspace.start_ts
+
+    @property
+    def commit_ts(self) -> int | None:
+        """None until committed, and for a transaction that wrote nothing."""
+        return self._commit_ts
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    def mark_rollback_only(self, reason: str = "marked so by the program") -> None:
+        """From now on commit is refused; reading goes on."""
+        self.doom(Event.DOOM, reason)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.start_ts} {self._state.value}>"
+
+    # For pyomid's own use
+
+    def step(self, event: Event) -> None:
+        """Refuses what thread, process, lease or state do not allow; otherwise the state after `event`."""
+        self.check_owner()
+        if self._lease is not None and self._lease.lost is not None and event in _NEED_LEASE:
+            self._doom = self._doom or str(self._lease.lost)
+            self._state = State.DOOMED if self._state is State.ACTIVE else self._state
+            raise self._lease.lost
+        self._state = next_state(self._state, event, start_ts=self.start_ts, reason=self._doom)
+        if self._state in ENDED and self._lease is not None:
+            lease, self._lease = self._lease, None
+            if self._end_lease is not None:
+                self._end_lease(lease)
+
+    def doom(self, event: Event, reason: str) -> None:
+        """`step` to rollback-only; the first reason is the one that is told."""
+        self.step(event)
+        self._doom = self._doom or reason
+
+    def committed(self, commit_ts: int) -> None:
+        self._commit_ts = commit_ts
+        self.step(Event.COMMITTED)
+
+    def check_owner(self) -> None:
+        if os.getpid() != self._pid:
+            raise Misuse(
+                f"transaction {self.start_ts} was begun by process {self._pid} and is used in its forked child "
+                f"{os.getpid()}: connect and begin again in the child",
+                start_ts=self.start_ts,
+            )
+        if threading.get_ident() != self._thread:
+            raise Misuse(
+                f"transaction {self.start_ts} belongs to the thread that began it and is used in thread "
+                f"{threading.current_thread().name!r}: begin one in each thread",
+                start_ts=self.start_ts,
+            )
+
+    @property
+    def can_roll_back(self) -> bool:
+        """In this process and not ended or ending: what a block's exit asks before it rolls back."""
+        return os.getpid() == self._pid and self._state in (State.ACTIVE, State.DOOMED)
+
+
+def refusal(reply: CommitReply) -> ConflictError:
+    """The error for an aborted commit, with the commit that caused it where it is known."""
+    kind = SnapshotTooOld if reply.reason in _TOO_OLD else ConflictError
+    because = _REASONS.get(reply.reason, "another transaction won") if reply.reason else "another transaction won"
+    values = {"commit_ts": reply.conflict_ts} if reply.conflict_ts else {}
+    by = f" (commit {reply.conflict_ts})" if reply.conflict_ts else ""
+    return kind(f"transaction {reply.start_ts} aborted: {because}{by}", start_ts=reply.start_ts, **values)
+
+
+_TOO_OLD: Final = frozenset({AbortReason.LEASE_LOST})
+_REASONS: Final = {
+    AbortReason.CONFLICT: "another transaction committed a cell that it wrote",
+    AbortReason.LOW_WATERMARK: "it is older than what the TSO remembers of other commits",
+    AbortReason.FENCE: "a table that it wrote was fenced",
+    AbortReason.TABLE: "another transaction committed to a table that it claimed as a whole",
+    AbortReason.SEALED: "it was sealed as dead by a reader",
+    AbortReason.LEASE_LOST: "its lease expired",
+    AbortReason.RETRY_UNKNOWN: "its first commit request was never decided",
+}
