@@ -18,10 +18,18 @@ from typing import Final
 
 from pyomid.errors import Corruption, Deposed, Unavailable
 from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.keyvalues import DELETE_COLUMN, KeyValue
-from pyomid.storage.hbase.layout import META_FAMILY, META_TABLE
+from pyomid.storage.hbase.keyvalues import DELETE_COLUMN, LATEST, KeyValue
+from pyomid.storage.hbase.layout import (
+    COMMIT_TABLE,
+    META_FAMILY,
+    META_TABLE,
+    WATERMARK_FAMILY,
+    WATERMARK_QUALIFIER,
+    WATERMARK_ROW,
+    timestamp_bytes,
+)
 from pyomid.storage.hbase.meta_cells import MetaCells
-from pyomid.storage.hbase.requests import Mutation, deletes, puts
+from pyomid.storage.hbase.requests import Mutation, RowMutation, deletes, puts
 from pyomid.types import EpochChanges, EpochState, PendingCommit
 
 ROW: Final = b"epoch"
@@ -58,9 +66,11 @@ class _State:
 
 
 class HBaseEpochRow:
-    """See `ports.EpochRow`."""
+    """See `ports.EpochRow`. After W is durable here it is copied to the row where Java's coprocessor looks."""
 
-    def __init__(self, cluster: Cluster, *, table: str = META_TABLE) -> None:
+    def __init__(self, cluster: Cluster, *, table: str = META_TABLE, commit_table: str = COMMIT_TABLE) -> None:
+        self._cluster = cluster
+        self._commit_table = commit_table
         self._cells = MetaCells(cluster, table=table)
         self._nonce = os.urandom(8)
 
@@ -88,8 +98,15 @@ class HBaseEpochRow:
             if state.epoch != epoch:
                 raise Deposed(f"the epoch row holds epoch {state.epoch}, not {epoch}", epoch=state.epoch)
             if self._swap(old, _changed(state, changes), changes):
+                if changes.watermark is not None:
+                    self._copy_watermark(changes.watermark)
                 return
         raise Unavailable(f"the epoch row changed {_TRIES_MAX} times under us")
+
+    def _copy_watermark(self, watermark: int) -> None:
+        """A copy that comes late or never is a lower one, which is safe; nobody of ours reads it."""
+        cell = KeyValue(WATERMARK_ROW, WATERMARK_FAMILY, WATERMARK_QUALIFIER, LATEST, timestamp_bytes(watermark))
+        self._cluster.rows(self._commit_table, [RowMutation(WATERMARK_ROW, (puts([cell]),))])
 
     def _swap(self, old: bytes, state: _State, changes: EpochChanges | None = None) -> bool:
         fresh = replace(state, nonce=self._nonce, revision=state.revision + 1)

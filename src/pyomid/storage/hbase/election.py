@@ -1,0 +1,204 @@
+"""Who is the TSO of a cluster: whoever holds the lease in Omid's znodes; and where clients find it.
+
+    /omid/tso-lease      its *version* is the lease: each write of the leader, by compare-and-set, renews it
+    /omid/current-tso    host:port#epoch, written by the leader once it may answer
+
+A standby takes the lease when it has seen one version for a whole period. Clocks need not agree, only run alike: the
+leader counts its period from before the write that renewed it, the standby from after it saw that write.
+
+    leader    t0 ──set(v 7)────────────────── t0 + period: serves no more
+    standby           └ sees v 7 at t1 > t0 ────────────── t1 + period: set(v 8), leads
+
+That keeps two leaders apart as long as clocks run; what keeps them apart for sure is the epoch row. A leader that ends
+in order empties the lease znode: whoever waits takes it at once. (Java TSOs use the same znodes and rules.)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+
+from pyomid.errors import Corruption, Deposed, Unavailable
+from pyomid.ports import Clock
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+
+log = logging.getLogger(__name__)
+
+NAMESPACE: Final = "/omid"
+LEASE_S: Final = 10.0
+"""Apache Omid's default."""
+
+_LOOKS_PER_PERIOD: Final = 25
+_RENEWALS_PER_PERIOD: Final = 4
+"""Java renews a quarter period early; so often, a lost packet costs nothing."""
+_DRIFT: Final = 0.98
+"""The part of its period that a leader uses: two crystals differ by far less than the rest."""
+
+
+class LeaderLease:
+    """One candidate for the leadership. `clock` counts suspension (CLOCK_BOOTTIME)."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        *,
+        clock: Clock,
+        period_s: float = LEASE_S,
+        namespace: str = NAMESPACE,
+    ) -> None:
+        self.period_s = period_s
+        self._zookeeper = zookeeper
+        self._clock = clock
+        self._lease_path = f"{namespace}/tso-lease"
+        self._address_path = f"{namespace}/current-tso"
+        self._name = f"{socket.gethostname()}:{os.getpid()}:{os.urandom(4).hex()}".encode()
+        self._version = -1
+        self._until_s = 0.0
+        self._ended = threading.Event()
+        self._keeper: threading.Thread | None = None
+
+    def acquire(self, *, stop: threading.Event | None = None) -> float:
+        """Waits until this process leads; until when (of `clock`) it does so without a renewal.
+
+        `Unavailable` where `stop` was set before. A ZooKeeper that is away is waited for.
+        """
+        stop = stop or threading.Event()
+        seen, since_s = -2, 0.0
+        while not stop.is_set():
+            began_s = self._clock()
+            try:
+                version, is_free = self._look()
+                if version != seen:
+                    seen, since_s = version, self._clock()
+                if (is_free or began_s - since_s >= self.period_s) and self._set(self._name, version):
+                    self._until_s = began_s + self.period_s * _DRIFT
+                    return self._until_s
+            except (KazooException, Unavailable) as error:
+                log.warning("waiting for ZooKeeper: %r", error)
+                seen = -2
+            stop.wait(self.period_s / _LOOKS_PER_PERIOD)
+        raise Unavailable("stopped while waiting for the leadership")
+
+    def keep(self, renewed: Callable[[float], None], lost: Callable[[str], None]) -> None:
+        """From now on renewed by a thread: `renewed(until_s)` after each renewal, `lost(why)` once and for all.
+
+        Where ZooKeeper is away nobody is told: the last `until_s` runs out by itself.
+        """
+        self._keeper = threading.Thread(target=self._keep, args=(renewed, lost), name="tso-lease", daemon=True)
+        self._keeper.start()
+
+    def announce(self, host: str, port: int, epoch: int) -> None:
+        """Clients find this TSO when it returns. `Deposed` where a later epoch is announced already."""
+        content = f"{host}:{port}#{epoch}".encode()
+        session = self._zookeeper.session()
+        try:
+            session.ensure_path(self._address_path)
+            found, stat = session.get(self._address_path)
+            if found and parse_address(found)[2] > epoch:
+                raise Deposed(f"{self._address_path} announces {found!r}, later than epoch {epoch}", epoch=epoch)
+            session.set(self._address_path, content, version=stat.version)
+        except BadVersionError as error:
+            raise Deposed(f"another TSO announces itself in {self._address_path}", epoch=epoch) from error
+        except KazooException as error:
+            raise Unavailable(f"ZooKeeper did not take the address: {error!r}") from error
+
+    def release(self) -> None:
+        """For an end in order: renewals stop, and a standby may take over at once. Call when nothing is served."""
+        self._ended.set()
+        if self._keeper is not None:
+            self._keeper.join(timeout=self.period_s)
+        if self._version >= 0:
+            try:
+                self._set(b"", self._version)
+            except (KazooException, Unavailable):
+                log.warning("the lease could not be given back; it runs out within %g s", self.period_s)
+
+    def _keep(self, renewed: Callable[[float], None], lost: Callable[[str], None]) -> None:
+        while not self._ended.wait(self.period_s / _RENEWALS_PER_PERIOD):
+            began_s = self._clock()
+            if began_s >= self._until_s:
+                lost(f"the lease ran out {began_s - self._until_s:.3f} s ago")
+                return
+            try:
+                if not self._set(self._name, self._version):
+                    lost("another TSO took the lease")
+                    return
+            except (KazooException, Unavailable) as error:
+                log.warning("the lease was not renewed: %r", error)
+                continue
+            self._until_s = began_s + self.period_s * _DRIFT
+            renewed(self._until_s)
+
+    def _look(self) -> tuple[int, bool]:
+        """The lease's version, -1 where there is none; and whether nobody holds it."""
+        try:
+            content, stat = self._session().get(self._lease_path)
+        except NoNodeError:
+            return -1, True
+        return stat.version, content == b""
+
+    def _set(self, content: bytes, version: int) -> bool:
+        """Compare-and-set. True too where an earlier try of ours was done and only its answer lost."""
+        session = self._session()
+        try:
+            if version < 0:
+                session.create(self._lease_path, content, makepath=True)
+                self._version = 0
+            else:
+                self._version = session.set(self._lease_path, content, version=version).version
+        except (BadVersionError, NodeExistsError):
+            found, stat = session.get(self._lease_path)
+            if found != self._name or stat.version != version + 1:
+                return False
+            self._version = stat.version
+        except NoNodeError:
+            return False
+        return True
+
+    def _session(self) -> KazooClient:
+        return self._zookeeper.session()
+
+
+def find_tso(zookeeper: ZooKeeper, *, namespace: str = NAMESPACE) -> tuple[str, int]:
+    """Where the TSO is now; `Unavailable` where none has announced itself."""
+    path = f"{namespace}/current-tso"
+    session = zookeeper.session()
+    try:
+        content, _ = session.retry(session.get, path)
+    except NoNodeError:
+        content = b""
+    except KazooException as error:
+        raise Unavailable(f"ZooKeeper {zookeeper.quorum} did not answer for {path}: {error!r}") from error
+    if not content:
+        raise Unavailable(
+            f"no TSO has announced itself in {path} of ZooKeeper {zookeeper.quorum}: start one with `pyomid tso`"
+        )
+    host, port, _ = parse_address(content)
+    return host, port
+
+
+def dial_tso(zookeeper: ZooKeeper, *, timeout_s: float, namespace: str = NAMESPACE) -> socket.socket:
+    """A connection to the present leader; `Unavailable` where it does not take one."""
+    host, port = find_tso(zookeeper, namespace=namespace)
+    try:
+        connected = socket.create_connection((host, port), timeout=timeout_s)
+    except OSError as error:
+        raise Unavailable(f"the TSO at {host}:{port} takes no connection: {error}") from error
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connected
+
+
+def parse_address(content: bytes) -> tuple[str, int, int]:
+    """Host, port and epoch of `host:port#epoch`."""
+    address, mark, epoch = content.decode(errors="replace").partition("#")
+    host, colon, port = address.rpartition(":")
+    if not (mark and colon and port.isdecimal() and epoch.isdecimal()):
+        raise Corruption(f"the znode current-tso does not hold host:port#epoch: {content[:80]!r}")
+    return host, int(port), int(epoch)
