@@ -40,7 +40,9 @@ def parts_at(address: Address, settings: Settings) -> Parts:
     match address:
         case MemoryAddress():
             return _memory_parts(address, settings)
-        case EmbeddedAddress() | HBaseAddress():
+        case HBaseAddress():
+            return _hbase_parts(address, settings)
+        case EmbeddedAddress():
             raise Misuse(f"{address} cannot be opened by this version of pyomid")
 
 
@@ -84,3 +86,28 @@ def _new_memory_parts(settings: Settings) -> Parts:
     commit_table, epoch_row, catalogue = MemoryCommitTable(), MemoryEpochRow(), MemoryCatalogue()
     tso = SharedTso(TsoStores(commit_table, epoch_row, catalogue), tso_settings(settings), clock=boot_clock)
     return Parts(MemoryStore(), commit_table, epoch_row, catalogue, tso, settings)
+
+
+def _hbase_parts(address: HBaseAddress, settings: Settings) -> Parts:
+    """Stores by HBase's native RPC, the TSO found through the cluster's ZooKeeper."""
+    from pyomid.client.session import TsoSession
+    from pyomid.client.shared_commit_table import SharedTableTso
+    from pyomid.storage.hbase.database import open_hbase
+    from pyomid.storage.hbase.election import dial_tso
+
+    database = open_hbase(address.quorum, address.znode)
+    session = TsoSession(
+        lambda: dial_tso(database.zookeeper, timeout_s=settings.request_seconds),
+        request_s=settings.request_seconds,
+        retry_s=settings.commit_retry_seconds,
+        clock=boot_clock,
+    )
+    return Parts(
+        database.store,
+        database.commit_table,
+        database.epoch_row,
+        database.catalogue,
+        SharedTableTso(session, database.commit_table),
+        settings,
+        closers=(database.close,),
+    )
