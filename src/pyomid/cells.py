@@ -124,7 +124,7 @@ def batch_of(rows: Sequence[Sequence[Cell]]) -> CellBatch:
             rec_cell.append(len(cell_col))
         row_rec.append(len(rec_version))
     return CellBatch(
-        buffer=np.frombuffer(bytes(buffer), dtype=np.uint8),
+        buffer=np.frombuffer(buffer, dtype=np.uint8),
         columns=list(columns),
         row_off=np.array(row_off, dtype=np.int64),
         row_len=np.array(row_len, dtype=np.int32),

@@ -47,6 +47,8 @@ def check_value_length(row: bytes, column: Column, length: int, limits: StoreLim
     """`length` of a value, not of a tombstone."""
     if not column.qualifier:
         raise Misuse(f"row {shown(row)}: an empty qualifier stands for the whole family and holds no value")
+    if length == 0:
+        raise Misuse(f"the value of {column} in row {shown(row)} is empty: an empty stored value is a tombstone")
     if length > limits.value_bytes_max:
         raise Misuse(
             f"the value of {column} in row {shown(row)} has {length} bytes, over this store's limit of "

@@ -1,0 +1,197 @@
+"""`Catalogue` over LMDB, in the data environment: any process creates tables and compacts them.
+
+t name                          → the table, as JSON
+u table id                      → a mark: somebody wrote to an unknown table
+w name length, name, range      → a region watermark, as JSON; the key ends in a hash of the range
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from typing import Any, Final
+
+from pyomid.errors import Corruption, UnknownTable
+from pyomid.storage.embedded.environments import MAP_BYTES_DEFAULT, Transaction, release
+from pyomid.storage.embedded.layout import CATALOGUE, open_data, open_folder
+from pyomid.types import (
+    Column,
+    ColumnSchema,
+    ConflictLevel,
+    KeyRange,
+    RegionWatermark,
+    RowKeyPart,
+    TableInfo,
+    TableSchema,
+)
+
+_TABLE: Final = b"t"
+_UNKNOWN: Final = b"u"
+_WATERMARK: Final = b"w"
+
+
+class EmbeddedCatalogue:
+    """The catalogue of one folder."""
+
+    def __init__(
+        self, folder: str | os.PathLike[str], *, create: bool = True, map_bytes: int = MAP_BYTES_DEFAULT
+    ) -> None:
+        self._environment = open_data(open_folder(folder, create=create), map_bytes=map_bytes)
+        self._database = self._environment.databases[CATALOGUE]
+        self._closed = False
+
+    def tables(self) -> list[TableInfo]:
+        """Sorted by the bytes of the name, which is the order of its characters."""
+        return self._environment.read(
+            lambda transaction: [_table_of(value) for _, value in self._items(transaction, _TABLE)]
+        )
+
+    def table(self, name: str) -> TableInfo:
+        value = self._environment.read(lambda transaction: transaction.get(_TABLE + name.encode(), db=self._database))
+        if value is None:
+            raise UnknownTable(f"there is no table {name!r} in the catalogue", table=name)
+        return _table_of(value)
+
+    def put_table(self, info: TableInfo, *, replace: bool) -> bool:
+        key, value = _TABLE + info.name.encode(), _table_json(info)
+        return self._environment.write(
+            lambda transaction: bool(transaction.put(key, value, overwrite=replace, db=self._database))
+        )
+
+    def remove_table(self, name: str) -> None:
+        def write(transaction: Transaction) -> None:
+            transaction.delete(_TABLE + name.encode(), db=self._database)
+            for key, _ in self._items(transaction, _watermark_prefix(name)):
+                transaction.delete(key, db=self._database)
+
+        self._environment.write(write)
+
+    def mark_unknown_table(self, table_id: int) -> None:
+        key = _unknown_key(table_id)
+        if not self._environment.read(lambda transaction: transaction.get(key, db=self._database)):
+            self._environment.write(lambda transaction: transaction.put(key, b"1", db=self._database))
+
+    def unknown_tables(self) -> list[int]:
+        return self._environment.read(
+            lambda transaction: sorted(
+                int.from_bytes(key[1:], signed=True) for key, _ in self._items(transaction, _UNKNOWN)
+            )
+        )
+
+    def clear_unknown_table(self, table_id: int) -> None:
+        key = _unknown_key(table_id)
+        self._environment.write(lambda transaction: transaction.delete(key, db=self._database))
+
+    def put_region_watermark(self, record: RegionWatermark) -> None:
+        start, stop = record.key_range
+        identity = hashlib.blake2b(
+            len(start).to_bytes(4) + start + (b"" if stop is None else b"<" + stop), digest_size=16
+        ).digest()
+        key, value = _watermark_prefix(record.table) + identity, _watermark_json(record)
+        self._environment.write(lambda transaction: transaction.put(key, value, db=self._database))
+
+    def region_watermarks(self, table: str) -> list[RegionWatermark]:
+        found = self._environment.read(
+            lambda transaction: [
+                _watermark_of(value) for _, value in self._items(transaction, _watermark_prefix(table))
+            ]
+        )
+        return sorted(found, key=lambda record: record.key_range.start)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            release(self._environment)
+
+    def _items(self, transaction: Transaction, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        with transaction.cursor(self._database) as cursor:
+            return list(_with_prefix(cursor, prefix)) if cursor.set_range(prefix) else []
+
+
+def _with_prefix(cursor: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    for key, value in cursor.iternext():
+        if not key.startswith(prefix):
+            return
+        yield key, value
+
+
+def _unknown_key(table_id: int) -> bytes:
+    return _UNKNOWN + table_id.to_bytes(8, signed=True)
+
+
+def _watermark_prefix(table: str) -> bytes:
+    name = table.encode()
+    return _WATERMARK + len(name).to_bytes(2) + name
+
+
+def _table_json(info: TableInfo) -> bytes:
+    content: dict[str, Any] = {
+        "name": info.name,
+        "families": [family.hex() for family in info.families],
+        "conflict_level": info.conflict_level.value,
+        "generation": info.generation,
+    }
+    if info.schema is not None:
+        content["columns"] = [
+            {"name": each.name, "type": each.spark_type, "column": each.column and [part.hex() for part in each.column]}
+            for each in info.schema.columns
+        ]
+        content["row_key"] = [{"name": part.name, "descending": part.descending} for part in info.schema.row_key]
+    return json.dumps(content).encode()
+
+
+def _table_of(value: bytes) -> TableInfo:
+    try:
+        content = json.loads(value)
+        return TableInfo(
+            name=content["name"],
+            families=tuple(bytes.fromhex(family) for family in content["families"]),
+            conflict_level=ConflictLevel(content["conflict_level"]),
+            generation=content["generation"],
+            schema=_schema_of(content) if "columns" in content else None,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corruption(f"a table's catalogue entry cannot be read: {value[:200]!r}") from error
+
+
+def _schema_of(content: dict[str, Any]) -> TableSchema:
+    columns = tuple(
+        ColumnSchema(
+            each["name"],
+            each["type"],
+            None if each["column"] is None else Column(*(bytes.fromhex(part) for part in each["column"])),
+        )
+        for each in content["columns"]
+    )
+    return TableSchema(columns, tuple(RowKeyPart(part["name"], part["descending"]) for part in content["row_key"]))
+
+
+def _watermark_json(record: RegionWatermark) -> bytes:
+    stop = record.key_range.stop
+    return json.dumps(
+        {
+            "table": record.table,
+            "generation": record.generation,
+            "start": record.key_range.start.hex(),
+            "stop": None if stop is None else stop.hex(),
+            "watermark": record.watermark,
+            "recorded_at_s": record.recorded_at_s,
+        }
+    ).encode()
+
+
+def _watermark_of(value: bytes) -> RegionWatermark:
+    try:
+        content = json.loads(value)
+        stop = content["stop"]
+        return RegionWatermark(
+            table=content["table"],
+            generation=content["generation"],
+            key_range=KeyRange(bytes.fromhex(content["start"]), None if stop is None else bytes.fromhex(stop)),
+            watermark=content["watermark"],
+            recorded_at_s=content["recorded_at_s"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corruption(f"a region watermark cannot be read: {value[:200]!r}") from error

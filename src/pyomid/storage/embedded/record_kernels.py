@@ -1,0 +1,364 @@
+"""Records in bulk: many at once between LMDB's bytes and a `CellBatch`. The plain twin is `records` and `keys`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.cells import TOMBSTONE
+from pyomid.compiled import kernel
+from pyomid.storage.embedded.keys import ESCAPED_ROW_BYTES_MAX, TABLE_BYTES, VERSION_BYTES
+from pyomid.storage.embedded.records import HEADER_BYTES, VARINT_BYTES_MAX
+from pyomid.types import TIMESTAMP_MAX
+
+# Which arrays and machine integers these are is said by each kernel's signature; the type checker cannot follow
+# numba from `np.int64` to `int` and back.
+Bytes = Any
+Int64s = Any
+Int32s = Any
+Int = Any
+
+GOOD: Final = 0
+BAD_CHECKSUM: Final = 1
+BAD_GRAMMAR: Final = 2
+UNKNOWN_COLUMN: Final = 3
+
+ROW_TOO_LONG: Final = 1
+ROW_EMPTY: Final = 2
+ROW_OUT_OF_ORDER: Final = 3
+VALUE_TOO_LONG: Final = 4
+VALUE_EMPTY: Final = 5
+VALUE_OF_FAMILY: Final = 6
+
+_STEP: Final = 16
+
+
+def _crc_tables() -> NDArray[np.uint32]:
+    """CRC-32 as zlib has it, sixteen bytes a step ("slicing by 16", Kounavis and Berry 2005)."""
+    tables = np.zeros((_STEP, 256), dtype=np.uint32)
+    for byte in range(256):
+        state = byte
+        for _ in range(8):
+            state = (state >> 1) ^ (0xEDB88320 if state & 1 else 0)
+        tables[0, byte] = state
+    for step in range(1, _STEP):
+        before = tables[step - 1]
+        tables[step] = (before >> 8) ^ tables[0][before & 0xFF]
+    return tables
+
+
+_CRC: Final = _crc_tables()
+
+
+@kernel("uint32(uint8[::1], int64, int64, uint32)")
+def crc32(data: Bytes, at: Int, stop: Int, before: Int) -> Any:
+    """`zlib.crc32(data[at:stop], before)`."""
+    state = before ^ np.uint32(0xFFFFFFFF)
+    while at + 16 <= stop:
+        state = (
+            _CRC[15, (state ^ data[at]) & np.uint32(255)]
+            ^ _CRC[14, ((state >> np.uint32(8)) ^ data[at + 1]) & np.uint32(255)]
+            ^ _CRC[13, ((state >> np.uint32(16)) ^ data[at + 2]) & np.uint32(255)]
+            ^ _CRC[12, ((state >> np.uint32(24)) ^ data[at + 3]) & np.uint32(255)]
+            ^ _CRC[11, data[at + 4]]
+            ^ _CRC[10, data[at + 5]]
+            ^ _CRC[9, data[at + 6]]
+            ^ _CRC[8, data[at + 7]]
+            ^ _CRC[7, data[at + 8]]
+            ^ _CRC[6, data[at + 9]]
+            ^ _CRC[5, data[at + 10]]
+            ^ _CRC[4, data[at + 11]]
+            ^ _CRC[3, data[at + 12]]
+            ^ _CRC[2, data[at + 13]]
+            ^ _CRC[1, data[at + 14]]
+            ^ _CRC[0, data[at + 15]]
+        )
+        at += 16
+    while at < stop:
+        state = (state >> np.uint32(8)) ^ _CRC[0, (state ^ data[at]) & np.uint32(255)]
+        at += 1
+    return state ^ np.uint32(0xFFFFFFFF)
+
+
+@kernel("UniTuple(int64, 2)(uint8[::1], int64, int64)")
+def _varint(data: Bytes, at: Int, stop: Int) -> tuple[Int, Int]:
+    """The number and where it ends; (-1, at) where it does not end before `stop`."""
+    number = np.int64(0)
+    for index in range(VARINT_BYTES_MAX):
+        if at + index >= stop:
+            break
+        byte = np.int64(data[at + index])
+        number |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return number, at + index + 1
+    return np.int64(-1), at
+
+
+@kernel("int64(uint8[::1], int64[::1])")
+def _cells_max(data: Bytes, lens: Int64s) -> Int:
+    """How many cells the records say they have; a lie is cut to what fits, and found when decoding."""
+    total, at = np.int64(0), np.int64(0)
+    for record in range(len(lens) // 2):
+        at += lens[2 * record]
+        stop = at + lens[2 * record + 1]
+        count, _ = _varint(data, min(at + HEADER_BYTES, stop), stop)
+        total += max(min(count, (stop - at) // 2), 0)
+        at = stop
+    return total
+
+
+@kernel("boolean(uint8[::1], int64, int64, int64)")
+def _equal(data: Bytes, left: Int, right: Int, length: Int) -> bool:
+    for index in range(length):  # noqa: SIM110 (numba compiles a loop better than a generator)
+        if data[left + index] != data[right + index]:
+            return False
+    return True
+
+
+@kernel("int64(uint8[::1], int64, int64)")
+def _little_endian(data: Bytes, at: Int, size: Int) -> Int:
+    number = np.int64(0)
+    for index in range(size):
+        number |= np.int64(data[at + index]) << (8 * index)
+    return number
+
+
+@kernel("int64(uint8[::1], int64)")
+def _key_version(data: Bytes, stop: Int) -> Int:
+    inverted = np.int64(0)
+    for index in range(stop - VERSION_BYTES, stop):
+        inverted = (inverted << 8) | np.int64(data[index])
+    return TIMESTAMP_MAX - inverted
+
+
+@kernel("int32(uint8[::1], int64, int64)")
+def _unescape(data: Bytes, at: Int, length: Int) -> Int:
+    """In place; returns the row's own length."""
+    out = at
+    index = at
+    while index < at + length:
+        data[out] = data[index]
+        index += 2 if data[index] == 0 else 1
+        out += 1
+    return np.int32(out - at)
+
+
+@kernel(
+    "Tuple((int64[::1], int32[::1], int64[::1], int64[::1], int64[::1], int64[::1], int32[::1], int64[::1],"
+    " int32[::1], int64, int64))(uint8[::1], int64[::1], int32[::1])"
+)
+def decode_records(data: Bytes, lens: Int64s, column_of: Int32s) -> Any:
+    """The arrays of a `CellBatch` over `data`, then a verdict and the record it is about.
+
+    `data` holds key, value, key, value … of the lengths `lens`, in the order of keys, whole rows; keys are
+    unescaped in place if all is well. `column_of` maps a column's number to its index, -1 where it is not wanted;
+    rows without wanted cells are left out.
+    """
+    records_in = len(lens) // 2
+    cells_max = _cells_max(data, lens)
+    row_off = np.empty(records_in, dtype=np.int64)
+    row_len = np.empty(records_in, dtype=np.int32)
+    row_rec = np.zeros(records_in + 1, dtype=np.int64)
+    rec_version = np.empty(records_in, dtype=np.int64)
+    rec_commit = np.empty(records_in, dtype=np.int64)
+    rec_cell = np.zeros(records_in + 1, dtype=np.int64)
+    cell_col = np.empty(cells_max, dtype=np.int32)
+    cell_off = np.empty(cells_max, dtype=np.int64)
+    cell_len = np.empty(cells_max, dtype=np.int32)
+    rows, records, cells = np.int64(0), np.int64(0), np.int64(0)
+    verdict, culprit = np.int64(GOOD), np.int64(-1)
+    at = np.int64(0)
+    for record in range(records_in):
+        key, key_len = at, lens[2 * record]
+        value = key + key_len
+        stop = value + lens[2 * record + 1]
+        at = stop
+        if stop - value < HEADER_BYTES or crc32(
+            data, value + 4, stop, crc32(data, key, value, np.uint32(0))
+        ) != np.uint32(_little_endian(data, value, 4)):
+            verdict, culprit = np.int64(BAD_CHECKSUM), np.int64(record)
+            break
+        first_cell = cells
+        count, place = _varint(data, value + HEADER_BYTES, stop)
+        for _ in range(count):
+            number, place = _varint(data, place, stop)
+            length, place = _varint(data, place, stop)
+            if number < 0 or length < 0 or place + length - 1 > stop or cells >= cells_max:
+                verdict, culprit = np.int64(BAD_GRAMMAR), np.int64(record)
+                break
+            if number >= len(column_of):
+                verdict, culprit = np.int64(UNKNOWN_COLUMN), np.int64(record)
+                break
+            if column_of[number] >= 0:
+                cell_col[cells] = column_of[number]
+                cell_off[cells] = place
+                cell_len[cells] = np.int32(length - 1) if length > 0 else np.int32(TOMBSTONE)
+                cells += 1
+            place += max(length - 1, 0)
+        if verdict == GOOD and (count < 0 or place != stop):
+            verdict, culprit = np.int64(BAD_GRAMMAR), np.int64(record)
+        if verdict != GOOD:
+            break
+        if cells == first_cell:
+            continue
+        escaped, escaped_len = key + TABLE_BYTES, key_len - TABLE_BYTES - VERSION_BYTES - 1
+        if rows == 0 or row_len[rows - 1] != escaped_len or not _equal(data, row_off[rows - 1], escaped, escaped_len):
+            row_off[rows] = escaped
+            row_len[rows] = escaped_len
+            rows += 1
+        rec_version[records] = _key_version(data, value)
+        rec_commit[records] = _little_endian(data, value + 4, 8)
+        records += 1
+        rec_cell[records] = cells
+        row_rec[rows] = records
+    if verdict == GOOD:
+        for row in range(rows):
+            row_len[row] = _unescape(data, row_off[row], np.int64(row_len[row]))
+    return (
+        row_off[:rows],
+        row_len[:rows],
+        row_rec[: rows + 1],
+        rec_version[:records],
+        rec_commit[:records],
+        rec_cell[: records + 1],
+        cell_col[:cells],
+        cell_off[:cells],
+        cell_len[:cells],
+        verdict,
+        culprit,
+    )
+
+
+@kernel("int64(uint8[::1], int64, uint64)")
+def _put_varint(out: Bytes, at: Int, number: Any) -> Int:
+    while number >= np.uint64(0x80):
+        out[at] = np.uint8(number & np.uint64(0x7F)) | np.uint8(0x80)
+        number >>= np.uint64(7)
+        at += 1
+    out[at] = np.uint8(number)
+    return at + 1
+
+
+@kernel("int64(uint8[::1], int64, int64, uint8[::1], int64)")
+def _put_escaped(buffer: Bytes, at: Int, length: Int, out: Bytes, to: Int) -> Int:
+    for index in range(at, at + length):
+        out[to] = buffer[index]
+        to += 1
+        if buffer[index] == 0:
+            out[to] = 255
+            to += 1
+    return to
+
+
+@kernel("int64(uint8[::1], int64, int64, int64, int64)")
+def _compare(data: Bytes, left: Int, left_len: Int, right: Int, right_len: Int) -> Int:
+    for index in range(min(left_len, right_len)):
+        if data[left + index] != data[right + index]:
+            return np.int64(data[left + index]) - np.int64(data[right + index])
+    return left_len - right_len
+
+
+@kernel(
+    "UniTuple(int64, 3)(uint8[::1], int64[::1], int32[::1], int64[::1], int64[::1], int32[::1], int32[::1],"
+    " boolean[::1], int64)"
+)
+def check_batch(
+    buffer: Bytes,
+    row_off: Int64s,
+    row_len: Int32s,
+    row_rec: Int64s,
+    rec_cell: Int64s,
+    cell_col: Int32s,
+    cell_len: Int32s,
+    is_family: Any,
+    value_bytes_max: Int,
+) -> tuple[Int, Int, Int]:
+    """GOOD, or the rule that is broken; then the row and the cell that break it."""
+    for row in range(len(row_off)):
+        at, length = row_off[row], np.int64(row_len[row])
+        if length == 0:
+            return ROW_EMPTY, row, -1
+        escaped = length
+        for index in range(at, at + length):
+            escaped += buffer[index] == 0
+        if escaped > ESCAPED_ROW_BYTES_MAX:
+            return ROW_TOO_LONG, row, -1
+        if row > 0 and _compare(buffer, row_off[row - 1], np.int64(row_len[row - 1]), at, length) >= 0:
+            return ROW_OUT_OF_ORDER, row, -1
+        for cell in range(rec_cell[row_rec[row]], rec_cell[row_rec[row + 1]]):
+            if cell_len[cell] == 0:
+                return VALUE_EMPTY, row, cell
+            if cell_len[cell] > value_bytes_max:
+                return VALUE_TOO_LONG, row, cell
+            if cell_len[cell] != TOMBSTONE and is_family[cell_col[cell]]:
+                return VALUE_OF_FAMILY, row, cell
+    return GOOD, -1, -1
+
+
+@kernel(
+    "Tuple((uint8[::1], int64[::1], boolean[::1]))(uint8[::1], int64[::1], int32[::1], int64[::1], int64[::1],"
+    " int32[::1], int64[::1], int32[::1], uint8[::1], int64, int64[::1], int64, int64, uint32)"
+)
+def encode_rows(
+    buffer: Bytes,
+    row_off: Int64s,
+    row_len: Int32s,
+    row_rec: Int64s,
+    rec_cell: Int64s,
+    cell_col: Int32s,
+    cell_off: Int64s,
+    cell_len: Int32s,
+    prefix: Bytes,
+    version: Int,
+    number_of: Int64s,
+    first: Int,
+    stop: Int,
+    sample_mask: Any,
+) -> tuple[Bytes, Int64s, Any]:
+    """Rows `first` … `stop` of a checked batch as records without a commit timestamp.
+
+    Returns the bytes, their borders (key i is bounds[2i] : bounds[2i+1], its value up to bounds[2i+2]) and which
+    rows are samples: those the CRC of whose row prefix has none of the bits of `sample_mask`.
+    """
+    size = np.int64(0)
+    for row in range(first, stop):
+        size += 2 * np.int64(row_len[row]) + TABLE_BYTES + VERSION_BYTES + HEADER_BYTES + 2 * VARINT_BYTES_MAX
+        for cell in range(rec_cell[row_rec[row]], rec_cell[row_rec[row + 1]]):
+            size += np.int64(max(cell_len[cell], 0)) + 2 * VARINT_BYTES_MAX
+    out = np.empty(size, dtype=np.uint8)
+    bounds = np.zeros(2 * (stop - first) + 1, dtype=np.int64)
+    samples = np.zeros(stop - first, dtype=np.bool_)
+    inverted = TIMESTAMP_MAX - version
+    at = np.int64(0)
+    for row in range(first, stop):
+        key = at
+        for index in range(len(prefix)):
+            out[at + index] = prefix[index]
+        at = _put_escaped(buffer, row_off[row], np.int64(row_len[row]), out, at + len(prefix))
+        out[at] = 0
+        at += 1
+        prefix_crc = crc32(out, key, at, np.uint32(0))
+        samples[row - first] = (prefix_crc & sample_mask) == 0
+        for index in range(VERSION_BYTES):
+            out[at + index] = np.uint8((inverted >> (8 * (VERSION_BYTES - 1 - index))) & 255)
+        value = at + VERSION_BYTES
+        key_crc = crc32(out, at, value, prefix_crc)
+        for index in range(4, HEADER_BYTES):
+            out[value + index] = 0
+        first_cell, stop_cell = rec_cell[row_rec[row]], rec_cell[row_rec[row + 1]]
+        at = _put_varint(out, value + HEADER_BYTES, np.uint64(stop_cell - first_cell))
+        for cell in range(first_cell, stop_cell):
+            at = _put_varint(out, at, np.uint64(number_of[cell_col[cell]]))
+            length = np.int64(cell_len[cell])
+            at = _put_varint(out, at, np.uint64(length + 1))
+            for index in range(length):
+                out[at + index] = buffer[cell_off[cell] + index]
+            at += max(length, 0)
+        crc = crc32(out, value + 4, at, key_crc)
+        for index in range(4):
+            out[value + index] = np.uint8((crc >> np.uint32(8 * index)) & np.uint32(255))
+        bounds[2 * (row - first) + 1] = value
+        bounds[2 * (row - first) + 2] = at
+    return out[:at], bounds, samples

@@ -1,0 +1,96 @@
+"""Records: all cells of one row and version, with the one commit timestamp that is the shadow cell of them all.
+
+    checksum   4 bytes, little-endian: CRC-32 of the key and of everything behind this field
+    commit_ts  8 bytes, little-endian; 0 while unknown
+    cells      number of them, then for each: column's number, 0 for a tombstone or length + 1, value
+
+Numbers are unsigned varints (7 bits a byte, low ones first). The checksum takes in the commit timestamp: LMDB
+rewrites the page for a heal in any case, so there is nothing to save by leaving it out, and a flipped bit in a
+commit timestamp would show or hide a whole row silently. This is the point form; `record_kernels` is the compiled
+one, and a test holds them against each other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+from pyomid.errors import Corruption
+from pyomid.storage.embedded.keys import key_row, key_version
+from pyomid.storage.limits import shown
+
+HEADER_BYTES: Final = 12
+_CHECKSUM_BYTES: Final = 4
+VARINT_BYTES_MAX: Final = 5
+
+
+@dataclass(slots=True)
+class Record:
+    """Decoded: the number of a column → its value, None for a tombstone."""
+
+    commit_ts: int
+    cells: dict[int, bytes | None]
+
+
+def encode_record(key: bytes, record: Record) -> bytes:
+    out = bytearray(HEADER_BYTES)
+    out[_CHECKSUM_BYTES:HEADER_BYTES] = record.commit_ts.to_bytes(8, "little")
+    _put_varint(out, len(record.cells))
+    for column in sorted(record.cells):
+        value = record.cells[column]
+        _put_varint(out, column)
+        _put_varint(out, 0 if value is None else len(value) + 1)
+        if value is not None:
+            out += value
+    out[:_CHECKSUM_BYTES] = crc32(memoryview(out)[_CHECKSUM_BYTES:], crc32(key)).to_bytes(_CHECKSUM_BYTES, "little")
+    return bytes(out)
+
+
+def decode_record(key: bytes, value: bytes) -> Record:
+    """`Corruption` where the checksum or the grammar fails."""
+    if len(value) < HEADER_BYTES or _checksum(key, value) != int.from_bytes(value[:_CHECKSUM_BYTES], "little"):
+        raise corrupt(key, "its checksum does not match")
+    cells: dict[int, bytes | None] = {}
+    try:
+        count, at = _varint(value, HEADER_BYTES)
+        for _ in range(count):
+            column, at = _varint(value, at)
+            length, at = _varint(value, at)
+            cells[column] = value[at : at + length - 1] if length else None
+            at += max(length - 1, 0)
+    except IndexError:
+        raise corrupt(key, "it ends in the middle of a cell") from None
+    if at != len(value):
+        raise corrupt(key, "its cells do not fill it")
+    return Record(int.from_bytes(value[_CHECKSUM_BYTES:HEADER_BYTES], "little"), cells)
+
+
+def corrupt(key: bytes, what: str) -> Corruption:
+    row, version = key_row(key), key_version(key)
+    return Corruption(f"record of row {shown(row)}, version {version}: {what}", row=row, version=version)
+
+
+def _checksum(key: bytes, value: bytes) -> int:
+    return crc32(memoryview(value)[_CHECKSUM_BYTES:], crc32(key))
+
+
+def _put_varint(out: bytearray, number: int) -> None:
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+
+
+def _varint(value: bytes, at: int) -> tuple[int, int]:
+    number = value[at]
+    if number < 0x80:
+        return number, at + 1
+    number &= 0x7F
+    for shift in range(7, 7 * VARINT_BYTES_MAX, 7):
+        at += 1
+        byte = value[at]
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at + 1
+    raise IndexError

@@ -1,0 +1,641 @@
+"""`DataStore` over LMDB. Writes go in short durable transactions; reads copy out of one fresh read transaction."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, islice, takewhile
+from typing import Any, Final
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.cells import CellBatch
+from pyomid.errors import Misuse
+from pyomid.storage.embedded import record_kernels as kernels
+from pyomid.storage.embedded.environments import MAP_BYTES_DEFAULT, Transaction, release
+from pyomid.storage.embedded.keys import (
+    ESCAPED_ROW_BYTES_MAX,
+    VERSION_BYTES,
+    escaped_bytes,
+    key_row,
+    key_version,
+    range_bounds,
+    record_key,
+    row_prefix,
+    version_suffix,
+)
+from pyomid.storage.embedded.layout import CELLS, SAMPLES, TABLES, open_data, open_folder
+from pyomid.storage.embedded.records import Record, corrupt, decode_record, encode_record
+from pyomid.storage.embedded.regions import SAMPLE_MASK, cuts, grown_splits
+from pyomid.storage.embedded.tables import Table, Tables
+from pyomid.storage.limits import (
+    check_column,
+    check_row_key,
+    check_value_length,
+    check_version,
+    check_writes,
+    shown,
+)
+from pyomid.types import Cell, CellVersion, Column, KeyRange, RowWrite, ShadowWrite, StoreLimits, TableInfo
+
+LIMITS: Final = StoreLimits(row_bytes_max=ESCAPED_ROW_BYTES_MAX, qualifier_bytes_max=32_767, value_bytes_max=10 << 20)
+
+_PIECE_RECORDS_MAX: Final = 2000
+"""Records of one write transaction: a few milliseconds of the writer lock, then others get their turn (C6)."""
+_PIECE_BYTES_MAX: Final = 1 << 20
+_BATCH_BYTES_MAX: Final = 256 << 20
+"""A scan's batch ends behind the row that passes this, however few rows it has."""
+_FIRST_FETCH: Final = 64
+_REGION_ROWS_DEFAULT: Final = 1 << 16
+
+
+@dataclass(slots=True)
+class _Change:
+    """What happens to one record: cells dropped, then the commit timestamp set if a cell to heal is left."""
+
+    heal_columns: set[Column] = field(default_factory=set)
+    commit_ts: int = 0
+    drops: set[Column] = field(default_factory=set)
+
+
+class _TableChanged(Exception):
+    """The table was dropped, made again or got families between preparing a write and its transaction."""
+
+
+class EmbeddedStore:
+    """The cells of one folder. Many stores, threads and processes may have the same folder open."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        create: bool = True,
+        map_bytes: int = MAP_BYTES_DEFAULT,
+        region_rows: int = _REGION_ROWS_DEFAULT,
+    ) -> None:
+        self._environment = open_data(open_folder(folder, create=create), map_bytes=map_bytes)
+        self._cells = self._environment.databases[CELLS]
+        self._samples = self._environment.databases[SAMPLES]
+        self._tables = Tables(self._environment.databases[TABLES])
+        self._region_rows = region_rows
+        self._closed = False
+
+    @property
+    def limits(self) -> StoreLimits:
+        """A zero byte of a row key counts twice, which `row_bytes_max` cannot say."""
+        return LIMITS
+
+    # Writing cells
+
+    def write_cells(self, table: str, version: int, rows: Sequence[RowWrite]) -> None:
+        check_version(version)
+        columns = _columns_of(rows)
+        prepared = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, columns))
+        check_writes(rows, prepared.families, LIMITS)
+        for row, _ in rows:
+            _check_escaped(row)
+        for piece in _pieces([write for write in rows if write.cells], _write_bytes):
+            self._write_again_if_changed(table, partial(self._write_piece, version=version, piece=piece))
+
+    def _write_again_if_changed(self, table: str, write: Callable[[Table], None]) -> None:
+        while True:
+            current = self._environment.read(lambda transaction: self._tables.loaded(transaction, table))
+            try:
+                return write(current)
+            except _TableChanged:
+                continue
+
+    def _write_piece(self, table: Table, *, version: int, piece: list[RowWrite]) -> None:
+        """Encodes before the transaction if it can: the writer lock is not held for it."""
+        columns = _columns_of(piece)
+        if all(column in table.numbers for column in columns):
+            ready = _encoded(table, table.numbers, version, piece)
+            self._environment.write(
+                lambda transaction: self._put_records(transaction, table, ready), records=len(piece)
+            )
+        else:
+            self._environment.write(
+                lambda transaction: self._put_records(
+                    transaction,
+                    table,
+                    _encoded(table, self._tables.numbers(transaction, table, columns), version, piece),
+                ),
+                records=len(piece),
+            )
+
+    def _put_records(self, transaction: Transaction, table: Table, records: list[tuple[bytes, bytes]]) -> None:
+        self._check_unchanged(transaction, table)
+        for key, value in records:
+            if not transaction.put(key, value, overwrite=False, db=self._cells):
+                self._merge(transaction, key, value)
+            if not crc32(key[:-VERSION_BYTES]) & SAMPLE_MASK:
+                transaction.put(key[:-VERSION_BYTES], b"", db=self._samples)
+
+    def _merge(self, transaction: Transaction, key: bytes, value: bytes) -> None:
+        """A later write of the same version into the row: its cells replace theirs of the same column."""
+        stored = decode_record(key, transaction.get(key, db=self._cells))
+        stored.cells.update(decode_record(key, value).cells)
+        transaction.put(key, encode_record(key, stored), db=self._cells)
+
+    def _check_unchanged(self, transaction: Transaction, table: Table) -> None:
+        if self._tables.entry(transaction, table) != table.entry:
+            raise _TableChanged
+
+    def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
+        check_version(version)
+        prepared = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, batch.columns))
+        batch = _for_kernels(batch)
+        self._check_batch(prepared, batch)
+        if any(column not in prepared.numbers for column in batch.columns):
+            self._allocate(table, batch.columns)
+        for first, stop in _batch_pieces(batch):
+            self._write_again_if_changed(
+                table, partial(self._write_rows, version=version, batch=batch, first=first, stop=stop)
+            )
+
+    def _allocate(self, table: str, columns: Sequence[Column]) -> None:
+        def allocate(transaction: Transaction) -> None:
+            current = self._tables.table(transaction, table)
+            self._tables.numbers(transaction, current, columns)
+
+        self._environment.write(allocate)
+        self._environment.read(lambda transaction: self._tables.loaded(transaction, table, columns))
+
+    def _write_rows(self, table: Table, *, version: int, batch: CellBatch, first: int, stop: int) -> None:
+        if any(column not in table.numbers for column in batch.columns):  # dropped and made again meanwhile
+            self._allocate(table.name, batch.columns)
+            raise _TableChanged
+        numbers = np.array([table.numbers[column] for column in batch.columns], dtype=np.int64)
+        encoded, bounds, sampled = kernels.encode_rows(
+            batch.buffer,
+            batch.row_off,
+            batch.row_len,
+            batch.row_rec,
+            batch.rec_cell,
+            batch.cell_col,
+            batch.cell_off,
+            batch.cell_len,
+            np.frombuffer(bytearray(table.prefix), dtype=np.uint8),
+            version,
+            numbers,
+            first,
+            stop,
+            np.uint32(SAMPLE_MASK),
+        )
+        data, at = encoded.tobytes(), bounds.tolist()
+        items = [(data[at[i] : at[i + 1]], data[at[i + 1] : at[i + 2]]) for i in range(0, len(at) - 1, 2)]
+        samples = [(items[index][0][:-VERSION_BYTES], b"") for index in np.flatnonzero(sampled).tolist()]
+        self._environment.write(
+            lambda transaction: self._put_sorted(transaction, table, items, samples), records=len(items)
+        )
+
+    def _put_sorted(
+        self,
+        transaction: Transaction,
+        table: Table,
+        items: list[tuple[bytes, bytes]],
+        samples: list[tuple[bytes, bytes]],
+    ) -> None:
+        self._check_unchanged(transaction, table)
+        with transaction.cursor(self._cells) as cursor:
+            append = not cursor.last() or cursor.key() < items[0][0]
+            if append:
+                cursor.putmulti(items, append=True)
+            else:
+                _, added = cursor.putmulti(items, overwrite=False)
+                if added != len(items):
+                    self._put_records(transaction, table, items)
+        if samples:
+            with transaction.cursor(self._samples) as cursor:
+                cursor.putmulti(samples)
+
+    def _check_batch(self, table: Table, batch: CellBatch) -> None:
+        if batch.records != batch.rows:
+            raise Misuse(f"a batch to write has one record a row: {batch.records} records, {batch.rows} rows")
+        for column in batch.columns:
+            check_column(column, table.families, LIMITS)
+        rule, row, cell = kernels.check_batch(
+            batch.buffer,
+            batch.row_off,
+            batch.row_len,
+            batch.row_rec,
+            batch.rec_cell,
+            batch.cell_col,
+            batch.cell_len,
+            np.array([not column.qualifier for column in batch.columns], dtype=np.bool_),
+            LIMITS.value_bytes_max,
+        )
+        if rule != kernels.GOOD:
+            _raise_broken(rule, batch, row, cell)
+
+    # Reading
+
+    def read_rows(self, table: str, rows: Sequence[bytes], columns: Sequence[Column] | None = None) -> list[list[Cell]]:
+        def read(transaction: Transaction) -> list[list[Cell]]:
+            current = self._tables.loaded(transaction, table)
+            with transaction.cursor(self._cells) as cursor:
+                found = [_row_records(cursor, row_prefix(current.prefix, row)) for row in rows]
+            records = [[(key, decode_record(key, value)) for key, value in row] for row in found]
+            self._load_columns(transaction, current, (record for row in records for _, record in row))
+            wanted = _wanted_numbers(current, columns)
+            return [_cells_of(current, row, records[i], wanted) for i, row in enumerate(rows)]
+
+        return self._environment.read(read)
+
+    def _load_columns(self, transaction: Transaction, table: Table, records: Iterable[Record]) -> None:
+        known = len(table.columns)
+        if any(number > known for record in records for number in record.cells):
+            table.load(transaction, self._tables.database)
+
+    def scan(
+        self,
+        table: str,
+        key_range: KeyRange,
+        columns: Sequence[Column] | None = None,
+        *,
+        batch_rows_max: int = 10_000,
+    ) -> Iterator[CellBatch]:
+        """As the port says; a batch holds at most `batch_rows_max` records beside those of its last row."""
+        if batch_rows_max < 1:
+            raise Misuse(f"batch_rows_max must be at least 1, not {batch_rows_max}")
+        self._environment.read(lambda transaction: self._tables.loaded(transaction, table))
+        return self._scan_batches(table, key_range, columns, batch_rows_max)
+
+    def _scan_batches(
+        self, table: str, key_range: KeyRange, columns: Sequence[Column] | None, rows_max: int
+    ) -> Iterator[CellBatch]:
+        resume: bytes | None = b""
+        while resume is not None:
+            current, items, resume = self._environment.read(
+                partial(self._fetch, table=table, key_range=key_range, resume=resume, records_max=rows_max)
+            )
+            if items:
+                batch = self._decoded(current, items, columns)
+                if batch.rows:
+                    yield batch
+
+    def _fetch(
+        self, transaction: Transaction, *, table: str, key_range: KeyRange, resume: bytes, records_max: int
+    ) -> tuple[Table, list[bytes], bytes | None]:
+        """Key, value, key, value … of whole rows, and the row prefix to resume at (None: the range ends)."""
+        current = self._tables.loaded(transaction, table)
+        start, stop = range_bounds(current.prefix, key_range)
+        with transaction.cursor(self._cells) as cursor:
+            if start >= stop or not cursor.set_range(max(start, resume)):
+                return current, [], None
+            items, resume_at = _records_until(cursor, stop, records_max)
+        return current, items, resume_at
+
+    def _decoded(self, table: Table, items: list[bytes], columns: Sequence[Column] | None) -> CellBatch:
+        lens = np.fromiter(map(len, items), dtype=np.int64, count=len(items))
+        data = np.frombuffer(bytearray().join(items), dtype=np.uint8)
+        for _ in range(2):
+            names, column_of = _column_indices(table, columns)
+            *arrays, verdict, culprit = kernels.decode_records(data, lens, column_of)
+            if verdict != kernels.UNKNOWN_COLUMN:
+                break
+            self._environment.read(lambda transaction: table.load(transaction, self._tables.database))
+        if verdict != kernels.GOOD:
+            raise _corrupt(items[2 * culprit], verdict)
+        return CellBatch(data, names, *arrays)
+
+    # Changing records that are there
+
+    def write_shadow_cells(self, table: str, shadows: Sequence[ShadowWrite]) -> None:
+        changes: dict[tuple[bytes, int], _Change] = {}
+        for cell, commit_ts in shadows:
+            change = changes.setdefault((cell.row, cell.version), _Change())
+            change.commit_ts = commit_ts
+            change.heal_columns.add(Column(cell.family, cell.qualifier))
+        self._change_records(table, changes)
+
+    def delete_versions(self, table: str, cells: Sequence[CellVersion]) -> None:
+        changes: dict[tuple[bytes, int], _Change] = {}
+        for cell in cells:
+            change = changes.setdefault((cell.row, cell.version), _Change())
+            change.drops.add(Column(cell.family, cell.qualifier))
+        self._change_records(table, changes)
+
+    def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
+        changes: dict[tuple[bytes, int], _Change] = {}
+        for drop in drops.tolist():
+            name = batch.cell_version(drop)
+            change = changes.setdefault((name.row, name.version), _Change())
+            change.drops.add(Column(name.family, name.qualifier))
+        for record in heals.tolist():
+            row = batch.row_key(batch.row_of(record))
+            change = changes.setdefault((row, int(batch.rec_version[record])), _Change())
+            change.commit_ts = int(batch.rec_commit[record])
+            cells = batch.cell_col[int(batch.rec_cell[record]) : int(batch.rec_cell[record + 1])]
+            change.heal_columns.update(batch.columns[column] for column in cells.tolist())
+        self._change_records(table, changes)
+
+    def _change_records(self, table: str, changes: dict[tuple[bytes, int], _Change]) -> None:
+        """All changes of one row in one transaction."""
+        columns = {column for change in changes.values() for column in (*change.heal_columns, *change.drops)}
+        current = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, columns))
+        for piece in _pieces_of_rows(sorted(changes.items())):
+            self._environment.write(partial(self._change_piece, table=current, piece=piece), records=len(piece))
+
+    def _change_piece(
+        self, transaction: Transaction, *, table: Table, piece: list[tuple[tuple[bytes, int], _Change]]
+    ) -> None:
+        for (row, version), change in piece:
+            key = record_key(table.prefix, row, version)
+            stored = transaction.get(key, db=self._cells)
+            if stored is not None:
+                self._change_record(transaction, table, key, stored, change)
+
+    def _change_record(
+        self, transaction: Transaction, table: Table, key: bytes, stored: bytes, change: _Change
+    ) -> None:
+        record = decode_record(key, stored)
+        for column in change.drops:
+            record.cells.pop(table.numbers.get(column, 0), None)
+        if any(table.numbers.get(column, 0) in record.cells for column in change.heal_columns):
+            record.commit_ts = change.commit_ts
+        if not record.cells:
+            transaction.delete(key, db=self._cells)
+        elif (encoded := encode_record(key, record)) != stored:
+            transaction.put(key, encoded, db=self._cells)
+
+    # Tables and regions
+
+    def regions(self, table: str) -> list[KeyRange]:
+        """As many as the table's size asks for; borders stay where they are, a region that has grown is split."""
+
+        def read(transaction: Transaction) -> tuple[list[bytes], list[bytes]]:
+            current = self._tables.loaded(transaction, table)
+            splits = self._tables.splits(transaction, current)
+            return splits, grown_splits(splits, self._sampled_rows(transaction, current, KeyRange()), self._region_rows)
+
+        splits, grown = self._environment.read(read)
+        if grown != splits:
+            splits = self._add_splits(table, grown)
+        return [KeyRange(start, stop) for start, stop in zip([b"", *splits], [*splits, None], strict=True)]
+
+    def split_region(self, table: str, key: bytes) -> None:
+        """From now on a region begins at `key`."""
+        self._add_splits(table, [key])
+
+    def _add_splits(self, table: str, splits: Sequence[bytes]) -> list[bytes]:
+        def add(transaction: Transaction) -> list[bytes]:
+            current = self._tables.table(transaction, table)
+            together = sorted({*self._tables.splits(transaction, current), *splits} - {b""})
+            self._tables.put_splits(transaction, current, together)
+            return together
+
+        return self._environment.write(add)
+
+    def split_points(self, table: str, key_range: KeyRange, pieces: int) -> list[bytes]:
+        """By the samples: a range of a few hundred rows is not cut."""
+
+        def read(transaction: Transaction) -> list[bytes]:
+            return self._sampled_rows(transaction, self._tables.loaded(transaction, table), key_range)
+
+        return [cut for cut in cuts(self._environment.read(read), pieces) if cut > key_range.start]
+
+    def _sampled_rows(self, transaction: Transaction, table: Table, key_range: KeyRange) -> list[bytes]:
+        """Ascending."""
+        start, stop = range_bounds(table.prefix, key_range)
+        with transaction.cursor(self._samples) as cursor:
+            if not cursor.set_range(start):
+                return []
+            keys = takewhile(lambda key: key < stop, cursor.iternext(values=False))
+            return [key_row(key + version_suffix(0)) for key in keys]
+
+    def flush_and_merge(self, table: str, region: KeyRange) -> None:
+        """Nothing is only in memory here."""
+        self._environment.read(lambda transaction: self._tables.loaded(transaction, table))
+
+    def create_table(self, info: TableInfo) -> None:
+        if not self._environment.read(lambda transaction: self._tables.has(transaction, info)):
+            self._environment.write(lambda transaction: self._tables.create(transaction, info))
+
+    def drop_table(self, table: str) -> None:
+        """Gone at once; its records are swept in pieces, those of a drop that was cut short too."""
+        self._environment.write(lambda transaction: self._tables.drop(transaction, table))
+        for prefix in self._environment.read(self._tables.dropped):
+            while self._environment.write(partial(self._sweep, prefix=prefix), records=_PIECE_RECORDS_MAX):
+                pass
+            self._environment.write(partial(self._tables.forget, prefix=prefix))
+
+    def _sweep(self, transaction: Transaction, prefix: bytes) -> bool:
+        """Deletes up to a piece of records and samples; True while something may be left."""
+        left = _PIECE_RECORDS_MAX
+        for database in (self._cells, self._samples):
+            with transaction.cursor(database) as cursor:
+                more = cursor.set_range(prefix)
+                while more and left > 0 and cursor.key().startswith(prefix):
+                    more = cursor.delete()
+                    left -= 1
+        return left < _PIECE_RECORDS_MAX
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            release(self._environment)
+
+
+# Records out of LMDB
+
+
+def _row_records(cursor: Any, prefix: bytes) -> list[tuple[bytes, bytes]]:
+    records = []
+    more = cursor.set_range(prefix)
+    while more and cursor.key().startswith(prefix):
+        records.append(cursor.item())
+        more = cursor.next()
+    return records
+
+
+def _records_until(cursor: Any, stop: bytes, records_max: int) -> tuple[list[bytes], bytes | None]:
+    """From the cursor's place; then the row prefix of what comes next before `stop`, None where nothing does.
+
+    Fetches in growing steps: a short range does not pay for a long one, a long range not for every record.
+    """
+    items: list[bytes] = []
+    source = cursor.iternext()
+    step, total = min(_FIRST_FETCH, records_max), 0
+    while len(items) < 2 * records_max and total < _BATCH_BYTES_MAX:
+        found = list(chain.from_iterable(islice(source, min(step, records_max - len(items) // 2))))
+        if not found:
+            return items, None
+        items += found
+        if found[-2] >= stop:
+            return items[: 2 * _first_not_below(items, stop)], None
+        total += sum(map(len, found))
+        step *= 4
+    return items, _finish_row(source, items, stop)
+
+
+def _first_not_below(items: list[bytes], stop: bytes) -> int:
+    """Index of the first key that is not below `stop`."""
+    low, high = 0, len(items) // 2
+    while low < high:
+        middle = (low + high) // 2
+        if items[2 * middle] < stop:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _finish_row(source: Iterator[tuple[bytes, bytes]], items: list[bytes], stop: bytes) -> bytes | None:
+    last = items[-2][:-VERSION_BYTES]
+    for key, value in source:
+        if key[:-VERSION_BYTES] != last:
+            return key[:-VERSION_BYTES] if key < stop else None
+        items += (key, value)
+    return None
+
+
+def _corrupt(key: bytes, verdict: int) -> Exception:
+    what = {
+        kernels.BAD_CHECKSUM: "its checksum does not match",
+        kernels.BAD_GRAMMAR: "its cells do not fill it",
+        kernels.UNKNOWN_COLUMN: "it names a column that the table does not have",
+    }
+    return corrupt(key, what[verdict])
+
+
+# Columns by number
+
+
+def _is_wanted(column: Column, exact: set[Column], families: set[bytes], asked: set[bytes]) -> bool:
+    return column in exact or column.family in families or (not column.qualifier and column.family in asked)
+
+
+def _wanted_numbers(table: Table, columns: Sequence[Column] | None) -> frozenset[int] | None:
+    if columns is None:
+        return None
+    exact, asked = set(columns), {column.family for column in columns}
+    families = {column.family for column in columns if not column.qualifier}
+    return frozenset(
+        number for number, column in enumerate(table.columns, start=1) if _is_wanted(column, exact, families, asked)
+    )
+
+
+def _column_indices(table: Table, columns: Sequence[Column] | None) -> tuple[list[Column], NDArray[np.int32]]:
+    """The batch's columns, and for each number its index in them (−1: not wanted)."""
+    wanted = _wanted_numbers(table, columns)
+    known = list(table.columns)
+    if wanted is None:
+        return known, np.arange(-1, len(known), dtype=np.int32)
+    column_of = np.full(len(known) + 1, -1, dtype=np.int32)
+    chosen = sorted(number for number in wanted if number <= len(known))
+    column_of[chosen] = np.arange(len(chosen), dtype=np.int32)
+    return [known[number - 1] for number in chosen], column_of
+
+
+def _cells_of(
+    table: Table, row: bytes, records: list[tuple[bytes, Record]], wanted: frozenset[int] | None
+) -> list[Cell]:
+    cells = []
+    for key, record in records:
+        version = key_version(key)
+        for number, value in record.cells.items():
+            if wanted is None or number in wanted:
+                if not 0 < number <= len(table.columns):
+                    raise _corrupt(key, kernels.UNKNOWN_COLUMN)
+                family, qualifier = table.columns[number - 1]
+                cells.append(Cell(row, family, qualifier, version, value, record.commit_ts))
+    return cells
+
+
+# Writes, checked and in pieces
+
+
+def _encoded(
+    table: Table, numbers: dict[Column, int], version: int, rows: Sequence[RowWrite]
+) -> list[tuple[bytes, bytes]]:
+    encoded = []
+    for row, cells in rows:
+        key = record_key(table.prefix, row, version)
+        record = Record(0, {numbers[column]: value for column, value in cells})
+        encoded.append((key, encode_record(key, record)))
+    return sorted(encoded)
+
+
+def _columns_of(rows: Sequence[RowWrite]) -> list[Column]:
+    """Once each, in the order of their first cell: a table's columns get their numbers in it."""
+    return list(dict.fromkeys(column for write in rows for column, _ in write.cells))
+
+
+def _for_kernels(batch: CellBatch) -> CellBatch:
+    """The batch with arrays as the kernels' signatures have them: contiguous and not read-only."""
+    arrays = (
+        getattr(batch, name) for name in ("row_off", "row_len", "row_rec", "rec_version", "rec_commit", "rec_cell")
+    )
+    cells = (getattr(batch, name) for name in ("cell_col", "cell_off", "cell_len"))
+    ready = (np.require(array, requirements=["C", "W"]) for array in (*arrays, *cells))
+    return CellBatch(np.require(batch.buffer, requirements=["C", "W"]), batch.columns, *ready)
+
+
+def _write_bytes(write: RowWrite) -> int:
+    return sum(len(value) for _, value in write.cells if value is not None)
+
+
+def _pieces(rows: list[RowWrite], size: Callable[[RowWrite], int]) -> Iterator[list[RowWrite]]:
+    piece: list[RowWrite] = []
+    total = 0
+    for row in rows:
+        if piece and (len(piece) == _PIECE_RECORDS_MAX or total + size(row) > _PIECE_BYTES_MAX):
+            yield piece
+            piece, total = [], 0
+        piece.append(row)
+        total += size(row)
+    if piece:
+        yield piece
+
+
+def _pieces_of_rows(
+    changes: list[tuple[tuple[bytes, int], _Change]],
+) -> Iterator[list[tuple[tuple[bytes, int], _Change]]]:
+    piece: list[tuple[tuple[bytes, int], _Change]] = []
+    for change in changes:
+        if len(piece) >= _PIECE_RECORDS_MAX and change[0][0] != piece[-1][0][0]:
+            yield piece
+            piece = []
+        piece.append(change)
+    if piece:
+        yield piece
+
+
+def _batch_pieces(batch: CellBatch) -> Iterator[tuple[int, int]]:
+    """Row ranges of bounded records and bytes."""
+    if batch.rows == 0:
+        return
+    lengths = np.concatenate(([0], np.cumsum(np.maximum(batch.cell_len, 0), dtype=np.int64)))
+    bytes_before = lengths[batch.rec_cell[batch.row_rec]]
+    first = 0
+    while first < batch.rows:
+        fits = int(np.searchsorted(bytes_before, bytes_before[first] + _PIECE_BYTES_MAX, side="right")) - 1
+        stop = min(max(fits, first + 1), first + _PIECE_RECORDS_MAX, batch.rows)
+        yield first, stop
+        first = stop
+
+
+def _check_escaped(row: bytes) -> None:
+    if escaped_bytes(row) > ESCAPED_ROW_BYTES_MAX:
+        raise Misuse(
+            f"row key {shown(row)} takes {escaped_bytes(row)} bytes (a zero byte counts twice), over this store's "
+            f"limit of {ESCAPED_ROW_BYTES_MAX}",
+            row=row,
+            limit=ESCAPED_ROW_BYTES_MAX,
+        )
+
+
+def _raise_broken(rule: int, batch: CellBatch, row: int, cell: int) -> None:
+    """The message of the point path for what the kernel found."""
+    key = batch.row_key(row)
+    if rule == kernels.ROW_OUT_OF_ORDER:
+        raise Misuse(f"rows of a batch ascend and are unique: {shown(key)} comes after {shown(batch.row_key(row - 1))}")
+    check_row_key(key, LIMITS)
+    _check_escaped(key)
+    check_value_length(key, batch.columns[int(batch.cell_col[cell])], int(batch.cell_len[cell]), LIMITS)
+    raise AssertionError(f"rule {rule} is broken, but no check finds it")
