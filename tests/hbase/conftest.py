@@ -23,6 +23,13 @@ from pyomid.testing.jars import HBASE, OMID, JavaMissing, class_path, missing
 _table_numbers = itertools.count(1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever asks for the server is marked `hbase`; the rest of this room are fast tests of bytes."""
+    for item in items:
+        if "tests/hbase" in str(item.path) and "hbase" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.hbase)
+
+
 def needs_java() -> None:
     """Skips, or under CI fails, where no JDK, Maven or jar is to be had."""
     reason = missing()

@@ -1,4 +1,4 @@
-"""`pyomid hbase start|stop|status --dir D`: a real standalone HBase from its jars, to try pyomid on. Not for production."""
+"""`pyomid hbase start|stop|status --dir D`: a real standalone HBase, to try pyomid on. Not for production."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyomid.errors import Misuse
 from pyomid.testing.hbase_server import HBaseServer
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """The command with its three verbs; each sets `run`, which returns the exit status."""
     parser = commands.add_parser("hbase", help="a standalone HBase and ZooKeeper for development and tests")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="start|stop|status")

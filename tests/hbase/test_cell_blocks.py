@@ -1,0 +1,171 @@
+"""Cell blocks: the compiled decoder against its plain twin, and what comes of broken bytes."""
+
+from __future__ import annotations
+
+import random
+from itertools import groupby
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyomid.cells import CellBatch
+from pyomid.errors import Corruption
+from pyomid.storage.hbase.batches import BatchDecoder, ColumnNumbers, cells_of
+from pyomid.storage.hbase.keyvalues import DELETE_VERSION, PUT, KeyValue, decode, encode
+from pyomid.storage.hbase.layout import LEGACY_TOMBSTONE, SHADOW_SUFFIX, shadow_qualifier, timestamp_bytes
+from pyomid.storage.hbase.steps import ScanBlock
+from pyomid.types import Cell, Column
+
+Drawn = list[tuple[bytes, bytes, bytes, int, bytes, str, bool]]
+"""Row, family, qualifier, version, value, which shadow cell, and whether it is of the old form."""
+
+names = st.sampled_from([b"", b"a", b"a\x01", b"ab", b"b", b"\x00", b"\xc2", b"\x80", b"\x00\xc2\x80", b"zz"])
+values = st.one_of(st.binary(max_size=6), st.just(LEGACY_TOMBSTONE), st.just(b""))
+cells = st.tuples(
+    st.sampled_from([b"r1", b"r2", b"r22", b"s"]),
+    st.sampled_from([b"f", b"g", b"ff"]),
+    names,
+    st.integers(1, 5).map(lambda step: 50 * step),
+    values,
+    st.sampled_from(["none", "beside", "alone", "short"]),
+    st.booleans(),
+)
+
+
+def stored(drawn: Drawn) -> list[KeyValue]:
+    """What HBase holds, in its own order: row, family, qualifier, newest first."""
+    found: dict[tuple[bytes, bytes, bytes, int], bytes] = {}
+    for row, family, qualifier, version, value, shadow, legacy in drawn:
+        if shadow != "alone":
+            found[row, family, qualifier, version] = value
+        if shadow != "none":
+            name = qualifier + SHADOW_SUFFIX if legacy else shadow_qualifier(qualifier)
+            found[row, family, name, version] = b"bad" if shadow == "short" else timestamp_bytes(version + 50)
+    ordered = sorted(found, key=lambda key: (key[0], key[1], key[2], -key[3]))
+    return [KeyValue(*key, found[key]) for key in ordered]
+
+
+def block_of(key_values: list[KeyValue], *, ends_inside_row: bool = False, restarted: bool = False) -> ScanBlock:
+    data = memoryview(bytearray(b"".join(map(encode, key_values))))
+    return ScanBlock(data, len(key_values), ends_inside_row, restarted)
+
+
+def point_rows(key_values: list[KeyValue]) -> dict[bytes, list[Cell]]:
+    rows = {row: cells_of(members) for row, members in groupby(key_values, key=lambda cell: cell.row)}
+    return {row: sorted(found) for row, found in rows.items() if found}
+
+
+def batch_rows(batch: CellBatch | None) -> dict[bytes, list[Cell]]:
+    if batch is None:
+        return {}
+    return {batch.row_key(index): sorted(batch.row_cells(index)) for index in range(batch.rows)}
+
+
+@settings(deadline=None)
+@given(st.lists(cells, max_size=40))
+def test_compiled_and_plain_decoder_say_the_same(
+    drawn: Drawn,
+) -> None:
+    # A legacy and a prefixed shadow cell beside one cell never both exist: the later draw of one cell decides.
+    key_values = stored([cell for cell in drawn if not _has_two_shadow_forms(cell, drawn)])
+    batch, _ = BatchDecoder().decode(block_of(key_values))
+    assert batch_rows(batch) == point_rows(key_values)
+
+
+def _has_two_shadow_forms(cell: tuple[object, ...], drawn: Drawn) -> bool:
+    return any(cell[:4] == other[:4] and cell != other for other in drawn)
+
+
+@settings(deadline=None)
+@given(st.lists(cells, max_size=30), st.integers(0, 60))
+def test_a_row_cut_between_two_blocks_comes_once_and_whole(drawn: Drawn, cut: int) -> None:
+    key_values = stored([cell for cell in drawn if not _has_two_shadow_forms(cell, drawn)])
+    cut = min(cut, len(key_values))
+    inside = 0 < cut < len(key_values) and key_values[cut - 1].row == key_values[cut].row
+    decoder = BatchDecoder()
+    first, _ = decoder.decode(block_of(key_values[:cut], ends_inside_row=inside))
+    second, _ = decoder.decode(block_of(key_values[cut:]))
+    rows = batch_rows(first)
+    assert not rows.keys() & batch_rows(second).keys()
+    assert rows | batch_rows(second) == point_rows(key_values)
+
+
+def test_a_restarted_scan_forgets_the_row_it_had_begun() -> None:
+    begun = [KeyValue(b"r", b"f", b"a", 50, b"1")]
+    whole = [*begun, KeyValue(b"r", b"f", b"b", 50, b"2")]
+    decoder = BatchDecoder()
+    assert decoder.decode(block_of(begun, ends_inside_row=True)) == (None, None)
+    batch, settled = decoder.decode(block_of(whole, restarted=True))
+    assert settled == b"r"
+    assert batch_rows(batch) == point_rows(whole)
+
+
+def test_more_columns_than_the_table_of_columns_held() -> None:
+    key_values = [KeyValue(b"r", b"f", b"%06d" % index, 50, b"v") for index in range(5000)]
+    decoder = BatchDecoder()
+    batch, _ = decoder.decode(block_of(key_values))
+    assert batch_rows(batch) == point_rows(key_values)
+    again, _ = decoder.decode(block_of(key_values))
+    assert again is not None
+    assert again.columns == [Column(b"f", b"%06d" % index) for index in range(5000)]
+
+
+def test_columns_are_found_again_after_growth() -> None:
+    numbers = ColumnNumbers(columns=2, name_bytes=64)
+    decoder = BatchDecoder()
+    decoder._columns = numbers
+    key_values = [KeyValue(b"r%03d" % row, b"f", b"q%d" % (row % 7), 50, b"v") for row in range(100)]
+    batch, _ = decoder.decode(block_of(key_values))
+    assert batch is not None
+    assert len(set(batch.columns)) == len(batch.columns) == 7
+    assert batch_rows(batch) == point_rows(key_values)
+
+
+def test_one_record_for_neighbours_of_one_commit() -> None:
+    key_values = stored([(b"r", b"f", b"%d" % index, 50, b"v", "beside", False) for index in range(5)])
+    batch, _ = BatchDecoder().decode(block_of(key_values))
+    assert batch is not None
+    assert (batch.rows, batch.records, batch.cells) == (1, 1, 5)
+    assert batch.rec_commit.tolist() == [100]
+
+
+def test_delete_markers_are_no_cells() -> None:
+    key_values = [KeyValue(b"r", b"f", b"a", 50, b"", DELETE_VERSION), KeyValue(b"r", b"f", b"b", 50, b"v", PUT)]
+    batch, _ = BatchDecoder().decode(block_of(key_values))
+    assert [cell.qualifier for cell in batch.all_cells()] == [b"b"] if batch else False
+
+
+@settings(deadline=None)
+@given(st.lists(cells, min_size=1, max_size=10), st.randoms(use_true_random=False))
+def test_broken_blocks_are_corruption_and_nothing_else(drawn: Drawn, chance: random.Random) -> None:
+    data = bytearray(b"".join(map(encode, stored(drawn))))
+    for _ in range(chance.randint(1, 4)):
+        data[chance.randrange(len(data))] = chance.randrange(256)
+    if chance.random() < 0.3:
+        del data[chance.randrange(len(data)) :]
+    try:
+        list(decode(data))
+        is_whole = True
+    except Corruption:
+        is_whole = False
+    try:
+        BatchDecoder().decode(ScanBlock(memoryview(data), 1, False, False))
+        assert is_whole, "the compiled decoder took what its twin refuses"
+    except Corruption:
+        assert not is_whole, "the compiled decoder refused what its twin takes"
+
+
+def test_a_batch_owns_its_bytes() -> None:
+    block = block_of([KeyValue(b"r", b"f", b"a", 50, b"v")])
+    batch, _ = BatchDecoder().decode(block)
+    assert batch is not None
+    assert batch.buffer.dtype == np.uint8
+    assert batch.value(0) == b"v"
+
+
+@pytest.mark.parametrize("length", [0, 1, 127, 128, 300])
+def test_qualifiers_of_any_length(length: int) -> None:
+    cell = KeyValue(b"r", b"f", b"q" * length, 50, b"v")
+    assert list(decode(encode(cell))) == [cell]
