@@ -1,1 +1,44 @@
-"""The `pyomid` command."""
+"""The `pyomid` command. Each module here that has `add_to` is a subcommand; `main` only chooses among them.
+
+Like `wiring` it may know every room: it chooses concrete parts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import pkgutil
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from types import ModuleType
+
+from pyomid.errors import OmidError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit status: 0, 2 for a command line that is wrong, 1 for anything else that went wrong."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(
+        prog="pyomid",
+        description="Transactions (snapshot isolation) over key-value stores: service, status, maintenance.",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in _modules(arguments[0] if arguments else ""):
+        module.add_to(commands)
+    parsed = parser.parse_args(arguments)
+    try:
+        return int(parsed.run(parsed) or 0)
+    except OmidError as error:
+        print(f"pyomid: {error} [{error.code}]", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _modules(command: str) -> Iterator[ModuleType]:
+    """The one module that is named like the command, so that a service need not load the others; else all."""
+    names = [name for _, name, _ in pkgutil.iter_modules(__path__) if not name.startswith("_")]
+    for name in [command] if command in names else names:
+        module = import_module(f"{__name__}.{name}")
+        if hasattr(module, "add_to"):
+            yield module

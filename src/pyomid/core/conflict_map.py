@@ -24,6 +24,10 @@ class ConflictMap(Protocol):
     @property
     def entries_max(self) -> int: ...
 
+    @property
+    def entries(self) -> int:
+        """How many slots are taken; they are never given back."""
+
     def last_commit(self, cell_id: int) -> int:
         """0 where none is kept."""
 
@@ -39,6 +43,7 @@ class BucketMap:
         self.buckets = max(1, -(-entries_max // bucket_slots))
         self._ids = np.zeros(self.entries_max, dtype=np.int64)
         self._commits = np.zeros(self.entries_max, dtype=np.int64)
+        self.entries = 0
 
     @property
     def entries_max(self) -> int:
@@ -58,6 +63,7 @@ class BucketMap:
             commits = self._commits[first : first + self.bucket_slots].tolist()
             evicted = min(commits)
             slot = commits.index(evicted)
+            self.entries += evicted == 0
         self._ids[first + slot] = cell_id
         self._commits[first + slot] = commit_ts
         return evicted

@@ -108,12 +108,12 @@ def owner_text(path: Path) -> str:
         return f"user {uid}"
 
 
-def listen_in(folder: Path, *, backlog: int = 1024) -> socket.socket:
+def listen_in(folder: Path, *, name: str = SOCKET_FILE, backlog: int = 1024) -> socket.socket:
     """The folder's Unix socket, listening; only its owner may connect. The lock must be held: a leftover is removed."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
     try:
-        with short_path(folder, SOCKET_FILE) as path:
+        with short_path(folder, name) as path:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             sock.bind(path)

@@ -17,14 +17,16 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Final
 
-from pyomid.core.instructions import Die, Event, Instruction, PeerGone, Reply, StoreCall, StoreDone, StoreFailed
+from pyomid.core.instructions import Die, Event, Flush, Instruction, PeerGone, Reply, StoreCall, StoreDone, StoreFailed
 from pyomid.core.requests import Answer
 from pyomid.core.tso_machine import TsoMachine
 from pyomid.errors import OmidError, Unavailable
 from pyomid.ports import Clock
 from pyomid.tso.connection import Connection, PeerLimits
+from pyomid.tso.latency import Durations
 from pyomid.tso.store_calls import TsoStores, perform
 
 log = logging.getLogger(__name__)
@@ -64,8 +66,15 @@ class TsoService:
         )
         self._servers: list[asyncio.Server] = []
         self._stopping: asyncio.Event | None = None
+        self._flushing: dict[int, float] = {}
+        self.flush_seconds = Durations()
         self._idle_since_s = clock()
         self._tick_s = machine.settings.stall_s_max / TICKS_PER_STALL
+
+    @property
+    def is_serving(self) -> bool:
+        """For health checks: it listens, and the machine is alive."""
+        return self._stopping is not None and not self._stopping.is_set() and not self.machine.dead
 
     def now_s(self) -> float:
         return self._clock()
@@ -172,11 +181,13 @@ class TsoService:
 
     def _start(self, call: StoreCall) -> None:
         loop = asyncio.get_running_loop()
+        if isinstance(call.operation, Flush):
+            self._flushing[call.token] = self._clock()
         self._threads.submit(self._call, loop, call)
 
     def _call(self, loop: asyncio.AbstractEventLoop, call: StoreCall) -> None:
         """On a store thread."""
-        event: Event
+        event: StoreDone | StoreFailed
         try:
             event = StoreDone(call.token, perform(self._stores, call.operation))
         except OmidError as error:
@@ -185,4 +196,12 @@ class TsoService:
         except Exception as error:
             log.exception("%s failed", type(call.operation).__name__)
             event = StoreFailed(call.token, Unavailable(f"{type(error).__name__}: {error}"))
-        loop.call_soon_threadsafe(self.feed, [event])
+        with suppress(RuntimeError):  # the loop is closed: the service was told to stop and could not wait
+            loop.call_soon_threadsafe(self._ended, event)
+
+    def _ended(self, event: StoreDone | StoreFailed) -> None:
+        """Back on the loop."""
+        started_s = self._flushing.pop(event.token, None)
+        if started_s is not None:
+            self.flush_seconds.add(self._clock() - started_s)
+        self.feed([event])

@@ -1,0 +1,381 @@
+"""`pyomid tso`: a TSO by hand, or (as its clients start it) the TSO of a folder."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from pyomid.errors import Misuse, OmidError, Unavailable
+from pyomid.tso.leadership import DOUBT_EXIT_CODE
+from pyomid.tso.ondemand import ERROR_EXIT_CODE, LOST_EXIT_CODE
+
+ENVIRONMENT_PREFIX: Final = "PYOMID_TSO_"
+
+EPILOG: Final = """\
+examples:
+  pyomid tso --listen 127.0.0.1:24758 --store memory
+        a TSO whose commit table lives and dies with the process, to try a client on
+  pyomid tso --listen 0.0.0.0:24758 --store omid:///var/lib/shop --metrics 127.0.0.1:9180
+        the TSO of a folder, for clients on this machine (by the socket in the folder) and on others
+  pyomid tso --config /etc/pyomid/tso.yaml
+        everything from a file; a key is an option without its dashes (conflict-map-entries: 100000000)
+
+Every option may also be given as an environment variable, PYOMID_TSO_CONFLICT_MAP_ENTRIES=… . The command line wins
+over the environment, the environment over the file, the file over the default.
+
+The process serves until SIGTERM or SIGINT; what it acknowledged is durable at any moment, a kill loses nothing.
+Exit status: 0 stopped, 3 could not start, 70 ended itself because another TSO may lead, 75 another TSO leads.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting of the command, wherever it is given."""
+
+    name: str
+    kind: Callable[[str], Any]
+    default: Any
+    text: str
+    group: str = "service"
+
+    @property
+    def attribute(self) -> str:
+        return self.name.replace("-", "_")
+
+
+def _switch(text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(f"{text!r} is neither true nor false")
+
+
+def _timestamps(text: str) -> str:
+    if text not in ("incremental", "world-time"):
+        raise ValueError(f"{text!r} is neither incremental nor world-time")
+    return text
+
+
+OPTIONS: Final = (
+    Option("listen", str, "", "HOST:PORT to serve on (Apache Omid's port is 24758); port 0 chooses a free one"),
+    Option("unix", str, "", "path of a Unix socket to serve on"),
+    Option("store", str, "memory", "where commits go: memory, omid:///folder, omid+hbase://zk1:2181/znode"),
+    Option("idle-exit", float, 0.0, "end after this many seconds without connection or lease; 0: never"),
+    Option("log-file", str, "", "file of log lines, one JSON object each; default: standard error"),
+    Option("log-level", str, "info", "debug, info, warning or error"),
+    Option("metrics", str, "", "HOST:PORT for Prometheus (/metrics) and health (/health)"),
+    Option("conflict-map-entries", int, 16_000_000, "cells remembered; fewer: more false aborts", "oracle"),
+    Option("max-transaction-age", float, 600.0, "a transaction without a lease cannot commit after, seconds", "oracle"),
+    Option("lease-term", float, 300.0, "seconds a lease lasts without renewal", "oracle"),
+    Option("commit-retry", float, 600.0, "seconds for which retries of large commits are matched", "oracle"),
+    Option("timestamps", _timestamps, "incremental", "incremental, or world-time: not below the wall clock", "oracle"),
+    Option("flights", int, 2, "flushes of the commit table at once; more where it is far away", "batches"),
+    Option("batch-entries", int, 16_384, "most commits in one flush", "batches"),
+    Option("window-starts", int, 4_096, "begins that one flush can last for", "batches"),
+    Option("stall", float, 1.0, "after such a gap the epoch is read before replying, seconds", "batches"),
+    Option("store-retry", float, 30.0, "a failing store is asked again for, before the process ends, seconds", "batches"),
+    Option("frame-bytes", int, 10 << 20, "longest request", "limits"),
+    Option("connections", int, 10_000, "most connections at once", "limits"),
+    Option("outstanding", int, 65_536, "unanswered requests of one connection after which it is not read", "limits"),
+    Option("unread-bytes", int, 64 << 20, "answers a connection does not read before it is cut off", "limits"),
+    Option("handshake-timeout", float, 10.0, "seconds a connection may take for its handshake", "limits"),
+    Option("frame-timeout", float, 30.0, "seconds half a request may wait for its rest", "limits"),
+    Option("tls-cert", str, "", "server certificate (PEM); TCP is served by TLS only", "security"),
+    Option("tls-key", str, "", "its key", "security"),
+    Option("tls-client-ca", str, "", "clients must show a certificate of this authority", "security"),
+    Option("token-file", str, "", "file whose content pyomid clients must send in their handshake", "security"),
+)  # fmt: skip
+
+FOLDER_DEFAULTS: Final = {"conflict-map-entries": 1 << 20}
+"""Where the TSO of a folder differs from one by hand: one machine's worth of cells (20 MB)."""
+
+
+def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "tso",
+        help="run a TSO (timestamp and status oracle)",
+        description="Runs the timestamp and status oracle: the one process that hands out timestamps and decides "
+        "commits. The TSO of a folder is started by its clients; by hand one is run for a cluster, or to be tried.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--config", help="YAML file of options")
+    parser.add_argument("--on-demand", metavar="FOLDER", help=argparse.SUPPRESS)
+    groups: dict[str, Any] = {}
+    for option in OPTIONS:
+        group = groups.setdefault(option.group, None) or parser.add_argument_group(option.group)
+        groups[option.group] = group
+        shown = "" if option.default in ("", 0.0) else f" (default: {option.default})"
+        group.add_argument(f"--{option.name}", dest=option.attribute, help=option.text + shown, metavar="…")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        options = read_options(arguments, os.environ)
+    except Misuse as error:
+        print(f"pyomid tso: {error}", file=sys.stderr)
+        return 2
+    if arguments.on_demand:
+        return serve_on_demand(Path(arguments.on_demand), options)
+    return serve_by_hand(options)
+
+
+# ── options ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_options(arguments: argparse.Namespace, environment: os._Environ[str] | dict[str, str]) -> dict[str, Any]:
+    """Every option's value by name; `Misuse` names the one that is wrong and where it was given."""
+    from_file = _file_options(arguments.config or environment.get(f"{ENVIRONMENT_PREFIX}CONFIG", ""))
+    defaults = FOLDER_DEFAULTS if arguments.on_demand else {}
+    options: dict[str, Any] = {}
+    for option in OPTIONS:
+        variable = ENVIRONMENT_PREFIX + option.attribute.upper()
+        given = getattr(arguments, option.attribute)
+        if given is not None:
+            options[option.name] = _value(option, given, f"--{option.name}")
+        elif variable in environment:
+            options[option.name] = _value(option, environment[variable], variable)
+        elif option.name in from_file:
+            options[option.name] = _value(option, from_file[option.name], f"{option.name} in the file")
+        else:
+            options[option.name] = defaults.get(option.name, option.default)
+    return options
+
+
+def _value(option: Option, given: object, where: str) -> Any:
+    try:
+        return option.kind(str(given))
+    except ValueError as error:
+        raise Misuse(f"{where}: {given!r} is no value for it ({error})") from error
+
+
+def _file_options(path: str) -> dict[str, object]:
+    if not path:
+        return {}
+    import yaml
+
+    try:
+        content = yaml.safe_load(Path(path).read_text()) or {}
+    except (OSError, yaml.YAMLError) as error:
+        raise Misuse(f"config file {path}: {error}") from error
+    if not isinstance(content, dict):
+        raise Misuse(f"config file {path} is not a list of option: value lines")
+    known = {option.name for option in OPTIONS}
+    for name in content:
+        if name not in known:
+            raise Misuse(f"config file {path}: there is no option {name!r}; known: {', '.join(sorted(known))}")
+    return content
+
+
+# ── by hand ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def serve_by_hand(options: dict[str, Any]) -> int:
+    from pyomid.tso.logs import log_to
+
+    try:
+        log_to(Path(options["log-file"]) if options["log-file"] else None, level=options["log-level"])
+        with contextlib.ExitStack() as stack:
+            listeners = list(_listeners(options, stack))
+            stores, folder = _stores(options["store"], stack)
+            if folder is not None:
+                from pyomid.tso.leadership import FolderLock, holder, listen_in
+
+                lock = FolderLock(folder)
+                if not lock.acquire():
+                    pid = holder(folder).get("pid")
+                    print(f"pyomid tso: process {pid} is the TSO of {folder}", file=sys.stderr)
+                    return LOST_EXIT_CODE
+                stack.callback(lock.release)
+                listeners.append((listen_in(folder), None))
+            if not listeners:
+                raise Misuse("nothing to serve on: give --listen HOST:PORT or --unix PATH")
+            _serve(options, stores, listeners, ready=_say_ready)
+    except OmidError as error:
+        print(f"pyomid tso: {error}", file=sys.stderr)
+        return ERROR_EXIT_CODE
+    return 0
+
+
+def _say_ready(listeners: list[tuple[socket.socket, ssl.SSLContext | None]]) -> None:
+    """The first line of output is for programs: where it serves."""
+    for sock, tls in listeners:
+        name = sock.getsockname()
+        where = name if isinstance(name, str) else f"{name[0]}:{name[1]}"
+        print(f"serving on {where}{' by TLS' if tls else ''}", flush=True)
+
+
+def _listeners(
+    options: dict[str, Any], stack: contextlib.ExitStack
+) -> Iterator[tuple[socket.socket, ssl.SSLContext | None]]:
+    if options["listen"]:
+        yield _tcp_listener(options["listen"], stack), _tls(options)
+    if options["unix"]:
+        yield _unix_listener(Path(options["unix"]), stack), None
+
+
+def _tcp_listener(address: str, stack: contextlib.ExitStack) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or int(port) > 65_535:
+        raise Misuse(f"--listen {address!r} is not HOST:PORT")
+    try:
+        sock = socket.create_server((host or "127.0.0.1", int(port)), backlog=1024)
+    except OSError as error:
+        raise Unavailable(f"cannot listen on {address}: {error.strerror}", address=address) from error
+    sock.setblocking(False)
+    stack.callback(sock.close)
+    return sock
+
+
+def _unix_listener(path: Path, stack: contextlib.ExitStack) -> socket.socket:
+    from pyomid.tso.leadership import SOCKET_FILE, listen_in
+
+    if path.name == SOCKET_FILE:
+        raise Misuse(f"--unix {path}: that name is a folder's own socket")
+    sock = listen_in(path.parent.absolute(), name=path.name)
+    stack.callback(path.unlink, missing_ok=True)
+    return sock
+
+
+def _tls(options: dict[str, Any]) -> ssl.SSLContext | None:
+    if not options["tls-cert"]:
+        if options["tls-key"] or options["tls-client-ca"]:
+            raise Misuse("--tls-key and --tls-client-ca need --tls-cert")
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(options["tls-cert"], options["tls-key"] or None)
+        if options["tls-client-ca"]:
+            context.load_verify_locations(options["tls-client-ca"])
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        raise Misuse(f"TLS: {error} (--tls-cert {options['tls-cert']}, --tls-key {options['tls-key']})") from error
+    return context
+
+
+def _stores(store: str, stack: contextlib.ExitStack) -> tuple[Any, Path | None]:
+    """The stores, and the folder whose lock makes this process their TSO (memory has none)."""
+    from pyomid.wiring import open_tso_stores
+
+    stores, folder, close = open_tso_stores(store)
+    stack.callback(close)
+    return stores, folder
+
+
+# ── on demand ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def serve_on_demand(folder: Path, options: dict[str, Any]) -> int:
+    """Becomes the TSO of `folder` in a child that lives on; returns when it serves, or cannot.
+
+    The parent holds nothing afterwards. What went wrong is said on standard error, one line of JSON.
+    """
+    from pyomid.tso.leadership import FolderLock, listen_in
+    from pyomid.tso.ondemand import error_line
+
+    try:
+        lock = FolderLock(folder)
+        if not lock.acquire():
+            return LOST_EXIT_CODE
+        listener = listen_in(folder)
+    except OmidError as error:
+        print(error_line(error), file=sys.stderr)
+        return ERROR_EXIT_CODE
+    read_end, write_end = os.pipe()
+    if os.fork():
+        os.close(write_end)
+        lock.disown()
+        return _report(read_end)
+    os.close(read_end)
+    os.setsid()
+    _become_service(folder, options, lock, listener, write_end)
+
+
+def _report(read_end: int) -> int:
+    """What the child said before it closed the pipe: nothing (it died), "ready", or an error."""
+    with os.fdopen(read_end) as pipe:
+        said = pipe.read()
+    if said == "ready":
+        return 0
+    if said:
+        print(said, file=sys.stderr)
+    return ERROR_EXIT_CODE
+
+
+def _become_service(
+    folder: Path, options: dict[str, Any], lock: Any, listener: socket.socket, write_end: int
+) -> NoReturn:
+    """The child's whole life. Its standard output and error go to the log file: they would hold the parent's pipes."""
+    from pyomid.tso.logs import LOG_FILE, log_to
+    from pyomid.tso.ondemand import error_line
+
+    code = DOUBT_EXIT_CODE
+    try:
+        log_path = folder / LOG_FILE
+        log_to(log_path, level=options["log-level"])
+        log_fd = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        null_fd = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null_fd, 0)
+        os.dup2(log_fd, 1)
+        os.dup2(log_fd, 2)
+        lock.sign_again()
+
+        def say_ready(_: object) -> None:
+            os.write(write_end, b"ready")
+            os.close(write_end)
+
+        with contextlib.ExitStack() as stack:
+            stores, _ = _stores(f"omid://{folder}", stack)
+            _serve(options, stores, [(listener, None)], ready=say_ready)
+        code = 0
+    except OmidError as error:
+        with contextlib.suppress(OSError):
+            os.write(write_end, error_line(error).encode())
+        code = ERROR_EXIT_CODE
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            os.write(write_end, json.dumps({"code": "OMID", "message": repr(error), "values": {}}).encode())
+        raise
+    finally:
+        lock.release()
+        os._exit(code)
+
+
+# ── serving ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _serve(
+    options: dict[str, Any],
+    stores: Any,
+    listeners: list[tuple[socket.socket, ssl.SSLContext | None]],
+    *,
+    ready: Callable[[list[tuple[socket.socket, ssl.SSLContext | None]]], None],
+) -> None:
+    """Takes over, serves until told to stop, drains."""
+    import uvloop
+
+    from pyomid.tso.startup import ServiceOptions, serve
+
+    token = Path(options["token-file"]).read_bytes().strip() if options["token-file"] else b""
+    service_options = ServiceOptions.from_options(options, token)
+    uvloop.run(
+        serve(
+            stores,
+            service_options,
+            listeners,
+            ready=lambda: ready(listeners),
+            stop_signals=(signal.SIGTERM, signal.SIGINT),
+        )
+    )
