@@ -5,8 +5,14 @@ Parts of kinds that are not asked for are not imported.
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.client.parts import Parts, boot_clock
@@ -14,8 +20,10 @@ from pyomid.config import Address, EmbeddedAddress, HBaseAddress, MemoryAddress,
 from pyomid.errors import Misuse
 
 if TYPE_CHECKING:
+    from pyomid.client.aio_database import AsyncDatabase
     from pyomid.client.database import Database
     from pyomid.core.tso_machine import TsoSettings
+    from pyomid.tso.store_calls import TsoStores
 
 
 def open_database(url: str, **options: Any) -> Database:
@@ -23,6 +31,43 @@ def open_database(url: str, **options: Any) -> Database:
     from pyomid.client.database import Database
 
     return Database(open_parts(url, **options), url=url)
+
+
+async def open_async_database(url: str, **options: Any) -> AsyncDatabase:
+    """What `pyomid.aio.connect` returns; owns its parts."""
+    from pyomid.client.aio_database import AsyncDatabase
+
+    return AsyncDatabase(await asyncio.to_thread(open_database, url, **options))
+
+
+def open_tso_stores(store: str) -> tuple[TsoStores, Path | None, Callable[[], None]]:
+    """What a TSO writes to at the URL `store` ("memory": nowhere), the folder whose lock it must hold (None: no
+    folder), and what closes it all.
+    """
+    from pyomid.tso.store_calls import TsoStores
+
+    if store == "memory":
+        from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
+
+        return TsoStores(MemoryCommitTable(), MemoryEpochRow(), MemoryCatalogue()), None, lambda: None
+    address, settings = parse_url(store)
+    match address:
+        case EmbeddedAddress(folder):
+            from pyomid.storage.embedded import EmbeddedCatalogue, EmbeddedCommitTable, EmbeddedEpochRow
+
+            map_bytes = _map_bytes(settings)
+            commit_table = EmbeddedCommitTable(folder, writable=True, map_bytes=map_bytes)
+            epoch_row = EmbeddedEpochRow(folder, writable=True, map_bytes=map_bytes)
+            catalogue = EmbeddedCatalogue(folder, map_bytes=map_bytes)
+
+            def close() -> None:
+                catalogue.close()
+                epoch_row.close()
+                commit_table.close()
+
+            return TsoStores(commit_table, epoch_row, catalogue), Path(folder), close
+        case _:
+            raise Misuse(f"a TSO cannot serve {store!r}: --store takes memory, omid:///folder", store=store)
 
 
 def open_parts(url: str, **options: Any) -> Parts:
@@ -43,7 +88,7 @@ def parts_at(address: Address, settings: Settings) -> Parts:
         case HBaseAddress():
             return _hbase_parts(address, settings)
         case EmbeddedAddress():
-            raise Misuse(f"{address} cannot be opened by this version of pyomid")
+            return _embedded_parts(address, settings)
 
 
 def tso_settings(settings: Settings) -> TsoSettings:
@@ -55,6 +100,55 @@ def tso_settings(settings: Settings) -> TsoSettings:
         max_transaction_age_s=settings.max_transaction_age_seconds,
         lease_term_s=settings.lease_seconds,
     )
+
+
+def _embedded_parts(address: EmbeddedAddress, settings: Settings) -> Parts:
+    """The TSO first: it makes the commit table's environment, which clients only read."""
+    from pyomid.client.session import TsoSession
+    from pyomid.storage.embedded import EmbeddedCatalogue, EmbeddedCommitTable, EmbeddedEpochRow, EmbeddedStore
+
+    folder, map_bytes = Path(address.folder), _map_bytes(settings)
+    store = EmbeddedStore(folder, map_bytes=map_bytes)
+    try:
+        tso = TsoSession(
+            folder_dial(folder, settings),
+            request_s=settings.request_seconds,
+            retry_s=settings.commit_retry_seconds,
+            clock=boot_clock,
+        )
+        tso.status()
+        commit_table = EmbeddedCommitTable(folder, writable=False, map_bytes=map_bytes)
+        epoch_row = EmbeddedEpochRow(folder, writable=False, map_bytes=map_bytes)
+        catalogue = EmbeddedCatalogue(folder, map_bytes=map_bytes)
+    except BaseException:
+        store.close()
+        raise
+    closers = (catalogue.close, epoch_row.close)
+    return Parts(store, commit_table, epoch_row, catalogue, tso, settings, closers=closers)
+
+
+def folder_dial(folder: Path, settings: Settings) -> Callable[[], socket.socket]:
+    """Connects to the folder's TSO, starting one with these settings where there is none."""
+    from pyomid.tso.ondemand import dial_folder
+
+    return partial(dial_folder, folder, tso_command(folder, settings))
+
+
+def tso_command(folder: Path, settings: Settings) -> list[str]:
+    """What starts the folder's TSO: this interpreter, so that client and TSO are one version."""
+    options = {
+        "--idle-exit": settings.tso_idle_exit_seconds,
+        "--conflict-map-entries": settings.conflict_map_entries,
+        "--max-transaction-age": settings.max_transaction_age_seconds,
+        "--lease-term": settings.lease_seconds,
+        "--commit-retry": settings.commit_retry_seconds,
+    }
+    command = [sys.executable, "-m", "pyomid", "tso", "--on-demand", str(folder)]
+    return command + [text for name, value in options.items() for text in (name, str(value))]
+
+
+def _map_bytes(settings: Settings) -> int:
+    return int(settings.map_size_gib * (1 << 30))
 
 
 _memory_databases: Final[dict[str, Parts]] = {}

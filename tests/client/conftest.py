@@ -11,11 +11,26 @@ import pyomid
 from pyomid.client.database import Database
 
 
+@pytest.fixture(scope="session")
+def embedded_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One folder, and so one TSO, for all tests; one connection keeps that alive between them."""
+    url = f"omid://{tmp_path_factory.mktemp('client')}/db?idleExitSeconds=1"
+    with pyomid.connect(url):
+        yield url
+
+
 @pytest.fixture(params=["memory", "embedded"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database."""
     if request.param == "memory":
-        return f"omid-memory:{tmp_path.name}-{request.node.name}"
-    return f"omid://{tmp_path}/db?idleExitSeconds=1"
+        yield f"omid-memory:{tmp_path.name}-{request.node.name}"
+        return
+    embedded_url: str = request.getfixturevalue("embedded_url")
+    yield embedded_url
+    with pyomid.connect(embedded_url) as database:
+        for table in database.tables():
+            if not table.name.startswith("PYOMID_"):
+                database.drop_table(table.name)
 
 
 @pytest.fixture

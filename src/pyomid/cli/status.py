@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyomid.client.database import DatabaseStatus
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "status",
         help="tables, watermarks, leases, commit table of a database",

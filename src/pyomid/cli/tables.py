@@ -8,7 +8,7 @@ from pyomid.cli.status import table_lines
 from pyomid.types import ConflictLevel
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("tables", help="list, create and drop tables")
     parser.add_argument("url", help="omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode")
     actions = parser.add_subparsers(dest="action", metavar="list | create | drop")

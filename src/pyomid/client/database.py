@@ -109,7 +109,7 @@ class Database:
         `retry_backoff_ms`); then the last `ConflictError` is raised. What the function does outside of the database
         is done again with it.
         """
-        result = run_transaction(self, self._backoff(), self._sleep, None, lambda tx: function(tx, *args, **kwargs))
+        result = run_transaction(self, self.backoff(), self._sleep, None, lambda tx: function(tx, *args, **kwargs))
         assert not isinstance(result, AlreadyDone)
         return result
 
@@ -127,7 +127,7 @@ class Database:
         again. The id is kept in the table PYOMID_MARKERS until its row is deleted there.
         """
         checked = check_transaction_id(transaction_id)
-        return run_transaction(self, self._backoff(), self._sleep, checked, lambda tx: function(tx, *args, **kwargs))
+        return run_transaction(self, self.backoff(), self._sleep, checked, lambda tx: function(tx, *args, **kwargs))
 
     def transactional(self, function: Callable[Concatenate[Transaction, P], R]) -> Transactional[P, R]:
         """Decorator: `function(tx, …)` becomes `function(…)`, run as by `run`.
@@ -218,6 +218,10 @@ class Database:
         return self._parts
 
     @property
+    def background(self) -> Background:
+        return self._background
+
+    @property
     def driver(self) -> Driver:
         return self._driver
 
@@ -254,7 +258,7 @@ class Database:
         if written:
             self._background.roll_back(written)
 
-    def _backoff(self) -> Backoff:
+    def backoff(self) -> Backoff:
         return Backoff(
             first_s=self.settings.retry_backoff_ms / 1000,
             longest_s=self.settings.retry_backoff_ms_max / 1000,

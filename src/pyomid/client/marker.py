@@ -87,3 +87,17 @@ def found_marker(transaction_id: str, row: Mapping[Column, bytes]) -> AlreadyDon
     if len(value) != _START_BYTES:
         raise Corruption(f"marker {transaction_id!r} holds {len(value)} bytes, not a start timestamp")
     return AlreadyDone(transaction_id, int.from_bytes(value, "big"))
+
+
+def named_marker_cell(start_ts: int) -> dict[bytes, bytes]:
+    """The marker's cell as `Table.put` takes it."""
+    return {_MARKER_NAME: start_ts.to_bytes(_START_BYTES, "big")}
+
+
+def found_marker_named(transaction_id: str, row: Mapping[bytes, bytes]) -> AlreadyDone | None:
+    """`found_marker` of a row as `Table.get` returns it."""
+    value = row.get(_MARKER_NAME)
+    return None if value is None else found_marker(transaction_id, {MARKER_COLUMN: value})
+
+
+_MARKER_NAME: Final = b"%b:%b" % MARKER_COLUMN

@@ -85,11 +85,8 @@ def _run_one(
 def claim_marker(transaction: Transaction, transaction_id: str) -> AlreadyDone | None:
     """Reads the marker in the transaction's snapshot and, where it is not there, writes it with the rest."""
     markers = transaction.table(marker.MARKERS_TABLE)
-    column = b"%b:%b" % marker.MARKER_COLUMN
-    value = markers.get(marker.marker_row(transaction_id)).get(column)
-    done = marker.found_marker(transaction_id, {} if value is None else {marker.MARKER_COLUMN: value})
+    row = marker.marker_row(transaction_id)
+    done = marker.found_marker_named(transaction_id, markers.get(row))
     if done is None:
-        (content,) = marker.marker_cell(transaction.start_ts).values()
-        assert content is not None
-        markers.put(marker.marker_row(transaction_id), {column: content})
+        markers.put(row, marker.named_marker_cell(transaction.start_ts))
     return done

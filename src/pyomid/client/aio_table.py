@@ -1,0 +1,118 @@
+"""A table inside an asyncio transaction: `client.table` with awaits, over the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pyomid.cells import CellBatch
+from pyomid.client.checks import TableRules, check_limit
+from pyomid.client.states import Event
+from pyomid.client.table import Cells, batch_rows, check_keys, checked_put, named, scan_range
+from pyomid.types import Column, KeyRange, TableInfo
+
+if TYPE_CHECKING:
+    from pyomid.client.aio_transaction import AsyncTransaction
+
+
+class AsyncTable:
+    """Made by `AsyncTransaction.table`; lives as long as the transaction."""
+
+    def __init__(self, transaction: AsyncTransaction, rules: TableRules) -> None:
+        self._transaction = transaction
+        self._rules = rules
+        self._workspace = transaction.workspace
+
+    @property
+    def info(self) -> TableInfo:
+        """The catalogue entry."""
+        return self._rules.info
+
+    async def get(self, key: bytes, columns: Iterable[bytes] | None = None) -> dict[bytes, bytes]:
+        """The row's visible columns; {} where there is no such row."""
+        return (await self.rows([key], columns))[key]
+
+    async def rows(
+        self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None
+    ) -> dict[bytes, dict[bytes, bytes]]:
+        """Many rows in one request: every key that was asked for, in that order, {} where there is no such row."""
+        self._transaction.step(Event.READ)
+        checked = check_keys(self._rules, keys)
+        selection = self._rules.selection(columns)
+        if not checked or selection == []:
+            return {key: {} for key in checked}
+        found = await self._read(checked, selection)
+        return {key: named(row) for key, row in zip(checked, found, strict=True)}
+
+    async def put(self, key: bytes, cells: Cells) -> None:
+        """The row has these values from now on; its other columns stay. Checked here, sent later."""
+        self._transaction.step(Event.WRITE)
+        await self._hold(*checked_put(self._rules, key, cells))
+
+    async def delete(self, key: bytes, columns: Iterable[bytes] | None = None) -> None:
+        """Deletes the row, or some columns of it, as `Table.delete` does."""
+        await self.delete_rows([key], columns)
+
+    async def delete_rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
+        """`delete` of many rows, read in one request where they must be read."""
+        self._transaction.step(Event.WRITE)
+        checked = check_keys(self._rules, keys)
+        selection = self._rules.selection(columns)
+        if selection is not None and all(column.qualifier for column in selection):
+            for key in checked:
+                await self._hold(key, dict.fromkeys(selection, None))
+            return
+        for key, row in zip(checked, await self._read(checked, selection), strict=True):
+            await self._hold(key, dict.fromkeys(row, None))
+
+    async def scan(
+        self,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        columns: Iterable[bytes] | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]:
+        """Rows from `start` (inclusive) to `stop` (exclusive), or with a prefix, ascending by key, in batches."""
+        self._transaction.step(Event.READ)
+        key_range = scan_range(self._rules, start, stop, prefix)
+        selection = self._rules.selection(columns)
+        left = check_limit(limit)
+        if left == 0 or selection == []:
+            return
+        async for key, row in self._visible_rows(key_range, selection, left):
+            self._transaction.step(Event.READ)
+            yield key, named(row)
+            if left is not None:
+                left -= 1
+                if left == 0:
+                    return
+
+    async def _read(self, keys: Sequence[bytes], selection: Sequence[Column] | None) -> list[dict[Column, bytes]]:
+        return await self._transaction.run(self._workspace.read_steps(self._rules.info, keys, selection))
+
+    async def _hold(self, key: bytes, cells: Mapping[Column, bytes | None]) -> None:
+        if cells and self._workspace.hold(self._rules.info, key, cells):
+            await self._transaction.flush()
+
+    async def _visible_rows(
+        self, key_range: KeyRange, selection: Sequence[Column] | None, limit: int | None
+    ) -> AsyncIterator[tuple[bytes, dict[Column, bytes]]]:
+        info, workspace, database = self._rules.info, self._workspace, self._transaction.database
+        position = key_range.start
+        rows_max = batch_rows(database.settings.scan_batch_rows, limit)
+        batches = database.parts.store.scan(info.name, key_range, selection, batch_rows_max=rows_max)
+        nothing: CellBatch | None = None
+        while (batch := await database.driver.in_thread(partial(next, batches, nothing))) is not None:
+            if not batch.rows:
+                continue
+            after = batch.row_key(batch.rows - 1) + b"\0"
+            rows = await self._transaction.run(workspace.batch_steps(info, batch, selection))
+            for item in list(workspace.merged(info, rows, KeyRange(position, after), selection)):
+                yield item
+            position = after
+            self._transaction.step(Event.READ)
+        for item in list(workspace.merged(info, (), KeyRange(position, key_range.stop), selection)):
+            yield item

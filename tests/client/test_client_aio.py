@@ -1,0 +1,155 @@
+"""The asyncio client keeps the laws of the blocking one; its own are about tasks and cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import pyomid
+import pyomid.aio
+from pyomid.client.aio_database import AsyncDatabase
+from pyomid.client.aio_transaction import AsyncTransaction
+from pyomid.client.marker import AlreadyDone
+from pyomid.client.states import State
+from pyomid.errors import ConflictError, Misuse, TransactionEnded
+
+pytestmark = pytest.mark.fast
+
+Body = Callable[[AsyncDatabase], Awaitable[None]]
+
+
+def with_database(url: str, body: Body, **options: Any) -> None:
+    async def main() -> None:
+        async with await pyomid.aio.connect(url, **options) as db:
+            await db.create_table("t", families=["f"], if_not_exists=True)
+            await body(db)
+
+    asyncio.run(main())
+
+
+async def get(db: AsyncDatabase, key: bytes) -> dict[bytes, bytes]:
+    async with db.begin() as tx:
+        return await (await tx.table("t")).get(key)
+
+
+def test_writes_reads_scans_and_deletes_are_those_of_the_blocking_client(url: str) -> None:
+    async def body(db: AsyncDatabase) -> None:
+        async with db.begin() as tx:
+            table = await tx.table("t")
+            for number in range(30):
+                await table.put(b"%02d" % number, {b"f:x": b"%d" % number, b"f:y": b"y"})
+            await table.delete(b"03")
+            await table.delete(b"04", [b"f:x"])
+            assert await table.get(b"04") == {b"f:y": b"y"}
+            rows = [key async for key, _ in table.scan(b"01", b"06")]
+            assert rows == [b"01", b"02", b"04", b"05"]
+        assert tx.commit_ts is not None
+        assert tx.start_ts < tx.commit_ts
+        async with db.begin() as tx:
+            table = await tx.table("t")
+            assert [key async for key, _ in table.scan(prefix=b"1", limit=3)] == [b"10", b"11", b"12"]
+            assert await table.rows([b"00", b"03"], [b"f:x"]) == {b"00": {b"f:x": b"0"}, b"03": {}}
+        assert await db.drain(10)
+
+    with_database(url, body, flush_bytes=500, scan_batch_rows=4)
+    with pyomid.connect(url) as blocking, blocking.begin() as tx:
+        assert len(list(tx.table("t").scan())) == 29
+
+
+def test_the_first_committer_wins_and_an_exception_rolls_back(memory_url: str) -> None:
+    async def body(db: AsyncDatabase) -> None:
+        one, two = await db.begin(), await db.begin()
+        await (await one.table("t")).put(b"k", {b"f:x": b"1"})
+        await (await two.table("t")).put(b"k", {b"f:x": b"2"})
+        await one.commit()
+        with pytest.raises(ConflictError):
+            await two.commit()
+        assert two.state is State.ROLLED_BACK
+
+        async def fails() -> None:
+            async with db.begin() as tx:
+                await (await tx.table("t")).put(b"l", {b"f:x": b"1"})
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fails()
+        assert await get(db, b"k") == {b"f:x": b"1"}
+        assert await get(db, b"l") == {}
+
+    with_database(memory_url, body)
+
+
+async def add_one(tx: AsyncTransaction) -> None:
+    table = await tx.table("t")
+    value = int((await table.get(b"k")).get(b"f:n", b"0"))
+    await table.put(b"k", {b"f:n": b"%d" % (value + 1)})
+
+
+def test_tasks_that_count_on_one_cell_lose_no_update(memory_url: str) -> None:
+    async def body(db: AsyncDatabase) -> None:
+        await asyncio.gather(*(db.run(add_one) for _ in range(20)))
+        assert await get(db, b"k") == {b"f:n": b"20"}
+
+    with_database(memory_url, body, retries=1000)
+
+
+def test_of_all_runs_under_one_id_one_commits(memory_url: str) -> None:
+    async def body(db: AsyncDatabase) -> None:
+        results = await asyncio.gather(*(db.run_once("id", add_one) for _ in range(5)))
+        assert sum(isinstance(result, AlreadyDone) for result in results) == 4
+        assert await get(db, b"k") == {b"f:n": b"1"}
+
+    with_database(memory_url, body, retries=1000)
+
+
+def test_two_tasks_in_one_transaction_are_refused(memory_url: str) -> None:
+    async def body(db: AsyncDatabase) -> None:
+        async with db.begin() as tx:
+            table = await tx.table("t")
+            results = await asyncio.gather(table.get(b"a"), table.get(b"b"), return_exceptions=True)
+            assert results[0] == {}
+            assert isinstance(results[1], Misuse)
+            assert "two tasks" in str(results[1])
+
+    with_database(memory_url, body)
+
+
+def test_a_cancelled_commit_is_of_unknown_outcome_and_its_transaction_is_over(memory_url: str) -> None:
+    async def body(db: AsyncDatabase) -> None:
+        gate, asked = asyncio.Event(), asyncio.Event()
+        real = db._tso.commit
+
+        async def slow(request: Any) -> Any:
+            asked.set()
+            await gate.wait()
+            return await real(request)
+
+        db._tso.commit = slow  # type: ignore[method-assign]
+        tx = await db.begin()
+        await (await tx.table("t")).put(b"k", {b"f:x": b"1"})
+        commit = asyncio.ensure_future(tx.commit())
+        await asked.wait()
+        commit.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await commit
+        assert tx.state is State.UNKNOWN
+        with pytest.raises(TransactionEnded, match="unknown outcome"):
+            await tx.rollback()
+
+    with_database(memory_url, body)
+
+
+def test_use_after_the_end_is_refused(memory_url: str) -> None:
+    async def body(db: AsyncDatabase) -> None:
+        tx = await db.begin()
+        table = await tx.table("t")
+        await tx.rollback()
+        await tx.rollback()
+        for use in (table.get(b"k"), table.put(b"k", {b"f:x": b"1"}), tx.commit(), tx.table("t")):
+            with pytest.raises(TransactionEnded, match="rolled back"):
+                await use
+
+    with_database(memory_url, body)
