@@ -4,6 +4,8 @@
     PYOMID_CRASH_AT=client.flush.before:3           … at the third
     PYOMID_CRASH_HOW=stop                           SIGSTOP instead: the process stays, frozen, locks and all
     PYOMID_CRASH_NOTE=/tmp/note                     one line "name pid" is durable in this file before the signal
+    PYOMID_CRASH_ONCE=/tmp/once                     only if this file is not there, and then it is: one of many
+                                                    processes with one environment (Spark's workers) dies, once
 
 The note is how a test asserts that the point was reached, and not some other end. Whoever adds a place adds its
 name to `POINTS`; an unknown name in the environment is refused, so that a misspelt point cannot pass for a
@@ -45,11 +47,12 @@ POINTS: Final[dict[str, str]] = {
 class _Armed:
     """One armed point; counts its passages over all threads."""
 
-    def __init__(self, name: str, nth: int, sign: signal.Signals, note: str | None) -> None:
+    def __init__(self, name: str, nth: int, sign: signal.Signals, note: str | None, once: str | None) -> None:
         self.name = name
         self.nth = nth
         self.sign = sign
         self.note = note
+        self.once = once
         self._passages = 0
         self._lock = threading.Lock()
 
@@ -57,6 +60,8 @@ class _Armed:
         with self._lock:
             self._passages += 1
             if self._passages != self.nth:
+                return
+            if self.once is not None and not _is_first(self.once):
                 return
             if self.note is not None:
                 _write_note(self.note, f"{self.name} {os.getpid()}\n")
@@ -72,7 +77,7 @@ def crash_point(name: str) -> None:
         _armed.passed()
 
 
-def arm(name: str, *, nth: int = 1, how: str = "kill", note: str | None = None) -> None:
+def arm(name: str, *, nth: int = 1, how: str = "kill", note: str | None = None, once: str | None = None) -> None:
     """What the environment does at import, for a forked test process. `Misuse` for an unknown name or way."""
     global _armed
     if name not in POINTS:
@@ -81,7 +86,7 @@ def arm(name: str, *, nth: int = 1, how: str = "kill", note: str | None = None) 
         raise Misuse(f"unknown way to crash {how!r}; known: {', '.join(_SIGNALS)}", how=how)
     if nth < 1:
         raise Misuse(f"crash point passage {nth} is not a positive number", nth=nth)
-    _armed = _Armed(name, nth, _SIGNALS[how], note)
+    _armed = _Armed(name, nth, _SIGNALS[how], note, once)
 
 
 def disarm() -> None:
@@ -101,6 +106,14 @@ def _write_note(path: str, line: str) -> None:
         os.close(descriptor)
 
 
+def _is_first(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+    except FileExistsError:
+        return False
+    return True
+
+
 def _arm_from_environment() -> None:
     text = os.environ.get("PYOMID_CRASH_AT")
     if not text:
@@ -113,6 +126,7 @@ def _arm_from_environment() -> None:
         nth=int(nth or "1"),
         how=os.environ.get("PYOMID_CRASH_HOW", "kill"),
         note=os.environ.get("PYOMID_CRASH_NOTE"),
+        once=os.environ.get("PYOMID_CRASH_ONCE"),
     )
 
 
