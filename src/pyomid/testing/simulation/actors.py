@@ -68,6 +68,7 @@ class World:
         self.universe = Universe(choices)
         self.disk = Disk(commits=PlainCommitTable()) if plan.plain_puts else Disk()
         self.truth = Truth(self.disk)
+        self.truth.now_s = lambda: self.universe.now_s
         self.storage = Storage(self.disk, self.truth)
         self.lock = LeaderLock()
         self.hosts = Hosts()
@@ -518,14 +519,16 @@ def _one_task(client: Client, tx: Tx, row: bytes, kept: int) -> Steps:
         tx.record.operations[:] = operations
 
 
-def compactor(client: Client, rounds: int) -> Steps:
-    """Region after region, each round."""
+def compactor(client: Client, rounds: int, *, lazy: bool = True) -> Steps:
+    """Region after region, each round; a lazy one forgets some."""
     choices = client.choices
     for _ in range(rounds):
         yield Sleep(choices.pick((0.5, 2.0)))
         for table in TABLES:
             info = client.world.disk.catalogue.table(table)
             for region in client.world.disk.store.regions(table):
+                if lazy and choices.chance(0.3):
+                    continue
                 try:
                     yield from client.run(
                         client.build.compaction.compact_region_steps(
@@ -551,6 +554,19 @@ def sanitiser(client: Client, rounds: int) -> Steps:
             )
         except (Unavailable, Misuse):
             continue
+
+
+def splitter(client: Client, times: int) -> Steps:
+    """Regions split and merge behind everybody's back."""
+    choices, store = client.choices, client.world.disk.store
+    for _ in range(times):
+        yield Sleep(choices.pick((0.5, 3.0)))
+        table = choices.pick(TABLES)
+        borders = [region.start for region in store.regions(table) if region.start]
+        if borders and choices.chance(0.4):
+            store.merge_regions(table, choices.pick(borders))
+        else:
+            store.split_region(table, choices.pick(ROWS[1:]))
 
 
 def keeper(world: World) -> Steps:

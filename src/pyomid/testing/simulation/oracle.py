@@ -19,7 +19,7 @@ from pyomid.testing.simulation.build import Build
 from pyomid.testing.simulation.storage import Storage, lost
 from pyomid.testing.simulation.truth import Truth
 from pyomid.testing.simulation.universe import Call, Process, Sleep, Universe
-from pyomid.types import BeginReply
+from pyomid.types import BeginReply, CommitRequest
 
 LEASE_S: Final = 10.0
 
@@ -53,6 +53,8 @@ class Host:
         self.wall_skew_s = wall_skew_s
         self.machine: Any = None
         self._waiting: dict[tuple[Hashable, int], Call] = {}
+        self._asked_s: dict[tuple[Hashable, int], float] = {}
+        """When lease requests came: a client counts the term from its sending, which is earlier still."""
         self._lease_until_s = 0.0
         universe.spawn(self.process, f"{name}.leads", self._lead())
 
@@ -125,6 +127,10 @@ class Host:
             return
         if call is not None:
             self._waiting[peer, tag] = call
+        if isinstance(request, req.EndLease | CommitRequest):
+            self.truth.lease_ended(request.start_ts)
+        if isinstance(request, req.GrantLease | req.RenewLease):
+            self._asked_s[peer, tag] = self.universe.now_s
         self.feed(ins.RequestCame(peer, tag, request))
 
     def feed(self, *events: ins.Event) -> None:
@@ -146,6 +152,9 @@ class Host:
     def _reply(self, peer: Hashable, tag: int, answer: req.Answer) -> None:
         if isinstance(answer, BeginReply):
             self.truth.start_issued(answer.start_ts, f"{self.process.name} for {peer} {tag}")
+        if isinstance(answer, req.LeaseReply):
+            asked_s = self._asked_s.pop((peer, tag))
+            self.truth.lease_promised(answer.start_ts, asked_s + answer.term_s)
         call = self._waiting.pop((peer, tag), None)
         if call is not None:
             call.resolve(answer)
@@ -186,8 +195,8 @@ class Host:
                 return [partial(self._decide, start_ts, commit_ts), lambda: row.read().epoch], _flushed
             case ins.PutBranches(branches, commit_ts):
                 chosen = shuffled(branches, len(branches))
-                puts = [partial(self._put_branch, branch, commit_ts) for branch in chosen]
-                return [*puts, lambda: row.read().epoch], _last
+                branch_puts = [partial(self._put_branch, branch, commit_ts) for branch in chosen]
+                return [*branch_puts, lambda: row.read().epoch], _last
             case ins.LookupEntries(starts):
                 return [partial(table.lookup, [start]) for start in starts], _flat
             case ins.SealEntries(starts):

@@ -118,6 +118,10 @@ def _populate(world: World) -> None:
             client = world.client(f"Z{number + 1}")
             client.spawn("", actors.sanitiser(client, 5))
 
+    if choices.chance(0.3):
+        client = world.client("S")
+        client.spawn("", actors.splitter(client, 4))
+
 
 def _calm_down(world: World) -> None:
     """No faults any more: everybody must finish."""
@@ -166,7 +170,7 @@ def _last_words(client: actors.Client) -> Any:
         yield Sleep(world.plan.settings["max_transaction_age_s"] / 4)
     else:
         raise Stuck(f"T15: W {world.disk.epoch_row.read().watermark} never reaches the old start {tx.start_ts}")
-    yield from actors.compactor(client, 1)
+    yield from actors.compactor(client, 1, lazy=False)
     yield Sleep(actors.RETRY_BOUND_S + 1.0)
     yield from actors.sanitiser(client, 1)
     yield from _reading_all(client)

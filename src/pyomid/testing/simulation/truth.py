@@ -10,7 +10,7 @@ known here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pyomid.testing.history import History, Outcome, Transaction
@@ -32,6 +32,9 @@ class Truth(Watch):
     told: dict[int, int] = field(default_factory=dict)
     """Start → what its client was told: the commit timestamp, 0 for aborted."""
     issued: dict[int, str] = field(default_factory=dict)
+    promised: dict[int, float] = field(default_factory=dict)
+    """Leased start → until when it was promised that W stays below it (K7)."""
+    now_s: Callable[[], float] = lambda: 0.0
     last_state: EpochState = field(default_factory=EpochState)
 
     # ------------------------------------------------------------ as things take effect
@@ -72,7 +75,23 @@ class Truth(Watch):
         for name in ("epoch", "ceiling", "watermark", "horizon"):
             if getattr(state, name) < getattr(last, name):
                 raise Broken(f"I7: {name} went back from {getattr(last, name)} to {getattr(state, name)}")
+        if state.watermark > last.watermark:
+            self._check_leases(state.watermark)
         self.last_state = state
+
+    def _check_leases(self, watermark: int) -> None:
+        for start, until_s in self.promised.items():
+            if start <= watermark and self.now_s() < until_s:
+                raise Broken(f"K7: W {watermark} passes {start}, whose lease was promised until {until_s:.1f}")
+
+    def lease_promised(self, start: int, until_s: float) -> None:
+        """From now until then W stays below `start`, whoever leads."""
+        if start <= self.disk.epoch_row.read().watermark and self.now_s() < until_s:
+            raise Broken(f"K7: a lease on {start} is promised, and W has passed it")
+        self.promised[start] = until_s
+
+    def lease_ended(self, start: int) -> None:
+        self.promised.pop(start, None)
 
     # ------------------------------------------------------------ as clients are told
 
@@ -118,7 +137,8 @@ class Truth(Watch):
         state = self.disk.epoch_row.read()
         found = []
         for info in self.disk.catalogue.tables():
-            cleaned = min(record.watermark for record in self.disk.catalogue.region_watermarks(info.name))
+            records = self.disk.catalogue.region_watermarks(info.name)
+            cleaned = min((record.watermark for record in records), default=0)
             for cell in self.cells_of(info.name):
                 start = start_of(cell.version)
                 if start <= cleaned and not cell.commit_ts:

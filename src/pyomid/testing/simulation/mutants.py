@@ -1,0 +1,385 @@
+"""The mutation gate: take one rule out of the core, and a run that was green turns red.
+
+Each row: the rule of hazards.md, the one piece of text that embodies it, what stands there without it, and what must
+go red: the random universes from `first_seed` on (the first of `seeds` that does ends the row), or a directed
+schedule of `directed` by its name. A rule that lives outside the core (sockets, processes, Spark, a store) names the
+test that catches it instead; `ELSEWHERE` lists those.
+
+    python -m pyomid.testing.simulation.mutants            every row, and where its first red run is
+    python -m pyomid.testing.simulation.mutants R4 T1      some
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyomid.testing.simulation.build import Build, Patch
+from pyomid.testing.simulation.directed import run_directed
+from pyomid.testing.simulation.runs import run_seed
+
+SEEDS_MAX: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One rule taken out. `name` is the rule's number, with a letter where it has several halves."""
+
+    name: str
+    without: str
+    patch: Patch
+    directed: str = ""
+    """The schedule that goes red; empty: random universes."""
+    seeds: int = SEEDS_MAX
+
+
+def _m(name: str, without: str, module: str, text: str, replacement: str, directed: str = "") -> Mutant:
+    return Mutant(name, without, Patch(module, text, replacement), directed)
+
+
+MUTANTS: Final = (
+    _m(
+        "R1",
+        "a missed start is judged on the fetch before the look-up",
+        "reading",
+        "                fetched.take((yield fetched.again()))\n                continue\n",
+        "                continue\n",
+    ),
+    _m(
+        "R2",
+        "a start that was sealed may still be decided",
+        "tso_machine",
+        "        self._refuse_from_now_on(starts)\n",
+        "",
+    ),
+    _m(
+        "R2b",
+        "a commit refused by a mark is answered as committed",
+        "tso_machine",
+        "        if answer.start_ts in refused:\n",
+        "        if False:\n",
+        "a_mark_placed_by_another_hand_wins",
+    ),
+    _m(
+        "R3",
+        "no look at the cell after its seal was placed",
+        "reading",
+        "                del verdicts[start]\n        fetched.take((yield fetched.again()))\n",
+        "                del verdicts[start]\n",
+    ),
+    _m(
+        "R4",
+        "a hit below H is believed",
+        "reading",
+        "        if start < horizon:\n",
+        "        if False:\n",
+        "a_zombie_flush_below_h_is_not_believed",
+    ),
+    _m(
+        "R4b",
+        "entries are deleted before H is durable",
+        "tso_machine",
+        "            yield EpochWrite(EpochChanges(horizon=horizon))\n",
+        "            pass\n",
+    ),
+    _m(
+        "R5",
+        "a row that vanished is judged by its old fetch",
+        "reading",
+        "        assert isinstance(result, list)\n        self.rows = result\n",
+        "        self.rows = [now or before for now, before in zip(result, self.rows or result)]\n",
+        "a_deleted_row_stays_deleted_when_both_vanish",
+    ),
+    _m(
+        "R6",
+        "a miss is remembered",
+        "reading",
+        "            verdicts[start] = _SETTLED if state == SEALED else _OPEN\n",
+        "            verdicts[start] = _SETTLED if state == SEALED else _OPEN\n            cache.put(start, 1 << 62)\n",
+    ),
+    _m(
+        "R7",
+        "no reader looks at W",
+        "reading",
+        "    if snapshot.start_ts <= watermark:\n",
+        "    if False:\n",
+    ),
+    _m(
+        "T1",
+        "a begin is answered from the open batch, over one in flight",
+        "windows",
+        "        head = self.head\n        if max(",
+        "        head = self.open_batch\n        if max(",
+    ),
+    _m(
+        "T2",
+        "W is sent before the commit that moved LWM is durable",
+        "tso_machine",
+        "        while self._movers and self._movers[0][1] <= self.windows.released_seq:\n",
+        "        while self._movers:\n",
+    ),
+    _m(
+        "T3",
+        "a new TSO does not start above the old ceiling",
+        "take_over",
+        "    epoch = _epoch_above(state, state.ceiling)\n",
+        "    epoch = _epoch_above(state, 0)\n",
+    ),
+    _m(
+        "T3b",
+        "timestamps above the durable ceiling are handed out",
+        "timestamps",
+        "        if end > self.ceiling:\n",
+        "        if False:\n",
+    ),
+    _m(
+        "T4",
+        "a leader whose lease ended goes on",
+        "tso_machine",
+        "        if self.now_s >= self.serve_until_s:\n",
+        "        if False:\n",
+        "a_stopped_leader_answers_no_begin",
+    ),
+    _m(
+        "T5",
+        "the epoch is not looked at after a flush",
+        "tso_machine",
+        '        if epoch != self.epoch:\n            raise _Death(f"the epoch row holds',
+        '        if False:\n            raise _Death(f"the epoch row holds',
+        "a_flush_that_outlives_its_leader_is_not_acknowledged",
+    ),
+    _m(
+        "T6",
+        "versions of a dead TSO are not sealed",
+        "reading",
+        "start <= judgement.epoch",
+        "False",
+        "a_version_of_a_dead_tso_is_sealed",
+    ),
+    _m(
+        "T7",
+        "a retry that finds nothing is answered without a seal",
+        "tso_machine",
+        "        outcomes: list[SealOutcome] = yield SealEntries((start_ts,))\n        return outcomes[0]\n",
+        "        return SealOutcome(True)\n        yield\n",
+    ),
+    _m(
+        "T7b",
+        "a retry below H is answered",
+        "tso_machine",
+        "        if start_ts < self.horizon:\n            return None\n",
+        "",
+        "a_retry_after_sanitising_is_not_told_aborted",
+    ),
+    _m(
+        "T8",
+        "a begin is served below a fence that was answered",
+        "tso_machine",
+        "        self.windows.open_batch.answers.append(Reply(peer, tag, FenceReply(table_id, fence_ts)))\n"
+        "        self.windows.close_open_batch()\n",
+        "        self._reply(peer, tag, FenceReply(table_id, fence_ts))\n",
+        "a_begin_after_a_fence_lies_above_it",
+    ),
+    _m(
+        "T10",
+        "buckets by signed arithmetic",
+        "conflict_map",
+        "        return (cell_id & _WORD) * self.buckets >> 64\n",
+        "        return abs(cell_id) * self.buckets >> 63\n",
+        "the_most_negative_id_is_an_id",
+    ),
+    _m(
+        "T12",
+        "W does not wait for an unfinished large commit",
+        "tso_machine",
+        "        held = [start - 1 for start in self.large]\n",
+        "        held: list[int] = []\n",
+    ),
+    _m(
+        "T12b",
+        "a lease is granted by the W that is durable, not by the W that was sent",
+        "tso_machine",
+        "        elif start_ts <= self.watermark_sent:\n            self._refuse(peer, tag, self._too_old(start_ts))\n",
+        "        elif start_ts <= self.watermark:\n            self._refuse(peer, tag, self._too_old(start_ts))\n",
+    ),
+    _m(
+        "T15",
+        "LWM does not rise by age",
+        "tso_machine",
+        "        if bound > self.low_watermark:\n",
+        "        if False:\n",
+    ),
+    _m(
+        "C3",
+        "a commit without an answer is rolled back",
+        "committing",
+        "        outcome = yield from _look_up_steps(request, written)\n"
+        "        return CommitReply(request.start_ts, commit_ts=outcome.commit_ts)\n",
+        "        return CommitReply(request.start_ts)\n",
+    ),
+    _m(
+        "C3b",
+        '"rolled back" is said without sealing',
+        "outcome",
+        "        outcomes = yield SealStarts(wanted)\n        if not all(outcome.placed for outcome in outcomes):\n"
+        "            return None\n",
+        "",
+    ),
+    _m(
+        "C4",
+        "the commit-table entry goes before the shadow cells are there",
+        "committing",
+        '    the cells of branches are known to their tasks alone, compaction completes those.\n    """\n',
+        '    the cells of branches are known to their tasks alone, compaction completes those.\n    """\n'
+        "    yield DeleteCommitEntries((start_ts,))\n",
+    ),
+    _m(
+        "K1",
+        "compaction keeps the greatest start, not the greatest commit ≤ W",
+        "cleaning_kernel",
+        "            judged = 0 < commit_ts <= watermark and start <= watermark\n",
+        "            judged = 0 < commit_ts and start <= watermark\n",
+    ),
+    _m(
+        "K2",
+        "the compactor drops what it did not seal",
+        "reading",
+        "    return judgement.seal_all or start <= judgement.epoch or start <= watermark\n",
+        "    return start <= judgement.epoch\n",
+        "a_flush_that_lands_after_compaction_is_refused",
+    ),
+    _m(
+        "K3",
+        "a tombstone goes before what it hides",
+        "cleaning_kernel",
+        "                if version < greatest[col] or version <= hiding:\n",
+        "                if version <= hiding:\n",
+    ),
+    _m(
+        "K3b",
+        "a tombstone goes though an older version stays",
+        "cleaning_kernel",
+        "                    dropped[cell] = not oldest_kept[col] < version\n",
+        "                    dropped[cell] = True\n",
+        "a_tombstone_stays_while_it_hides_a_later_commit",
+    ),
+    _m(
+        "K4",
+        "the record names a W that the scan did not go by",
+        "compaction",
+        "    yield RecordWatermark(RegionWatermark(table, generation, region, bound, now_s))\n",
+        "    bound, _ = yield ReadWatermarks()\n"
+        "    yield RecordWatermark(RegionWatermark(table, generation, region, bound, now_s))\n",
+    ),
+    _m(
+        "K5",
+        "a key without a record counts as clean",
+        "sanitising",
+        "default=0) for key in borders",
+        "default=1 << 62) for key in borders",
+        "a_region_without_a_record_holds_back_the_horizon",
+    ),
+    _m(
+        "K5b",
+        "records of an older generation count",
+        "sanitising",
+        "    return record.generation == table.generation and ",
+        "    return ",
+        "a_restored_table_starts_from_nothing",
+    ),
+    _m(
+        "K6",
+        "a commit to an unknown table leaves no mark",
+        "tso_machine",
+        "                if table_id not in self.known_tables:\n                    yield MarkUnknownTable(table_id)\n",
+        "                if table_id not in self.known_tables:\n",
+        "a_table_nobody_registered_stops_the_sanitiser",
+    ),
+    _m(
+        "K6b",
+        "the sanitiser goes on while a mark stands",
+        "sanitising",
+        "    if unknown:\n",
+        "    if False:\n",
+        "a_table_nobody_registered_stops_the_sanitiser",
+    ),
+    _m(
+        "K7",
+        "a lease is promised before its row is durable",
+        "tso_machine",
+        "        yield EpochWrite(EpochChanges(leases_added=(start_ts,)))\n        if lease.state",
+        "        self._run(iter_of(EpochWrite(EpochChanges(leases_added=(start_ts,)))))\n        if lease.state",
+        "a_promised_lease_survives_its_tso",
+    ),
+    _m(
+        "K7b",
+        "a new TSO forgets the leases it finds",
+        "take_over",
+        "    return max(watermark, min([epoch, *(lease - 1 for lease in leases)]))\n",
+        "    return max(watermark, epoch)\n",
+    ),
+    _m(
+        "S1",
+        "no pending record before the decision",
+        "tso_machine",
+        "        if pending.branches:\n            yield EpochWrite(EpochChanges(pending_added=(pending,)))\n",
+        "",
+        "a_job_is_whole_whenever_its_tso_dies",
+    ),
+    _m(
+        "S1b",
+        "branches before the decision",
+        "tso_machine",
+        "        decided: Flushed = yield PutDecision(start_ts, commit_ts)\n",
+        "        yield PutBranches(pending.branches, commit_ts)\n"
+        "        decided: Flushed = yield PutDecision(start_ts, commit_ts)\n",
+        "a_job_is_whole_whenever_its_tso_dies",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Where a mutant was caught; `where` empty: nowhere."""
+
+    mutant: Mutant
+    where: str
+    failure: str
+    tries: int
+    seconds: float
+
+
+def hunt(mutant: Mutant, *, first_seed: int = 1) -> Finding:
+    """The first run that goes red without the rule."""
+    build, began = Build([mutant.patch]), time.monotonic()
+    if mutant.directed:
+        failure = run_directed(mutant.directed, build)
+        where = mutant.directed if failure else ""
+        return Finding(mutant, where, failure or "", 1, time.monotonic() - began)
+    for seed in range(first_seed, first_seed + mutant.seeds):
+        report = run_seed(seed, build)
+        if not report.ok:
+            tries = seed - first_seed + 1
+            return Finding(mutant, f"seed {seed}", report.failure or "", tries, time.monotonic() - began)
+    return Finding(mutant, "", "", mutant.seeds, time.monotonic() - began)
+
+
+def chosen(names: Sequence[str]) -> list[Mutant]:
+    return [mutant for mutant in MUTANTS if not names or mutant.name in names]
+
+
+def main(names: Sequence[str]) -> int:
+    survivors = 0
+    for mutant in chosen(names):
+        found = hunt(mutant)
+        survivors += not found.where
+        verdict = found.where or "SURVIVES"
+        print(f"{mutant.name:5} {verdict:50} {found.seconds:6.1f} s  {found.failure[:90]!r}", flush=True)
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
