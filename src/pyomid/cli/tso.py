@@ -84,7 +84,7 @@ OPTIONS: Final = (
     Option("batch-entries", int, 16_384, "most commits in one flush", "batches"),
     Option("window-starts", int, 4_096, "begins that one flush can last for", "batches"),
     Option("stall", float, 1.0, "after such a gap the epoch is read before replying, seconds", "batches"),
-    Option("store-retry", float, 30.0, "a failing store is asked again for, before the process ends, seconds", "batches"),
+    Option("store-retry", float, 30.0, "a failing store is asked again, seconds until it ends the process", "batches"),
     Option("frame-bytes", int, 10 << 20, "longest request", "limits"),
     Option("connections", int, 10_000, "most connections at once", "limits"),
     Option("outstanding", int, 65_536, "unanswered requests of one connection after which it is not read", "limits"),
