@@ -1,0 +1,885 @@
+"""The machine by hand-built scripts: each of the TSO's hazards (hazards.md, T1 … T15) as a small story."""
+
+from __future__ import annotations
+
+import pytest
+from machine_script import Script, memory_stores
+
+from pyomid.core.hashing import table_id
+from pyomid.core.instructions import (
+    DeleteBelow,
+    DeleteEntries,
+    Flush,
+    LookupEntries,
+    MarkUnknownTable,
+    PutBranches,
+    PutDecision,
+    ReadEpoch,
+    ReadTables,
+    SealEntries,
+    UpdateEpochRow,
+)
+from pyomid.core.requests import (
+    AdvanceHorizon,
+    AskStatus,
+    Begin,
+    Complete,
+    EndLease,
+    Fence,
+    FenceReply,
+    GrantLease,
+    HorizonReply,
+    LeaseReply,
+    RenewLease,
+    Seal,
+    SealReply,
+)
+from pyomid.errors import Misuse, OutcomeUnknown, SnapshotTooOld, StoreFull, Unavailable
+from pyomid.types import (
+    NOT_FOUND,
+    SEALED,
+    AbortReason,
+    CommitReply,
+    CommitRequest,
+    EpochChanges,
+    EpochState,
+    PendingCommit,
+    SealOutcome,
+    Status,
+    TableInfo,
+    WriteSetLevel,
+)
+
+pytestmark = pytest.mark.fast
+
+A, B, C = 1 << 60, 2 << 60, 3 << 60
+
+
+def committed(answer: object) -> int:
+    assert isinstance(answer, CommitReply), answer
+    assert answer.committed, answer
+    return answer.commit_ts
+
+
+def reason(answer: object) -> AbortReason | None:
+    assert isinstance(answer, CommitReply), answer
+    assert not answer.committed, answer
+    return answer.reason
+
+
+def lookup(tso: Script, *starts: int) -> list[int]:
+    return tso.stores.commit_table.lookup(starts)
+
+
+# ── the decision ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_of_two_that_overlap_and_write_one_cell_the_first_committer_wins() -> None:
+    tso = Script()
+    first, second, apart = tso.begin(), tso.begin(), tso.begin()
+    commit_ts = committed(tso.commit(first, A, B))
+    loser = tso.commit(second, B)
+    assert reason(loser) is AbortReason.CONFLICT
+    assert loser.conflict_ts == commit_ts  # type: ignore[union-attr]
+    committed(tso.commit(apart, C))
+
+
+def test_who_begins_after_an_acknowledged_commit_sees_it() -> None:
+    tso = Script()
+    for _ in range(20):
+        commit_ts = committed(tso.commit(tso.begin(), A))
+        assert tso.begin() > commit_ts
+
+
+def test_conflict_free_writes_are_not_checked_but_recorded_and_count_for_their_table() -> None:
+    tso = Script()
+    table = _register(tso, "t")
+    job, other = tso.begin(), tso.begin()
+    commit_ts = committed(tso.commit(other, table_ids=(table,)))
+    assert lookup(tso, other) == [commit_ts]
+    assert reason(tso.commit(job, table_ids=(table,), level=WriteSetLevel.TABLE)) is AbortReason.TABLE
+
+
+# ── T1: begin windows ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_t1_a_begin_during_a_held_flush_is_answered_below_every_commit_in_flight() -> None:
+    tso = Script()
+    writer = tso.begin()
+    held = tso.ask(CommitRequest(writer, (A,)))
+    start_ts = tso.begin()
+    tso.settle()
+    assert start_ts < committed(held.answer)
+
+
+def test_t1_a_window_that_runs_out_behind_a_flight_makes_begins_wait_for_the_release() -> None:
+    tso = Script()
+    held = tso.ask(CommitRequest(tso.begin(), (A,)))
+    waiting = [tso.ask(Begin()) for _ in range(10)]
+    answered = [w.start_ts for w in waiting if w.answer is not None]
+    assert 0 < len(answered) < 10
+    tso.settle()
+    commit_ts = committed(held.answer)
+    assert all(w.start_ts > commit_ts for w in waiting if w.start_ts not in answered)
+
+
+def test_t1_only_begins_for_a_long_time_never_wait() -> None:
+    tso = Script()
+    starts = [tso.begin() for _ in range(200)]
+    assert starts == sorted(set(starts))
+    assert not tso.pending(Flush)
+
+
+def test_t1_batches_are_released_in_order_however_their_flushes_end() -> None:
+    tso = Script()
+    first = tso.ask(CommitRequest(tso.begin(), (A,)))
+    second = tso.ask(CommitRequest(tso.begin(), (B,)))
+    tso.finish(Flush, 1)
+    assert first.answer is None
+    assert second.answer is None
+    between = tso.begin()
+    tso.finish(Flush)
+    assert between < committed(first.answer) < committed(second.answer)
+
+
+def test_t1_a_third_batch_gathers_while_two_fly() -> None:
+    tso = Script()
+    waiting = [tso.ask(CommitRequest(tso.begin(), (A + i,))) for i in range(4)]
+    assert len(tso.pending(Flush)) == 2
+    tso.finish(Flush)
+    [_, third] = tso.pending(Flush)
+    assert len(third.operation.entries) == 2  # type: ignore[union-attr]
+    tso.settle()
+    assert [committed(w.answer) for w in waiting] == sorted(committed(w.answer) for w in waiting)
+
+
+def test_not_before_waits_for_the_window_above_the_commit_that_won() -> None:
+    tso = Script()
+    winner, loser = tso.begin(), tso.begin()
+    held = tso.ask(CommitRequest(winner, (A,)))
+    aborted = tso.ask(CommitRequest(loser, (A,))).answer
+    assert isinstance(aborted, CommitReply)
+    again, other = tso.ask(Begin(aborted.conflict_ts)), tso.ask(Begin())
+    assert again.answer is None
+    assert other.answer is not None, "a begin with a floor does not hold up those behind it"
+    tso.settle()
+    assert again.start_ts > committed(held.answer) == aborted.conflict_ts
+
+
+def test_a_not_before_above_everything_issued_is_refused() -> None:
+    tso = Script()
+    assert isinstance(tso.ask(Begin(1 << 60)).refusal(), Misuse)
+
+
+def test_no_transaction_is_born_at_or_below_the_low_watermark() -> None:
+    """A map of one bucket: the eviction raises LWM into the batch in flight, and begins wait for its release."""
+    tso = Script(conflict_map_entries=1, write_set_fraction_max=100.0)
+    committed(tso.commit(tso.begin(), *range(28)))
+    held = tso.ask(CommitRequest(tso.begin(), tuple(range(100, 128))))
+    tso.finish(Flush)
+    held = tso.ask(CommitRequest(tso.begin(), tuple(range(200, 228))))
+    begin = tso.ask(Begin())
+    tso.settle()
+    assert begin.start_ts > tso.machine.low_watermark
+    committed(held.answer)
+
+
+# ── T2: W after the commits before it ────────────────────────────────────────────────────────────────────────────
+
+
+def test_t2_w_is_sent_only_after_the_commit_that_moved_lwm_and_all_before_it_are_durable() -> None:
+    tso = Script(conflict_map_entries=1, write_set_fraction_max=100.0, watermark_interval_s=0.1)
+    before, mover = tso.begin(), tso.begin()
+    committed(tso.commit(tso.begin(), *range(28)))
+    first = tso.ask(CommitRequest(mover, tuple(range(100, 128))))
+    del before
+    assert tso.machine.low_watermark > mover
+    tso.tick(0.2)
+    assert tso.machine.watermark_sent < mover, "the mover's own entry is not durable yet"
+    assert first.answer is None
+    tso.finish(Flush)
+    tso.tick(0.2)
+    assert tso.machine.watermark_sent > mover
+    tso.settle()
+    assert tso.stores.epoch_row.read().watermark == tso.machine.watermark_sent
+
+
+def test_t2_lwm_by_age_waits_for_what_is_in_flight() -> None:
+    tso = Script(max_transaction_age_s=16.0)
+    held = tso.ask(CommitRequest(tso.begin(), (A,)))
+    published = tso.machine.watermark_sent
+    tso.begin()
+    tso.tick(40.0)
+    assert tso.machine.watermark_sent == published or held.answer is None
+    assert tso.machine.watermark_sent < tso.machine.windows.head.entries[0][0]
+    tso.settle()
+    tso.tick(2.0)
+    assert tso.machine.watermark_sent > published
+
+
+# ── T3, law 8: timestamps ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_t3_a_restart_never_hands_out_a_timestamp_twice() -> None:
+    tso = Script()
+    seen = {tso.begin() for _ in range(9)} | {committed(tso.commit(tso.begin(), A))}
+    after = Script(tso.stores)
+    assert after.begin() > max(seen)
+    assert after.machine.epoch >= max(seen)
+
+
+def test_t3_the_ceiling_is_durable_before_a_timestamp_below_it_is_handed_out() -> None:
+    tso = Script(ceiling_step=4000, ceiling_renew_remaining=2000)
+    for i in range(100):
+        durable = tso.stores.epoch_row.read().ceiling
+        waiting = tso.ask(Begin())
+        if waiting.answer is not None:
+            assert waiting.start_ts < durable
+        commit = tso.ask(CommitRequest(waiting.start_ts, (A + i,))) if waiting.answer else None
+        if i % 3 == 0:
+            tso.settle()
+            assert waiting.answer is not None
+            assert commit is None or isinstance(commit.answer, CommitReply)
+    assert tso.stores.epoch_row.read().ceiling > 4000
+
+
+def test_t3_commits_stall_at_the_ceiling_and_go_on_when_it_has_moved() -> None:
+    tso = Script(ceiling_step=1500, ceiling_renew_remaining=100)
+    starts = [tso.begin()]
+    while not tso.pending(UpdateEpochRow):
+        starts.append(tso.begin())
+    waiting = [tso.ask(CommitRequest(start_ts, (A + i,))) for i, start_ts in enumerate(starts)]
+    assert all(w.answer is None for w in waiting)
+    tso.settle()
+    for w in waiting:
+        committed(w.answer)
+
+
+def test_t3_world_time_is_a_floor_and_a_clock_set_back_changes_nothing() -> None:
+    hour_ms = 3_600_000
+    tso = Script(world_time=True, ceiling_step=10**16)
+    tso.wall_ms = 1_700_000_000_000
+    tso.tick(0.1)
+    tso.settle()
+    tso.tick(0.1)
+    while not tso.machine.windows.open_batch.window_end > tso.wall_ms * 1_000_000:
+        tso.begin()
+    before = tso.begin()
+    assert before >= tso.wall_ms * 1_000_000
+    after = Script(tso.stores, world_time=True, ceiling_step=10**16)
+    after.wall_ms = tso.wall_ms - hour_ms
+    after.tick(0.1)
+    assert after.begin() > before
+
+
+# ── T4, T5: leadership ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_t4_after_a_stall_nothing_is_replied_before_the_epoch_row_was_read() -> None:
+    tso = Script()
+    tso.stall(5.0)
+    begin = tso.ask(Begin())
+    assert begin.answer is None
+    tso.finish(ReadEpoch)
+    assert begin.answer is not None
+
+
+def test_t4_whoever_was_replaced_while_it_slept_dies_and_replies_nothing() -> None:
+    tso = Script()
+    other = Script(tso.stores)
+    tso.stall(5.0)
+    begin = tso.ask(Begin())
+    tso.finish(ReadEpoch)
+    assert tso.died
+    assert begin.answer is None
+    assert other.begin() > tso.machine.last_issued
+
+
+def test_t4_a_leader_whose_lease_ran_out_answers_no_begin() -> None:
+    from pyomid.core.instructions import LeaseRenewed
+
+    tso = Script()
+    tso.done(LeaseRenewed(tso.now_s + 1.0))
+    tso.begin()
+    tso.tick(1.0)
+    begin = tso.ask(Begin())
+    assert tso.died
+    assert begin.answer is None
+
+
+def test_t5_a_flush_that_ends_after_a_takeover_is_never_acknowledged() -> None:
+    tso = Script()
+    held = tso.ask(CommitRequest(tso.begin(), (A,)))
+    Script(tso.stores)
+    tso.finish(Flush)
+    assert tso.died
+    assert held.answer is None
+    assert tso.machine.handle([], tso.now_s) == []
+
+
+def test_t5_a_takeover_reads_leases_and_pending_records_only_after_its_fence() -> None:
+    """The old TSO writes a pending record between the new one's first look and its fence: it must be finished."""
+    from pyomid.core.instructions import ReadEpochRow, TakeOverEpoch
+    from pyomid.core.take_over import take_over_steps
+    from pyomid.tso.store_calls import perform
+
+    stores = memory_stores(EpochState(epoch=50, ceiling=1000))
+    steps = take_over_steps(ceiling_step=1000)
+    assert isinstance(next(steps), ReadEpochRow)
+    seen = stores.epoch_row.read()
+    stores.epoch_row.update(50, EpochChanges(pending_added=(PendingCommit(100, (150, 200)),), leases_added=(300,)))
+    operation = steps.send(seen)
+    assert isinstance(operation, TakeOverEpoch)
+    result: object = perform(stores, operation)
+    taken_over = None
+    try:
+        while True:
+            result = perform(stores, steps.send(result))
+    except StopIteration as end:
+        taken_over = end.value
+    assert stores.epoch_row.read().pending == ()
+    assert stores.commit_table.lookup([100, 150, 200]) == [SEALED, SEALED, SEALED]
+    assert taken_over.leases == {300}
+    assert taken_over.watermark == 299
+
+
+# ── T6 ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_t6_every_begin_carries_the_epoch_of_the_tso_that_gave_it() -> None:
+    tso = Script()
+    first = tso.ask(Begin()).answer
+    second = Script(tso.stores).ask(Begin()).answer
+    assert first.epoch < first.start_ts <= second.epoch < second.start_ts  # type: ignore[union-attr]
+
+
+# ── T7: retries ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_t7_a_retry_is_answered_after_the_batch_that_holds_the_first_try() -> None:
+    tso = Script()
+    start_ts = tso.begin()
+    first = tso.ask(CommitRequest(start_ts, (A,)))
+    retry = tso.ask(CommitRequest(start_ts, (A,), is_retry=True), peer="another connection")
+    assert not tso.pending(LookupEntries)
+    assert retry.answer is None
+    tso.settle()
+    assert committed(retry.answer) == committed(first.answer)
+
+
+def test_t7_a_retry_of_an_empty_write_set_is_matched_by_its_start() -> None:
+    tso = Script()
+    start_ts = tso.begin()
+    commit_ts = committed(tso.commit(start_ts))
+    assert committed(tso.commit(start_ts, is_retry=True)) == commit_ts
+
+
+def test_t7_a_retry_whose_first_try_never_came_is_sealed_and_the_late_first_try_is_refused() -> None:
+    tso = Script()
+    start_ts = tso.begin()
+    assert reason(tso.commit(start_ts, A, is_retry=True)) is AbortReason.RETRY_UNKNOWN
+    assert lookup(tso, start_ts) == [SEALED]
+    assert reason(tso.commit(start_ts, A)) is AbortReason.SEALED
+
+
+def test_t7_a_first_try_that_arrives_during_the_retry_cannot_commit_behind_its_back() -> None:
+    tso = Script()
+    start_ts = tso.begin()
+    retry = tso.ask(CommitRequest(start_ts, (A,), is_retry=True))
+    late = tso.ask(CommitRequest(start_ts, (A,)))
+    tso.settle()
+    assert reason(retry.answer) is AbortReason.RETRY_UNKNOWN
+    assert reason(late.answer) is AbortReason.SEALED
+
+
+def test_t7_a_retry_on_the_next_tso_finds_the_commit_or_seals_it() -> None:
+    tso = Script()
+    done, lost = tso.begin(), tso.begin()
+    commit_ts = committed(tso.commit(done, A))
+    after = Script(tso.stores)
+    assert committed(after.commit(done, A, is_retry=True)) == commit_ts
+    assert reason(after.commit(lost, B, is_retry=True)) is AbortReason.RETRY_UNKNOWN
+
+
+def test_t7_below_the_sanitised_horizon_no_outcome_is_told() -> None:
+    tso = Script(max_transaction_age_s=16.0)
+    start_ts = tso.begin()
+    committed(tso.commit(start_ts, A))
+    _age_past(tso, start_ts)
+    retry = tso.ask(CommitRequest(start_ts, (A,), is_retry=True))
+    horizon = tso.ask(AdvanceHorizon(tso.machine.watermark))
+    tso.settle()
+    assert isinstance(horizon.answer, HorizonReply)
+    assert isinstance(retry.refusal(), OutcomeUnknown)
+    assert isinstance(tso.ask_settled(CommitRequest(start_ts, (A,), is_retry=True)).refusal(), OutcomeUnknown)
+
+
+# ── T8: fences ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_t8_a_fence_closes_its_batch_and_is_answered_when_it_is_released() -> None:
+    tso = Script()
+    table = _register(tso, "t")
+    before = tso.begin()
+    open_seq = tso.machine.windows.open_batch.seq
+    fence = tso.ask(Fence(table))
+    assert tso.machine.windows.open_batch.seq == open_seq + 1
+    assert fence.answer is None
+    tso.settle()
+    assert isinstance(fence.answer, FenceReply)
+    assert tso.begin() > fence.answer.fence_ts
+    assert reason(tso.commit(before, A, table_ids=(table,))) is AbortReason.FENCE
+    committed(tso.commit(tso.begin(), A, table_ids=(table,)))
+
+
+def test_t8_commits_decided_before_a_fence_are_durable_when_it_is_answered() -> None:
+    tso = Script()
+    table = _register(tso, "t")
+    for i in range(3):  # two fly, the third waits
+        tso.ask(CommitRequest(tso.begin(), (A + i,), (table,)))
+    fence = tso.ask(Fence(table))
+    for _ in range(2):
+        assert fence.answer is None
+        tso.finish(Flush)
+    tso.settle()
+    assert isinstance(fence.answer, FenceReply)
+    assert all(commit < fence.answer.fence_ts for _, commit in tso.stores.commit_table.entries())
+
+
+# ── T10, T11 ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_t10_the_most_negative_id_is_a_valid_id() -> None:
+    tso = Script()
+    first, second = tso.begin(), tso.begin()
+    committed(tso.commit(first, -(1 << 63), (1 << 63) - 1, 0, -1))
+    for cell in (-(1 << 63), (1 << 63) - 1, 0, -1):
+        assert reason(tso.commit(second, cell)) is AbortReason.CONFLICT
+
+
+@pytest.mark.parametrize(
+    ("request_of", "names"),
+    [
+        (lambda s: CommitRequest(s + 7, (A,)), "multiples of 50"),
+        (lambda s: CommitRequest(s + 50_000_000, (A,)), "never handed out"),
+        (lambda s: CommitRequest(-50, (A,)), "never handed out"),
+        (lambda s: CommitRequest(s, tuple(range(1000))), "table level"),
+        (lambda s: CommitRequest(s, branches=(s,)), "branch"),
+        (lambda s: CommitRequest(s, branches=(s + 50_000_000,)), "branch"),
+        (lambda s: CommitRequest(s, level=WriteSetLevel.TABLE), "no table"),
+        (lambda s: Seal((s + 1,)), "multiples of 50"),
+        (lambda s: GrantLease(s + 50_000_000), "never handed out"),
+        (lambda s: AdvanceHorizon(s + 50), "above the published"),
+    ],
+)
+def test_t11_bad_input_is_refused_by_name_and_nobody_else_notices(request_of: object, names: str) -> None:
+    tso = Script()
+    start_ts, other = tso.begin(), tso.begin()
+    held = tso.ask(CommitRequest(other, (B,)))
+    refused = tso.ask(request_of(start_ts))  # type: ignore[operator]
+    tso.settle()
+    assert isinstance(refused.refusal(), Misuse)
+    assert names in str(refused.refusal())
+    committed(held.answer)
+    committed(tso.commit(start_ts, A))
+
+
+def test_t11_a_peer_that_is_gone_takes_only_its_own_waiting_begins_with_it() -> None:
+    from pyomid.core.instructions import PeerGone
+
+    tso = Script()
+    tso.ask(CommitRequest(tso.begin(), (A,)))
+    waiting = [tso.ask(Begin(), peer=f"peer {i % 2}") for i in range(10)]
+    tso.done(PeerGone("peer 1"))
+    tso.settle()
+    late = waiting[6:]
+    assert [w.answer is None for w in late] == [i % 2 == 1 for i in range(len(late))]
+
+
+# ── T12, T13: large commits ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _large(tso: Script, branches: int = 2) -> tuple[int, tuple[int, ...], int]:
+    table = _register(tso, "t")
+    start_ts = tso.begin()
+    return start_ts, tuple(tso.begin() for _ in range(branches)), table
+
+
+def test_a_large_commit_is_durable_in_the_order_record_decision_branches_answer() -> None:
+    tso = Script()
+    start_ts, branches, table = _large(tso)
+    large = tso.ask(CommitRequest(start_ts, (A,), (table,), branches))
+    assert not tso.pending(PutDecision)
+    tso.finish(UpdateEpochRow)
+    assert tso.stores.epoch_row.read().pending == (PendingCommit(start_ts, branches),)
+    assert not tso.pending(PutBranches)
+    tso.finish(PutDecision)
+    assert large.answer is None
+    tso.finish(PutBranches)
+    commit_ts = committed(large.answer)
+    assert lookup(tso, start_ts, *branches) == [commit_ts] * 3
+    assert tso.machine.large, "W is still held back"
+    tso.finish(UpdateEpochRow)
+    assert tso.stores.epoch_row.read().pending == ()
+    assert not tso.machine.large
+
+
+def test_no_start_above_a_large_commit_leaves_before_its_branches_are_durable() -> None:
+    tso = Script()
+    start_ts, branches, table = _large(tso)
+    large = tso.ask(CommitRequest(start_ts, (A,), (table,), branches))
+    later = tso.ask(CommitRequest(branches[1], (B,)))
+    begins = [tso.ask(Begin()) for _ in range(12)]
+    tso.finish(UpdateEpochRow)
+    tso.finish(PutDecision)
+    tso.finish(Flush)
+    early = [w.start_ts for w in begins if w.answer is not None]
+    assert later.answer is None
+    tso.settle()
+    assert early
+    assert all(s < committed(large.answer) for s in early)
+    committed(later.answer)
+
+
+def test_t12_w_stays_below_a_large_commit_until_its_record_is_gone() -> None:
+    tso = Script(max_transaction_age_s=16.0, lease_term_s=20.0)
+    start_ts, branches, table = _large(tso)
+    lease = tso.ask(GrantLease(start_ts))
+    tso.settle()
+    assert isinstance(lease.answer, LeaseReply)
+    large = tso.ask(CommitRequest(start_ts, (), (table,), branches, WriteSetLevel.TABLE))
+    for step in (UpdateEpochRow, PutDecision, PutBranches):
+        tso.tick(60.0)  # the lease expires, LWM ages past the start
+        assert tso.machine.watermark_sent < start_ts
+        tso.finish(step)
+    committed(large.answer)
+    while tso.machine.large:
+        assert tso.stores.epoch_row.read().watermark < start_ts
+        tso.finish(UpdateEpochRow)
+    tso.settle()
+    tso.tick(60.0)
+    tso.settle()
+    assert tso.stores.epoch_row.read().watermark > start_ts
+
+
+def test_t12_a_table_level_commit_goes_by_the_highest_w_ever_sent_not_by_lwm() -> None:
+    tso = Script(max_transaction_age_s=16.0, lease_term_s=10_000.0)
+    table = _register(tso, "t")
+    job = tso.begin()
+    tso.ask_settled(GrantLease(job))
+    tso.machine.oracle.raise_low_watermark(job + 50)
+    committed(tso.commit(job, table_ids=(table,), level=WriteSetLevel.TABLE))
+    late = tso.begin()
+    _age_past(tso, late)
+    assert tso.machine.watermark_sent >= late
+    assert reason(tso.commit(late, table_ids=(table,), level=WriteSetLevel.TABLE)) is AbortReason.LEASE_LOST
+
+
+def test_a_table_level_commit_fences_its_tables_and_dies_with_the_tso() -> None:
+    tso = Script()
+    table = _register(tso, "t")
+    job, other, old_job = tso.begin(), tso.begin(), tso.begin()
+    committed(tso.commit(job, table_ids=(table,), level=WriteSetLevel.TABLE))
+    assert reason(tso.commit(other, A, table_ids=(table,))) is AbortReason.FENCE
+    after = Script(tso.stores)
+    assert reason(after.commit(old_job, table_ids=(table,), level=WriteSetLevel.TABLE)) is AbortReason.TABLE
+
+
+def test_a_large_commit_whose_start_was_sealed_in_time_is_aborted_and_leaves_nothing() -> None:
+    tso = Script()
+    start_ts, branches, table = _large(tso)
+    large = tso.ask(CommitRequest(start_ts, (A,), (table,), branches))
+    tso.finish(UpdateEpochRow)
+    tso.stores.commit_table.seal(start_ts)  # a Java fence() or a low-latency reader, past the TSO
+    tso.settle()
+    assert reason(large.answer) is AbortReason.SEALED
+    assert lookup(tso, *branches) == [NOT_FOUND, NOT_FOUND]
+    assert tso.stores.epoch_row.read().pending == ()
+
+
+def test_t13_entries_of_branches_replace_a_seal() -> None:
+    tso = Script()
+    start_ts, branches, table = _large(tso)
+    tso.stores.commit_table.seal(branches[0])
+    commit_ts = committed(tso.commit(start_ts, A, table_ids=(table,), branches=branches))
+    assert lookup(tso, start_ts, *branches) == [commit_ts] * 3
+
+
+@pytest.mark.parametrize("steps", range(5))
+def test_the_next_tso_finishes_a_large_commit_wherever_the_last_one_died(steps: int) -> None:
+    """Whole or not at all, at every step; and what was acknowledged is whole."""
+    tso = Script()
+    start_ts, branches, table = _large(tso)
+    tso.ask_settled(GrantLease(start_ts))
+    large = tso.ask(CommitRequest(start_ts, (A,), (table,), branches))
+    for kind in (UpdateEpochRow, PutDecision, PutBranches, UpdateEpochRow)[:steps]:
+        tso.finish(kind)
+    after = Script(tso.stores)
+    found = lookup(after, start_ts, *branches)
+    assert len(set(found)) == 1, found
+    assert (found[0] > 0) == (steps >= 2)
+    if large.answer is not None:
+        assert found[0] == committed(large.answer)
+    state = after.stores.epoch_row.read()
+    assert state.pending == ()
+    assert start_ts not in state.leases or steps == 0
+    answer = after.commit(start_ts, A, table_ids=(table,), branches=branches, is_retry=True)
+    assert (committed(answer) if found[0] > 0 else reason(answer)) in (found[0], AbortReason.RETRY_UNKNOWN)
+
+
+def test_a_retried_large_commit_with_other_branches_is_refused_never_matched() -> None:
+    tso = Script()
+    start_ts, branches, table = _large(tso, 3)
+    first = tso.ask(CommitRequest(start_ts, (A,), (table,), branches))
+    other = tso.ask(CommitRequest(start_ts, (A,), (table,), branches[:2], is_retry=True))
+    assert isinstance(other.refusal(), Misuse)
+    tso.settle()
+    committed(first.answer)
+    later = tso.ask_settled(CommitRequest(start_ts, (A,), (table,), branches[:2], is_retry=True))
+    assert isinstance(later.refusal(), Misuse)
+    same = tso.ask_settled(CommitRequest(start_ts, (A,), (table,), branches, is_retry=True))
+    assert committed(same.answer) == committed(first.answer)
+
+
+# ── seals ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_seal_is_answered_after_the_batch_that_may_hold_its_start() -> None:
+    tso = Script()
+    inside, outside = tso.begin(), tso.begin()
+    held = tso.ask(CommitRequest(inside, (A,)))
+    seal = tso.ask(Seal((inside, outside)))
+    assert not tso.pending(SealEntries)
+    tso.settle()
+    assert isinstance(seal.answer, SealReply)
+    assert seal.answer.outcomes == (SealOutcome(False, committed(held.answer)), SealOutcome(True))
+    assert reason(tso.commit(outside, B)) is AbortReason.SEALED
+
+
+def test_a_start_is_refused_from_the_moment_its_seal_is_asked_for() -> None:
+    tso = Script()
+    start_ts = tso.begin()
+    seal = tso.ask(Seal((start_ts,)))
+    commit = tso.ask(CommitRequest(start_ts, (A,)))
+    tso.settle()
+    assert reason(commit.answer) is AbortReason.SEALED
+    assert isinstance(seal.answer, SealReply)
+    assert seal.answer.outcomes == (SealOutcome(True),)
+
+
+def test_a_commit_that_a_mark_refuses_is_aborted_and_the_rest_of_its_batch_stands() -> None:
+    tso = Script(flights_max=1)
+    held = tso.ask(CommitRequest(tso.begin(), (C,)))
+    sealed, fine = tso.begin(), tso.begin()
+    refused, stands = tso.ask(CommitRequest(sealed, (A,))), tso.ask(CommitRequest(fine, (B,)))
+    tso.stores.commit_table.seal(sealed)
+    tso.settle()
+    committed(held.answer)
+    assert reason(refused.answer) is AbortReason.SEALED
+    committed(stands.answer)
+
+
+# ── leases, W, H ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_lease_is_answered_when_its_row_is_durable_and_holds_w_back_from_its_first_moment() -> None:
+    tso = Script(max_transaction_age_s=16.0, lease_term_s=1000.0)
+    start_ts = tso.begin()
+    lease = tso.ask(GrantLease(start_ts))
+    tso.tick(100.0)
+    assert lease.answer is None
+    assert tso.machine.watermark_sent < start_ts
+    tso.settle()
+    assert lease.answer == LeaseReply(start_ts, 1000.0)
+    assert start_ts in tso.stores.epoch_row.read().leases
+
+
+def test_law_9_an_expired_lease_holds_w_back_until_its_row_is_gone() -> None:
+    tso = Script(max_transaction_age_s=16.0, lease_term_s=20.0)
+    start_ts = tso.begin()
+    tso.ask_settled(GrantLease(start_ts))
+    tso.tick(19.0)
+    tso.settle()
+    for _ in range(3):
+        tso.tick(10.0)
+        assert tso.machine.watermark_sent < start_ts
+    assert isinstance(tso.ask(RenewLease(start_ts)).refusal(), SnapshotTooOld)
+    tso.settle()
+    assert start_ts not in tso.stores.epoch_row.read().leases
+    tso.tick(2.0)
+    tso.settle()
+    assert tso.stores.epoch_row.read().watermark >= start_ts
+
+
+def test_a_renewed_lease_lives_on_and_an_ended_one_is_gone_durably() -> None:
+    tso = Script(lease_term_s=20.0)
+    start_ts = tso.begin()
+    tso.ask_settled(GrantLease(start_ts))
+    for _ in range(5):
+        tso.tick(15.0)
+        tso.settle()
+        assert isinstance(tso.ask(RenewLease(start_ts)).answer, LeaseReply)
+    tso.ask_settled(EndLease(start_ts))
+    assert tso.stores.epoch_row.read().leases == frozenset()
+    assert isinstance(tso.ask(RenewLease(start_ts)).refusal(), SnapshotTooOld)
+
+
+def test_no_lease_at_or_below_the_highest_w_ever_sent_durable_or_not() -> None:
+    tso = Script(max_transaction_age_s=16.0)
+    start_ts = tso.begin()
+    tso.tick(60.0)
+    assert tso.pending(UpdateEpochRow)
+    assert tso.stores.epoch_row.read().watermark < start_ts <= tso.machine.watermark_sent
+    assert isinstance(tso.ask(GrantLease(start_ts)).refusal(), SnapshotTooOld)
+
+
+def test_a_new_tso_grants_each_surviving_lease_a_full_term_and_discards_those_at_or_below_w() -> None:
+    stores = memory_stores(EpochState(epoch=50, ceiling=2000, watermark=300, leases=frozenset((200, 300, 500, 900))))
+    tso = Script(stores, lease_term_s=20.0)
+    assert stores.epoch_row.read().leases == {500, 900}
+    assert stores.epoch_row.read().watermark == 499
+    assert tso.machine.watermark == 499
+    tso.tick(19.0)
+    tso.settle()
+    assert tso.machine.leases.starts == (500, 900)
+    tso.tick(2.0)
+    tso.settle()
+    assert tso.machine.leases.starts == ()
+
+
+def test_t15_the_last_commit_of_a_quiet_store_falls_below_w_by_age() -> None:
+    tso = Script(max_transaction_age_s=16.0)
+    commit_ts = committed(tso.commit(tso.begin(), A))
+    for _ in range(60):
+        tso.tick(1.0)
+        tso.settle()
+    assert tso.stores.epoch_row.read().watermark >= commit_ts
+    issued = tso.machine.last_issued
+    for _ in range(60):
+        tso.tick(1.0)
+        tso.settle()
+    assert tso.machine.last_issued == issued, "a store that nobody uses draws nothing more"
+
+
+def test_t15_a_lease_keeps_its_start_committable_at_cell_level_against_age() -> None:
+    tso = Script(max_transaction_age_s=16.0, lease_term_s=10_000.0)
+    older, job = tso.begin(), tso.begin()
+    tso.ask_settled(GrantLease(job))
+    for _ in range(60):
+        committed(tso.commit(tso.begin(), A))
+        tso.tick(1.0)
+        tso.settle()
+    assert reason(tso.commit(older, B)) is AbortReason.LOW_WATERMARK
+    committed(tso.commit(job, C))
+
+
+def test_law_7_h_is_durable_before_entries_below_it_go_and_never_passes_w() -> None:
+    tso = Script(max_transaction_age_s=16.0)
+    start_ts = tso.begin()
+    committed(tso.commit(start_ts, A))
+    _age_past(tso, start_ts)
+    horizon = tso.ask(AdvanceHorizon(tso.machine.watermark))
+    assert not tso.pending(DeleteBelow)
+    tso.finish(UpdateEpochRow)
+    assert tso.stores.epoch_row.read().horizon == tso.machine.watermark
+    assert lookup(tso, start_ts) != [NOT_FOUND]
+    tso.finish(DeleteBelow)
+    assert horizon.answer == HorizonReply(1)
+    assert lookup(tso, start_ts) == [NOT_FOUND]
+
+
+def test_completion_deletes_entries_but_a_large_commits_only_after_its_record_is_gone() -> None:
+    tso = Script()
+    ordinary = tso.begin()
+    committed(tso.commit(ordinary, A))
+    tso.ask(Complete((ordinary,)))
+    tso.settle()
+    assert lookup(tso, ordinary) == [NOT_FOUND]
+    start_ts, branches, table = _large(tso)
+    tso.ask(CommitRequest(start_ts, (B,), (table,), branches))
+    for kind in (UpdateEpochRow, PutDecision, PutBranches):
+        tso.finish(kind)
+    tso.ask(Complete((start_ts, *branches)))
+    assert not tso.pending(DeleteEntries)
+    tso.settle()
+    assert lookup(tso, start_ts, *branches) == [NOT_FOUND] * 3
+
+
+# ── K6, failures ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_k6_an_unknown_table_leaves_a_durable_mark_before_its_commit_is_decided() -> None:
+    tso = Script()
+    commit = tso.ask(CommitRequest(tso.begin(), (A,), (77,)))
+    tso.finish(ReadTables)
+    assert not tso.pending(Flush)
+    tso.finish(MarkUnknownTable)
+    assert tso.stores.catalogue.unknown_tables() == [77]
+    tso.settle()
+    committed(commit.answer)
+
+
+def test_k6_a_table_registered_since_the_last_look_leaves_no_mark() -> None:
+    tso = Script()
+    table = table_id(b"new")
+    tso.stores.catalogue.put_table(TableInfo("new", (b"f",)), replace=False)
+    committed(tso.commit(tso.begin(), A, table_ids=(table,)))
+    assert tso.stores.catalogue.unknown_tables() == []
+
+
+def test_a_flush_that_fails_is_repeated_until_it_works() -> None:
+    tso = Script()
+    commit = tso.ask(CommitRequest(tso.begin(), (A,)))
+    for _ in range(3):
+        tso.fail(Flush, StoreFull("no room"))
+        [again] = tso.pending(Flush)
+        assert again.delay_s > 0
+    tso.settle()
+    committed(commit.answer)
+
+
+def test_a_store_that_fails_for_too_long_ends_the_process_without_an_answer() -> None:
+    tso = Script(store_retry_s=10.0)
+    commit = tso.ask(CommitRequest(tso.begin(), (A,)))
+    tso.fail(Flush, StoreFull("no room"))
+    tso.tick(11.0)
+    tso.fail(Flush, StoreFull("no room"))
+    assert "no room" in tso.died
+    assert commit.answer is None
+
+
+def test_a_look_up_that_fails_for_too_long_refuses_its_request_and_nothing_else() -> None:
+    tso = Script(store_retry_s=10.0)
+    start_ts = tso.begin()
+    seal = tso.ask(Seal((start_ts,)))
+    tso.fail(SealEntries, Unavailable("away"))
+    tso.tick(11.0)
+    tso.fail(SealEntries, Unavailable("away"))
+    assert isinstance(seal.refusal(), Unavailable)
+    committed(tso.commit(tso.begin(), A))
+
+
+def test_status_says_what_a_person_would_ask() -> None:
+    tso = Script()
+    start_ts = tso.begin()
+    tso.ask_settled(GrantLease(start_ts))
+    tso.ask(CommitRequest(tso.begin(), (A,)))
+    status = tso.ask(AskStatus()).answer
+    assert isinstance(status, Status)
+    assert status.leases == (start_ts,)
+    assert status.in_flight == 1
+    assert status.epoch == tso.machine.epoch
+
+
+def _register(tso: Script, name: str) -> int:
+    tso.stores.catalogue.put_table(TableInfo(name, (b"f",)), replace=True)
+    tso.tick(tso.settings.tables_interval_s + 1)
+    tso.settle()
+    return table_id(name.encode())
+
+
+def _age_past(tso: Script, start_ts: int) -> None:
+    """Until W, durably, has passed `start_ts` by age."""
+    while tso.stores.epoch_row.read().watermark < start_ts + 50:
+        tso.tick(1.0)
+        tso.settle()
