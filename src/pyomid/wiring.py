@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from pyomid.client.aio_database import AsyncDatabase
     from pyomid.client.database import Database
     from pyomid.core.tso_machine import TsoSettings
+    from pyomid.tso.leadership import Leadership
     from pyomid.tso.store_calls import TsoStores
+
+_TSO_STORE_TRY_S: Final = 10.0
+"""How long one store call of a TSO over HBase goes on trying by itself; the machine repeats it for longer."""
 
 
 def open_database(url: str, **options: Any) -> Database:
@@ -66,8 +70,28 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Path | None, Callable[[], No
                 commit_table.close()
 
             return TsoStores(commit_table, epoch_row, catalogue), Path(folder), close
+        case HBaseAddress(quorum, znode):
+            from pyomid.storage.hbase.database import open_hbase
+
+            database = open_hbase(quorum, znode, deadline_s=_TSO_STORE_TRY_S)
+            stores = TsoStores(database.commit_table, database.epoch_row, database.catalogue, database.ceiling)
+            return stores, None, database.close
         case _:
-            raise Misuse(f"a TSO cannot serve {store!r}: --store takes memory, omid:///folder", store=store)
+            raise Misuse(f"a TSO cannot serve {store!r}: memory, omid:///folder or omid+hbase://…", store=store)
+
+
+def open_leadership(store: str, address: str, *, lease_s: float) -> Leadership | None:
+    """How the TSO of `store`, reached at `address`, comes to lead; None where a folder's lock or nothing decides."""
+    if store == "memory":
+        return None
+    place, _ = parse_url(store)
+    if not isinstance(place, HBaseAddress):
+        return None
+    from pyomid.storage.hbase.election import LeaderLease
+    from pyomid.storage.hbase.zookeeper import ZooKeeper
+
+    zookeeper = ZooKeeper(place.quorum, place.znode, session_s=lease_s)
+    return LeaderLease(zookeeper, address, clock=boot_clock, period_s=lease_s)
 
 
 def open_parts(url: str, **options: Any) -> Parts:

@@ -80,6 +80,8 @@ OPTIONS: Final = (
     Option("lease-term", float, 300.0, "seconds a lease lasts without renewal", "oracle"),
     Option("commit-retry", float, 600.0, "seconds for which retries of large commits are matched", "oracle"),
     Option("timestamps", _timestamps, "incremental", "incremental, or world-time: not below the wall clock", "oracle"),
+    Option("leader-lease", float, 10.0, "omid+hbase: seconds until a standby replaces a silent leader", "cluster"),
+    Option("announce", str, "", "omid+hbase: HOST:PORT that clients are told, if not --listen", "cluster"),
     Option("flights", int, 2, "flushes of the commit table at once; more where it is far away", "batches"),
     Option("batch-entries", int, 16_384, "most commits in one flush", "batches"),
     Option("window-starts", int, 4_096, "begins that one flush can last for", "batches"),
@@ -202,7 +204,7 @@ def serve_by_hand(options: dict[str, Any]) -> int:
                 listeners.append((listen_in(folder), None))
             if not listeners:
                 raise Misuse("nothing to serve on: give --listen HOST:PORT or --unix PATH")
-            _serve(options, stores, listeners, ready=_say_ready)
+            _serve(options, stores, listeners, ready=_say_ready, leadership=_leadership(options, listeners))
     except OmidError as error:
         print(f"pyomid tso: {error}", file=sys.stderr)
         return ERROR_EXIT_CODE
@@ -272,6 +274,21 @@ def _stores(store: str, stack: contextlib.ExitStack) -> tuple[Any, Path | None]:
     stores, folder, close = open_tso_stores(store)
     stack.callback(close)
     return stores, folder
+
+
+def _leadership(options: dict[str, Any], listeners: list[tuple[socket.socket, ssl.SSLContext | None]]) -> Any:
+    """How it comes to lead, where several may: in a cluster."""
+    from pyomid.wiring import open_leadership
+
+    tcp = [sock for sock, _ in listeners if sock.family != socket.AF_UNIX]
+    address = options["announce"]
+    if not address and tcp:
+        host, port = tcp[0].getsockname()[:2]
+        address = f"{socket.getfqdn() if host in ('0.0.0.0', '::') else host}:{port}"
+    leadership = open_leadership(options["store"], address, lease_s=options["leader-lease"])
+    if leadership is not None and not address:
+        raise Misuse("the TSO of a cluster needs --listen HOST:PORT: its clients are elsewhere")
+    return leadership
 
 
 # ── on demand ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -362,6 +379,7 @@ def _serve(
     listeners: list[tuple[socket.socket, ssl.SSLContext | None]],
     *,
     ready: Callable[[list[tuple[socket.socket, ssl.SSLContext | None]]], None],
+    leadership: Any = None,
 ) -> None:
     """Takes over, serves until told to stop, drains."""
     import uvloop
@@ -377,5 +395,6 @@ def _serve(
             listeners,
             ready=lambda: ready(listeners),
             stop_signals=(signal.SIGTERM, signal.SIGINT),
+            leadership=leadership,
         )
     )

@@ -14,10 +14,11 @@ import logging
 import os
 import pwd
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 from pyomid.errors import Misuse, Unavailable
 
@@ -36,6 +37,25 @@ def die_now(reason: str) -> NoReturn:
     """Ends the process without sending, flushing or closing anything but its log."""
     logging.shutdown()
     os._exit(DOUBT_EXIT_CODE)
+
+
+class Leadership(Protocol):
+    """A lease on being the TSO, of those who may (protocol.md, Leadership). The epoch row is what really fences."""
+
+    def acquire(self, stop: threading.Event) -> float | None:
+        """Waits until this process leads; until when (of `boot_clock`) without a renewal. None where `stop` was set.
+
+        The time counts from before the write that took the lease.
+        """
+
+    def keep(self, renewed: Callable[[float], object], lost: Callable[[str], object]) -> None:
+        """From now on renewed by a thread: `renewed(until_s)` after each renewal, `lost(why)` once."""
+
+    def announce(self, epoch: int) -> None:
+        """Clients find this TSO when it returns. `Deposed` where a later one was faster."""
+
+    def release(self) -> None:
+        """The end in order, when nothing is served any more: a standby may take over at once."""
 
 
 class FolderLock:

@@ -8,15 +8,17 @@ import signal
 import socket
 import ssl
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyomid.core.conflict_map import BucketMap
+from pyomid.core.instructions import LeaseRenewed
 from pyomid.core.take_over import take_over_steps
 from pyomid.core.tso_machine import TsoMachine, TsoSettings
 from pyomid.tso.connection import PeerLimits
-from pyomid.tso.leadership import boot_clock, die_now
+from pyomid.tso.leadership import Leadership, boot_clock, die_now
 from pyomid.tso.metrics import serve_metrics
 from pyomid.tso.service import TsoService
 from pyomid.tso.store_calls import TsoStores, take_over
@@ -72,6 +74,7 @@ class ServiceOptions:
 
 def take_over_and_build(stores: TsoStores, settings: TsoSettings) -> TsoMachine:
     """The machine of a new leader; `Deposed` where another was faster. Blocking."""
+    settings = replace(settings, ceiling_elsewhere=stores.ceiling is not None)
     steps = take_over_steps(ceiling_step=settings.ceiling_step, ceiling_elsewhere=settings.ceiling_elsewhere)
     taken_over = take_over(stores, steps)
     serve_epoch = getattr(stores.commit_table, "serve_epoch", None)
@@ -87,9 +90,19 @@ async def serve(
     *,
     ready: Callable[[], None],
     stop_signals: Sequence[signal.Signals] = (),
+    leadership: Leadership | None = None,
 ) -> None:
-    """Serves until a signal or idleness; on return everything decided is durable and answered."""
+    """Serves until a signal or idleness; on return everything decided is durable and answered.
+
+    With a `leadership` (a cluster's; a folder's lock is held already) it waits as a standby until it leads.
+    """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    serve_until_s = float("inf")
+    if leadership is not None:
+        leading = await _stand_by(leadership, stop_signals)
+        if leading is None:
+            return
+        serve_until_s = leading
     machine = take_over_and_build(stores, options.settings)
     service = TsoService(
         machine,
@@ -104,6 +117,10 @@ async def serve(
     loop = asyncio.get_running_loop()
     for each in stop_signals:
         loop.add_signal_handler(each, service.stop)
+    service.feed([LeaseRenewed(serve_until_s)])
+    if leadership is not None:
+        leadership.keep(lambda until_s: loop.call_soon_threadsafe(service.feed, [LeaseRenewed(until_s)]), die_now)
+        leadership.announce(machine.epoch)
     log.info("leads", extra={"epoch": machine.epoch, "watermark": machine.watermark, "horizon": machine.horizon})
     metrics = await serve_metrics(service, options.metrics) if options.metrics else None
     ready()
@@ -112,4 +129,16 @@ async def serve(
     drained = await service.drain()
     if metrics is not None:
         metrics.close()
+    if leadership is not None:
+        leadership.release()
     log.info("stopped", extra={"epoch": machine.epoch, "drained": drained})
+
+
+async def _stand_by(leadership: Leadership, stop_signals: Sequence[signal.Signals]) -> float | None:
+    """Until when this process leads without a renewal; None where a signal came first."""
+    loop = asyncio.get_running_loop()
+    stop = threading.Event()
+    for each in stop_signals:
+        loop.add_signal_handler(each, stop.set)
+    log.info("stands by")
+    return await loop.run_in_executor(None, leadership.acquire, stop)

@@ -43,11 +43,12 @@ _DRIFT: Final = 0.98
 
 
 class LeaderLease:
-    """One candidate for the leadership. `clock` counts suspension (CLOCK_BOOTTIME)."""
+    """One candidate for the leadership. `address` is what clients are told, host:port; `clock` counts suspension."""
 
     def __init__(
         self,
         zookeeper: ZooKeeper,
+        address: str,
         *,
         clock: Clock,
         period_s: float = LEASE_S,
@@ -55,6 +56,7 @@ class LeaderLease:
     ) -> None:
         self.period_s = period_s
         self._zookeeper = zookeeper
+        self._address = address
         self._clock = clock
         self._lease_path = f"{namespace}/tso-lease"
         self._address_path = f"{namespace}/current-tso"
@@ -64,12 +66,11 @@ class LeaderLease:
         self._ended = threading.Event()
         self._keeper: threading.Thread | None = None
 
-    def acquire(self, *, stop: threading.Event | None = None) -> float:
-        """Waits until this process leads; until when (of `clock`) it does so without a renewal.
+    def acquire(self, stop: threading.Event) -> float | None:
+        """Waits until this process leads; until when (of `clock`) it does so without a renewal. None after `stop`.
 
-        `Unavailable` where `stop` was set before. A ZooKeeper that is away is waited for.
+        A ZooKeeper that is away is waited for.
         """
-        stop = stop or threading.Event()
         seen, since_s = -2, 0.0
         while not stop.is_set():
             began_s = self._clock()
@@ -84,9 +85,9 @@ class LeaderLease:
                 log.warning("waiting for ZooKeeper: %r", error)
                 seen = -2
             stop.wait(self.period_s / _LOOKS_PER_PERIOD)
-        raise Unavailable("stopped while waiting for the leadership")
+        return None
 
-    def keep(self, renewed: Callable[[float], None], lost: Callable[[str], None]) -> None:
+    def keep(self, renewed: Callable[[float], object], lost: Callable[[str], object]) -> None:
         """From now on renewed by a thread: `renewed(until_s)` after each renewal, `lost(why)` once and for all.
 
         Where ZooKeeper is away nobody is told: the last `until_s` runs out by itself.
@@ -94,9 +95,9 @@ class LeaderLease:
         self._keeper = threading.Thread(target=self._keep, args=(renewed, lost), name="tso-lease", daemon=True)
         self._keeper.start()
 
-    def announce(self, host: str, port: int, epoch: int) -> None:
+    def announce(self, epoch: int) -> None:
         """Clients find this TSO when it returns. `Deposed` where a later epoch is announced already."""
-        content = f"{host}:{port}#{epoch}".encode()
+        content = f"{self._address}#{epoch}".encode()
         session = self._zookeeper.session()
         try:
             session.ensure_path(self._address_path)
@@ -119,8 +120,9 @@ class LeaderLease:
                 self._set(b"", self._version)
             except (KazooException, Unavailable):
                 log.warning("the lease could not be given back; it runs out within %g s", self.period_s)
+        self._zookeeper.close()
 
-    def _keep(self, renewed: Callable[[float], None], lost: Callable[[str], None]) -> None:
+    def _keep(self, renewed: Callable[[float], object], lost: Callable[[str], object]) -> None:
         while not self._ended.wait(self.period_s / _RENEWALS_PER_PERIOD):
             began_s = self._clock()
             if began_s >= self._until_s:
@@ -142,7 +144,7 @@ class LeaderLease:
             content, stat = self._session().get(self._lease_path)
         except NoNodeError:
             return -1, True
-        return stat.version, content == b""
+        return stat.version, content == b"" and stat.version > 0
 
     def _set(self, content: bytes, version: int) -> bool:
         """Compare-and-set. True too where an earlier try of ours was done and only its answer lost."""

@@ -19,10 +19,18 @@ _CONNECT_S_MAX: Final = 10.0
 class ZooKeeper:
     """One session, opened at first use and shared by threads. `znode` is HBase's root, `/hbase` by default."""
 
-    def __init__(self, quorum: str, znode: str = "/hbase", *, connect_s_max: float = _CONNECT_S_MAX) -> None:
+    def __init__(
+        self,
+        quorum: str,
+        znode: str = "/hbase",
+        *,
+        connect_s_max: float = _CONNECT_S_MAX,
+        session_s: float = 10.0,
+    ) -> None:
         self.quorum = quorum
         self.znode = znode.rstrip("/") or "/hbase"
         self._connect_s_max = connect_s_max
+        self._session_s = session_s
         self._client: KazooClient | None = None
         self._opening = threading.Lock()
         self._guard = ProcessGuard("ZooKeeper")
@@ -64,7 +72,7 @@ class ZooKeeper:
     def _open(self) -> KazooClient:
         client = KazooClient(
             hosts=self.quorum,
-            timeout=10.0,
+            timeout=self._session_s,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0),
             command_retry=KazooRetry(max_tries=5, delay=0.05, max_delay=0.5),
         )
