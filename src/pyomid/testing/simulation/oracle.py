@@ -15,11 +15,12 @@ from pyomid.core import instructions as ins
 from pyomid.core import requests as req
 from pyomid.core.hashing import table_id
 from pyomid.errors import OmidError, Unavailable
+from pyomid.storage.memory import MemoryEpochRow
 from pyomid.testing.simulation.build import Build
 from pyomid.testing.simulation.storage import Storage, lost
 from pyomid.testing.simulation.truth import Truth
 from pyomid.testing.simulation.universe import Call, Process, Sleep, Universe
-from pyomid.types import BeginReply, CommitRequest
+from pyomid.types import BeginReply, CommitRequest, EpochChanges
 
 LEASE_S: Final = 10.0
 
@@ -212,7 +213,8 @@ class Host:
             case ins.TakeOverEpoch(expected, epoch, ceiling):
                 return [partial(row.take_over, expected=expected, epoch=epoch, ceiling=ceiling)], _last
             case ins.UpdateEpochRow(epoch, changes):
-                return [partial(row.update, epoch, changes)], _nothing
+                swap = _Swap(row, epoch, changes)
+                return [swap.read, swap.write], _nothing
             case ins.ReadTables():
                 return [self._table_ids], _last
             case ins.MarkUnknownTable(unknown):
@@ -237,6 +239,24 @@ class Host:
     def _put_branch(self, branch: int, commit_ts: int) -> None:
         self.storage.disk.commits.put_branches([branch], commit_ts)
         self.truth.entry_landed(branch, commit_ts)
+
+
+class _Swap:
+    """A change of the epoch row over a network: read, then compare-and-set of the whole row, so that one whose answer
+    was lost cannot take effect after a later one (decision 0004)."""
+
+    def __init__(self, row: MemoryEpochRow, epoch: int, changes: EpochChanges) -> None:
+        self._row, self._epoch, self._changes = row, epoch, changes
+        self._old = row.read()
+
+    def read(self) -> None:
+        self._old = self._row.read()
+
+    def write(self) -> None:
+        if self._row.read() is self._old or self._row.read().epoch != self._epoch:
+            self._row.update(self._epoch, self._changes)
+        else:
+            raise Unavailable("the epoch row changed meanwhile")
 
 
 @dataclass(frozen=True, slots=True)
