@@ -153,7 +153,11 @@ def _decode_handshake(message: pb.HandshakeResponse) -> HandshakeReply:
 
 
 def _decode_error(message: pb.ErrorResponse) -> Refused:
-    return Refused(message.code, message.message, json.loads(message.values_json or "{}"))
+    try:
+        values = json.loads(message.values_json or "{}")
+    except ValueError as error:
+        raise ProtocolError(f"an error's values are no JSON: {error}") from error
+    return Refused(message.code, message.message, values if isinstance(values, dict) else {})
 
 
 def _decode_seal(message: pb.SealResponse) -> SealReply:
