@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from pyomid.errors import Misuse
@@ -44,8 +45,23 @@ POINTS: Final[dict[str, str]] = {
 """Every place, with what is true there. Rooms prefix their own: client, tso, storage, spark."""
 
 
+class _Action:
+    """One armed point of a test inside this process: runs `action` in whichever thread passes first."""
+
+    def __init__(self, name: str, action: Callable[[], None]) -> None:
+        self.name = name
+        self._action = action
+
+    def passed(self) -> None:
+        self._action()
+
+
 class _Armed:
-    """One armed point; counts its passages over all threads."""
+    """One armed point; counts its passages over all threads.
+
+    The signal goes to the passing thread itself, which takes it before it returns; sent to the process, another
+    thread might take it, and this one run on into what comes after the point. Either way the whole process stops.
+    """
 
     def __init__(self, name: str, nth: int, sign: signal.Signals, note: str | None, once: str | None) -> None:
         self.name = name
@@ -65,10 +81,10 @@ class _Armed:
                 return
             if self.note is not None:
                 _write_note(self.note, f"{self.name} {os.getpid()}\n")
-            os.kill(os.getpid(), self.sign)
+            signal.pthread_kill(threading.get_ident(), self.sign)
 
 
-_armed: _Armed | None = None
+_armed: _Armed | _Action | None = None
 
 
 def crash_point(name: str) -> None:
@@ -87,6 +103,15 @@ def arm(name: str, *, nth: int = 1, how: str = "kill", note: str | None = None, 
     if nth < 1:
         raise Misuse(f"crash point passage {nth} is not a positive number", nth=nth)
     _armed = _Armed(name, nth, _SIGNALS[how], note, once)
+
+
+def arm_action(name: str, action: Callable[[], None]) -> None:
+    """Runs `action` at each passage, in the passing thread: for tests of several clients in one process, whose action
+    raises. `Misuse` for an unknown name."""
+    global _armed
+    if name not in POINTS:
+        raise Misuse(f"unknown crash point {name!r}; known: {', '.join(sorted(POINTS))}", name=name)
+    _armed = _Action(name, action)
 
 
 def disarm() -> None:

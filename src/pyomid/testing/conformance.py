@@ -65,9 +65,9 @@ ORDERED_KEYS: Final = [
     b"a\x00\x01",
     b"a\x00\xff",
     b"a\x01",
+    b"ab",
     b"a\xff",
     b"a\xff\xff",
-    b"ab",
     b"b",
     b"\xff",
     b"\xff\x00",
@@ -75,6 +75,7 @@ ORDERED_KEYS: Final = [
     b"\xff\xff\xff",
 ]
 """Ascending; every pair that a careless encoding would confuse."""
+assert sorted(ORDERED_KEYS) == ORDERED_KEYS
 
 
 @contextmanager
@@ -471,11 +472,12 @@ class DataStoreConformance:
             rows = [batch.row_key(index) for index in range(batch.rows)]
             old = [(row, 50, column) for row in rows[::2] for column in (A, B)]
             store.clean_batch(table, batch, *cleaning_of(batch, heals={100: 120}, drops=old))
+        untouched = still_old(batches)
         for index, (row, cells) in enumerate(scanned(store, table)):
             assert row == keys[index]
             healed = {Cell(row, *column, 100, column.qualifier, 120) for column in (A, B)}
             kept = {Cell(row, *column, 50, column.qualifier) for column in (A, B)}
-            assert cells == (healed | kept if b"%06d" % index in still_old(keys, batches) else healed)
+            assert cells == (healed | kept if row in untouched else healed)
 
     def test_cleaning_of_a_row_is_never_seen_by_half(self, store: DataStore, table: str) -> None:
         """K3: a tombstone gone before what it hid would bring deleted data back."""
@@ -484,9 +486,11 @@ class DataStoreConformance:
 
         def clean() -> None:
             try:
-                for _ in range(30):
-                    store.write_cells(table, 50, [column_write(b"r", (A, b"hidden"), (B, b"hidden"))])
+                for _ in range(
+                    30
+                ):  # the tombstone is written first and goes with what it hides: never version 50 alone
                     store.write_cells(table, 100, [column_write(b"r", (FAMILY, None))])
+                    store.write_cells(table, 50, [column_write(b"r", (A, b"hidden"), (B, b"hidden"))])
                     (batch,) = store.scan(table, KeyRange())
                     drops = [(b"r", 50, A), (b"r", 50, B), (b"r", 100, FAMILY)]
                     store.clean_batch(table, batch, *cleaning_of(batch, heals={}, drops=drops))
@@ -494,18 +498,13 @@ class DataStoreConformance:
                 stop.set()
 
         def read() -> None:
-            was_complete = False
             while not stop.is_set():
                 (cells,) = store.read_rows(table, [b"r"])
-                versions = {cell.version for cell in cells}
-                if versions == {50} and was_complete:
+                if {cell.version for cell in cells} == {50}:
                     halves.append(cells)
-                was_complete = len(cells) == 3
 
-        # A reader that saw all three and then only the older two saw half a cleaning, unless a whole round of
-        # cleaning and writing passed between its two reads: then the next read sees three again, or none.
         run_together(clean, read)
-        assert len(halves) <= 1, halves
+        assert halves == []
 
     # Regions and tables
 
@@ -679,21 +678,22 @@ def cleaning_of(
     """Index arrays for `clean_batch`: records of these versions get their commit timestamp, these cells go."""
     gone = set(drops)
     heal_records, drop_cells = [], []
-    for record in range(batch.records):
-        version = int(batch.rec_version[record])
-        if version in heals:
-            batch.rec_commit[record] = heals[version]
-            heal_records.append(record)
-        row = batch.row_key(batch.row_of(record))
-        for cell in range(int(batch.rec_cell[record]), int(batch.rec_cell[record + 1])):
-            if (row, version, batch.columns[int(batch.cell_col[cell])]) in gone:
-                drop_cells.append(cell)
+    for row in range(batch.rows):
+        key = batch.row_key(row)
+        for record in range(int(batch.row_rec[row]), int(batch.row_rec[row + 1])):
+            version = int(batch.rec_version[record])
+            if version in heals:
+                batch.rec_commit[record] = heals[version]
+                heal_records.append(record)
+            for cell in range(int(batch.rec_cell[record]), int(batch.rec_cell[record + 1])):
+                if (key, version, batch.columns[int(batch.cell_col[cell])]) in gone:
+                    drop_cells.append(cell)
     return np.array(heal_records, dtype=np.int64), np.array(drop_cells, dtype=np.int64)
 
 
-def still_old(keys: Sequence[bytes], batches: Sequence[CellBatch]) -> set[bytes]:
+def still_old(batches: Sequence[CellBatch]) -> set[bytes]:
     """Every second row of each batch: those that `test_cleaning_works_on_many_rows` did not drop from."""
-    return {batch.row_key(index) for batch in batches for index in range(1, batch.rows, 2)} & set(keys)
+    return {batch.row_key(index) for batch in batches for index in range(1, batch.rows, 2)}
 
 
 class CommitTableConformance:

@@ -13,7 +13,7 @@
     T1 commit
     T2 commit                 -> conflict
 
-What a session says: begin, lease, get, scan, put, delete, flush, doom, commit, rollback; `dies at POINT` behind
+What a session says: begin, begin leased, get, scan, put, delete, flush, doom, commit, rollback; `dies at POINT` behind
 commit or rollback ends the client at a named crash point and leaves everything as it then is.
 What the stage says: settle (background completion and healing done), time passes (W moves past every start that
 holds no lease), compact TABLE, sanitise, verify, cells TABLE, commit table, history holds write skew.
@@ -111,9 +111,7 @@ def _statement(name: str, number: int, said: str, words: tuple[str, ...], expect
     return Statement(number, said, session, words, expected)
 
 
-_SESSION_VERBS: Final = frozenset(
-    {"begin", "lease", "get", "scan", "put", "delete", "flush", "doom", "commit", "rollback"}
-)
+_SESSION_VERBS: Final = frozenset({"begin", "get", "scan", "put", "delete", "flush", "doom", "commit", "rollback"})
 _STAGE_VERBS: Final = frozenset({"settle", "time", "compact", "sanitise", "verify", "cells", "commit", "history"})
 
 
@@ -133,21 +131,20 @@ class ClientTransaction(Protocol):
     ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]: ...
     def put(self, table: str, row: bytes, column: bytes, value: bytes) -> None: ...
     def delete(self, table: str, row: bytes, column: bytes | None) -> None: ...
-    def lease(self) -> None: ...
     def flush(self) -> None: ...
     def doom(self) -> None: ...
     def commit(self) -> None: ...
     def rollback(self) -> None: ...
 
 
-class ClientDied(BaseException):
-    """A session reached its crash point; nothing of it runs any more."""
+class ClientDied(SystemExit):
+    """A session reached its crash point; nothing of it runs any more. Ends a background thread without a word."""
 
 
 class Client(Protocol):
     """One session's connection."""
 
-    def begin(self) -> ClientTransaction: ...
+    def begin(self, *, lease: bool = False) -> ClientTransaction: ...
 
     def die_at(self, point: str, action: Callable[[], None]) -> None:
         """Runs `action` up to the crash point `point`, where the client ends as if killed."""
@@ -289,8 +286,8 @@ class _Play:
         session = self.sessions.get(name)
         if session is None or session.dead:
             session = self.sessions[name] = _Session(self.stage.connect())
-        if words == ("begin",):
-            self._begin(name, session)
+        if words[0] == "begin":
+            self._begin(name, session, lease=words[1:] == ("leased",))
             return ""
         transaction, record = session.transaction, session.record
         if transaction is None or record is None:
@@ -304,8 +301,6 @@ class _Play:
                 self._put(name, transaction, record, Item(table, row, column), value)
             case ("delete", table, row, *column):
                 self._delete(transaction, record, table, row, column[0] if column else None)
-            case ("lease",):
-                transaction.lease()
             case ("flush",):
                 transaction.flush()
             case ("doom",):
@@ -316,10 +311,10 @@ class _Play:
                 raise Misuse(f"{name} cannot {' '.join(words)!r}")
         return ""
 
-    def _begin(self, name: str, session: _Session) -> None:
+    def _begin(self, name: str, session: _Session, *, lease: bool) -> None:
         session.count += 1
         session.record = self.recorder.begin_called(name if session.count == 1 else f"{name}'{session.count}")
-        session.transaction = session.client.begin()
+        session.transaction = session.client.begin(lease=lease)
         self.recorder.begin_answered(session.record, session.transaction.start_ts)
 
     def _get(
@@ -374,7 +369,7 @@ class _Play:
         self, session: _Session, transaction: ClientTransaction, record: Transaction, verb: str, point: str | None
     ) -> None:
         action = transaction.commit if verb == "commit" else transaction.rollback
-        if verb == "commit":
+        if verb == "commit" and record.commit_called is None:
             self.recorder.commit_called(record)
         if point is not None:
             session.client.die_at(point, action)

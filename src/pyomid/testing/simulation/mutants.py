@@ -311,7 +311,8 @@ MUTANTS: Final = (
         "a lease is promised before its row is durable",
         "tso_machine",
         "        yield EpochWrite(EpochChanges(leases_added=(start_ts,)))\n        if lease.state",
-        "        self._run(iter_of(EpochWrite(EpochChanges(leases_added=(start_ts,)))))\n        if lease.state",
+        "        self._reply(peer, tag, LeaseReply(start_ts, lease.term_s))\n"
+        "        yield EpochWrite(EpochChanges(leases_added=(start_ts,)))\n        if lease.state",
         "a_promised_lease_survives_its_tso",
     ),
     _m(

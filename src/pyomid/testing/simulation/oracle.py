@@ -173,6 +173,7 @@ class Host:
             failed=lambda error: self.feed(ins.StoreFailed(token, _as_omid(error))),
             combine=combine,
             ordered=True,
+            stepwise=isinstance(operation, ins.UpdateEpochRow),
             fallible=None if isinstance(operation, ins.ReadEpoch) else lost,
             not_before_s=self.universe.now_s + delay_s,
         )
@@ -181,7 +182,15 @@ class Host:
         parts, combine = self.parts_of(operation)
         label = f"{type(operation).__name__}{_shown(operation)}"
         return self.universe.call(
-            self.process, label, operation, parts, done=done, failed=failed, combine=combine, ordered=True
+            self.process,
+            label,
+            operation,
+            parts,
+            done=done,
+            failed=failed,
+            combine=combine,
+            ordered=True,
+            stepwise=isinstance(operation, ins.UpdateEpochRow),
         )
 
     def parts_of(self, operation: Any) -> tuple[Sequence[Callable[[], Any]], Callable[[list[Any]], Any]]:

@@ -103,6 +103,8 @@ class Call:
     failed: Callable[[BaseException], None]
     combine: Callable[[list[Any]], Any]
     ordered: bool = False
+    stepwise: bool = False
+    """Each part is sent only when the one before was answered: of a zombie's only the next may still land."""
     waits: bool = False
     fallible: Callable[[], BaseException] | None = None
     """What the caller is told where the request or the answer is lost; None: cannot be lost."""
@@ -115,6 +117,12 @@ class Call:
     @property
     def answerable(self) -> bool:
         return self.error is not None or (not self.parts and not self.waits)
+
+    def bury(self) -> None:
+        """Nobody waits any more; what was sent may still take effect."""
+        self.zombie, self.waits = True, False
+        if self.stepwise:
+            self.parts = deque(list(self.parts)[:1])
 
     def resolve(self, value: Any) -> None:
         self.waits = False
@@ -210,7 +218,7 @@ class Universe:
         self.tasks = [task for task in self.tasks if task.process is not process]
         for call in self.calls:
             if call.process is process:
-                call.zombie = True
+                call.bury()
         if process.on_death is not None:
             process.on_death()
 
@@ -362,8 +370,7 @@ class Universe:
         self.note(f"{call.process.name} × {call.label}: {kind.removeprefix('lose ')} lost")
         error = call.fallible()
         call.failed(error)
-        call.zombie = True
-        call.waits = False
+        call.bury()
         if not call.parts:
             self.calls.remove(call)
 

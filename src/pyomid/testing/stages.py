@@ -1,0 +1,318 @@
+"""Stages for golden scripts: one empty database each, with its TSO and a clock that the stage moves by hand.
+
+`memory_stage` and `embedded_stage` run the TSO inside the process, so that time can pass without waiting;
+`url_stage` plays the scripts that need no such clock on any URL, over a real TSO.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyomid
+from pyomid import crashpoints
+from pyomid.client.database import Database
+from pyomid.client.drivers import Driver
+from pyomid.client.parts import Parts
+from pyomid.client.transaction import Transaction
+from pyomid.config import Settings
+from pyomid.core.commit_cache import CommitCache
+from pyomid.core.compaction import compact_region_steps
+from pyomid.core.sanitising import sanitise_steps
+from pyomid.core.tso_machine import TsoSettings
+from pyomid.errors import Unavailable
+from pyomid.storage.embedded import EmbeddedCatalogue, EmbeddedCommitTable, EmbeddedEpochRow, EmbeddedStore
+from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow, MemoryStore
+from pyomid.testing.golden import Client, ClientDied, Stage
+from pyomid.tso.local import LocalTso
+from pyomid.tso.store_calls import TsoStores
+from pyomid.types import KeyRange
+
+AGE_S: Final = 600.0
+LEASE_S: Final = 300.0
+RETRY_S: Final = 60.0
+DEATH_TIMEOUT_S: Final = 20.0
+
+
+class HandClock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Mortal:
+    """A port of one client: after the client's death nothing gets through any more. Closing it closes nothing."""
+
+    def __init__(self, port: Any, life: Life) -> None:
+        self._port, self._life = port, life
+
+    def __getattr__(self, name: str) -> Any:
+        if self._life.dead.is_set():
+            raise ClientDied
+        return getattr(self._port, name)
+
+    def close(self) -> None: ...
+
+
+class Life:
+    """Whether a client is still alive, and where it is to die: what a crash point asks (`crashpoints.arm_action`)."""
+
+    def __init__(self) -> None:
+        self.dead = threading.Event()
+
+    def die(self) -> None:
+        self.dead.set()
+        raise ClientDied
+
+
+class GoldenTransaction:
+    """`golden.ClientTransaction` over the public client."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction = transaction
+
+    @property
+    def start_ts(self) -> int:
+        return self._transaction.start_ts
+
+    @property
+    def commit_ts(self) -> int | None:
+        return self._transaction.commit_ts
+
+    def get(self, table: str, row: bytes, column: bytes | None) -> dict[bytes, bytes]:
+        return self._transaction.table(table).get(row, [column] if column else None)
+
+    def scan(
+        self, table: str, start: bytes, stop: bytes | None, limit: int | None
+    ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
+        return self._transaction.table(table).scan(start, stop, limit=limit)
+
+    def put(self, table: str, row: bytes, column: bytes, value: bytes) -> None:
+        self._transaction.table(table).put(row, {column: value})
+
+    def delete(self, table: str, row: bytes, column: bytes | None) -> None:
+        self._transaction.table(table).delete(row, [column] if column else None)
+
+    def flush(self) -> None:
+        self._transaction.flush()
+
+    def doom(self) -> None:
+        self._transaction.mark_rollback_only()
+
+    def commit(self) -> None:
+        self._transaction.commit()
+
+    def rollback(self) -> None:
+        self._transaction.rollback()
+
+
+class GoldenClient:
+    """`golden.Client` over one connection."""
+
+    def __init__(self, database: Database, life: Life, settle_others: Callable[[], None]) -> None:
+        self.database, self.life, self._settle_others = database, life, settle_others
+
+    def begin(self, *, lease: bool = False) -> GoldenTransaction:
+        return GoldenTransaction(self.database.begin(lease=lease))
+
+    def die_at(self, point: str, action: Callable[[], None]) -> None:
+        """In this process: the point raises in whichever of the client's threads reaches it."""
+        self._settle_others()
+        crashpoints.arm_action(point, self.life.die)
+        try:
+            with suppress(ClientDied):
+                action()
+            if not self.life.dead.is_set():
+                self.database.drain(DEATH_TIMEOUT_S)
+            if not self.life.dead.wait(DEATH_TIMEOUT_S):
+                raise AssertionError(f"the client never reached {point}")
+        finally:
+            crashpoints.disarm()
+        self.database.abandon()
+
+    def settle(self) -> None:
+        if not self.life.dead.is_set():
+            self.database.drain(DEATH_TIMEOUT_S)
+
+    def close(self) -> None:
+        self.database.close()
+
+
+class LocalStage:
+    """A database over stores of this process, its TSO beside them, its clock in hand."""
+
+    def __init__(self, store: Any, commit_table: Any, epoch_row: Any, catalogue: Any) -> None:
+        self.clock = HandClock()
+        self._ports = (store, commit_table, epoch_row, catalogue)
+        stores = TsoStores(commit_table, epoch_row, catalogue)
+        tso_settings = TsoSettings(
+            conflict_map_entries=4096,
+            window_starts=16,
+            max_transaction_age_s=AGE_S,
+            lease_term_s=LEASE_S,
+            ceiling_step=1_000_000,
+            ceiling_renew_remaining=100_000,
+        )
+        self.tso = LocalTso(stores, tso_settings, clock=self.clock)
+        settings = Settings(
+            lease_seconds=LEASE_S,
+            max_transaction_age_seconds=AGE_S,
+            commit_retry_seconds=RETRY_S,
+            completion_linger_ms=0.0,
+            scan_batch_rows=2,
+        )
+        self._parts = Parts(store, commit_table, epoch_row, catalogue, self.tso, settings, self.clock)
+        self._driver = Driver(self._parts)
+        self._admin = Database(self._mortal(Life()))
+        self._clients: list[GoldenClient] = []
+
+    def _mortal(self, life: Life) -> Parts:
+        parts = self._parts
+        return replace(
+            parts,
+            store=Mortal(parts.store, life),
+            commit_table=Mortal(parts.commit_table, life),
+            epoch_row=Mortal(parts.epoch_row, life),
+            catalogue=Mortal(parts.catalogue, life),
+            tso=Mortal(parts.tso, life),
+        )
+
+    def create_table(self, name: str, family: str, level: str) -> None:
+        self._admin.create_table(name, [family], level)
+
+    def connect(self) -> Client:
+        life = Life()
+        client = GoldenClient(Database(self._mortal(life)), life, self.settle)
+        self._clients.append(client)
+        return client
+
+    def settle(self) -> None:
+        for client in self._clients:
+            client.settle()
+
+    def pass_time(self) -> None:
+        """Leases that live are renewed on the way, as their clients would."""
+        for _ in range(int(3 * AGE_S / (LEASE_S / 4))):
+            self.clock.now_s += LEASE_S / 4
+            for lease in self.tso.status().leases:
+                with suppress(pyomid.errors.SnapshotTooOld):
+                    self.tso.renew_lease(lease)
+            self.tso.tick()
+
+    def compact(self, table: str) -> int:
+        dropped = 0
+        info = self._parts.catalogue.table(table)
+        for region in self._parts.store.regions(table):
+            cleaned = self._driver.run(
+                compact_region_steps(table, info.generation, region, CommitCache(), now_s=self.clock(), rows_max=2)
+            )
+            dropped += cleaned.orphans_dropped
+        self.clock.now_s += RETRY_S + 1.0
+        return dropped
+
+    def sanitise(self) -> int:
+        return self._driver.run(sanitise_steps(now_s=self.clock(), retry_bound_s=RETRY_S)).entries_deleted
+
+    def verify(self) -> list[str]:
+        """Below the recorded watermarks everything has its shadow cell; below H the commit table holds nothing."""
+        _, horizon = self._parts.epoch_row.read_watermarks()
+        wrong = []
+        for info in self._parts.catalogue.tables():
+            recorded = [record.watermark for record in self._parts.catalogue.region_watermarks(info.name)]
+            cleaned = min(recorded, default=0)
+            for batch in self._parts.store.scan(info.name, KeyRange()):
+                for cell in batch.all_cells():
+                    if cell.version <= cleaned and not cell.commit_ts:
+                        wrong.append(f"{info.name} {cell} ≤ {cleaned} is not resolved")
+        held = [start for start, _ in self._parts.commit_table.entries() if start < horizon]
+        return wrong + [f"the commit table holds {start} < H {horizon}" for start in held]
+
+    def count_cells(self, table: str) -> tuple[int, int]:
+        cells = [cell for batch in self._parts.store.scan(table, KeyRange()) for cell in batch.all_cells()]
+        return len(cells), sum(1 for cell in cells if cell.commit_ts)
+
+    def count_commit_entries(self) -> int:
+        return sum(1 for _, state in self._parts.commit_table.entries() if state > 0)
+
+    def close(self) -> None:
+        for client in self._clients:
+            if not client.life.dead.is_set():
+                client.close()
+        self._admin.close()
+        for port in self._ports:
+            if hasattr(port, "close"):
+                port.close()
+
+
+def memory_stage() -> Stage:
+    return LocalStage(MemoryStore(), MemoryCommitTable(), MemoryEpochRow(), MemoryCatalogue())
+
+
+def embedded_stage(folder: Path) -> Stage:
+    """The embedded stores of a folder, with the TSO in this process instead of one of its own."""
+    return LocalStage(
+        EmbeddedStore(folder),
+        EmbeddedCommitTable(folder, writable=True),
+        EmbeddedEpochRow(folder, writable=True),
+        EmbeddedCatalogue(folder),
+    )
+
+
+class UrlStage:
+    """Any URL over its real TSO: for scripts in which no time passes and nobody dies."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._admin = pyomid.connect(url, **options)
+        self._url, self._options = url, options
+        self._clients: list[GoldenClient] = []
+        self._tables: list[str] = []
+
+    def create_table(self, name: str, family: str, level: str) -> None:
+        self._admin.create_table(name, [family], level)
+        self._tables.append(name)
+
+    def connect(self) -> Client:
+        database = pyomid.connect(self._url, **self._options)
+        client = GoldenClient(database, Life(), self.settle)
+        self._clients.append(client)
+        return client
+
+    def settle(self) -> None:
+        for client in self._clients:
+            client.settle()
+
+    def count_cells(self, table: str) -> tuple[int, int]:
+        store = self._admin.parts.store
+        cells = [cell for batch in store.scan(table, KeyRange()) for cell in batch.all_cells()]
+        return len(cells), sum(1 for cell in cells if cell.commit_ts)
+
+    def pass_time(self) -> None:
+        raise Unavailable("time passes by itself here: play the script on a local stage")
+
+    def compact(self, table: str) -> int:
+        raise Unavailable("nothing is old enough here: play the script on a local stage")
+
+    def sanitise(self) -> int:
+        raise Unavailable("nothing is old enough here: play the script on a local stage")
+
+    def verify(self) -> list[str]:
+        return []
+
+    def count_commit_entries(self) -> int:
+        return sum(1 for _, state in self._admin.parts.commit_table.entries() if state > 0)
+
+    def close(self) -> None:
+        """Drops the script's tables, so that the next script finds an empty database."""
+        for client in self._clients:
+            client.close()
+        for table in self._tables:
+            self._admin.drop_table(table)
+        self._admin.close()

@@ -1,0 +1,93 @@
+"""Every golden script on every store, through the public client, and judged by the history checker besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pyomid.errors import Misuse
+from pyomid.testing.checker import Violation
+from pyomid.testing.golden import Script, ScriptFailed, Stage, load_scripts, parse, run
+from pyomid.testing.stages import UrlStage, embedded_stage, memory_stage
+
+SCRIPTS = load_scripts(Path(__file__).parent / "scripts")
+WITHOUT_A_CLOCK = [
+    script
+    for script in SCRIPTS
+    if not any({"time", "compact", "sanitise", "dies"} & set(line.words) for line in script.statements)
+]
+
+
+def named(scripts: list[Script]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("script", scripts, ids=[script.name for script in scripts])
+
+
+@pytest.fixture(params=["memory", "embedded"])
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stage:
+    return memory_stage() if request.param == "memory" else embedded_stage(tmp_path / "db")
+
+
+@pytest.mark.fast
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # a client that dies, on purpose
+@named(SCRIPTS)
+def test_script(script: Script, stage: Stage) -> None:
+    run(script, stage)
+
+
+@pytest.fixture(scope="session")
+def folder_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """One folder and one real TSO for all scripts, kept alive between them."""
+    import pyomid
+
+    url = f"omid://{tmp_path_factory.mktemp('golden')}/db?idleExitSeconds=1"
+    with pyomid.connect(url):
+        yield url
+
+
+@pytest.mark.process
+@named(WITHOUT_A_CLOCK)
+def test_script_over_a_real_tso(script: Script, folder_url: str) -> None:
+    run(script, UrlStage(folder_url))
+
+
+@pytest.mark.fast
+def test_every_script_has_a_title_and_expects_something() -> None:
+    for script in SCRIPTS:
+        assert script.title, script.name
+        assert any(statement.expected for statement in script.statements), script.name
+
+
+@pytest.mark.fast
+def test_a_wrong_expectation_fails_and_shows_the_line() -> None:
+    script = parse("wrong", "title t\ntable test\nT begin\nT get test 1 -> f:v = 1\n")
+    with pytest.raises(ScriptFailed, match=r"4 T get test 1\n\s+expected: f:v = 1\n\s+came:\s+nothing"):
+        run(script, memory_stage())
+
+
+@pytest.mark.fast
+def test_an_unexpected_success_fails() -> None:
+    script = parse("wrong", "title t\ntable test\nT begin\nT put test 1 f:v = 1\nT commit -> conflict\n")
+    with pytest.raises(ScriptFailed, match="expected: conflict"):
+        run(script, memory_stage())
+
+
+@pytest.mark.fast
+def test_a_script_cannot_agree_with_an_anomaly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the client shows a dirty read and the script expects it, the judge still objects."""
+    from pyomid.testing import stages
+
+    def dirty(self: stages.GoldenTransaction, table: str, row: bytes, column: bytes | None) -> dict[bytes, bytes]:
+        return {b"f:v": b"1~T1.1"}
+
+    monkeypatch.setattr(stages.GoldenTransaction, "get", dirty)
+    text = "title t\ntable test\nT1 begin\nT1 put test 1 f:v = 1\nT2 begin\nT2 get test 1 -> f:v = 1\nT1 commit\n"
+    with pytest.raises(Violation, match="dirty read"):
+        run(parse("dirty", text), memory_stage())
+
+
+@pytest.mark.fast
+def test_a_line_nobody_can_say_is_refused() -> None:
+    with pytest.raises(Misuse, match="line 2: 'T fly'"):
+        parse("wrong", "title t\nT fly\n")
