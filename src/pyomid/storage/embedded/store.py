@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch
 from pyomid.errors import Misuse
 from pyomid.storage.embedded import record_kernels as kernels
+from pyomid.storage.embedded.cleaning import cleanings, has_twins
 from pyomid.storage.embedded.environments import MAP_BYTES_DEFAULT, Transaction, release
 from pyomid.storage.embedded.keys import (
     ESCAPED_ROW_BYTES_MAX,
@@ -321,18 +322,14 @@ class EmbeddedStore:
         self._change_records(table, changes)
 
     def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
-        changes: dict[tuple[bytes, int], _Change] = {}
-        for drop in drops.tolist():
-            name = batch.cell_version(drop)
-            change = changes.setdefault((name.row, name.version), _Change())
-            change.drops.add(Column(name.family, name.qualifier))
-        for record in heals.tolist():
-            row = batch.row_key(batch.row_of(record))
-            change = changes.setdefault((row, int(batch.rec_version[record])), _Change())
-            change.commit_ts = int(batch.rec_commit[record])
-            cells = batch.cell_col[int(batch.rec_cell[record]) : int(batch.rec_cell[record + 1])]
-            change.heal_columns.update(batch.columns[column] for column in cells.tolist())
-        self._change_records(table, changes)
+        current = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, batch.columns))
+        if has_twins(batch):
+            self._change_records(table, _changes_of(batch, heals, drops))
+            return
+        numbers = np.array([current.numbers.get(column, 0) for column in batch.columns], dtype=np.int64)
+        ready = _for_kernels(batch)
+        for cleaning in cleanings(ready, heals, drops, current.prefix, numbers, records_max=_PIECE_RECORDS_MAX):
+            self._environment.write(partial(cleaning.apply, database=self._cells), records=len(cleaning.keys))
 
     def _change_records(self, table: str, changes: dict[tuple[bytes, int], _Change]) -> None:
         """All changes of one row in one transaction."""
@@ -559,6 +556,23 @@ def _encoded(
         record = Record(0, {numbers[column]: value for column, value in cells})
         encoded.append((key, encode_record(key, record)))
     return sorted(encoded)
+
+
+def _changes_of(
+    batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]
+) -> dict[tuple[bytes, int], _Change]:
+    """Heals and drops by row and version, whatever records of the batch they come from."""
+    changes: dict[tuple[bytes, int], _Change] = {}
+    for drop in drops.tolist():
+        name = batch.cell_version(drop)
+        changes.setdefault((name.row, name.version), _Change()).drops.add(Column(name.family, name.qualifier))
+    for record in heals.tolist():
+        row = batch.row_key(batch.row_of(record))
+        change = changes.setdefault((row, int(batch.rec_version[record])), _Change())
+        change.commit_ts = int(batch.rec_commit[record])
+        cells = batch.cell_col[int(batch.rec_cell[record]) : int(batch.rec_cell[record + 1])]
+        change.heal_columns.update(batch.columns[column] for column in cells.tolist())
+    return changes
 
 
 def _columns_of(rows: Sequence[RowWrite]) -> list[Column]:
