@@ -9,7 +9,7 @@ is rollback-only), `StoreFull`, `Corruption`, `UnknownTable`, `Misuse`. Foreign 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,6 +146,14 @@ class CommitTable(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class TakesBlocks(Protocol):
+    """A commit table that takes a flush as an array, without a Python object an entry. Optional."""
+
+    def put_block(self, entries: NDArray[np.int64]) -> list[int]:
+        """`CommitTable.put` of rows (start, commit). The array is the caller's again on return."""
+
+
 class EpochRow(Protocol):
     """The row that says who leads, and what must not be forgotten (protocol.md, Leadership)."""
 
@@ -161,7 +169,12 @@ class EpochRow(Protocol):
         `epoch` (decision 0003)."""
 
     def update(self, epoch: int, changes: EpochChanges) -> None:
-        """All changes durable together, or `Deposed` and none, iff the row holds another epoch."""
+        """All changes durable together, or `Deposed` and none, iff the row holds another epoch.
+
+        One whose answer was lost may have taken effect, but never does so after a later one (decision 0004): over a
+        network this is a compare-and-set of the whole row. Else W, H and the ceiling would go back, and leases and
+        pending records come back from the dead.
+        """
 
 
 class CeilingStore(Protocol):

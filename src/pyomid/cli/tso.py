@@ -67,6 +67,12 @@ def _timestamps(text: str) -> str:
     return text
 
 
+def _kernel(text: str) -> str:
+    if text not in ("on", "off", "auto"):
+        raise ValueError(f"{text!r} is none of on, off and auto")
+    return text
+
+
 OPTIONS: Final = (
     Option("listen", str, "", "HOST:PORT to serve on (Apache Omid's port is 24758); port 0 chooses a free one"),
     Option("unix", str, "", "path of a Unix socket to serve on"),
@@ -82,6 +88,7 @@ OPTIONS: Final = (
     Option("timestamps", _timestamps, "incremental", "incremental, or world-time: not below the wall clock", "oracle"),
     Option("leader-lease", float, 10.0, "omid+hbase: seconds until a standby replaces a silent leader", "cluster"),
     Option("announce", str, "", "omid+hbase: HOST:PORT that clients are told, if not --listen", "cluster"),
+    Option("kernel", _kernel, "on", "on: compiled decisions; off: plain; auto: on if compiled before", "oracle"),
     Option("flights", int, 2, "flushes of the commit table at once; more where it is far away", "batches"),
     Option("batch-entries", int, 16_384, "most commits in one flush", "batches"),
     Option("window-starts", int, 4_096, "begins that one flush can last for", "batches"),
@@ -99,7 +106,7 @@ OPTIONS: Final = (
     Option("token-file", str, "", "file whose content pyomid clients must send in their handshake", "security"),
 )  # fmt: skip
 
-FOLDER_DEFAULTS: Final = {"conflict-map-entries": 1 << 20}
+FOLDER_DEFAULTS: Final = {"conflict-map-entries": 1 << 20, "kernel": "auto"}
 """Where the TSO of a folder differs from one by hand: one machine's worth of cells (20 MB)."""
 
 

@@ -41,8 +41,8 @@ class BucketMap:
     def __init__(self, entries_max: int, bucket_slots: int = BUCKET_SLOTS) -> None:
         self.bucket_slots = bucket_slots
         self.buckets = max(1, -(-entries_max // bucket_slots))
-        self._ids = np.zeros(self.entries_max, dtype=np.int64)
-        self._commits = np.zeros(self.entries_max, dtype=np.int64)
+        self.ids = np.zeros(self.entries_max, dtype=np.int64)
+        self.commits = np.zeros(self.entries_max, dtype=np.int64)
         self.entries = 0
 
     @property
@@ -54,29 +54,29 @@ class BucketMap:
 
     def last_commit(self, cell_id: int) -> int:
         first, slot = self._find(cell_id)
-        return 0 if slot < 0 else int(self._commits[first + slot])
+        return 0 if slot < 0 else int(self.commits[first + slot])
 
     def record(self, cell_id: int, commit_ts: int) -> int:
         first, slot = self._find(cell_id)
         evicted = 0
         if slot < 0:
-            commits = self._commits[first : first + self.bucket_slots].tolist()
+            commits = self.commits[first : first + self.bucket_slots].tolist()
             evicted = min(commits)
             slot = commits.index(evicted)
             self.entries += evicted == 0
-        self._ids[first + slot] = cell_id
-        self._commits[first + slot] = commit_ts
+        self.ids[first + slot] = cell_id
+        self.commits[first + slot] = commit_ts
         return evicted
 
     def _find(self, cell_id: int) -> tuple[int, int]:
         """The bucket's first slot, and the id's place in it or -1. A slot whose commit is 0 is empty."""
         first = self.bucket_of(cell_id) * self.bucket_slots
-        ids = self._ids[first : first + self.bucket_slots].tolist()
+        ids = self.ids[first : first + self.bucket_slots].tolist()
         if cell_id not in ids:
             return first, -1
         if cell_id:
             return first, ids.index(cell_id)
         for slot, found in enumerate(ids):
-            if found == 0 and self._commits[first + slot]:
+            if found == 0 and self.commits[first + slot]:
                 return first, slot
         return first, -1

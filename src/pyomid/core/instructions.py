@@ -10,6 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from pyomid.core.requests import Answer, Request
 from pyomid.errors import OmidError
@@ -61,6 +65,8 @@ class Flush:
     """→ Flushed. Entries (start, commit) durable, then the epoch."""
 
     entries: tuple[tuple[int, int], ...]
+    block: NDArray[np.int64] | None = None
+    """More entries, as rows (start, commit)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +201,30 @@ class Reply:
     answer: Answer
 
 
+class EncodedReplies(Protocol):
+    """Answers of one peer to commits of one batch, as bytes: written when a kernel decided them, sent on release."""
+
+    @property
+    def peer(self) -> Hashable: ...
+
+    @property
+    def data(self) -> bytes: ...
+
+    @property
+    def count(self) -> int: ...
+
+    def without(self, refused: frozenset[int]) -> EncodedReplies:
+        """The same where marks refused the entries of these starts: their answers say aborted."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SendEncoded:
+    """Send it now: everything it promises is durable."""
+
+    replies: EncodedReplies
+
+
 @dataclass(frozen=True, slots=True)
 class StoreCall:
     """Perform it, not before `delay_s` from now; calls may run and end in any order."""
@@ -211,4 +241,4 @@ class Die:
     reason: str
 
 
-Instruction = Reply | StoreCall | Die
+Instruction = Reply | SendEncoded | StoreCall | Die

@@ -15,6 +15,7 @@ and at table level, which goes by the published watermark W instead of LWM (its 
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 
 from pyomid.core.conflict_map import ConflictMap
@@ -36,8 +37,8 @@ class StatusOracle:
         self.epoch = epoch
         self.low_watermark = epoch
         self.conflict_map = conflict_map
-        self.fences: dict[int, int] = {}
-        self.table_commits: dict[int, int] = {}
+        self.fences: MutableMapping[int, int] = {}
+        self.table_commits: MutableMapping[int, int] = {}
 
     def check(self, request: CommitRequest, *, watermark_sent: int) -> Conflict | None:
         """None: it may commit. Changes nothing."""

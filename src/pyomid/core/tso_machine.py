@@ -38,6 +38,7 @@ from pyomid.core.instructions import (
     DeleteBelow,
     DeleteEntries,
     Die,
+    EncodedReplies,
     Event,
     Flush,
     Flushed,
@@ -54,6 +55,7 @@ from pyomid.core.instructions import (
     Reply,
     RequestCame,
     SealEntries,
+    SendEncoded,
     StoreCall,
     StoreDone,
     StoreFailed,
@@ -237,6 +239,8 @@ class TsoMachine:
         self.horizon = taken_over.horizon
         self.refused_starts: set[int] = set()
         """Sealed, or asked for by a retry: never to be decided."""
+        self.rare_version = 0
+        """Moves whenever `rare_starts` may have changed."""
         self.known_tables = frozenset(known_tables)
         self.counters: Counter[str] = Counter()
         self.serve_until_s = float("inf")
@@ -259,7 +263,7 @@ class TsoMachine:
         self._moving_ceiling = False
         self._reading_tables = False
         self._in_doubt = False
-        self._held: list[Reply] = []
+        self._held: list[Reply | SendEncoded] = []
         self._out: list[Instruction] = []
         self.now_s = now_s
         self.wall_ms = 0
@@ -286,8 +290,29 @@ class TsoMachine:
 
     @property
     def may_decide_fast(self) -> bool:
-        """Whether a kernel may answer begins and decide commits on its own now."""
-        return not (self.dead or self._in_doubt or self._stalled or self._waiting)
+        """Whether a kernel may decide commits on its own now; begins too unless `begins_wait`."""
+        return not (self.dead or self._in_doubt or self._stalled)
+
+    @property
+    def begins_wait(self) -> bool:
+        """Somebody waits for a start already: no other begin passes by."""
+        return bool(self._waiting)
+
+    def rare_starts(self) -> list[int]:
+        """Starts whose commits a kernel must leave to `handle`: sealed ones, and those of large commits. Sorted."""
+        return sorted({*self.refused_starts, *self.large, *self.large_recently})
+
+    def absorb(self, *, newest_start: int, low_watermark: int, replies: EncodedReplies | None) -> None:
+        """What a kernel decided: its timestamps and windows are set already, its entries in the open batch's block.
+
+        `replies` are the answers of what it committed. Call `handle` soon after: the batch wants to be flushed.
+        """
+        self.newest_start = newest_start
+        if replies is not None:
+            self.windows.open_batch.answers.append(replies)
+        if low_watermark > self.low_watermark:
+            self.oracle.raise_low_watermark(low_watermark)
+            self._lift_low_watermark()
 
     @property
     def is_quiet(self) -> bool:
@@ -313,7 +338,7 @@ class TsoMachine:
             horizon=self.horizon,
             leases=self.leases.starts,
             pending=tuple(sorted(self.large)),
-            in_flight=sum(len(batch.entries) for batch in self.windows.batches),
+            in_flight=sum(batch.size for batch in self.windows.batches),
             counters=dict(self.counters),
         )
 
@@ -564,7 +589,7 @@ class TsoMachine:
         batch.entries.append((request.start_ts, commit_ts))
         batch.answers.append(CommitAnswer(peer, tag, request.start_ts, commit_ts))
         self._record(request, commit_ts)
-        if len(batch.entries) >= self.settings.batch_entries_max:
+        if batch.size >= self.settings.batch_entries_max:
             self.windows.close_open_batch()
 
     def _record(self, request: CommitRequest, commit_ts: int) -> None:
@@ -600,7 +625,8 @@ class TsoMachine:
             self._flush(batch)
 
     def _flush(self, batch: Batch) -> None:
-        self._call(Flush(tuple(batch.entries)), lambda result: self._on_flushed(batch, result))
+        block = None if batch.block is None else batch.block.entries
+        self._call(Flush(tuple(batch.entries), block), lambda result: self._on_flushed(batch, result))
 
     def _on_flushed(self, batch: Batch, result: Flushed) -> None:
         """T5: the epoch was read after the entries were durable. Replaced → nothing of this batch is ever said."""
@@ -610,24 +636,37 @@ class TsoMachine:
     def _make_durable(self, batch: Batch, refused: frozenset[int]) -> None:
         batch.state = BatchState.DURABLE
         batch.answers = [self._final(answer, refused) for answer in batch.answers]
+        if refused and batch.block is not None:
+            among = len(refused.intersection(batch.block.entries[:, 0].tolist()))
+            self.refused_starts |= refused
+            self.rare_version += 1
+            self.counters["aborts_sealed"] += among
+            self.counters["commits"] -= among
         self._release_batches()
 
     def _release_batches(self) -> None:
         """In order, however the flushes end."""
         while (batch := self.windows.release()) is not None:
             for answer in batch.answers:
-                self._reply(answer.peer, answer.tag, answer.answer)
+                if isinstance(answer, SendEncoded):
+                    (self._held if self._in_doubt else self._out).append(answer)
+                else:
+                    self._reply(answer.peer, answer.tag, answer.answer)
             self._settle_low_watermark()
             for procedure in self._after_release.pop(batch.seq, ()):
                 self._run(procedure)
 
-    def _final(self, answer: CommitAnswer | Reply, refused: frozenset[int]) -> Reply:
+    def _final(self, answer: CommitAnswer | Reply | EncodedReplies, refused: frozenset[int]) -> Reply | SendEncoded:
         """A commit refused by a seal is aborted; the rest of its batch stands."""
         if isinstance(answer, Reply):
             return answer
+        if not isinstance(answer, CommitAnswer):
+            self.counters["commits"] += answer.count
+            return SendEncoded(answer.without(refused) if refused else answer)
         if answer.start_ts in refused:
             self.counters["aborts_sealed"] += 1
             self.refused_starts.add(answer.start_ts)
+            self.rare_version += 1
             return Reply(answer.peer, answer.tag, CommitReply(answer.start_ts, 0, AbortReason.SEALED))
         self.counters["commits"] += 1
         return Reply(answer.peer, answer.tag, CommitReply(answer.start_ts, answer.commit_ts))
@@ -637,7 +676,7 @@ class TsoMachine:
         wanted = frozenset(starts)
         found = 0
         for batch in self.windows.batches:
-            if any(start_ts in wanted for start_ts, _ in batch.entries):
+            if any(start_ts in wanted for start_ts, _ in batch.all_entries()):
                 found = batch.seq
             if batch.large and not wanted.isdisjoint(self.large[batch.entries[0][0]].branches):
                 found = batch.seq
@@ -659,6 +698,7 @@ class TsoMachine:
         batch.entries.append((request.start_ts, commit_ts))
         batch.answers.append(CommitAnswer(peer, tag, request.start_ts, commit_ts))
         self.large[request.start_ts] = PendingCommit(request.start_ts, request.branches)
+        self.rare_version += 1
         self._record(request, commit_ts)
         self.windows.close_open_batch()
         batch.state = BatchState.IN_FLIGHT
@@ -693,6 +733,7 @@ class TsoMachine:
         )
         self.leases.forget(start_ts)
         del self.large[start_ts]
+        self.rare_version += 1
 
     def _remember_large(self, pending: PendingCommit) -> None:
         """For retries; what is older than any retry is forgotten."""
@@ -700,6 +741,7 @@ class TsoMachine:
         for start_ts in [start for start, (_, at_s) in self.large_recently.items() if at_s < bound_s]:
             del self.large_recently[start_ts]
         self.large_recently[pending.start_ts] = (frozenset(pending.branches), self.now_s)
+        self.rare_version += 1
 
     # ── retries and seals ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -774,6 +816,7 @@ class TsoMachine:
     def _refuse_from_now_on(self, starts: Iterable[int]) -> None:
         """Those at or below W need no memory: neither LWM nor W lets them commit."""
         self.refused_starts.update(start for start in starts if start > self.watermark_sent)
+        self.rare_version += 1
 
     # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -859,6 +902,7 @@ class TsoMachine:
 
     def _publish_steps(self, watermark: int) -> Procedure:
         self.refused_starts = {start for start in self.refused_starts if start > watermark}
+        self.rare_version += 1
         yield EpochWrite(EpochChanges(watermark=watermark))
         self.watermark = max(self.watermark, watermark)
 

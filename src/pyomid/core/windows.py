@@ -20,6 +20,9 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.core.timestamps import TimestampClock
 from pyomid.types import TIMESTAMP_STEP
 
@@ -35,6 +38,30 @@ class BatchState(Enum):
     """Its entries, and those of its branches, are in the commit table, and the epoch was read after that."""
 
 
+class EntryBlock:
+    """Entries of one batch decided by a kernel, as rows (start, commit), commits ascending; grows as asked."""
+
+    __slots__ = ("count", "rows")
+
+    def __init__(self, rows_min: int = 1024) -> None:
+        self.rows: NDArray[np.int64] = np.empty((rows_min, 2), dtype=np.int64)
+        self.count = 0
+
+    @property
+    def entries(self) -> NDArray[np.int64]:
+        """Only what is filled. A view."""
+        return self.rows[: self.count]
+
+    def grow(self, rows_max: int) -> bool:
+        """Twice the room, up to `rows_max`; False where it has that already."""
+        if len(self.rows) >= rows_max:
+            return False
+        rows = np.empty((min(rows_max, 2 * len(self.rows)), 2), dtype=np.int64)
+        rows[: self.count] = self.entries
+        self.rows = rows
+        return True
+
+
 @dataclass(slots=True)
 class Batch:
     """One group of decided commits, flushed together, and the window of starts reserved below them."""
@@ -45,6 +72,8 @@ class Batch:
     state: BatchState = BatchState.OPEN
     entries: list[tuple[int, int]] = field(default_factory=list)
     """(start, commit) to be flushed, commits ascending."""
+    block: EntryBlock | None = None
+    """More of them, decided by a kernel."""
     answers: list[Any] = field(default_factory=list)
     """What is sent when the batch is released, in order; the machine's business."""
     fenced: bool = False
@@ -53,7 +82,18 @@ class Batch:
 
     @property
     def is_empty(self) -> bool:
-        return not self.entries and not self.answers and not self.fenced
+        return self.size == 0 and not self.answers and not self.fenced
+
+    @property
+    def size(self) -> int:
+        return len(self.entries) + (self.block.count if self.block is not None else 0)
+
+    def all_entries(self) -> list[tuple[int, int]]:
+        """Both kinds, by commit. For questions asked seldom."""
+        if self.block is None:
+            return self.entries
+        decided = [(start, commit) for start, commit in self.block.entries.tolist()]
+        return sorted(self.entries + decided, key=lambda entry: entry[1])
 
 
 class BeginWindows:
@@ -150,7 +190,7 @@ class BeginWindows:
             assert (batch.state is BatchState.OPEN) == is_last, (batch.seq, batch.state)
             assert behind <= batch.next_start <= batch.window_end, (behind, batch)
             behind = batch.window_end
-            for start_ts, commit_ts in batch.entries:
+            for start_ts, commit_ts in batch.all_entries():
                 assert start_ts < commit_ts, (start_ts, commit_ts)
                 assert commit_ts >= behind, (commit_ts, behind)
                 behind = commit_ts + TIMESTAMP_STEP

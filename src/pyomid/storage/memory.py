@@ -262,6 +262,9 @@ def _row_writes(batch: CellBatch) -> list[RowWrite]:
 class MemoryCommitTable:
     """`CommitTable` in memory."""
 
+    is_immediate = True
+    """A flush is a step in memory: a service need not leave its loop for it."""
+
     def __init__(self) -> None:
         self._commits: dict[int, int] = {}
         self._marks: set[int] = set()
@@ -278,6 +281,15 @@ class MemoryCommitTable:
         with self._lock:
             self._commits.update((start, commit) for start, commit in entries if start not in self._marks)
             return [start for start, _ in entries if start in self._marks]
+
+    def put_block(self, entries: NDArray[np.int64]) -> list[int]:
+        starts, commits = entries[:, 0].tolist(), entries[:, 1].tolist()
+        if self._marks:
+            return self.put(list(zip(starts, commits, strict=True)))
+        self._guard.check()
+        with self._lock:
+            self._commits.update(zip(starts, commits, strict=True))
+        return []
 
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
         return not self.put([(start, commit_ts)])

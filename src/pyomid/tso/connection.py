@@ -13,17 +13,25 @@ import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.core.instructions import Event, RequestCame
 from pyomid.core.requests import Answer, Complete, Refused
 from pyomid.types import CommitRequest
-from pyomid.wire.frames import FRAME_BYTES_MAX, FrameCutter, FrameTooLong, ProtocolError
+from pyomid.wire.frames import FRAME_BYTES_MAX, HEADER_BYTES, FrameCutter, FrameTooLong, ProtocolError
 from pyomid.wire.requests import EXTENSIONS_VERSION, CommitPart, Handshake, decode_request
 from pyomid.wire.responses import HandshakeReply, encode_answer
 
 if TYPE_CHECKING:
+    from pyomid.tso.kernel.fast_path import FastPath
     from pyomid.tso.service import TsoService
 
 log = logging.getLogger(__name__)
+
+DONE: Final = 0
+RARE_FRAME: Final = 1
+"""`tso.kernel.decide_kernel`'s words, which a service without the kernel does not load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,18 +50,21 @@ class PeerLimits:
     """How long half a frame may wait for its rest."""
 
 
-class Connection(asyncio.Protocol):
-    """Lives as long as its transport."""
+class Connection(asyncio.BufferedProtocol):
+    """Lives as long as its transport. Receives into the service's one buffer; keeps half a frame between two chunks."""
 
     def __init__(self, service: TsoService, limits: PeerLimits) -> None:
         self._service = service
         self._limits = limits
         self._cutter = FrameCutter(limits.frame_bytes_max)
+        self._tail = b""
+        """The unfinished end of the last chunk, where the kernel takes this peer's frames."""
         self._transport: asyncio.Transport | None = None
         self._parts = CommitParts(limits.parts_bytes_max)
         self._outstanding = 0
         self._paused = False
         self._greeted = False
+        self._is_ending = False
         self._since_s = service.now_s()
         self.extended = False
         self.name = "?"
@@ -71,7 +82,57 @@ class Connection(asyncio.Protocol):
         if not self._service.connected(self):
             self._transport.abort()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        tail = self._tail
+        view = self._service.receive.view
+        view[: len(tail)] = tail
+        return view[len(tail) :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        begin, end = 0, len(self._tail) + nbytes
+        self._tail = b""
+        if self._service.fast is not None and self._may_go_fast():
+            begin = self._decide(self._service.fast, end)
+        if begin < end:
+            self._read_plainly(bytes(self._service.receive.view[begin:end]))
+        self._pause_if_full()
+
+    def _may_go_fast(self) -> bool:
+        """Not while the plain side holds something that belongs before what comes now."""
+        return self._greeted and not self._cutter.unfinished_bytes and not self._parts.pending
+
+    def _decide(self, fast: FastPath, end: int) -> int:
+        """By the kernel, frame by frame where it hands one back. Returns where the plain path has to go on."""
+        begin = 0
+        while begin < end and self._may_go_fast() and self._service.may_decide():
+            decided = fast.decide(self._service.receive.array, begin, end, peer=self, extended=self.extended)
+            begin = decided.consumed
+            if decided.now and self._transport is not None:
+                self._transport.write(decided.now)
+            if decided.committed:
+                self._outstanding += decided.committed
+                self._service.settle_soon()
+            if decided.status == DONE:
+                return self._keep_tail(begin, end)
+            if decided.status == RARE_FRAME:
+                stop = begin + HEADER_BYTES + self._service.receive.frame_bytes(begin)
+                self._read_plainly(bytes(self._service.receive.view[begin:stop]))
+                begin = stop
+                if self._is_ending:
+                    return end
+        return begin
+
+    def _keep_tail(self, begin: int, end: int) -> int:
+        """Half a frame waits here for its rest; a long one is gathered (or refused) by the plain path."""
+        receive = self._service.receive
+        if end - begin >= HEADER_BYTES and receive.frame_bytes(begin) > receive.bytes_max // 2:
+            return begin
+        self._tail = bytes(receive.view[begin:end])
+        if self._tail:
+            self._since_s = self._service.now_s()
+        return end
+
+    def _read_plainly(self, data: bytes) -> None:
         events: list[Event] = []
         try:
             for payload in self._cutter.feed(data):
@@ -83,7 +144,6 @@ class Connection(asyncio.Protocol):
         if self._cutter.unfinished_bytes and events:
             self._since_s = self._service.now_s()
         self._service.feed(events)
-        self._pause_if_full()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
@@ -104,15 +164,22 @@ class Connection(asyncio.Protocol):
             return
         frames = [encode_answer(answer, request_id=tag, extended=self.extended) for tag, answer in answers]
         self._transport.write(b"".join(frame for frame in frames if frame is not None))
-        if self._paused and self._outstanding <= self._limits.requests_outstanding_max // 2:
-            self._paused = False
-            self._transport.resume_reading()
+        self._resume_if_drained()
+
+    def send_encoded(self, data: bytes, count: int) -> None:
+        """Answers that are bytes already, as `send`."""
+        self._outstanding -= count
+        if self._transport is not None:
+            self._transport.write(data)
+            self._resume_if_drained()
 
     def is_overdue(self, now_s: float) -> bool:
         """Whether it owes a handshake, or the rest of a frame, for too long."""
         if not self._greeted:
             return now_s - self._since_s > self._limits.handshake_s_max
-        return self._cutter.unfinished_bytes > 0 and now_s - self._since_s > self._limits.frame_s_max
+        return (
+            self._cutter.unfinished_bytes > 0 or bool(self._tail)
+        ) and now_s - self._since_s > self._limits.frame_s_max
 
     def stop_reading(self) -> None:
         if self._transport is not None and not self._paused:
@@ -173,6 +240,7 @@ class Connection(asyncio.Protocol):
             raise ProtocolError("the handshake's token is not this TSO's: set the client's token option")
 
     def _refuse(self, error: ProtocolError) -> None:
+        self._is_ending = True
         log.warning("refused a peer: %s", error, extra={"peer": self.name, "code": error.code})
         self._service.machine.counters["protocol_errors"] += 1
         if self._transport is not None:
@@ -181,9 +249,28 @@ class Connection(asyncio.Protocol):
                 self._transport.write(frame)
             self._transport.close()
 
+    def _resume_if_drained(self) -> None:
+        is_drained = self._outstanding <= self._limits.requests_outstanding_max // 2
+        if self._paused and is_drained and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+
     def _pause_if_full(self) -> None:
         if self._outstanding > self._limits.requests_outstanding_max:
             self.stop_reading()
+
+
+class ReceiveBuffer:
+    """Where the bytes of whoever is being read lie, until that one call returns."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.array: NDArray[np.uint8] = np.zeros(bytes_max, dtype=np.uint8)
+        self.view = memoryview(self.array)  # type: ignore[arg-type]
+
+    def frame_bytes(self, at: int) -> int:
+        """The length that the frame header at `at` announces."""
+        return int.from_bytes(self.view[at : at + HEADER_BYTES], "big")
 
 
 class CommitParts:
@@ -195,6 +282,11 @@ class CommitParts:
         self._ids_max = bytes_max // self._ID_BYTES
         self._ids = 0
         self._parts: dict[int, list[CommitPart]] = {}
+
+    @property
+    def pending(self) -> bool:
+        """Whether a commit has begun to come in parts."""
+        return bool(self._parts)
 
     def add(self, part: CommitPart) -> None:
         self._ids += len(part.cell_ids) + len(part.branches)

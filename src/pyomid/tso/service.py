@@ -18,18 +18,39 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from pyomid.core.instructions import Die, Event, Flush, Instruction, PeerGone, Reply, StoreCall, StoreDone, StoreFailed
+from pyomid.core.instructions import (
+    Die,
+    EncodedReplies,
+    Event,
+    Flush,
+    Instruction,
+    PeerGone,
+    Reply,
+    SendEncoded,
+    StoreCall,
+    StoreDone,
+    StoreFailed,
+)
 from pyomid.core.requests import Answer
 from pyomid.core.tso_machine import TsoMachine
 from pyomid.errors import OmidError, Unavailable
 from pyomid.ports import Clock
-from pyomid.tso.connection import Connection, PeerLimits
+from pyomid.tso.connection import Connection, PeerLimits, ReceiveBuffer
 from pyomid.tso.latency import Durations
 from pyomid.tso.store_calls import TsoStores, perform
 
+if TYPE_CHECKING:
+    from pyomid.tso.kernel.fast_path import FastPath
+
 log = logging.getLogger(__name__)
+
+RECEIVE_BYTES: Final = 256 << 10
+"""One chunk, of one peer: what a kernel call takes at most."""
+
+FRESH_S: Final = 0.001
+"""How long the machine's notion of the time is good enough for another chunk."""
 
 TICKS_PER_STALL: Final = 4
 """Ticks in the time after which a silence counts as a stall."""
@@ -65,6 +86,11 @@ class TsoService:
             machine.settings.flights_max + STORE_THREADS_BESIDE_FLIGHTS, thread_name_prefix="tso-store"
         )
         self._servers: list[asyncio.Server] = []
+        self.receive = ReceiveBuffer(RECEIVE_BYTES)
+        self.fast: FastPath | None = None
+        """The kernel, once somebody called `use_kernel`."""
+        self._settling = False
+        self._flushes_inline = bool(getattr(stores.commit_table, "is_immediate", False))
         self._stopping: asyncio.Event | None = None
         self._flushing: dict[int, float] = {}
         self.flush_seconds = Durations()
@@ -140,6 +166,31 @@ class TsoService:
     def _accept(self) -> Connection:
         return Connection(self, self._limits)
 
+    # ── the kernel ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def use_kernel(self) -> None:
+        """From now on compiled code decides plain begins and commits. Loads it first, or compiles it: 20 s."""
+        from pyomid.tso.kernel.adoption import adopt
+
+        self.fast = adopt(self.machine, chunk_bytes_max=RECEIVE_BYTES)
+
+    def may_decide(self) -> bool:
+        """Whether a kernel may take a chunk now, with the machine told the time."""
+        now_s = self._clock()
+        if now_s - self.machine.now_s >= FRESH_S or now_s >= self.machine.serve_until_s:
+            self.feed([])
+        return self.machine.may_decide_fast
+
+    def settle_soon(self) -> None:
+        """A flush, once everything was read that is there to be read now."""
+        if not self._settling:
+            self._settling = True
+            asyncio.get_running_loop().call_soon(self._settle)
+
+    def _settle(self) -> None:
+        self._settling = False
+        self.feed([])
+
     # ── the machine ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def feed(self, events: Sequence[Event]) -> None:
@@ -148,6 +199,8 @@ class TsoService:
 
     def _tick(self) -> None:
         self.feed([])
+        if self.fast is not None:
+            self.fast.fold_counters()
         now_s = self._clock()
         for connection in [each for each in self._connections if each.is_overdue(now_s)]:
             log.warning("cut off a peer that owes a handshake or half a frame", extra={"peer": connection.name})
@@ -164,11 +217,17 @@ class TsoService:
 
     def _perform(self, instructions: list[Instruction]) -> None:
         answers: defaultdict[Connection, list[tuple[int, Answer]]] = defaultdict(list)
+        encoded: defaultdict[Connection, list[EncodedReplies]] = defaultdict(list)
         for instruction in instructions:
             match instruction:
                 case Reply(peer, tag, answer):
                     assert isinstance(peer, Connection)
                     answers[peer].append((tag, answer))
+                case SendEncoded(replies):
+                    assert isinstance(replies.peer, Connection)
+                    encoded[replies.peer].append(replies)
+                case StoreCall(operation=Flush()) if self._flushes_inline:
+                    self.feed([self._performed(instruction)])
                 case StoreCall(delay_s=0.0):
                     self._start(instruction)
                 case StoreCall(delay_s=delay_s):
@@ -178,6 +237,9 @@ class TsoService:
                     self._die(reason)
         for connection, answered in answers.items():
             connection.send(answered)
+        for connection, replies_of in encoded.items():
+            data = b"".join([replies.data for replies in replies_of])
+            connection.send_encoded(data, sum([replies.count for replies in replies_of]))
 
     def _start(self, call: StoreCall) -> None:
         loop = asyncio.get_running_loop()
@@ -187,17 +249,19 @@ class TsoService:
 
     def _call(self, loop: asyncio.AbstractEventLoop, call: StoreCall) -> None:
         """On a store thread."""
-        event: StoreDone | StoreFailed
-        try:
-            event = StoreDone(call.token, perform(self._stores, call.operation))
-        except OmidError as error:
-            log.warning("%s failed: %s", type(call.operation).__name__, error, extra={"code": error.code})
-            event = StoreFailed(call.token, error)
-        except Exception as error:
-            log.exception("%s failed", type(call.operation).__name__)
-            event = StoreFailed(call.token, Unavailable(f"{type(error).__name__}: {error}"))
+        event = self._performed(call)
         with suppress(RuntimeError):  # the loop is closed: the service was told to stop and could not wait
             loop.call_soon_threadsafe(self._ended, event)
+
+    def _performed(self, call: StoreCall) -> StoreDone | StoreFailed:
+        try:
+            return StoreDone(call.token, perform(self._stores, call.operation))
+        except OmidError as error:
+            log.warning("%s failed: %s", type(call.operation).__name__, error, extra={"code": error.code})
+            return StoreFailed(call.token, error)
+        except Exception as error:
+            log.exception("%s failed", type(call.operation).__name__)
+            return StoreFailed(call.token, Unavailable(f"{type(error).__name__}: {error}"))
 
     def _ended(self, event: StoreDone | StoreFailed) -> None:
         """Back on the loop."""

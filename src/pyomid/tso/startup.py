@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from pyomid.core.conflict_map import BucketMap
@@ -41,6 +42,8 @@ class ServiceOptions:
     idle_exit_s: float = float("inf")
     token: bytes = b""
     metrics: str = ""
+    kernel: bool = False
+    """Compiled decisions from the first request on."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], token: bytes) -> ServiceOptions:
@@ -69,7 +72,14 @@ class ServiceOptions:
             options["idle-exit"] or float("inf"),
             token,
             options["metrics"],
+            options["kernel"] == "on" or (options["kernel"] == "auto" and is_compiled()),
         )
+
+
+def is_compiled() -> bool:
+    """Whether the kernel's machine code lies on disk (`make setup` puts it there): else its first use takes 20 s."""
+    cache = Path(__file__).with_name("kernel") / "__pycache__"
+    return any(cache.glob("decide_kernel.decide_chunk-*.nbi"))
 
 
 def take_over_and_build(stores: TsoStores, settings: TsoSettings) -> TsoMachine:
@@ -117,6 +127,8 @@ async def serve(
     loop = asyncio.get_running_loop()
     for each in stop_signals:
         loop.add_signal_handler(each, service.stop)
+    if options.kernel:
+        service.use_kernel()
     service.feed([LeaseRenewed(serve_until_s)])
     if leadership is not None:
         leadership.keep(lambda until_s: loop.call_soon_threadsafe(service.feed, [LeaseRenewed(until_s)]), die_now)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.core.hashing import table_id
 from pyomid.core.instructions import (
     DeleteBelow,
@@ -25,7 +28,7 @@ from pyomid.core.instructions import (
     UpdateEpochRow,
 )
 from pyomid.core.take_over import TakenOver, TakeOverSteps
-from pyomid.ports import Catalogue, CeilingStore, CommitTable, EpochRow
+from pyomid.ports import Catalogue, CeilingStore, CommitTable, EpochRow, TakesBlocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +45,10 @@ def perform(stores: TsoStores, operation: StoreOperation) -> object:
     """Returns what the operation's docstring names; raises the ports' errors."""
     table, row = stores.commit_table, stores.epoch_row
     match operation:
-        case Flush(entries):
+        case Flush(entries, block):
             refused = frozenset(table.put(entries)) if entries else frozenset()
+            if block is not None and len(block):
+                refused |= frozenset(_put_block(table, block))
             return Flushed(refused, row.read().epoch)
         case PutDecision(start_ts, commit_ts):
             placed = table.put_unless_sealed(start_ts, commit_ts)
@@ -87,6 +92,12 @@ def take_over(stores: TsoStores, steps: TakeOverSteps) -> TakenOver:
     except StopIteration as end:
         taken_over: TakenOver = end.value
         return taken_over
+
+
+def _put_block(table: CommitTable, block: NDArray[np.int64]) -> list[int]:
+    if isinstance(table, TakesBlocks):
+        return table.put_block(block)
+    return table.put([(start, commit) for start, commit in block.tolist()])
 
 
 def _ceiling(stores: TsoStores) -> CeilingStore:

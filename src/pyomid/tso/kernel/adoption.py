@@ -1,0 +1,41 @@
+"""A running machine takes the kernel over: its conflict map moves, each entry to the same place; nothing else does."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.core.conflict_map import BucketMap
+from pyomid.core.tso_machine import TsoMachine
+from pyomid.tso.kernel.decide_kernel import decide_chunk
+from pyomid.tso.kernel.fast_path import FastPath
+from pyomid.tso.kernel.map_kernel import BUCKET_WORDS, ENTRIES_AT, PAIRS_AT, SLOTS, CacheLineMap
+
+_TAG: Final = np.uint64(0xFFFF)
+
+
+def adopt(machine: TsoMachine, *, chunk_bytes_max: int) -> FastPath:
+    """The machine's kernel, ready to decide. Between two of the machine's steps, in its own thread."""
+    decide_chunk.compiled()
+    plain = machine.oracle.conflict_map
+    if isinstance(plain, BucketMap):
+        machine.oracle.conflict_map = moved(plain)
+    return FastPath(machine, chunk_bytes_max=chunk_bytes_max)
+
+
+def moved(plain: BucketMap) -> CacheLineMap:
+    """The same entries in the same slots of the same buckets."""
+    assert plain.bucket_slots == SLOTS, "another geometry would evict other entries"
+    made = CacheLineMap(plain.entries_max)
+    if not plain.entries:
+        return made
+    buckets: NDArray[np.uint64] = made.words.reshape(-1, BUCKET_WORDS)
+    ids = plain.ids.reshape(-1, SLOTS).view(np.uint64)
+    made.words[ENTRIES_AT] = plain.entries
+    buckets[:, PAIRS_AT::2] = ids
+    buckets[:, PAIRS_AT + 1 :: 2] = plain.commits.reshape(-1, SLOTS).view(np.uint64)
+    for slot in range(SLOTS):
+        buckets[:, slot >> 2] |= (ids[:, slot] & _TAG) << np.uint64(16 * (slot & 3))
+    return made
