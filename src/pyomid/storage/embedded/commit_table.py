@@ -26,6 +26,8 @@ from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 _START: Final = struct.Struct(">Q")
 _COMMIT: Final = struct.Struct("<Q")
 _ENTRY: Final = struct.Struct("<QI")
+ENTRY_BYTES: Final = _START.size + _ENTRY.size
+"""Key and value of one entry, without LMDB's page overhead."""
 _DELETES_MAX: Final = 20_000
 """Deletes of one write transaction; the TSO's next flush waits for it."""
 _READS_MAX: Final = 10_000
