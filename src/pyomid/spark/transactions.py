@@ -117,6 +117,11 @@ class SparkTransaction:
         return self._begun.start_ts
 
     @property
+    def branches(self) -> tuple[int, ...]:
+        """The starts under which its tasks wrote, as the commit will name them."""
+        return tuple(report.branch for table in self._writes.values() for report in table.reports)
+
+    @property
     def state(self) -> State:
         return self._state
 

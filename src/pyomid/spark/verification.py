@@ -67,6 +67,8 @@ class Verification:
     pending: int
     violations: list[str]
     torn_starts: list[int]
+    orphan_starts: dict[int, int]
+    """Starts that can never commit → their cells."""
     seconds: float
 
     @property
@@ -237,8 +239,14 @@ def _result(
         len(epoch.pending),
         list(_violations(whole, commits, epoch.watermark, epoch.horizon)),
         sorted(judged.starts("torn")),
+        _cells_of(whole, judged.starts("orphan")),
         seconds,
     )
+
+
+def _cells_of(whole: _Starts, starts: Sequence[int]) -> dict[int, int]:
+    wanted = (whole.commits == 0) & np.isin(whole.starts, np.array(starts, np.int64))
+    return dict(zip(whole.starts[wanted].tolist(), whole.cells[wanted].tolist(), strict=True))
 
 
 def _violations(whole: _Starts, commits: dict[int, int], watermark: int, horizon: int) -> Iterable[str]:

@@ -1,0 +1,76 @@
+"""The tables at the end against the same aggregates, computed by Spark from the source alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from examples.flights import data, months
+from examples.flights.settings import (
+    CLEARED,
+    DAILY,
+    DAILY_KEY,
+    FLIGHTS,
+    FLIGHTS_KEY,
+    ROUTES,
+    ROUTES_KEY,
+)
+from examples.flights.snapshots import different
+from pyspark.sql import functions as f
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from pyomid.spark import SparkTransaction
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One figure of the source and the same of the database."""
+
+    what: str
+    source: Any
+    database: Any
+
+    @property
+    def equal(self) -> bool:
+        return bool(self.source == self.database)
+
+
+def expected_flights(spark: SparkSession, corrections: list[list[Any]]) -> DataFrame:
+    """The source with the corrected flights cancelled."""
+    cancelled = spark.createDataFrame(
+        [(origin, time_hour, carrier, flight) for origin, time_hour, carrier, flight in corrections],
+        "origin string, time_hour string, carrier string, flight int",
+    ).select(
+        "origin", f.to_timestamp("time_hour").alias("time_hour"), "carrier", "flight", f.lit(True).alias("cancelled")
+    )
+    joined = data.flights(spark).join(f.broadcast(cancelled), list(FLIGHTS_KEY), "left")
+    names = [column for column in joined.columns if column != "cancelled"]
+    return joined.select(
+        *[
+            (f.when(f.col("cancelled").isNull(), f.col(name)) if name in CLEARED else f.col(name)).alias(name)
+            for name in names
+        ]
+    )
+
+
+def compare(spark: SparkSession, tx: SparkTransaction, corrections: list[list[Any]]) -> list[Comparison]:
+    expected = expected_flights(spark, corrections).cache()
+    results = [Comparison(f"rows in {name}", data.ROWS[name], tx.read(name).count()) for name in data.SMALL_TABLES]
+    results.append(Comparison("rows in flights", data.ROWS["flights"], tx.read(FLIGHTS).count()))
+    by_origin = {row["origin"]: row["flights"] for row in _by_origin(tx.read(DAILY)).collect()}
+    for origin, flights in data.FLIGHTS_BY_ORIGIN.items():
+        results.append(Comparison(f"flights from {origin}", flights, by_origin.get(origin)))
+    for what, left, right, key in (
+        ("flights", expected, tx.read(FLIGHTS), FLIGHTS_KEY),
+        ("daily", months.daily_totals(expected), tx.read(DAILY), DAILY_KEY),
+        ("routes", months.route_totals(expected), tx.read(ROUTES), ROUTES_KEY),
+    ):
+        results.append(Comparison(f"rows of {what} that differ", 0, different(left, right, key)))
+    expected.unpersist()
+    return results
+
+
+def _by_origin(daily: DataFrame) -> DataFrame:
+    return daily.groupBy("origin").agg(f.sum("flights").alias("flights"))

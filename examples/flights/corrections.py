@@ -1,0 +1,123 @@
+"""A plain Python service, no Spark: cancels flights and adjusts both totals, each in one transaction.
+
+    python -m examples.flights.corrections KEYS.json
+
+Every flight is asked for by two threads, in different orders, under one durable id: whoever comes second finds it
+done. Both race the pipelines for the totals, too.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import threading
+import time
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+from examples.flights.events import note
+from examples.flights.settings import CLEARED, DAILY, FLIGHTS, ROUTES, URL
+
+import pyomid
+from pyomid.spark.rowkey import key_layout
+from pyomid.spark.values import decode_value, encode_value
+
+LANE = "corrections"
+
+
+class Typed:
+    """A Spark table as the client sees it: row keys and values by the documented encodings."""
+
+    def __init__(self, tx: pyomid.Transaction, name: str) -> None:
+        self._table = tx.table(name)
+        schema = self._table.info.schema
+        assert schema is not None, f"{name} was written by Spark"
+        self._layout = key_layout(schema)
+        self._columns = {column.name: column for column in schema.columns}
+
+    def get(self, *key: Any) -> tuple[bytes, dict[str, Any]]:
+        row = self._layout.encode(key)
+        stored = self._table.get(row)
+        values = {}
+        for name, column in self._columns.items():
+            if column.column is not None and (value := stored.get(b"%b:%b" % column.column)) is not None:
+                values[name] = decode_value(value, column.spark_type)
+        return row, values
+
+    def put(self, row: bytes, **values: Any) -> None:
+        self._table.put(row, {self._name(n): encode_value(v, self._columns[n].spark_type) for n, v in values.items()})
+
+    def clear(self, row: bytes, *names: str) -> None:
+        self._table.delete(row, [self._name(name) for name in names])
+
+    def _name(self, name: str) -> bytes:
+        place = self._columns[name].column
+        assert place is not None
+        return b"%b:%b" % place
+
+
+def cancel(tx: pyomid.Transaction, origin: str, time_hour: datetime, carrier: str, flight: int) -> bool:
+    """One flight cancelled, its day and its route adjusted. False: it was cancelled before."""
+    flights, daily, routes = Typed(tx, FLIGHTS), Typed(tx, DAILY), Typed(tx, ROUTES)
+    row, found = flights.get(origin, time_hour, carrier, flight)
+    if "dep_time" not in found:
+        return False
+    day_row, day = daily.get(date(found["year"], found["month"], found["day"]), origin)
+    route_row, route = routes.get(origin, found["dest"])
+    flights.clear(row, *CLEARED)
+    daily.put(day_row, cancelled=day["cancelled"] + 1, dep_delay=day["dep_delay"] - found.get("dep_delay", 0))
+    routes.put(route_row, distance=route["distance"] - found["distance"])
+    return True
+
+
+def work(db: pyomid.Database, keys: list[list[Any]], seed: int) -> None:
+    order = list(keys)
+    random.Random(seed).shuffle(order)
+    for key in order:
+        origin, time_hour, carrier, flight = key
+        moment = datetime.fromisoformat(time_hour)
+        run_id = f"cancel {origin} {time_hour} {carrier} {flight}"
+        done = again(lambda: db.run_once(run_id, cancel, origin, moment, carrier, flight))  # noqa: B023
+        note(LANE, "corrected" if done is True else "corrected before", key=key)
+
+
+def again(attempt: Any) -> Any:
+    """The database is away for a moment when its TSO is killed; the id makes a repetition harmless."""
+    deadline_s = time.monotonic() + 60
+    while True:
+        try:
+            return attempt()
+        except (pyomid.Unavailable, pyomid.OutcomeUnknown) as error:
+            note(LANE, "interrupted", error=type(error).__name__)
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.05)
+
+
+def main(path: str) -> None:
+    keys = json.loads(Path(path).read_text())
+    failures: list[BaseException] = []
+
+    def guarded(seed: int) -> None:
+        try:
+            work(db, keys, seed)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    with pyomid.connect(URL) as db:
+        note(LANE, "started")
+        threads = [threading.Thread(target=guarded, args=(seed,)) for seed in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if failures:
+            raise SystemExit(1)
+        note(LANE, "finished")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

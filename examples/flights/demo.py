@@ -1,0 +1,331 @@
+"""The whole demo in its order; exits with 1 where anything is not as it must be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from examples.flights import data, faults, months, report, settings
+from examples.flights.comparison import Comparison, compare
+from examples.flights.events import all_events, count, note
+from examples.flights.sessions import session
+from examples.flights.settings import CONFLICT_LEVEL, FOLDER, PIPELINES, URL
+from examples.flights.snapshots import SnapshotReader
+
+import pyomid
+import pyomid.spark
+from pyomid.spark.figures import table_text
+from pyomid.spark.jobs import Compaction, Sanitising, Verification
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+TIME_MAX_S = 900
+"""A demo that is not done by then is stuck: it says so instead of running for ever."""
+
+
+@dataclass(slots=True)
+class Fault:
+    """One kill: what was looked up afterwards, what was left behind, and what took it away."""
+
+    name: str
+    what: str
+    hit: bool = False
+    outcome: str = ""
+    orphans: int = 0
+    branches: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Run:
+    """What the demo has learned so far; the report is made of it."""
+
+    began: float = field(default_factory=time.time)
+    faults: dict[str, Fault] = field(default_factory=dict)
+    corrections: list[list[Any]] = field(default_factory=list)
+    snapshots: int = 0
+    torn: int = 0
+    before: Verification | None = None
+    after: Verification | None = None
+    compaction: Compaction | None = None
+    sanitising: Sanitising | None = None
+    comparisons: list[Comparison] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def say(self, text: str) -> None:
+        print(f"{time.time() - self.began:6.1f} s  {text}", flush=True)
+
+    def require(self, holds: bool, what: str) -> None:
+        if not holds:
+            self.failures.append(what)
+            self.say(f"FAILED: {what}")
+
+
+def main() -> int:
+    run = Run()
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    run.say(f"unpacking the flights of 2013, database in {settings.DATABASE}")
+    data.unpack()
+    spark = session("demo")
+    spark.sparkContext.setJobDescription("demo")
+    data.divide_by_month(spark)
+    load_small_tables(run, spark)
+    run.corrections = chosen_corrections(spark)
+    ingest(run, spark)
+    clean(run, spark)
+    compare_all(run, spark)
+    summary(run)
+    report.write(run)
+    run.say(f"report: {settings.REPORT}")
+    spark.stop()
+    return 1 if run.failures else 0
+
+
+def load_small_tables(run: Run, spark: SparkSession) -> None:
+    """Four tables in one transaction: a reader sees none or all."""
+
+    def load(tx: pyomid.spark.SparkTransaction) -> dict[str, int]:
+        rows = {}
+        for name, (_, key) in data.SMALL_TABLES.items():
+            rows[name] = tx.write(data.small_table(spark, name).dropDuplicates(key), name, row_key=key).rows
+        months.create_tables(tx, data.flights(spark, 1))
+        return rows
+
+    begun = time.time()
+    rows = pyomid.spark.run(spark, URL, load, transaction_id="small-tables", conflict_level=CONFLICT_LEVEL)
+    note("demo", "small tables", seconds=time.time() - begun)
+    run.say(f"four tables in one transaction: {rows}")
+
+
+def chosen_corrections(spark: SparkSession) -> list[list[Any]]:
+    """Operated flights of each pipeline's first month, spread over days and origins."""
+    first = [pipeline[0] for pipeline in PIPELINES.values()]
+    rows = (
+        data.flights(spark)
+        .where(f"month in ({','.join(map(str, first))}) and dep_time is not null")
+        .orderBy("flight", "time_hour", "origin", "carrier")
+        .selectExpr("origin", "date_format(time_hour, \"yyyy-MM-dd'T'HH:mm:ssXXX\") as time_hour", "carrier", "flight")
+        .collect()
+    )
+    chosen = rows[:: max(1, len(rows) // settings.CORRECTIONS)][: settings.CORRECTIONS]
+    return [[row["origin"], row["time_hour"], row["carrier"], row["flight"]] for row in chosen]
+
+
+# --- pipelines, reader, corrections and faults, all at once ------------------------------------------------
+
+
+def ingest(run: Run, spark: SparkSession) -> None:
+    run.faults = {
+        "worker": Fault("worker", "kill -9 of a Spark Python worker behind a batch it wrote"),
+        "driver": Fault("driver", "kill -9 of a driver before its commit"),
+        "answer": Fault("answer", "kill -9 of a driver between the TSO's answer and the shadow cells"),
+        "tso": Fault("tso", "kill -9 of the TSO with commits in flight"),
+    }
+    pipelines = {
+        "A": start_pipeline(
+            "A",
+            **faults.environment("spark.commit.before:2", "driver"),
+            **faults.environment("spark.task.after_write:2", "worker", in_workers=True),
+        ),
+        "B": start_pipeline("B", **faults.environment("client.commit.answered:2", "answer")),
+    }
+    reader = SnapshotReader(spark)
+    reader.start()
+    corrections: faults.Process | None = None
+    shown = 0
+    deadline_s = time.time() + TIME_MAX_S
+    while not (all(p.ended for p in pipelines.values()) and corrections is not None and corrections.ended):
+        time.sleep(0.2)
+        shown = show_progress(run, shown)
+        for name, process in list(pipelines.items()):
+            if process.ended and process.killed:
+                pipelines[name] = restarted(run, name)
+        if corrections is None and all(count("committed", name) + count("already", name) for name in PIPELINES):
+            corrections = start_corrections(run)
+        if corrections is not None and not run.faults["tso"].hit and count("corrected") >= settings.CORRECTIONS // 3:
+            run.faults["tso"].hit = faults.kill_tso() > 0
+        if time.time() > deadline_s:
+            run.require(False, f"pipelines and corrections ended within {TIME_MAX_S} s")
+            for process in pipelines.values():
+                process.popen.kill()
+            break
+    reader.stop()
+    show_progress(run, shown)
+    run.snapshots, run.torn = reader.checked, reader.torn
+    for process in (*pipelines.values(), corrections):
+        if process is not None:
+            run.require(process.popen.returncode == 0, f"process {process.name} ended well, see {process.log}")
+    run.require(reader.error is None, f"the reader ended well: {reader.error}")
+    run.require(run.torn == 0 and run.snapshots > 0, f"{run.snapshots} snapshots, {run.torn} of them torn")
+    finish_faults(run)
+
+
+def start_pipeline(name: str, **environment: str) -> faults.Process:
+    wanted = ",".join(map(str, PIPELINES[name]))
+    return faults.start(name, "examples.flights.pipeline", name, wanted, environment=environment)
+
+
+def start_corrections(run: Run) -> faults.Process:
+    path = FOLDER / "corrections.json"
+    path.write_text(json.dumps(run.corrections))
+    run.say(f"service without Spark: {len(run.corrections)} flights to cancel, two threads racing for each")
+    return faults.start("corrections", "examples.flights.corrections", str(path))
+
+
+def restarted(run: Run, name: str) -> faults.Process:
+    """A pipeline whose driver was killed: its open month is looked up, and the same program started again."""
+    fault = run.faults["driver" if name == "A" else "answer"]
+    fault.hit = faults.was_hit(fault.name)
+    note(name, "killed")
+    dead = faults.unfinished(name)
+    if dead is not None:
+        found = faults.outcome(dead.values["month"])
+        at = f" at {found.commit_ts}" if found.commit_ts else ""
+        fault.outcome = f"month {dead.values['month']} (start {dead.values['start_ts']}): {found.state.value}{at}"
+        fault.branches = written_by(name, dead.values["start_ts"])
+        run.say(f"pipeline {name} was killed; {fault.outcome}; started again")
+    return start_pipeline(name)
+
+
+def written_by(name: str, start_ts: int) -> set[int]:
+    return {
+        branch
+        for event in all_events()
+        if event.lane == name and event.kind == "written" and event.values["start_ts"] == start_ts
+        for branch in event.values["branches"]
+    }
+
+
+def finish_faults(run: Run) -> None:
+    worker, tso = run.faults["worker"], run.faults["tso"]
+    worker.hit = faults.was_hit("worker")
+    worker.outcome = "the task was tried again under a branch of its own"
+    interrupted = count("interrupted", "corrections")
+    corrected = len({tuple(e.values["key"]) for e in all_events() if e.kind == "corrected"})
+    tso.outcome = f"started again on demand; {interrupted} requests interrupted, {corrected} corrections, each once"
+    run.require(corrected == len(run.corrections), f"{corrected} of {len(run.corrections)} flights were corrected")
+    for fault in run.faults.values():
+        run.require(fault.hit, f"fault {fault.name} happened")
+    conflicts = count("conflict")
+    run.say(f"all months in; {conflicts} conflicts, each tried again; {run.snapshots} snapshots agreed")
+    run.require(conflicts > 0, "the pipelines conflicted, so that the retry loop was seen at work")
+
+
+def show_progress(run: Run, shown: int) -> int:
+    events = all_events()
+    for event in events[shown:]:
+        if event.kind == "committed" and event.lane in PIPELINES:
+            done = sum(e.kind in ("committed", "already") for e in events)
+            flights, daily, routes = event.values["rows"]
+            run.say(
+                f"pipeline {event.lane}: month {event.values['month']:2} committed, {flights} flights, "
+                f"{daily} days, {routes} routes ({done} of 12)"
+            )
+        elif event.kind == "conflict":
+            run.say(f"pipeline {event.lane}: month {event.values['month']:2} lost a race, runs again")
+        elif event.kind == "already":
+            run.say(f"pipeline {event.lane}: month {event.values['month']:2} is committed already, not counted twice")
+        elif event.kind == "killed" and event.lane == "tso":
+            run.say(f"TSO {event.values['pid']} killed with commits in flight")
+        elif event.kind == "torn":
+            run.say(f"snapshot {event.values['start_ts']} is TORN")
+    return len(events)
+
+
+# --- cleaning ---------------------------------------------------------------------------------------------
+
+
+def clean(run: Run, spark: SparkSession) -> None:
+    wait_for_watermark(run)
+    run.before = timed("verify", lambda: pyomid.spark.verify(spark, URL))
+    run.say(f"before cleaning\n{run.before}")
+    attribute_orphans(run, run.before)
+    run.compaction = timed("compact", lambda: pyomid.spark.compact(spark, URL))
+    run.say(f"compaction\n{run.compaction}")
+    run.say(f"sanitising waits for the longest commit retry, {settings.COMMIT_RETRY_SECONDS} s")
+    time.sleep(settings.COMMIT_RETRY_SECONDS + 0.5)
+    run.sanitising = timed("sanitize", lambda: pyomid.spark.sanitize(spark, URL))
+    run.say(f"sanitising\n{run.sanitising}")
+    run.after = timed("verify", lambda: pyomid.spark.verify(spark, URL))
+    run.say(f"after cleaning\n{run.after}")
+    run.require(run.before.ok and run.after.ok, "verification found no torn commit and no violation")
+    run.require(run.after.orphans == 0, f"no orphans are left: {run.after.orphans}")
+    run.require(run.after.missing_shadow_cells == 0, f"every cell has its shadow cell: {run.after}")
+    left, before = run.after.commit_table_entries, run.before.commit_table_entries
+    run.require(left < before, f"the commit table shrank: {before} entries, then {left}")
+
+
+def wait_for_watermark(run: Run) -> None:
+    """Until the published low watermark has passed everything that the pipelines did."""
+    with pyomid.connect(URL) as db:
+        with db.begin() as tx:
+            target = tx.start_ts
+        run.say(f"waiting for the low watermark to pass {target}: leases of the dead end, age does the rest")
+        deadline_s = time.monotonic() + 90
+        while db.status().tso.watermark < target and time.monotonic() < deadline_s:
+            time.sleep(0.25)
+        run.require(db.status().tso.watermark >= target, f"the watermark passed {target}")
+
+
+def attribute_orphans(run: Run, found: Verification) -> None:
+    """Orphans by the fault that left them; those of conflicts are nobody's fault."""
+    losers = {branch for event in all_events() if event.kind == "written" for branch in event.values["branches"]}
+    for start, cells in found.orphan_starts.items():
+        for fault in run.faults.values():
+            if start in fault.branches:
+                fault.orphans += cells
+        if start not in losers:
+            run.faults["worker"].orphans += cells
+
+
+def timed(what: str, job: Callable[[], T]) -> T:
+    began = time.time()
+    result = job()
+    note("demo", what, seconds=time.time() - began)
+    return result
+
+
+# --- the end ----------------------------------------------------------------------------------------------
+
+
+def compare_all(run: Run, spark: SparkSession) -> None:
+    with pyomid.spark.transaction(spark, URL) as tx:
+        run.comparisons = compare(spark, tx, run.corrections)
+    for comparison in run.comparisons:
+        run.require(comparison.equal, f"{comparison.what}: {comparison.source}, not {comparison.database}")
+
+
+def summary(run: Run) -> None:
+    assert run.before is not None
+    assert run.after is not None
+    assert run.compaction is not None
+    faults_text = table_text(
+        ("fault", "happened", "what was looked up", "orphan cells removed"),
+        [(f.what, "yes" if f.hit else "NO", f.outcome, f.orphans) for f in run.faults.values()],
+    )
+    sizes = table_text(
+        ("", "cells", "orphans", "missing shadow cells", "commit-table entries"),
+        [
+            (name, v.cells, v.orphans, v.missing_shadow_cells, v.commit_table_entries)
+            for name, v in (("before cleaning", run.before), ("after", run.after))
+        ],
+    )
+    figures = table_text(
+        ("figure", "source", "database", ""),
+        [(c.what, c.source, c.database, "equal" if c.equal else "DIFFERENT") for c in run.comparisons],
+    )
+    healed = f"compaction healed {run.compaction.cells_healed} cells"
+    print(f"\n{faults_text}\n\n{healed}\n{sizes}\n\n{report.growth_text()}\n\n{figures}\n", flush=True)
+    seconds = time.time() - run.began
+    verdict = "GREEN" if not run.failures else f"{len(run.failures)} FAILURES"
+    print(f"{verdict} in {seconds:.0f} s", flush=True)
+    for failure in run.failures:
+        print(f"  {failure}", file=sys.stderr)

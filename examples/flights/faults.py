@@ -1,0 +1,97 @@
+"""Who is killed while the demo runs, and what became of it.
+
+    worker   SIGKILL of a Spark Python worker behind a batch that it wrote     Spark tries the task again
+    driver   SIGKILL of a driver behind its tasks, before its commit           its months are run again, by id
+    answer   SIGKILL of a driver behind the TSO's "committed"                  its id says: done
+    tso      SIGKILL of the TSO with commits in flight                         the next client starts another
+
+Nothing of it is repaired by code of the demo: each is only started again, and asked what became of its id.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from examples.flights.events import Event, all_events, note
+from examples.flights.settings import DATABASE, FOLDER, LOGS, URL, transaction_id
+
+import pyomid.spark
+from pyomid.spark import RunOutcome
+from pyomid.tso.leadership import holder
+
+
+@dataclass(slots=True)
+class Process:
+    """A child of the demo, its output in a file of its own."""
+
+    name: str
+    popen: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def ended(self) -> bool:
+        return self.popen.poll() is not None
+
+    @property
+    def killed(self) -> bool:
+        return self.popen.returncode == -signal.SIGKILL
+
+
+def start(name: str, module: str, *arguments: str, environment: dict[str, str] | None = None) -> Process:
+    LOGS.mkdir(parents=True, exist_ok=True)
+    log = LOGS / f"{name}-{len(list(LOGS.iterdir()))}.log"
+    with log.open("wb") as output:
+        popen = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            env={**os.environ, **(environment or {})},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    return Process(name, popen, log)
+
+
+def environment(point: str, fault: str, *, in_workers: bool = False) -> dict[str, str]:
+    """Arms one crash point in the process, or in its Spark workers, for one death."""
+    note_file = FOLDER / f"fault-{fault}"
+    variables = {
+        "PYOMID_CRASH_AT": point,
+        "PYOMID_CRASH_NOTE": str(note_file),
+        "PYOMID_CRASH_ONCE": f"{note_file}.once",
+    }
+    return {f"DEMO_WORKER_{name}": value for name, value in variables.items()} if in_workers else variables
+
+
+def was_hit(fault: str) -> bool:
+    return (FOLDER / f"fault-{fault}").exists()
+
+
+def kill_tso() -> int:
+    """The process that holds the folder's lock; 0 where none is there to kill."""
+    pid = int(holder(DATABASE).get("pid", 0))
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        return 0
+    note("tso", "killed", pid=pid)
+    return pid
+
+
+def unfinished(lane: str) -> Event | None:
+    """What a pipeline had begun and not ended when it died."""
+    of_lane = [event for event in all_events() if event.lane == lane]
+    begun = next((e for e in reversed(of_lane) if e.kind == "begun"), None)
+    if begun is None:
+        return None
+    month = begun.values["month"]
+    ended = any(e.kind in ("committed", "already") and e.values["month"] == month for e in of_lane)
+    return None if ended else begun
+
+
+def outcome(month: int) -> RunOutcome:
+    """What the month's durable id says of the dead driver's run; a run that was still open is sealed."""
+    return pyomid.spark.look_up_run(URL, transaction_id(month), settle=True)

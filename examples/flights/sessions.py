@@ -1,0 +1,36 @@
+"""A local Spark session: two Python workers, up to four tries of a task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from examples.flights.settings import FOLDER
+
+import pyomid.spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def session(name: str, *, master: str = "local[2,4]", **settings: str) -> SparkSession:
+    pyomid.spark.use_this_python()
+    from pyspark.sql import SparkSession
+
+    builder = (
+        SparkSession.builder.master(master)
+        .appName(name)
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(FOLDER / "warehouse"))
+    )
+    for key, value in settings.items():
+        builder = builder.config(key.replace("__", "."), value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    pyomid.spark.register(spark)
+    return spark
