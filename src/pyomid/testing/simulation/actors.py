@@ -73,6 +73,8 @@ class World:
         self.lock = LeaderLock()
         self.hosts = Hosts()
         self.history = History()
+        self.closing = False
+        """Set when the safety phase ends: nobody begins anything new."""
         self.universe.perform = self._perform
         self.universe.after_move.append(self.truth.after_move)
         self._tags = 0
@@ -358,10 +360,13 @@ class Tx:
             return 0
         self._told(reply.commit_ts)
         if not reply.commit_ts:
-            yield from self.roll_back()
+            self.roll_back()
         elif not self.branches:
-            yield from self.client.run(self.build.committing.complete_steps(self.start_ts, reply.commit_ts, written))
+            self._in_background(self.build.committing.complete_steps(self.start_ts, reply.commit_ts, written))
         return reply.commit_ts
+
+    def _in_background(self, steps: Steps) -> None:
+        self.client.spawn(f"ends {self.start_ts}", self.client.run(steps))
 
     def _ids(self, written: dict[str, tuple[CellVersion, ...]]) -> set[int]:
         return {
@@ -376,12 +381,12 @@ class Tx:
         self.record.outcome = Outcome.COMMITTED if commit_ts else Outcome.ABORTED
         self.record.commit_ts = commit_ts or None
 
-    def roll_back(self) -> Steps:
+    def roll_back(self) -> None:
         """Only where "not committed" is certain."""
         written = {table: tuple(cells) for table, cells in self.written.items()}
         self.record.outcome = Outcome.ABORTED
         if written:
-            yield from self.client.run(self.build.committing.rollback_steps(written))
+            self._in_background(self.build.committing.rollback_steps(written))
 
     def give_up(self) -> None:
         """Dead without a commit request: never visible."""
@@ -412,10 +417,10 @@ def _text(value: bytes | None) -> str | None:
 # ---------------------------------------------------------------- lives
 
 
-def writer(client: Client, transactions: int) -> Steps:
+def writer(client: Client) -> Steps:
     """Small transactions: reads, scans, puts and deletes, sometimes in two flushes."""
     choices = client.choices
-    for _ in range(transactions):
+    while not client.world.closing:
         try:
             yield from _one_transaction(client)
         except (ConflictError, Unavailable, OutcomeUnknown):
@@ -432,10 +437,12 @@ def _one_transaction(client: Client) -> Steps:
             yield from tx.scan(choices.pick(TABLES))
         for _ in range(choices.number(1, 2)):
             yield from tx.write(choices.pick(TABLES), _random_rows(choices))
+            if choices.chance(0.2):
+                yield Sleep(choices.pick((0.1, 0.5, 2.0)))
         if choices.chance(0.2):
             yield from tx.get(choices.pick(TABLES), choices.pick(ROWS))
         if choices.chance(0.1):
-            yield from tx.roll_back()
+            tx.roll_back()
             return
     except OmidError:
         tx.give_up()
@@ -450,10 +457,10 @@ def _random_rows(choices: Choices) -> dict[bytes, dict[Column, bool]]:
     }
 
 
-def reader(client: Client, snapshots: int, *, leased: bool = False) -> Steps:
+def reader(client: Client, *, leased: bool = False) -> Steps:
     """Snapshot after snapshot, each read twice over; with a lease they last long."""
     choices = client.choices
-    for _ in range(snapshots):
+    while not client.world.closing:
         try:
             tx = yield from client.begin()
             if leased:
@@ -463,8 +470,8 @@ def reader(client: Client, snapshots: int, *, leased: bool = False) -> Steps:
                     yield from tx.scan(choices.pick(TABLES))
                 else:
                     yield from tx.get(choices.pick(TABLES), choices.pick(ROWS))
-                if leased:
-                    yield Sleep(choices.pick((0.0, 0.5, 3.0)))
+                if leased or choices.chance(0.3):
+                    yield Sleep(choices.pick((0.0, 0.5, 3.0) if leased else (0.1, 0.5, 1.0)))
             yield from tx.commit()
             if leased:
                 yield from tx.end_lease()
@@ -472,9 +479,9 @@ def reader(client: Client, snapshots: int, *, leased: bool = False) -> Steps:
             yield Sleep(0.5)
 
 
-def large_writer(client: Client, jobs: int) -> Steps:
+def large_writer(client: Client) -> Steps:
     """A driver with a lease, task attempts with branches of their own, one commit that names the winners."""
-    for _ in range(jobs):
+    while not client.world.closing:
         try:
             yield from _one_job(client)
         except (ConflictError, Unavailable, OutcomeUnknown, Misuse):
@@ -519,48 +526,54 @@ def _one_task(client: Client, tx: Tx, row: bytes, kept: int) -> Steps:
         tx.record.operations[:] = operations
 
 
-def compactor(client: Client, rounds: int, *, lazy: bool = True) -> Steps:
-    """Region after region, each round; a lazy one forgets some."""
-    choices = client.choices
-    for _ in range(rounds):
-        yield Sleep(choices.pick((0.5, 2.0)))
-        for table in TABLES:
-            info = client.world.disk.catalogue.table(table)
-            for region in client.world.disk.store.regions(table):
-                if lazy and choices.chance(0.3):
-                    continue
-                try:
-                    yield from client.run(
-                        client.build.compaction.compact_region_steps(
-                            table,
-                            info.generation,
-                            region,
-                            client.cache,
-                            now_s=client.universe.now_s,
-                            rows_max=choices.pick((1, 2, 100)),
-                        )
-                    )
-                except (Unavailable, SnapshotTooOld):
-                    yield Sleep(0.5)
+def compactor(client: Client) -> Steps:
+    """Region after region, round after round; now and then one is forgotten."""
+    while not client.world.closing:
+        yield Sleep(client.choices.pick((0.2, 0.5, 2.0)))
+        yield from compact_all(client, lazy=True)
 
 
-def sanitiser(client: Client, rounds: int) -> Steps:
-    choices = client.choices
-    for _ in range(rounds):
-        yield Sleep(choices.pick((0.5, 2.0)))
-        try:
-            yield from client.run(
-                client.build.sanitising.sanitise_steps(now_s=client.universe.now_s, retry_bound_s=RETRY_BOUND_S)
+def compact_all(client: Client, *, lazy: bool) -> Steps:
+    """One round over all regions of all tables."""
+    for table in TABLES:
+        info = client.world.disk.catalogue.table(table)
+        for region in client.world.disk.store.regions(table):
+            if lazy and client.choices.chance(0.3):
+                continue
+            steps = client.build.compaction.compact_region_steps(
+                table,
+                info.generation,
+                region,
+                client.cache,
+                now_s=client.universe.now_s,
+                rows_max=client.choices.pick((1, 2, 100)),
             )
-        except (Unavailable, Misuse):
-            continue
+            try:
+                yield from client.run(steps)
+            except (Unavailable, SnapshotTooOld):
+                yield Sleep(0.5)
 
 
-def splitter(client: Client, times: int) -> Steps:
+def sanitiser(client: Client) -> Steps:
+    while not client.world.closing:
+        yield Sleep(client.choices.pick((0.5, 2.0)))
+        yield from sanitise(client)
+
+
+def sanitise(client: Client) -> Steps:
+    try:
+        yield from client.run(
+            client.build.sanitising.sanitise_steps(now_s=client.universe.now_s, retry_bound_s=RETRY_BOUND_S)
+        )
+    except (Unavailable, Misuse):
+        yield Sleep(0.1)
+
+
+def splitter(client: Client) -> Steps:
     """Regions split and merge behind everybody's back."""
     choices, store = client.choices, client.world.disk.store
-    for _ in range(times):
-        yield Sleep(choices.pick((0.5, 3.0)))
+    while not client.world.closing:
+        yield Sleep(choices.pick((3.0, 20.0)))
         table = choices.pick(TABLES)
         borders = [region.start for region in store.regions(table) if region.start]
         if borders and choices.chance(0.4):
@@ -581,7 +594,7 @@ def keeper(world: World) -> Steps:
         if len(living) - len(stopped) == 0 or (len(living) < 2 and choices.chance(0.03)):
             world.start_tso()
         writing = [process for process in world.universe.processes if process.alive and process.name[0] == "T"]
-        if len(writing) < 2 and world.universe.faults.kill:
+        if len(writing) < 3 and world.universe.faults.kill:
             born += 1
             client = world.client(f"T{born}")
-            client.spawn("", writer(client, choices.number(2, 6)))
+            client.spawn("", writer(client))

@@ -154,8 +154,7 @@ class Host:
         if isinstance(answer, BeginReply):
             self.truth.start_issued(answer.start_ts, f"{self.process.name} for {peer} {tag}")
         if isinstance(answer, req.LeaseReply):
-            asked_s = self._asked_s.pop((peer, tag))
-            self.truth.lease_promised(answer.start_ts, asked_s + answer.term_s)
+            self.truth.lease_promised(answer.start_ts, self._asked_s[peer, tag] + answer.term_s)
         call = self._waiting.pop((peer, tag), None)
         if call is not None:
             call.resolve(answer)

@@ -12,7 +12,7 @@ from pyomid.testing.simulation.actors import Plan, World
 from pyomid.testing.simulation.build import Build
 from pyomid.testing.simulation.universe import NO_FAULTS, Choices, Faults, Process, Sleep, Stuck
 
-SAFETY_STEPS = 2_500
+SAFETY_STEPS = 3_000
 LIVENESS_STEPS = 40_000
 
 
@@ -90,7 +90,7 @@ def _play(world: World) -> None:
     universe.run(1_000, until=lambda: world.hosts.find() is not None)
     _populate(world)
     universe.faults = faults
-    universe.run(SAFETY_STEPS, until=lambda: all(_is_service(world, task.process) for task in universe.tasks))
+    universe.run(SAFETY_STEPS)
     _calm_down(world)
     judge(world)
 
@@ -99,34 +99,35 @@ def _populate(world: World) -> None:
     choices = world.universe.choices
     for number in range(choices.number(2, 4)):
         client = world.client(f"T{number + 1}")
-        client.spawn("", actors.writer(client, choices.number(4, 12)))
+        client.spawn("", actors.writer(client))
     for number in range(choices.number(1, 2)):
         client = world.client(f"R{number + 1}")
-        client.spawn("", actors.reader(client, choices.number(2, 6)))
+        client.spawn("", actors.reader(client))
     if choices.chance(0.5):
         client = world.client("L")
-        client.spawn("", actors.reader(client, 2, leased=True))
+        client.spawn("", actors.reader(client, leased=True))
     if choices.chance(0.5):
         client = world.client("J")
-        client.spawn("", actors.large_writer(client, choices.number(1, 4)))
+        client.spawn("", actors.large_writer(client))
     if choices.chance(0.7):
         for number in range(choices.number(1, 2)):
             client = world.client(f"K{number + 1}")
-            client.spawn("", actors.compactor(client, 5))
+            client.spawn("", actors.compactor(client))
     if choices.chance(0.6):
         for number in range(choices.number(1, 2)):
             client = world.client(f"Z{number + 1}")
-            client.spawn("", actors.sanitiser(client, 5))
+            client.spawn("", actors.sanitiser(client))
 
     if choices.chance(0.3):
         client = world.client("S")
-        client.spawn("", actors.splitter(client, 4))
+        client.spawn("", actors.splitter(client))
 
 
 def _calm_down(world: World) -> None:
     """No faults any more: everybody must finish."""
     universe = world.universe
     universe.faults = NO_FAULTS
+    world.closing = True
     universe.note("— from here on without faults —")
     for process in universe.processes:
         process.stopped = False
@@ -170,9 +171,9 @@ def _last_words(client: actors.Client) -> Any:
         yield Sleep(world.plan.settings["max_transaction_age_s"] / 4)
     else:
         raise Stuck(f"T15: W {world.disk.epoch_row.read().watermark} never reaches the old start {tx.start_ts}")
-    yield from actors.compactor(client, 1, lazy=False)
+    yield from actors.compact_all(client, lazy=False)
     yield Sleep(actors.RETRY_BOUND_S + 1.0)
-    yield from actors.sanitiser(client, 1)
+    yield from actors.sanitise(client)
     yield from _reading_all(client)
 
 

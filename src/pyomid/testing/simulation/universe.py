@@ -251,7 +251,8 @@ class Universe:
         faults, chance = self.faults, self.choices.chance
         victims = [process for process in self.processes if process.alive and self.killable(process)]
         if victims and chance(faults.kill):
-            return "kill", self.choices.pick(victims)
+            leaders = [process for process in victims if process.name.startswith("O")]
+            return "kill", self.choices.pick(leaders if leaders and chance(0.4) else victims)
         if victims and chance(faults.stop):
             return "stop", self.choices.pick(victims)
         losable = [call for call in self.calls if call.fallible is not None and not call.zombie]
