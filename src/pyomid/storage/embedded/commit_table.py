@@ -1,37 +1,51 @@
 """`CommitTable` over LMDB: the TSO writes, everybody else maps it read-only.
 
-    commits    start, 8 bytes big-endian → commit timestamp, 8 bytes little-endian, CRC-32 of both, 4 bytes
-    marks      start, 8 bytes big-endian → nothing; nearly always empty
+    bucket, 8 bytes big-endian → 128 slots of 8 bytes and a checksum, all little-endian
 
-One write transaction covers the entries of a flush, the marks that refuse some of them and the epoch they are
-written for: no seal and no later leader can come between.
+Starts are multiples of 50, and half of all timestamps are starts: so the entries of 128 neighbouring timestamps
+share a record, a start's slot holding its commit timestamp, SEALED, or 0. A flush of thousands of commits touches
+tens of records, in order, where an entry a record would cost a B-tree insertion each (measured: decision
+embedded-commit-table). A record whose slots are all 0 is deleted.
+
+One write transaction covers a flush, the marks that refuse some of it, and the epoch it is written for: no seal and
+no later leader can come between.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice, pairwise
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, TypeVar
 from zlib import crc32
 
-from pyomid.errors import Corruption
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.errors import Corruption, Misuse
 from pyomid.storage.embedded.environments import MAP_BYTES_DEFAULT, Transaction, release
 from pyomid.storage.embedded.epoch_row import check_epoch
-from pyomid.storage.embedded.layout import COMMITS, MARKS, open_commits, open_folder
-from pyomid.types import NOT_FOUND, SEALED, SealOutcome
+from pyomid.storage.embedded.layout import COMMITS, open_commits, open_folder
+from pyomid.types import NOT_FOUND, SEALED, TIMESTAMP_STEP, SealOutcome
 
-_START: Final = struct.Struct(">Q")
-_COMMIT: Final = struct.Struct("<Q")
-_ENTRY: Final = struct.Struct("<QI")
-ENTRY_BYTES: Final = _START.size + _ENTRY.size
-"""Key and value of one entry, without LMDB's page overhead."""
-_DELETES_MAX: Final = 20_000
-"""Deletes of one write transaction; the TSO's next flush waits for it."""
-_READS_MAX: Final = 10_000
-"""Entries that `entries` takes from one read transaction."""
+T = TypeVar("T")
+Int64s = NDArray[np.int64]
+
+_SLOTS: Final = 128
+"""1032 bytes: three records to a page of LMDB; beyond 2038 bytes each would take a page of its own."""
+_SPAN: Final = _SLOTS * TIMESTAMP_STEP
+_SLOT_BYTES: Final = 8
+_CONTENT_BYTES: Final = _SLOTS * _SLOT_BYTES
+_BUCKET_BYTES: Final = _CONTENT_BYTES + 8
+_KEY: Final = struct.Struct(">Q")
+_SLOT: Final = struct.Struct("<q")
+_PIECE_BUCKETS_MAX: Final = 2000
+"""Of one write transaction: the next flush waits for it a few milliseconds."""
+_READ_BUCKETS_MAX: Final = 500
+_ENTRIES_A_RECORD: Final = 16
+"""For `Environment.write`: how many entries cost about what a record costs."""
 
 
 class EmbeddedCommitTable:
@@ -55,179 +69,189 @@ class EmbeddedCommitTable:
         self._epoch = epoch
 
     def lookup(self, starts: Sequence[int]) -> list[int]:
-        keys = [_START.pack(start) for start in starts]
+        return self._environment.read(partial(self._lookup, starts=starts))
 
-        def read(transaction: Transaction) -> list[int]:
-            get, marks = transaction.get, self._marks_if_any(transaction)
-            found = [get(key, db=self._commits) for key in keys]
-            commits = [
-                NOT_FOUND if value is None else _commit_of(key, value) for key, value in zip(keys, found, strict=True)
-            ]
-            if marks is None:
-                return commits
-            return [commit if get(key, db=marks) is None else SEALED for key, commit in zip(keys, commits, strict=True)]
-
-        return self._environment.read(read)
+    def _lookup(self, transaction: Transaction, *, starts: Sequence[int]) -> list[int]:
+        buckets: dict[int, bytes | None] = {}
+        found = []
+        for start in starts:
+            bucket, slot = divmod(start // TIMESTAMP_STEP, _SLOTS)
+            if bucket not in buckets:
+                buckets[bucket] = self._bucket(transaction, bucket)
+            content = buckets[bucket]
+            found.append(NOT_FOUND if content is None else _SLOT.unpack_from(content, slot * _SLOT_BYTES)[0])
+        return found
 
     def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
-        items = sorted(_entry(start, commit) for start, commit in entries)
+        return self.put_block(np.array(entries, dtype=np.int64).reshape(-1, 2))
 
-        def write(transaction: Transaction) -> list[int]:
-            self._check_epoch(transaction)
-            accepted, refused = self._without_marked(transaction, items)
-            with transaction.cursor(self._commits) as cursor:
-                append = bool(accepted) and (not cursor.last() or cursor.key() < accepted[0][0])
-                cursor.putmulti(accepted, append=append and _is_ascending(accepted))
-            return refused
+    def put_block(self, entries: Int64s) -> list[int]:
+        """`put` of rows (start, commit); of one start twice the last counts."""
+        starts, commits = entries[:, 0], entries[:, 1]
 
-        return self._environment.write(write, records=len(items)) if items else []
+        def change(slots: Int64s) -> tuple[Int64s, list[int]]:
+            refused = slots == SEALED
+            return np.where(refused, SEALED, commits), starts[refused].tolist()
 
-    def _without_marked(
-        self, transaction: Transaction, items: list[tuple[bytes, bytes]]
-    ) -> tuple[list[tuple[bytes, bytes]], list[int]]:
-        marks = self._marks_if_any(transaction)
-        if marks is None:
-            return items, []
-        marked = {key for key, _ in items if transaction.get(key, db=marks) is not None}
-        refused = [_START.unpack(key)[0] for key, _ in items if key in marked]
-        return [item for item in items if item[0] not in marked], refused
+        return self._change(starts, change)
 
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
         return not self.put([(start, commit_ts)])
 
     def put_branches(self, branches: Sequence[int], commit_ts: int) -> None:
-        items = sorted(_entry(branch, commit_ts) for branch in branches)
+        def change(slots: Int64s) -> tuple[Int64s, None]:
+            return np.full(len(slots), commit_ts, dtype=np.int64), None
 
-        def write(transaction: Transaction) -> None:
-            self._check_epoch(transaction)
-            marks = self._marks_if_any(transaction)
-            for key, value in items:
-                if marks is not None:
-                    transaction.delete(key, db=marks)
-                transaction.put(key, value, db=self._commits)
-
-        self._environment.write(write, records=len(items))
+        self._change(np.array(branches, dtype=np.int64), change)
 
     def seal(self, start: int) -> SealOutcome:
-        key = _START.pack(start)
+        def change(slots: Int64s) -> tuple[Int64s, SealOutcome]:
+            found = int(slots[0])
+            if found not in (NOT_FOUND, SEALED):
+                return slots, SealOutcome(placed=False, commit_ts=found)
+            return np.array([SEALED], dtype=np.int64), SealOutcome(placed=True)
 
-        def write(transaction: Transaction) -> SealOutcome:
-            self._check_epoch(transaction)
-            marks = self._environment.databases[MARKS]
-            value = transaction.get(key, db=self._commits)
-            if value is not None and transaction.get(key, db=marks) is None:
-                return SealOutcome(placed=False, commit_ts=_commit_of(key, value))
-            transaction.put(key, b"", db=marks)
-            return SealOutcome(placed=True)
-
-        return self._environment.write(write)
+        return self._change(np.array([start], dtype=np.int64), change)
 
     def delete(self, starts: Sequence[int]) -> None:
-        keys = sorted(_START.pack(start) for start in starts)
-        for first in range(0, len(keys), _DELETES_MAX):
-            self._delete(keys[first : first + _DELETES_MAX])
+        def change(slots: Int64s) -> tuple[Int64s, None]:
+            return np.where(slots == SEALED, SEALED, NOT_FOUND), None
 
-    def _delete(self, keys: list[bytes]) -> None:
-        def write(transaction: Transaction) -> None:
-            self._check_epoch(transaction)
-            commits = self._commits
-            for key in keys:
-                transaction.delete(key, db=commits)
-
-        self._environment.write(write, records=len(keys))
+        if len(starts):
+            self._change(np.array(starts, dtype=np.int64), change)
 
     def delete_below(self, horizon: int) -> int:
         """In pieces, oldest first: a commit waits for one piece at most."""
         total = 0
-        while gone := self._environment.write(lambda transaction: self._delete_piece(transaction, horizon)):
+        while True:
+            gone, is_done = self._environment.write(
+                partial(self._delete_piece, horizon=horizon), records=_PIECE_BUCKETS_MAX
+            )
             total += gone
-        return total
-
-    def _delete_piece(self, transaction: Transaction, horizon: int) -> int:
-        """An entry beside its mark (a zombie's, before marks were checked) counts once, as in `count`.
-
-        A cursor that deleted the last entry stands nowhere and has an empty key.
-        """
-        self._check_epoch(transaction)
-        stop, gone = _START.pack(max(horizon, 0)), 0
-        marks = self._environment.databases[MARKS]
-        has_marks = self._marks_if_any(transaction) is not None
-        with transaction.cursor(self._commits) as cursor:
-            more = cursor.first()
-            while more and gone < _DELETES_MAX and b"" != cursor.key() < stop:
-                if has_marks:
-                    transaction.delete(cursor.key(), db=marks)
-                more = cursor.delete()
-                gone += 1
-        with transaction.cursor(marks) as cursor:
-            more = cursor.first()
-            while more and gone < _DELETES_MAX and b"" != cursor.key() < stop:
-                more = cursor.delete()
-                gone += 1
-        return gone
+            if is_done:
+                return total
 
     def entries(self) -> Iterator[tuple[int, int]]:
         """In the order of starts, a piece at a time."""
+        self._environment.read(lambda transaction: None)
         return self._entries()
 
-    def _entries(self) -> Iterator[tuple[int, int]]:
-        after = 0
-        while piece := self._environment.read(partial(self._entries_from, start=after)):
-            yield from piece
-            after = piece[-1][0] + 1
-
-    def _entries_from(self, transaction: Transaction, start: int) -> list[tuple[int, int]]:
-        found: dict[int, int] = {}
-        for database in (self._commits, self._environment.databases[MARKS]):
-            with transaction.cursor(database) as cursor:
-                if cursor.set_range(_START.pack(start)):
-                    for key, value in islice(cursor.iternext(), _READS_MAX):
-                        found[_START.unpack(key)[0]] = _commit_of(key, value) if value else SEALED
-        return sorted(found.items())[:_READS_MAX]
-
     def count(self) -> int:
-        def read(transaction: Transaction) -> int:
-            entries: int = transaction.stat(self._commits)["entries"]
-            marks = self._marks_if_any(transaction)
-            if marks is None:
-                return entries
-            with transaction.cursor(marks) as cursor:
-                keys = list(cursor.iternext(values=False))
-            return entries + sum(transaction.get(key, db=self._commits) is None for key in keys)
-
-        return self._environment.read(read)
+        return sum(1 for _ in self.entries())
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             release(self._environment)
 
+    # Buckets
+
+    def _change(self, starts: Int64s, change: Callable[[Int64s], tuple[Int64s, T]]) -> T:
+        """In one transaction: `change` gets the slots of `starts`, returns what they become and what this returns."""
+        _check_starts(starts)
+        units = starts // TIMESTAMP_STEP
+        buckets, place = np.unique(units // _SLOTS, return_inverse=True)
+        slot = units % _SLOTS
+
+        def write(transaction: Transaction) -> T:
+            self._check_epoch(transaction)
+            content = self._load(transaction, buckets.tolist())
+            slots, answer = change(content[place, slot])
+            before = content.copy()
+            content[place, slot] = slots
+            changed = np.flatnonzero((content != before).any(axis=1))
+            self._store(transaction, buckets[changed].tolist(), content[changed])
+            return answer
+
+        return self._environment.write(write, records=len(buckets) + len(starts) // _ENTRIES_A_RECORD)
+
+    def _load(self, transaction: Transaction, buckets: list[int]) -> Int64s:
+        """Their slots, a row a bucket; zeros where there is no record."""
+        empty = bytes(_CONTENT_BYTES)
+        found = [self._bucket(transaction, bucket) or empty for bucket in buckets]
+        content = np.frombuffer(bytearray().join(found), dtype="<i8").astype(np.int64, copy=False)
+        return content.reshape(-1, _SLOTS)
+
+    def _store(self, transaction: Transaction, buckets: list[int], content: Int64s) -> None:
+        data = content.astype("<i8", copy=False).tobytes()
+        is_used = np.asarray(content.any(axis=1)).tolist()
+        items = []
+        for index, bucket in enumerate(buckets):
+            key = _KEY.pack(bucket)
+            if not is_used[index]:
+                transaction.delete(key, db=self._commits)
+            else:
+                slots = data[index * _CONTENT_BYTES : (index + 1) * _CONTENT_BYTES]
+                items.append((key, slots + crc32(slots, crc32(key)).to_bytes(8, "little")))
+        with transaction.cursor(self._commits) as cursor:
+            cursor.putmulti(items)
+
+    def _bucket(self, transaction: Transaction, bucket: int) -> bytes | None:
+        """Its slots, checked."""
+        key = _KEY.pack(bucket)
+        value = transaction.get(key, db=self._commits)
+        return None if value is None else _checked(key, value)
+
+    def _delete_piece(self, transaction: Transaction, *, horizon: int) -> tuple[int, bool]:
+        """How many entries and marks went, and whether those were the last below the horizon."""
+        self._check_epoch(transaction)
+        gone = 0
+        last, slots_below = divmod(-(-horizon // TIMESTAMP_STEP), _SLOTS)
+        with transaction.cursor(self._commits) as cursor:
+            more = cursor.first()
+            for _ in range(_PIECE_BUCKETS_MAX):
+                if not more or cursor.key() >= _KEY.pack(last):
+                    return gone + self._clear_slots(transaction, last, slots_below), True
+                gone += int(np.count_nonzero(np.frombuffer(_checked(cursor.key(), cursor.value()), dtype="<i8")))
+                more = cursor.delete() and cursor.key() != b""
+        return gone, False
+
+    def _clear_slots(self, transaction: Transaction, bucket: int, stop: int) -> int:
+        """The first `stop` slots of one bucket."""
+        content = self._load(transaction, [bucket])
+        gone = int(np.count_nonzero(content[:, :stop]))
+        if gone:
+            content[:, :stop] = NOT_FOUND
+            self._store(transaction, [bucket], content)
+        return gone
+
+    def _entries(self) -> Iterator[tuple[int, int]]:
+        after = 0
+        while piece := self._environment.read(partial(self._buckets_from, bucket=after)):
+            for bucket, content in piece:
+                slots = np.frombuffer(content, dtype="<i8")
+                for slot in np.flatnonzero(slots).tolist():
+                    yield bucket * _SPAN + slot * TIMESTAMP_STEP, int(slots[slot])
+            after = piece[-1][0] + 1
+
+    def _buckets_from(self, transaction: Transaction, *, bucket: int) -> list[tuple[int, bytes]]:
+        with transaction.cursor(self._commits) as cursor:
+            if not cursor.set_range(_KEY.pack(bucket)):
+                return []
+            items = islice(cursor.iternext(), _READ_BUCKETS_MAX)
+            return [(_KEY.unpack(key)[0], _checked(key, value)) for key, value in items]
+
     @property
     def _commits(self) -> Any:
         return self._environment.databases[COMMITS]
-
-    def _marks_if_any(self, transaction: Transaction) -> Any:
-        """None while no mark stands at all: the usual case, and then nobody looks for one."""
-        marks = self._environment.databases[MARKS]
-        return marks if transaction.stat(marks)["entries"] else None
 
     def _check_epoch(self, transaction: Transaction) -> None:
         if self._epoch is not None:
             check_epoch(self._environment, transaction, self._epoch)
 
 
-def _entry(start: int, commit_ts: int) -> tuple[bytes, bytes]:
-    key = _START.pack(start)
-    return key, _ENTRY.pack(commit_ts, crc32(_COMMIT.pack(commit_ts), crc32(key)))
+def _checked(key: bytes, value: bytes) -> bytes:
+    slots = value[:_CONTENT_BYTES]
+    if len(value) != _BUCKET_BYTES or crc32(slots, crc32(key)) != int.from_bytes(value[_CONTENT_BYTES:], "little"):
+        first = int.from_bytes(key) * _SPAN
+        raise Corruption(
+            f"commit-table entries of starts {first} … {first + _SPAN - TIMESTAMP_STEP}: the checksum does not match",
+            start_ts=first,
+        )
+    return slots
 
 
-def _commit_of(key: bytes, value: bytes) -> int:
-    if len(value) != _ENTRY.size or crc32(value[:8], crc32(key)).to_bytes(4, "little") != value[8:]:
-        start = int.from_bytes(key)
-        raise Corruption(f"commit-table entry of start {start}: its checksum does not match", start_ts=start)
-    return int.from_bytes(value[:8], "little")
-
-
-def _is_ascending(items: list[tuple[bytes, bytes]]) -> bool:
-    """Sorted items whose keys are unique too, as appending asks."""
-    return all(left[0] < right[0] for left, right in pairwise(items))
+def _check_starts(starts: Int64s) -> None:
+    bad = starts[(starts % TIMESTAMP_STEP != 0) | (starts <= 0)]
+    if len(bad):
+        raise Misuse(f"start {int(bad[0])} is not a start timestamp: those are multiples of {TIMESTAMP_STEP} above 0")

@@ -27,10 +27,9 @@ TABLES: Final = b"tables"
 SAMPLES: Final = b"samples"
 CATALOGUE: Final = b"catalogue"
 COMMITS: Final = b"commits"
-MARKS: Final = b"marks"
 EPOCH: Final = b"epoch"
 
-_ENVIRONMENTS: Final = {"data": (CELLS, TABLES, SAMPLES, CATALOGUE), "commits": (COMMITS, MARKS, EPOCH)}
+_ENVIRONMENTS: Final = {"data": (CELLS, TABLES, SAMPLES, CATALOGUE), "commits": (COMMITS, EPOCH)}
 _FILE: Final = "LAYOUT"
 _LINE: Final = "pyomid embedded layout "
 _LOCK: Final = "LAYOUT.lock"
