@@ -35,6 +35,16 @@ def _number(block: Bytes, position: int, size: int) -> int:
     return int(value)
 
 
+@kernel("int64(uint8[::1])")
+def last_cell(block: Bytes) -> int:
+    """Where the last KeyValue begins; -1 where the block is empty or ends inside one."""
+    position, last, end = 0, -1, len(block)
+    while position + 16 <= end:
+        last = position
+        position += 4 + _number(block, position, 4)
+    return last if position == end else -1
+
+
 @kernel("int64(uint8[::1], int64[:, ::1])")
 def index_cells(block: Bytes, cells: NDArray[np.int64]) -> int:
     """Fills a row of `cells` for each KeyValue; returns how many, or -1 - position of the first that is broken."""

@@ -11,7 +11,10 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from pyomid.errors import Corruption
+from pyomid.storage.hbase.decode_kernel import last_cell
 
 PUT: Final = 4
 DELETE_VERSION: Final = 8
@@ -80,3 +83,13 @@ def decode(block: bytes | bytearray | memoryview) -> Iterator[KeyValue]:
             kind,
         )
         position = body + total
+
+
+def last_row(block: memoryview) -> bytes:
+    """The row of the last KeyValue; found by its lengths alone."""
+    cells = np.frombuffer(block, dtype=np.uint8)
+    position = last_cell(cells)
+    if position < 0:
+        raise Corruption(f"a cell block of {len(block)} bytes ends inside a cell")
+    (row_bytes,) = struct.unpack_from(">H", block, position + 12)
+    return bytes(block[position + _HEAD.size : position + _HEAD.size + row_bytes])

@@ -29,7 +29,7 @@ from pyomid.storage.hbase.hbase_pb2 import (
     ScanRequest,
     ScanResponse,
 )
-from pyomid.storage.hbase.keyvalues import KeyValue, decode
+from pyomid.storage.hbase.keyvalues import KeyValue, decode, last_row
 from pyomid.storage.hbase.locations import META_TABLE, LocationCache, Region, meta_region, parse_region
 from pyomid.storage.hbase.requests import (
     UNSURE,
@@ -452,10 +452,16 @@ class ScanSpec:
     bytes_per_call: int = 2 << 20
     read_ahead: bool = True
     limit: int = 0
+    is_fresh: bool = False
+    """Each call opens a scanner of its own. One that stays open shows a region as it was when it was opened."""
 
 
 class ScanCursor:
-    """Where a scan stands. After each block the caller says with `settled_row` the last row it has whole."""
+    """Where a scan stands. After each block the caller says with `settled_row` the last row it has whole.
+
+    A fresh scan asks for the next block behind the last row of this one, before the caller has decoded this one. A
+    row that does not fit into a call by itself is read to its end by a scanner that stays open, from then on.
+    """
 
     def __init__(self, operations: RegionOperations, spec: ScanSpec) -> None:
         if spec.rows_per_call < 1:
@@ -468,7 +474,9 @@ class ScanCursor:
         self._scanner_id: int | None = None
         self._call_seq = 0
         self._ahead: Flight | None = None
-        self._done = False
+        stop = spec.key_range.stop
+        self._done = stop is not None and stop <= spec.key_range.start
+        self._is_fresh = spec.is_fresh
         self._restarted = False
         self.settled_row: bytes | None = None
 
@@ -511,7 +519,7 @@ class ScanCursor:
         return flight  # type: ignore[no-any-return]
 
     def _open_request(self, region: Region) -> ScanRequest:
-        request = ScanRequest(next_call_seq=0, limit_of_rows=self._spec.limit)
+        request = ScanRequest(next_call_seq=0, limit_of_rows=self._spec.limit, close_scanner=self._is_fresh)
         request.region.CopyFrom(region.specifier)
         scan = request.scan
         scan.start_row, scan.include_start_row = self._start, self._start_inclusive
@@ -532,12 +540,14 @@ class ScanCursor:
             return None
         response = ScanResponse.FromString(answer.message)  # type: ignore[arg-type]
         budget.tries = 0
-        if response.HasField("scanner_id"):
+        if response.HasField("scanner_id") and not self._is_fresh:
             self._scanner_id = response.scanner_id
         partial = bool(response.partial_flag_per_result) and response.partial_flag_per_result[-1]
         block = ScanBlock(answer.cells, len(response.cells_per_result), partial, self._restarted)
         if block.results:
             self._restarted = False
+        if self._is_fresh and block.results:
+            self._move_behind(block)
         if not response.more_results:
             self._done = True
         elif not response.more_results_in_region:
@@ -545,6 +555,13 @@ class ScanCursor:
         elif self._spec.read_ahead:
             self._ahead = yield from self._send_steps(budget)
         return block
+
+    def _move_behind(self, block: ScanBlock) -> None:
+        """The next scanner begins behind the last whole row; at the last one again where only part of it came."""
+        self._start, self._start_inclusive = last_row(block.cells), block.ends_inside_row
+        if block.ends_inside_row:
+            self._restarted = True
+            self._is_fresh = block.results > 1
 
     def _leave_region(self) -> None:
         """The server closed the scanner at the region's end by itself."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.batches import BatchDecoder, cells_of
 from pyomid.storage.hbase.cluster import Cluster, Scan
-from pyomid.storage.hbase.keyvalues import DELETE_VERSION, KeyValue
+from pyomid.storage.hbase.keyvalues import DELETE_VERSION, LATEST, KeyValue
 from pyomid.storage.hbase.layout import is_shadow, shadow_qualifier, timestamp_bytes
 from pyomid.storage.hbase.middle_keys import keys_between
 from pyomid.storage.hbase.requests import (
@@ -46,6 +46,15 @@ _WRITE_ROWS_MAX: Final = 1000
 _Columns = tuple[tuple[bytes, tuple[bytes, ...]], ...]
 
 
+_Names = Callable[[bytes], Iterable[bytes]]
+"""What of a cell is deleted, by its qualifier."""
+
+
+def _both(qualifier: bytes) -> tuple[bytes, bytes]:
+    """The cell and its shadow cell."""
+    return qualifier, shadow_qualifier(qualifier)
+
+
 class HBaseStore:
     """See `ports.DataStore`. Shares its cluster's connections with every other user of it; `close` leaves them."""
 
@@ -60,13 +69,13 @@ class HBaseStore:
         return LIMITS
 
     def write_cells(self, table: str, version: int, rows: Sequence[RowWrite]) -> None:
-        check_version(version)
+        _check_version(version)
         rows = [write for write in rows if write.cells]
         self._check_writes(table, rows)
         self._write(table, [(write.row, _put_of(write, version)) for write in rows])
 
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
-        check_version(version)
+        _check_version(version)
         for first in range(0, batch.rows, _WRITE_ROWS_MAX):
             self.write_cells(table, version, _row_writes(batch, first, min(batch.rows, first + _WRITE_ROWS_MAX)))
 
@@ -83,7 +92,7 @@ class HBaseStore:
         *,
         batch_rows_max: int = 10_000,
     ) -> Iterator[CellBatch]:
-        spec = ScanSpec(table, key_range, _wanted(columns), ALL_VERSIONS, rows_per_call=batch_rows_max)
+        spec = ScanSpec(table, key_range, _wanted(columns), ALL_VERSIONS, rows_per_call=batch_rows_max, is_fresh=True)
         self._known_families(table)
         return _batches(self._cluster.scan(spec))
 
@@ -96,10 +105,7 @@ class HBaseStore:
         self._remove_orphans(table, [shadow.cell for shadow in shadows])
 
     def delete_versions(self, table: str, cells: Sequence[CellVersion]) -> None:
-        by_row: dict[bytes, list[CellVersion]] = {}
-        for cell in cells:
-            by_row.setdefault(cell.row, []).append(cell)
-        self._cluster.rows(table, [RowMutation(row, (_drop_of(drops),)) for row, drops in by_row.items()])
+        self._drop(table, cells)
 
     def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
         dropped: dict[bytes, list[CellVersion]] = {}
@@ -192,6 +198,12 @@ class HBaseStore:
                 table=table,
             )
 
+    def _drop(self, table: str, cells: Iterable[CellVersion], names: _Names = _both) -> None:
+        by_row: dict[bytes, list[CellVersion]] = {}
+        for cell in cells:
+            by_row.setdefault(cell.row, []).append(cell)
+        self._cluster.rows(table, [RowMutation(row, (_drop_of(drops, names),)) for row, drops in by_row.items()])
+
     def _remove_orphans(self, table: str, cells: Sequence[CellVersion]) -> None:
         """Shadow cells written just now beside cells that are gone.
 
@@ -214,8 +226,8 @@ class HBaseStore:
             assert isinstance(found, list)
             present = {(cell.family, cell.qualifier) for cell in found}
             orphans += [cell for cell in members if (cell.family, cell.qualifier) not in present]
-        if orphans:
-            self.delete_versions(table, orphans)
+        # Only the shadow cells: a delete marker of the cell's own version would hide a cell that is still to come.
+        self._drop(table, orphans, names=lambda qualifier: (shadow_qualifier(qualifier),))
 
     def _check_writes(self, table: str, rows: Sequence[RowWrite]) -> None:
         check_writes(rows, self._known_families(table), LIMITS)
@@ -279,6 +291,12 @@ def _wanted(columns: Sequence[Column] | None) -> _Columns:
     return tuple((family, tuple(qualifiers)) for family, qualifiers in wanted.items())
 
 
+def _check_version(version: int) -> None:
+    check_version(version)
+    if version == LATEST:
+        raise Misuse(f"version {version} is the one that HBase replaces by its own clock", version=version)
+
+
 def _put_of(write: RowWrite, version: int) -> Mutation:
     row = write.row
     return puts(
@@ -286,11 +304,11 @@ def _put_of(write: RowWrite, version: int) -> Mutation:
     )
 
 
-def _drop_of(cells: Iterable[CellVersion]) -> Mutation:
+def _drop_of(cells: Iterable[CellVersion], names: _Names = _both) -> Mutation:
     return deletes(
         KeyValue(row, family, name, version, b"", DELETE_VERSION)
         for row, family, qualifier, version in cells
-        for name in (qualifier, shadow_qualifier(qualifier))
+        for name in names(qualifier)
     )
 
 

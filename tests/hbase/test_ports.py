@@ -1,0 +1,60 @@
+"""HBase joins the conformance suites of the ports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.catalogue import HBaseCatalogue
+from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.commit_table import HBaseCommitTable
+from pyomid.storage.hbase.epoch_row import HBaseEpochRow
+from pyomid.storage.hbase.layout import COMMIT_FAMILY, META_FAMILY, WATERMARK_FAMILY
+from pyomid.storage.hbase.store import HBaseStore
+from pyomid.testing.conformance import (
+    FAMILIES,
+    CatalogueConformance,
+    CommitTableConformance,
+    DataStoreConformance,
+    EpochRowConformance,
+)
+from pyomid.types import TableInfo
+
+
+def empty_table(cluster: Cluster, name: str, *families: bytes) -> str:
+    made = Admin(cluster).create_table(TableDescriptor(name, tuple(FamilyDescriptor(family, 1) for family in families)))
+    assert made, f"table {name} was there before"
+    return name
+
+
+class TestHBaseStore(DataStoreConformance):
+    @pytest.fixture
+    def store(self, cluster: Cluster) -> HBaseStore:
+        return HBaseStore(cluster)
+
+    @pytest.fixture
+    def table(self, store: HBaseStore, table_name: str) -> Iterator[str]:
+        store.create_table(TableInfo(table_name, FAMILIES))
+        yield table_name
+        store.drop_table(table_name)
+
+
+class TestHBaseCommitTable(CommitTableConformance):
+    @pytest.fixture
+    def commits(self, cluster: Cluster, table_name: str) -> HBaseCommitTable:
+        table = empty_table(cluster, table_name, COMMIT_FAMILY, WATERMARK_FAMILY)
+        return HBaseCommitTable(cluster, table=table, others_seal=True)
+
+
+class TestHBaseEpochRow(EpochRowConformance):
+    @pytest.fixture
+    def epoch_row(self, cluster: Cluster, table_name: str) -> HBaseEpochRow:
+        return HBaseEpochRow(cluster, table=empty_table(cluster, table_name, META_FAMILY))
+
+
+class TestHBaseCatalogue(CatalogueConformance):
+    @pytest.fixture
+    def catalogue(self, cluster: Cluster, table_name: str) -> HBaseCatalogue:
+        return HBaseCatalogue(cluster, table=empty_table(cluster, table_name, META_FAMILY))
