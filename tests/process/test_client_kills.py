@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from bank_process import Order, acknowledged_ids, audit, run_worker
-from conftest import Processes
+from forked_processes import Processes
 
 from pyomid.client.database import Database
 from pyomid.crashpoints import POINTS
