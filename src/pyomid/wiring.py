@@ -21,6 +21,7 @@ from pyomid.errors import Misuse
 
 if TYPE_CHECKING:
     from pyomid.client.aio_database import AsyncDatabase
+    from pyomid.client.async_session import AsyncTsoSession
     from pyomid.client.database import Database
     from pyomid.core.tso_machine import TsoSettings
     from pyomid.tso.leadership import Leadership
@@ -41,7 +42,21 @@ async def open_async_database(url: str, **options: Any) -> AsyncDatabase:
     """What `pyomid.aio.connect` returns; owns its parts."""
     from pyomid.client.aio_database import AsyncDatabase
 
-    return AsyncDatabase(await asyncio.to_thread(open_database, url, **options))
+    address, settings = parse_url(url, **options)
+    database = await asyncio.to_thread(open_database, url, **options)
+    return AsyncDatabase(database, _async_session(address, settings))
+
+
+def _async_session(address: Address, settings: Settings) -> AsyncTsoSession | None:
+    """A session of the event loop's own where the TSO is another process that this room knows how to dial."""
+    from pyomid.client.async_session import AsyncTsoSession
+
+    if not isinstance(address, EmbeddedAddress):
+        return None
+    dial = folder_dial(Path(address.folder), settings)
+    return AsyncTsoSession(
+        lambda: asyncio.to_thread(dial), request_s=settings.request_seconds, retry_s=settings.commit_retry_seconds
+    )
 
 
 def open_tso_stores(store: str) -> tuple[TsoStores, Path | None, Callable[[], None]]:
