@@ -1,0 +1,113 @@
+"""Connections to a TSO at a known address, plain or by TLS."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+
+from pyomid.errors import Misuse, Unavailable
+
+
+def tcp_dial(address: str, *, tls: ssl.SSLContext | None = None, timeout_s: float = 5.0) -> Callable[[], socket.socket]:
+    """A `Dial` for HOST:PORT. With `tls` the server's name is checked as the context says."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise Misuse(f"{address!r} is not HOST:PORT", address=address)
+
+    def dial() -> socket.socket:
+        try:
+            sock = socket.create_connection((host, int(port)), timeout=timeout_s)
+        except OSError as error:
+            raise Unavailable(f"no TSO at {address}: {error}", address=address) from error
+        if tls is None:
+            return sock
+        try:
+            return TlsSocket(tls.wrap_socket(sock, server_hostname=host))  # type: ignore[return-value]
+        except ssl.SSLCertVerificationError as error:
+            sock.close()
+            raise Misuse(f"the TSO at {address} shows a certificate that is not trusted: {error}") from error
+        except OSError as error:
+            sock.close()
+            raise Unavailable(f"TLS with the TSO at {address} failed: {error}", address=address) from error
+
+    return dial
+
+
+def unix_dial(path: str, *, timeout_s: float = 5.0) -> Callable[[], socket.socket]:
+    """A `Dial` for a Unix socket that somebody serves."""
+
+    def dial() -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            sock.settimeout(timeout_s)
+            sock.connect(path)
+        except OSError as error:
+            sock.close()
+            raise Unavailable(f"no TSO at {path}: {error}", address=path) from error
+        return sock
+
+    return dial
+
+
+class TlsSocket:
+    """An `SSLSocket` that one thread may read while another writes: OpenSSL's own object bears one at a time.
+
+    Offers what the session uses of a socket. Never blocks while it holds the lock.
+    """
+
+    def __init__(self, sock: ssl.SSLSocket) -> None:
+        self._sock = sock
+        self._lock = threading.Lock()
+        self._timeout_s: float | None = sock.gettimeout()
+        self.family = sock.family
+        sock.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def settimeout(self, timeout_s: float | None) -> None:
+        """Of `recv` without flags, and of `sendall`."""
+        self._timeout_s = timeout_s
+
+    def setsockopt(self, level: int, option: int, value: int | bytes) -> None:
+        self._sock.setsockopt(level, option, value)
+
+    def pending(self) -> int:
+        """Bytes decrypted already, of which the system's poll knows nothing."""
+        with self._lock:
+            return self._sock.pending()
+
+    def sendall(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            try:
+                with self._lock:
+                    rest = rest[self._sock.send(rest) :]
+            except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                self._wait(select.POLLOUT)
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """With any flag: at once, or `BlockingIOError`."""
+        while True:
+            try:
+                with self._lock:
+                    return self._sock.recv(size)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+                if flags:
+                    raise BlockingIOError(str(error)) from error
+                self._wait(select.POLLIN)
+
+    def shutdown(self, how: int) -> None:
+        self._sock.shutdown(how)
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def _wait(self, event: int) -> None:
+        poll = select.poll()
+        poll.register(self._sock.fileno(), event)
+        if not poll.poll(None if self._timeout_s is None else self._timeout_s * 1000):
+            raise TimeoutError("timed out")
