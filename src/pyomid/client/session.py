@@ -225,6 +225,7 @@ class _Connection:
         self._state = threading.Lock()
         self._slots: dict[int, _Slot] = {}
         self._somebody_reads = False
+        self._pending: Callable[[], int] | None = getattr(sock, "pending", None)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._poll = select.poll()
@@ -323,7 +324,7 @@ class _Connection:
         """Reads once, for everybody."""
         left_s = deadline_s - self._clock()
         try:
-            if left_s <= 0 or not self._poll.poll(left_s * 1000):
+            if left_s <= 0 or not (self._has_decrypted() or self._poll.poll(left_s * 1000)):
                 self._give_up(slot)
                 return
             chunk = self._sock.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
@@ -335,6 +336,10 @@ class _Connection:
             return
         except (OSError, ValueError, OmidError) as error:
             self.close(Lost(f"the connection to the TSO broke: {error}", sent=True))
+
+    def _has_decrypted(self) -> bool:
+        """TLS only: bytes that the system's poll does not see any more."""
+        return self._pending is not None and self._pending() > 0
 
     def _deliver(self, key: int, answer: Answer) -> None:
         with self._state:

@@ -125,7 +125,8 @@ class Connection(asyncio.BufferedProtocol):
     def _keep_tail(self, begin: int, end: int) -> int:
         """Half a frame waits here for its rest; a long one is gathered (or refused) by the plain path."""
         receive = self._service.receive
-        if end - begin >= HEADER_BYTES and receive.frame_bytes(begin) > receive.bytes_max // 2:
+        longest = min(receive.bytes_max // 2, self._limits.frame_bytes_max)
+        if end - begin >= HEADER_BYTES and receive.frame_bytes(begin) > longest:
             return begin
         self._tail = bytes(receive.view[begin:end])
         if self._tail:

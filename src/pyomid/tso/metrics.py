@@ -65,6 +65,7 @@ class MachineCollector(Collector):
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
+        self._service.count_up()
         yield from self._counters()
         yield from self._gauges()
         yield from self._flush_latency()

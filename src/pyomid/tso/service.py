@@ -97,6 +97,11 @@ class TsoService:
         self._idle_since_s = clock()
         self._tick_s = machine.settings.stall_s_max / TICKS_PER_STALL
 
+    def count_up(self) -> None:
+        """The machine's counters are complete after this; the kernel counts apart."""
+        if self.fast is not None:
+            self.fast.fold_counters()
+
     @property
     def is_serving(self) -> bool:
         """For health checks: it listens, and the machine is alive."""
@@ -199,8 +204,7 @@ class TsoService:
 
     def _tick(self) -> None:
         self.feed([])
-        if self.fast is not None:
-            self.fast.fold_counters()
+        self.count_up()
         now_s = self._clock()
         for connection in [each for each in self._connections if each.is_overdue(now_s)]:
             log.warning("cut off a peer that owes a handshake or half a frame", extra={"peer": connection.name})
@@ -227,7 +231,8 @@ class TsoService:
                     assert isinstance(replies.peer, Connection)
                     encoded[replies.peer].append(replies)
                 case StoreCall(operation=Flush()) if self._flushes_inline:
-                    self.feed([self._performed(instruction)])
+                    self._flushing[instruction.token] = self._clock()
+                    self._ended(self._performed(instruction))
                 case StoreCall(delay_s=0.0):
                     self._start(instruction)
                 case StoreCall(delay_s=delay_s):

@@ -1,0 +1,43 @@
+"""Folders with a TSO of their own; none is left running."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from service_process import is_alive, kill_tso, tso_pid
+
+from pyomid.client.session import TsoSession
+from pyomid.config import Settings
+from pyomid.storage.embedded import open_folder
+from pyomid.wiring import folder_dial
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A pyomid folder; its TSO, if one was started, is killed afterwards."""
+    path = tmp_path / "db"
+    open_folder(path)
+    yield path
+    with contextlib.suppress(OSError, KeyError):
+        if is_alive(tso_pid(path)):
+            kill_tso(path, signal.SIGCONT)
+            kill_tso(path, signal.SIGKILL)
+
+
+@pytest.fixture
+def session_of() -> Iterator[Callable[..., TsoSession]]:
+    """Sessions with the on-demand TSO of a folder."""
+    opened: list[TsoSession] = []
+
+    def make(path: Path, *, request_s: float = 5.0, retry_s: float = 30.0, **settings: float) -> TsoSession:
+        chosen = Settings(**{"tso_idle_exit_seconds": 20.0, "conflict_map_entries": 65536, **settings})  # type: ignore[arg-type]
+        opened.append(TsoSession(folder_dial(path, chosen), request_s=request_s, retry_s=retry_s))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()

@@ -1,0 +1,118 @@
+"""A TSO as a process of its own, and clients of it that speak raw bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyomid.client.dialling import tcp_dial
+from pyomid.client.session import TsoSession
+from pyomid.tso.leadership import holder
+from pyomid.wire.frames import FrameCutter
+from pyomid.wire.requests import Handshake, encode_handshake
+from pyomid.wire.responses import Outgoing, decode_answer
+
+COMMAND = [sys.executable, "-m", "pyomid", "tso"]
+
+
+@dataclass
+class Service:
+    """Started by hand, its first listener known."""
+
+    process: subprocess.Popen[str]
+    address: str
+    log: Path
+
+    def session(self, **more: Any) -> TsoSession:
+        return TsoSession(tcp_dial(self.address), **{"request_s": 5.0, "retry_s": 5.0, **more})
+
+    def raw(self) -> RawPeer:
+        host, _, port = self.address.rpartition(":")
+        return RawPeer(socket.create_connection((host, int(port)), timeout=10))
+
+    def log_lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+    def has_logged(self, text: str) -> bool:
+        return any(text in line["message"] for line in self.log_lines())
+
+
+class RawPeer:
+    """A peer that says what it likes."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._cutter = FrameCutter()
+        self._answers: list[Outgoing] = []
+
+    def greet(self, handshake: Handshake | None = None) -> Outgoing:
+        self.sock.sendall(encode_handshake(handshake or Handshake(1)))
+        return self.answer()
+
+    def send(self, data: bytes) -> None:
+        self.sock.sendall(data)
+
+    def answer(self) -> Outgoing:
+        while not self._answers:
+            chunk = self.sock.recv(1 << 16)
+            if not chunk:
+                raise EOFError("closed by the TSO")
+            self._answers += [decode_answer(payload) for payload in self._cutter.feed(chunk)]
+        return self._answers.pop(0)
+
+    def is_closed_by_peer(self) -> bool:
+        """Waits for the end of the stream, whatever comes before it."""
+        with contextlib.suppress(ConnectionResetError):
+            while self.sock.recv(1 << 16):
+                pass
+        return True
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+@contextlib.contextmanager
+def served(tmp_path: Path, *options: str, store: str = "memory") -> Iterator[Service]:
+    """A service on a free port; killed at the end if it still runs."""
+    log = tmp_path / "service.log"
+    command = [*COMMAND, "--listen", "127.0.0.1:0", "--store", store, "--log-file", str(log), *options]
+    if "--conflict-map-entries" not in options:
+        command += ["--conflict-map-entries", "65536"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line.startswith("serving on "):
+            raise AssertionError(f"exit {process.wait()}: {process.stderr.read() if process.stderr else ''}")
+        yield Service(process, line.split()[2], log)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def tso_pid(folder: Path) -> int:
+    """Of the folder's TSO, as its lock file says."""
+    return int(holder(folder)["pid"])
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie, which nobody has waited for yet, is dead."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+def kill_tso(folder: Path, signal_number: int = 9) -> int:
+    pid = tso_pid(folder)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal_number)
+    return pid

@@ -1,0 +1,319 @@
+"""A folder's TSO: started by whoever needs it, one at a time, restarted after any death, nothing acknowledged lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from service_process import is_alive, kill_tso, served, tso_pid
+
+from pyomid.client.session import TsoSession
+from pyomid.config import Settings
+from pyomid.errors import Misuse, OmidError, OutcomeUnknown, Unavailable
+from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedEpochRow, open_folder
+from pyomid.tso.leadership import DOUBT_EXIT_CODE, SOCKET_FILE, FolderLock, listen_in
+from pyomid.tso.ondemand import ensure_running
+from pyomid.types import CommitRequest
+from pyomid.wiring import tso_command
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(180)]
+
+SessionOf = Callable[..., TsoSession]
+
+
+def cell(number: int) -> int:
+    """An id as evenly spread as a hash's."""
+    return (number * 0x9E3779B97F4A7C15 & ((1 << 64) - 1)) - (1 << 63)
+
+
+def commit_one(tso: TsoSession) -> tuple[int, int]:
+    start_ts = tso.begin().start_ts
+    reply = tso.commit(CommitRequest(start_ts, (cell(start_ts),)))
+    return start_ts, reply.commit_ts
+
+
+def test_the_first_client_starts_it_and_the_others_find_it(folder: Path, session_of: SessionOf) -> None:
+    first, second = session_of(folder), session_of(folder)
+    one = commit_one(first)
+    assert second.begin().start_ts > one[1]
+    assert first.epoch == second.epoch
+    assert EmbeddedCommitTable(folder, writable=False).lookup([one[0]]) == [one[1]]
+
+
+def test_t14_a_start_storm_ends_with_one_tso(folder: Path) -> None:
+    """Eight processes at once, nobody serving."""
+    program = (
+        "import sys; from pathlib import Path; from pyomid.config import Settings;"
+        "from pyomid.client.session import TsoSession; from pyomid.wiring import folder_dial;"
+        "tso = TsoSession(folder_dial(Path(sys.argv[1]), Settings(tso_idle_exit_seconds=20.0)), retry_s=60.0);"
+        "print(tso.status().epoch, tso.begin().start_ts)"
+    )
+    clients = [
+        subprocess.Popen([sys.executable, "-c", program, str(folder)], stdout=subprocess.PIPE, text=True)
+        for _ in range(8)
+    ]
+    said = [client.communicate(timeout=120)[0].split() for client in clients]
+    assert [client.returncode for client in clients] == [0] * 8
+    assert len({epoch for epoch, _ in said}) == 1
+    assert len({start for _, start in said}) == 8
+
+
+def test_two_folders_are_two_databases(tmp_path: Path, session_of: SessionOf) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for path in folders:
+        open_folder(path)
+        session_of(path).begin()
+    assert tso_pid(folders[0]) != tso_pid(folders[1])
+    for path in folders:
+        kill_tso(path)
+
+
+def test_a_folder_with_a_path_too_long_for_a_socket_works(tmp_path: Path, session_of: SessionOf) -> None:
+    long = tmp_path / ("a" * 100) / ("b" * 100)
+    assert len(str(long / SOCKET_FILE)) > 107
+    open_folder(long)
+    commit_one(session_of(long))
+    kill_tso(long)
+
+
+def test_kill_9_under_load_loses_nothing_acknowledged(folder: Path, session_of: SessionOf) -> None:
+    _kill_under_load(folder, session_of, rounds=6, seed=1)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_kill_9_a_hundred_times(folder: Path, session_of: SessionOf) -> None:
+    _kill_under_load(folder, session_of, rounds=100, seed=int(os.environ.get("PYOMID_SEED", "2")))
+
+
+def _kill_under_load(folder: Path, session_of: SessionOf, *, rounds: int, seed: int) -> None:
+    """Four threads commit while the TSO is killed at random moments; every answer is checked against the table."""
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    tso = session_of(folder)
+    acknowledged: list[tuple[int, int]] = []
+    starts: list[int] = []
+    aborted: list[int] = []
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while not stop.is_set():
+                start_ts = tso.begin().start_ts
+                starts.append(start_ts)
+                try:
+                    reply = tso.commit(CommitRequest(start_ts, (cell(start_ts),)))
+                except OutcomeUnknown:
+                    continue
+                (acknowledged if reply.committed else aborted).append((start_ts, reply.commit_ts))  # type: ignore[arg-type]
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(rounds):
+        time.sleep(rng.uniform(0.05, 0.5))
+        before = len(acknowledged)
+        kill_tso(folder)
+        while len(acknowledged) <= before and not failures:
+            time.sleep(0.01)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+    assert len(starts) == len(set(starts)), "a timestamp was handed out twice"
+    table = EmbeddedCommitTable(folder, writable=False)
+    assert table.lookup([s for s, _ in acknowledged]) == [c for _, c in acknowledged]
+    assert all(found <= 0 for found in table.lookup([s for s, _ in aborted])), "told aborted, yet it stands"  # type: ignore[has-type]
+    table.close()
+
+
+def test_a_killed_tsos_socket_does_not_fool_the_next_client(folder: Path, session_of: SessionOf) -> None:
+    commit_one(session_of(folder))
+    kill_tso(folder)
+    assert (folder / SOCKET_FILE).exists()
+    commit_one(session_of(folder))
+
+
+def test_t4_a_tso_that_was_replaced_while_it_was_stopped_dies_and_answers_nothing(
+    folder: Path, session_of: SessionOf
+) -> None:
+    tso = session_of(folder, request_s=30.0)
+    before = tso.begin()
+    pid = kill_tso(folder, signal.SIGSTOP)
+    row = EmbeddedEpochRow(folder, writable=True)
+    state = row.read()
+    assert row.take_over(expected=state.epoch, epoch=state.ceiling, ceiling=state.ceiling + 10**10)
+    row.close()
+    answers: list[object] = []
+
+    def ask() -> None:
+        try:
+            answers.append(tso.begin())
+        except OmidError as error:
+            answers.append(error)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    time.sleep(1.5)  # longer than the service's stall margin: it must read the epoch row before it answers
+    os.kill(pid, signal.SIGCONT)
+    thread.join(timeout=60)
+    assert not is_alive(pid)
+    [answer] = answers
+    assert answer.start_ts > state.ceiling, "the next TSO's, not the stopped one's"  # type: ignore[attr-defined]
+    assert answer.epoch > before.epoch  # type: ignore[attr-defined]
+    assert f"holds {state.ceiling}" in (folder / "tso.log").read_text()
+
+
+def test_a_tso_that_was_stopped_and_not_replaced_goes_on(folder: Path, session_of: SessionOf) -> None:
+    tso = session_of(folder, request_s=30.0)
+    commit_one(tso)
+    pid = kill_tso(folder, signal.SIGSTOP)
+    timer = threading.Timer(2.0, os.kill, (pid, signal.SIGCONT))
+    timer.start()
+    commit_one(tso)
+    timer.join()
+    assert is_alive(pid)
+
+
+def test_t14_no_idle_exit_with_a_connection_open_or_a_lease_live(folder: Path, session_of: SessionOf) -> None:
+    tso = session_of(folder, tso_idle_exit_seconds=0.5, lease_seconds=300.0)
+    start_ts = tso.begin().start_ts
+    pid = tso_pid(folder)
+    time.sleep(1.5)
+    assert is_alive(pid), "a connection is open"
+    tso.grant_lease(start_ts)
+    tso.close()
+    time.sleep(1.5)
+    assert is_alive(pid), "a lease is live"
+    again = session_of(folder)
+    again.end_lease(start_ts)
+    again.close()
+    for _ in range(500):
+        if not is_alive(pid):
+            break
+        time.sleep(0.02)
+    assert not is_alive(pid)
+    assert not (folder / SOCKET_FILE).exists()
+    commit_one(session_of(folder))
+    assert tso_pid(folder) != pid
+
+
+def test_leases_and_everything_acknowledged_survive_sigterm(folder: Path, session_of: SessionOf) -> None:
+    tso = session_of(folder)
+    start_ts, commit_ts = commit_one(tso)
+    job = tso.begin().start_ts
+    tso.grant_lease(job)
+    old = kill_tso(folder, signal.SIGTERM)
+    assert tso.renew_lease(job) > 0
+    assert tso_pid(folder) != old
+    assert EmbeddedCommitTable(folder, writable=False).lookup([start_ts]) == [commit_ts]
+
+
+def test_a_forked_child_gets_a_connection_of_its_own(folder: Path, session_of: SessionOf) -> None:
+    tso = session_of(folder)
+    tso.begin()
+    read_end, write_end = os.pipe()
+    children = []
+    for _ in range(4):
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                starts = [commit_one(tso)[0] for _ in range(20)]
+                os.write(write_end, (" ".join(map(str, starts)) + "\n").encode())
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(child)
+    mine = [commit_one(tso)[0] for _ in range(50)]
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 4
+    os.close(write_end)
+    with os.fdopen(read_end) as pipe:
+        theirs = [int(number) for number in pipe.read().split()]
+    assert len(set(mine + theirs)) == len(mine) + 80
+
+
+def test_a_second_tso_by_hand_on_a_served_folder_is_told_who_serves(folder: Path, session_of: SessionOf) -> None:
+    session_of(folder).begin()
+    with pytest.raises(AssertionError, match=f"exit 75: .*process {tso_pid(folder)} is the TSO"):
+        with served(folder.parent, store=f"omid://{folder}"):
+            pass
+
+
+def test_a_tso_by_hand_serves_the_folders_clients_too(folder: Path, session_of: SessionOf) -> None:
+    with served(folder.parent, store=f"omid://{folder}") as running:
+        remote, local = running.session(), session_of(folder)
+        _, commit_ts = commit_one(remote)
+        assert local.begin().start_ts > commit_ts
+        assert local.epoch == remote.epoch
+        remote.close()
+
+
+def test_a_folder_that_is_none_or_of_another_layout_is_named(tmp_path: Path, folder: Path) -> None:
+    command = tso_command(folder, Settings())
+    with pytest.raises(Misuse, match="not a folder"):
+        ensure_running(tmp_path / "missing", tso_command(tmp_path / "missing", Settings()), timeout_s=20)
+    (folder / "LAYOUT").write_text("pyomid embedded layout 99\n")
+    with pytest.raises(Misuse, match="99"):
+        ensure_running(folder, command, timeout_s=20)
+
+
+def test_who_holds_the_lock_and_does_not_answer_is_named(folder: Path) -> None:
+    lock = FolderLock(folder)
+    assert lock.acquire()
+    with pytest.raises(Unavailable, match=f"process {os.getpid()} held its lock"):
+        ensure_running(folder, tso_command(folder, Settings()), timeout_s=2)
+    lock.release()
+    second = FolderLock(folder)
+    assert second.acquire(), "the file stays, the lock does not"
+    second.release()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
+def test_another_users_tso_is_a_clear_error(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    open_folder(folder)
+    for path in [folder, *folder.parents][:4]:
+        path.chmod(0o755)
+    lock = FolderLock(folder)
+    assert lock.acquire()
+    listener = listen_in(folder)
+    program = (
+        "import os, sys; from pathlib import Path; from pyomid.tso.ondemand import ensure_running;"
+        "from pyomid.errors import Misuse\n"
+        "os.setuid(65534)\n"
+        "try: ensure_running(Path(sys.argv[1]), ['false'], timeout_s=5)\n"
+        "except Misuse as error: print(error)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program, str(folder)], capture_output=True, text=True, timeout=60)
+    assert "belongs to user root" in ended.stdout, ended
+    listener.close()
+    lock.release()
+
+
+def test_dying_in_doubt_has_an_exit_code_of_its_own() -> None:
+    program = "from pyomid.tso.leadership import die_now; die_now('test')"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == DOUBT_EXIT_CODE
+
+
+def test_garbage_on_the_folders_socket_harms_nobody(folder: Path, session_of: SessionOf) -> None:
+    tso = session_of(folder)
+    commit_one(tso)
+    rng = random.Random(3)
+    for _ in range(30):
+        with socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect(str(folder / SOCKET_FILE))
+            stranger.sendall(rng.randbytes(rng.randrange(1, 200)))
+        commit_one(tso)

@@ -1,0 +1,282 @@
+"""The service by hand, on TCP: what it serves, whom it refuses, and that nobody else notices."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from service_process import COMMAND, Service, served
+
+from pyomid.client.dialling import tcp_dial
+from pyomid.client.session import TsoSession
+from pyomid.core.requests import Begin, Refused
+from pyomid.errors import Misuse, OmidError, Unavailable
+from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
+from pyomid.wire.frames import frame
+from pyomid.wire.requests import Handshake, encode_request
+from pyomid.wire.responses import HandshakeReply
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+A, B = 1 << 60, 2 << 60
+
+
+def cell(number: int) -> int:
+    """An id as evenly spread as a hash's."""
+    return (number * 0x9E3779B97F4A7C15 & ((1 << 64) - 1)) - (1 << 63)
+
+
+@pytest.fixture(scope="module", params=["compiled", "plain"])
+def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    kernel = "on" if request.param == "compiled" else "off"
+    options = ("--kernel", kernel, "--frame-bytes", "4096", "--handshake-timeout", "1", "--frame-timeout", "1")
+    with served(tmp_path_factory.mktemp("service"), *options) as running:
+        yield running
+
+
+def test_one_transaction_after_the_other(service: Service) -> None:
+    tso = service.session()
+    first, second = tso.begin(), tso.begin()
+    commit = tso.commit(CommitRequest(first.start_ts, (A,)))
+    assert commit.committed
+    lost = tso.commit(CommitRequest(second.start_ts, (A,)))
+    assert (lost.reason, lost.conflict_ts) == (AbortReason.CONFLICT, commit.commit_ts)
+    assert tso.begin(not_before=lost.conflict_ts).start_ts > commit.commit_ts
+    assert first.epoch == tso.epoch == tso.status().epoch > 0
+    tso.close()
+
+
+def test_many_threads_share_one_connection_and_every_answer_finds_its_request(service: Service) -> None:
+    tso = service.session()
+    done: list[tuple[int, int]] = []
+
+    def work() -> None:
+        for _ in range(100):
+            start_ts = tso.begin().start_ts
+            reply = tso.commit(CommitRequest(start_ts, (cell(start_ts),)))
+            assert reply.start_ts == start_ts
+            assert reply.commit_ts > start_ts
+            done.append((start_ts, reply.commit_ts))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stamps = [ts for pair in done for ts in pair]
+    assert len(stamps) == len(set(stamps)) == 1600
+    tso.close()
+
+
+def test_a_write_set_over_the_frame_limit_goes_in_parts(service: Service) -> None:
+    tso = service.session()
+    cells = tuple(map(cell, range(3000)))
+    first, second = tso.begin().start_ts, tso.begin().start_ts
+    assert tso.commit(CommitRequest(first, cells)).committed
+    for each in (cells[0], cells[1500], cells[-1]):
+        assert not tso.commit(CommitRequest(second, (each,))).committed
+    tso.close()
+
+
+def test_a_java_client_is_answered_in_its_own_words(service: Service) -> None:
+    peer = service.raw()
+    assert peer.greet(Handshake()).body == HandshakeReply(True)
+    for _ in range(3):
+        peer.send(encode_request(Begin(), extended=False))
+    starts = [peer.answer().body for _ in range(3)]
+    assert all(isinstance(s, BeginReply) and s.epoch == 0 for s in starts)
+    start_ts = starts[0].start_ts  # type: ignore[union-attr]
+    peer.send(encode_request(CommitRequest(start_ts, (B,)), extended=False))
+    reply = peer.answer().body
+    assert isinstance(reply, CommitReply)
+    assert reply.committed
+    peer.send(encode_request(CommitRequest(start_ts + 1, (B,)), extended=False))
+    malformed = peer.answer().body
+    assert isinstance(malformed, CommitReply)
+    assert not malformed.committed
+    peer.close()
+
+
+BAD = {
+    "a request before the handshake": (False, encode_request(Begin()), "before the handshake"),
+    "two requests in one message": (True, frame(b"\x0a\x00\x22\x02\x08\x01"), "exactly one"),
+    "an unknown kind": (True, frame(b"\xfa\x07\x00"), "exactly one"),
+    "an oversize frame": (True, (4097).to_bytes(4, "big"), "over the limit of 4096"),
+    "no protobuf": (True, frame(b"\xff\xff\xff"), "not a Request"),
+    "a second handshake": (True, frame(b"\x1a\x02\x0a\x00"), "second handshake"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_t11_a_peer_that_breaks_the_rules_is_told_logged_and_closed_and_nobody_else_notices(
+    service: Service, name: str
+) -> None:
+    greets, data, text = BAD[name]
+    good, bad = service.session(), service.raw()
+    start_ts = good.begin().start_ts
+    if greets:
+        bad.greet()
+    bad.send(data)
+    if greets:
+        refused = bad.answer().body
+        assert isinstance(refused, Refused)
+        assert text in refused.message
+    assert bad.is_closed_by_peer()
+    assert service.has_logged(text)
+    assert good.commit(CommitRequest(start_ts, (hash(name),))).committed
+    bad.close()
+    good.close()
+
+
+@pytest.mark.parametrize("data", [b"", b"\x00\x00\x01\x00half a frame"], ids=["no handshake", "half a frame"])
+def test_a_peer_that_owes_bytes_for_too_long_is_cut_off(service: Service, data: bytes) -> None:
+    peer = service.raw()
+    if data:
+        peer.greet()
+        peer.send(data)
+    assert peer.is_closed_by_peer()
+    peer.close()
+
+
+def test_a_thousand_connections_at_once(service: Service) -> None:
+    peers = [service.raw() for _ in range(1000)]
+    for peer in peers:
+        peer.send(b"")
+    for peer in peers[::50]:
+        assert isinstance(peer.greet().body, HandshakeReply)
+    for peer in peers:
+        peer.close()
+    tso = service.session()
+    assert tso.begin().start_ts
+    tso.close()
+
+
+def test_a_slow_reader_is_cut_off_and_the_others_are_served(tmp_path: Path) -> None:
+    with served(tmp_path, "--unread-bytes", "65536") as running:
+        slow, good = running.raw(), running.session()
+        slow.greet()
+        slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.sock.setblocking(True)
+        begins = encode_request(Begin(), request_id=1) * 1000
+        with pytest.raises(OSError):  # noqa: PT011 - reset or broken pipe, whichever comes first
+            slow.send(begins * 10_000)
+        assert good.begin().start_ts
+        assert running.has_logged("slow reader")
+        slow.close()
+        good.close()
+
+
+def test_sigterm_loses_nothing_that_was_asked_and_ends_cleanly(tmp_path: Path) -> None:
+    with served(tmp_path) as running:
+        peer = running.raw()
+        peer.greet()
+        for i in range(200):
+            peer.send(encode_request(Begin(), request_id=i + 1))
+        starts = [peer.answer().body.start_ts for _ in range(200)]  # type: ignore[union-attr]
+        for i, start_ts in enumerate(starts):
+            peer.send(encode_request(CommitRequest(start_ts, (cell(start_ts),)), request_id=i + 1000))
+        first = peer.answer()
+        running.process.send_signal(signal.SIGTERM)
+        answered = [first]
+        while True:
+            try:
+                answered.append(peer.answer())
+            except (EOFError, ConnectionResetError):
+                break
+        assert all(isinstance(a.body, CommitReply) and a.body.committed for a in answered)
+        assert running.process.wait(timeout=20) == 0
+        assert running.has_logged("stopped")
+        peer.close()
+
+
+def test_the_token_is_asked_for(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    with served(tmp_path, "--token-file", str(token)) as running:
+        good = running.session(token=b"secret")
+        assert good.begin().start_ts
+        for wrong in (b"", b"Secret"):
+            with pytest.raises(Misuse, match="token"):
+                running.session(token=wrong).begin()
+        good.close()
+
+
+def test_metrics_and_health_have_a_port_of_their_own(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with served(tmp_path, "--metrics", f"127.0.0.1:{port}") as running:
+        tso = running.session()
+        for _ in range(3):
+            tso.commit(CommitRequest(tso.begin().start_ts, (A,)))
+        text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+        assert "pyomid_tso_begins_total 3.0" in text
+        assert "pyomid_tso_commits_total 3.0" in text
+        assert "pyomid_tso_connections 1.0" in text
+        assert 'pyomid_tso_flush_seconds_bucket{le="+Inf"} 3.0' in text
+        assert urllib.request.urlopen(f"http://127.0.0.1:{port}/health").read() == b"serving\n"
+        with pytest.raises(urllib.error.HTTPError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/other")
+        tso.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "text"),
+    [
+        (["--listen", "nowhere"], 3, "HOST:PORT"),
+        (["--listen", "127.0.0.1:0", "--flights", "many"], 2, "--flights: 'many'"),
+        (["--listen", "127.0.0.1:0", "--store", "redis://x"], 3, "redis"),
+        ([], 3, "nothing to serve on"),
+        (["--listen", "127.0.0.1:0", "--tls-key", "x"], 3, "--tls-cert"),
+    ],
+)
+def test_a_command_line_that_is_wrong_says_what(options: list[str], code: int, text: str) -> None:
+    ended = subprocess.run([*COMMAND, *options], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == code
+    assert text in ended.stderr
+
+
+def test_a_port_in_use_is_said(service: Service) -> None:
+    ended = subprocess.run([*COMMAND, "--listen", service.address], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 3
+    assert service.address in ended.stderr
+    assert "in use" in ended.stderr
+
+
+def test_options_come_from_file_environment_and_command_line_in_that_order(tmp_path: Path) -> None:
+    from argparse import ArgumentParser
+
+    from pyomid.cli import tso
+
+    config = tmp_path / "tso.yaml"
+    config.write_text("flights: 3\nlisten: 1.2.3.4:5\nconflict-map-entries: 1000\n")
+    parser = ArgumentParser()
+    tso.add_to(parser.add_subparsers())
+    arguments = parser.parse_args(["tso", "--config", str(config), "--listen", "9.9.9.9:9"])
+    options = tso.read_options(arguments, {"PYOMID_TSO_FLIGHTS": "4", "PYOMID_TSO_LISTEN": "8.8.8.8:8"})
+    assert (options["listen"], options["flights"], options["conflict-map-entries"]) == ("9.9.9.9:9", 4, 1000)
+    assert options["lease-term"] == 300.0
+    config.write_text("flight: 3\n")
+    with pytest.raises(Misuse, match="no option 'flight'"):
+        tso.read_options(arguments, {})
+
+
+def test_nobody_there_is_unavailable_and_a_commit_that_was_sent_is_unknown(tmp_path: Path) -> None:
+    with served(tmp_path) as running:
+        tso = running.session(retry_s=0.5)
+        start_ts = tso.begin().start_ts
+        running.process.kill()
+        running.process.wait()
+        with pytest.raises(OmidError) as caught:
+            tso.commit(CommitRequest(start_ts, (A,)))
+        assert caught.type.__name__ in ("OutcomeUnknown", "Unavailable")
+        with pytest.raises(Unavailable):
+            tso.begin()
+        with pytest.raises(Misuse, match="HOST:PORT"):
+            TsoSession(tcp_dial("nowhere"))
