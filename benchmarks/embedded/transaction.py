@@ -1,0 +1,143 @@
+"""The embedded client's own costs: a one-write transaction, and a point get, against what they are made of.
+
+one-write transaction ÷ (2 socket round trips + 2 durable LMDB commits)     goal ≤ 1.5
+point get ÷ the raw LMDB get of the same record                             reported
+
+The parts are measured in the same run, in turns with the whole: a round trip is
+one byte to another process over a Unix socket and back; a durable commit is one LMDB write transaction of 100 bytes
+into an environment of this benchmark's own, on the same disk.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import socket
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lmdb
+from benchmarks._report import Report
+
+import pyomid
+
+RUNS = 15
+CALLS = 100
+GETS = 2_000
+"""Calls in one run; the figures are medians of the runs, which take turns."""
+
+
+def echo(sock: socket.socket) -> None:
+    while data := sock.recv(64):
+        sock.sendall(data)
+
+
+class RoundTrip:
+    """One byte to another process and back."""
+
+    def __init__(self) -> None:
+        self._mine, theirs = socket.socketpair()
+        self._process = multiprocessing.get_context("fork").Process(target=echo, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def __call__(self) -> None:
+        self._mine.sendall(b"x")
+        self._mine.recv(64)
+
+    def close(self) -> None:
+        self._mine.close()
+        self._process.terminate()
+        self._process.join()
+
+
+def durable_commit(folder: Path) -> Callable[[], None]:
+    """One write transaction with a record of 100 bytes."""
+    environment = lmdb.open(str(folder), map_size=1 << 30)
+    numbers = iter(range(1 << 40))
+
+    def call() -> None:
+        with environment.begin(write=True) as transaction:
+            transaction.put(b"%016d" % next(numbers), b"v" * 100)
+
+    return call
+
+
+def raw_get(folder: Path) -> Callable[[], Any]:
+    """One get of a 100-byte record in a read transaction of its own, as every fresh read needs one."""
+    environment = lmdb.open(str(folder), map_size=1 << 30)
+    with environment.begin(write=True) as transaction:
+        for number in range(1000):
+            transaction.put(b"%016d" % number, b"v" * 100)
+    key = b"%016d" % 500
+
+    def call() -> Any:
+        with environment.begin() as transaction:
+            return transaction.get(key)
+
+    return call
+
+
+def repeated(call: Callable[[], Any], calls: int) -> Callable[[], None]:
+    def work() -> None:
+        for _ in range(calls):
+            call()
+
+    return work
+
+
+def main() -> int:
+    report = Report("embedded: one transaction, one get")
+    with tempfile.TemporaryDirectory(prefix="pyomid-bench-") as name:
+        with pyomid.connect(f"omid://{name}/db") as db:
+            db.create_table("t", families=["f"])
+            measure_transaction(report, db, Path(name))
+            measure_get(report, db, Path(name))
+    return report.finish()
+
+
+def measure_transaction(report: Report, db: pyomid.Database, folder: Path) -> None:
+    numbers = iter(range(1 << 40))
+
+    def one_write() -> None:
+        with db.begin() as tx:
+            tx.table("t").put(b"%016d" % next(numbers), {b"f:x": b"v" * 100})
+
+    round_trip, commit = RoundTrip(), durable_commit(folder / "peer")
+
+    def floor() -> None:
+        round_trip()
+        commit()
+        round_trip()
+        commit()
+
+    works = {
+        "socket round trip": repeated(round_trip, CALLS),
+        "durable LMDB commit": repeated(commit, CALLS),
+        "2 socket round trips + 2 durable LMDB commits": repeated(floor, CALLS),
+        "one-write transaction": repeated(one_write, CALLS),
+    }
+    _, _, floor_sample, ours = report.measure_together(works, items=CALLS, unit="calls", runs=RUNS)
+    round_trip.close()
+    db.drain()
+    report.ratio("one-write transaction ÷ (2 round trips + 2 commits)", ours.item_us, floor_sample.item_us, at_most=1.5)
+    report.note("limit: two fsyncs (data cells, commit table) and two visits to the TSO, one after the other")
+
+
+def measure_get(report: Report, db: pyomid.Database, folder: Path) -> None:
+    key = b"%016d" % 5
+    with db.begin() as tx:
+        table = tx.table("t")
+        assert table.get(key)
+        works = {"raw LMDB get": raw_get(folder / "peer-get"), "point get": lambda: table.get(key)}
+        raw, ours = report.measure_together(
+            {name: repeated(work, GETS) for name, work in works.items()}, items=GETS, unit="gets", runs=RUNS
+        )
+    report.ratio("point get ÷ raw LMDB get, time", ours.item_us, raw.item_us)
+    report.note("limit: Python; a get is a read of the cells, one of the watermarks, and the choice of versions")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
