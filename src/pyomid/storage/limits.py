@@ -13,7 +13,8 @@ _SHOWN_BYTES_MAX = 60
 def shown(key: bytes) -> str:
     """A key as a person can read it in a message, cut where it is long."""
     text = key[:_SHOWN_BYTES_MAX].decode("utf-8", "backslashreplace")
-    return repr(text) + (f"… ({len(key)} bytes)" if len(key) > _SHOWN_BYTES_MAX else "")
+    printable = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    return f"'{printable}'" + (f"… ({len(key)} bytes)" if len(key) > _SHOWN_BYTES_MAX else "")
 
 
 def check_version(version: int) -> None:

@@ -39,8 +39,11 @@ class EmbeddedCatalogue:
         self, folder: str | os.PathLike[str], *, create: bool = True, map_bytes: int = MAP_BYTES_DEFAULT
     ) -> None:
         self._environment = open_data(open_folder(folder, create=create), map_bytes=map_bytes)
-        self._database = self._environment.databases[CATALOGUE]
         self._closed = False
+
+    @property
+    def _database(self) -> Any:
+        return self._environment.databases[CATALOGUE]
 
     def tables(self) -> list[TableInfo]:
         """Sorted by the bytes of the name, which is the order of its characters."""

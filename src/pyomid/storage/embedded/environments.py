@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import threading
 import time
 from collections import deque
@@ -45,7 +46,7 @@ _GROUP_RECORDS_MAX: Final = 4000
 _READER_CHECK_EVERY: Final = 256
 _FORK_WAIT_S: Final = 5.0
 _FREE_BYTES_MIN: Final = 1 << 20
-"""LMDB reports a short write as EIO; with less than this free on the disk it was the disk's end."""
+"""LMDB reports a short write as EIO; with less room than this it was for want of room."""
 
 
 class _Pending(Generic[T]):
@@ -85,6 +86,8 @@ class Environment:
         self._queue: deque[_Pending[Any]] = deque()
         self._writer = threading.Lock()
         self._writes = 0
+        self._panicked = False
+        """LMDB refuses this environment until it is opened again: its root page could not be written."""
         self.users = 0
         self.writable = writable
         self.databases: dict[bytes, Any] = {}
@@ -99,7 +102,7 @@ class Environment:
             with self._begin(write=False) as transaction:
                 return work(transaction)
         except lmdb.Error as error:
-            raise self._mapped(error) from error
+            raise self._failed(error) from error
         finally:
             self._inside.pop()
 
@@ -145,10 +148,8 @@ class Environment:
             with self._begin(write=True) as transaction:
                 for member in group:
                     member.run(transaction)
-        except lmdb.PanicError as error:
-            raise self._mapped(error) from error
         except lmdb.Error as error:
-            raise self._mapped(error) from error
+            raise self._failed(error) from error
         finally:
             self._inside.pop()
         self._writes += 1
@@ -169,9 +170,13 @@ class Environment:
 
     def upgrade(self) -> None:
         """From reading to writing, for the process that turns out to be the writer."""
+        self.writable = True
+        self._reopen()
+
+    def _reopen(self) -> None:
         with self._alone():
             self._lmdb.close()
-            self.writable = True
+            self._panicked = False
             self._open()
 
     def close(self) -> None:
@@ -205,6 +210,8 @@ class Environment:
 
     def _enter(self) -> None:
         self._guard.check()
+        if self._panicked:
+            self._reopen()
         self._inside.append(None)
         while self._paused:
             self._inside.pop()
@@ -256,6 +263,10 @@ class Environment:
         except lmdb.Error as error:
             raise self._mapped(error) from error
 
+    def _failed(self, error: lmdb.Error) -> OmidError:
+        self._panicked = self._panicked or isinstance(error, lmdb.PanicError)
+        return self._mapped(error)
+
     def _mapped(self, error: BaseException) -> OmidError:
         return mapped(error, self._folder)
 
@@ -272,19 +283,24 @@ def mapped(error: BaseException, folder: Path) -> OmidError:
     if isinstance(error, (lmdb.BadValsizeError, lmdb.ReadonlyError, lmdb.InvalidParameterError)):
         return Misuse(f"{where}: {error}")
     code = getattr(error, "code", 0)
-    if code in (errno.ENOSPC, errno.EDQUOT) or (code == errno.EIO and _is_disk_full(folder)):
+    if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or (code == errno.EIO and _is_out_of_room(folder)):
         return StoreFull(f"the disk of {where} is full: {error}", folder=str(folder))
     if code in (errno.EACCES, errno.EROFS, errno.EPERM):
         return Misuse(f"{where} is not writable for this user: {error}", folder=str(folder))
     return Unavailable(f"{where}: {error}", folder=str(folder))
 
 
-def _is_disk_full(folder: Path) -> bool:
+def _is_out_of_room(folder: Path) -> bool:
+    """Whether a short write was the disk's end, or that of `ulimit -f`."""
     try:
-        disk = os.statvfs(folder)
+        disk, size = os.statvfs(folder), os.stat(folder / "data.mdb").st_size
     except OSError:
         return False
-    return disk.f_bavail * disk.f_frsize < _FREE_BYTES_MIN
+    size_max = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    left = disk.f_bavail * disk.f_frsize
+    if size_max != resource.RLIM_INFINITY:
+        left = min(left, size_max - size)
+    return left < _FREE_BYTES_MIN
 
 
 def _is_out_of_address_space(error: BaseException) -> bool:

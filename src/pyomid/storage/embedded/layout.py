@@ -42,7 +42,7 @@ def open_folder(folder: str | os.PathLike[str], *, create: bool = True) -> Path:
     `Misuse` where it is missing, not a folder, not writable, or of another layout version.
     """
     path = Path(folder).absolute()
-    if not (path / _FILE).exists():
+    if not _is_made(path):
         if not create:
             raise Misuse(f"{path} is not a pyomid folder: it has no file {_FILE}", folder=str(path))
         _create(path)
@@ -58,6 +58,13 @@ def open_data(folder: Path, *, map_bytes: int = MAP_BYTES_DEFAULT) -> Environmen
 
 def open_commits(folder: Path, *, writable: bool, map_bytes: int = MAP_BYTES_DEFAULT) -> Environment:
     return open_environment(folder / "commits", _ENVIRONMENTS["commits"], writable=writable, map_bytes=map_bytes)
+
+
+def _is_made(path: Path) -> bool:
+    try:
+        return (path / _FILE).exists()
+    except OSError as error:
+        raise _unusable(path, error) from error
 
 
 def _create(path: Path) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch
 from pyomid.errors import Misuse
 from pyomid.storage.embedded import record_kernels as kernels
-from pyomid.storage.embedded.cleaning import cleanings, has_twins
+from pyomid.storage.embedded.cleaning import Cleaning, cleanings, has_twins
 from pyomid.storage.embedded.environments import MAP_BYTES_DEFAULT, Transaction, release
 from pyomid.storage.embedded.keys import (
     ESCAPED_ROW_BYTES_MAX,
@@ -29,7 +29,7 @@ from pyomid.storage.embedded.keys import (
     row_prefix,
     version_suffix,
 )
-from pyomid.storage.embedded.layout import CELLS, SAMPLES, TABLES, open_data, open_folder
+from pyomid.storage.embedded.layout import CELLS, SAMPLES, open_data, open_folder
 from pyomid.storage.embedded.records import Record, corrupt, decode_record, encode_record
 from pyomid.storage.embedded.regions import SAMPLE_MASK, cuts, grown_splits
 from pyomid.storage.embedded.tables import Table, Tables
@@ -79,9 +79,7 @@ class EmbeddedStore:
         region_rows: int = _REGION_ROWS_DEFAULT,
     ) -> None:
         self._environment = open_data(open_folder(folder, create=create), map_bytes=map_bytes)
-        self._cells = self._environment.databases[CELLS]
-        self._samples = self._environment.databases[SAMPLES]
-        self._tables = Tables(self._environment.databases[TABLES])
+        self._tables = Tables(self._environment)
         self._region_rows = region_rows
         self._closed = False
 
@@ -89,6 +87,14 @@ class EmbeddedStore:
     def limits(self) -> StoreLimits:
         """A zero byte of a row key counts twice, which `row_bytes_max` cannot say."""
         return LIMITS
+
+    @property
+    def _cells(self) -> Any:
+        return self._environment.databases[CELLS]
+
+    @property
+    def _samples(self) -> Any:
+        return self._environment.databases[SAMPLES]
 
     # Writing cells
 
@@ -130,11 +136,12 @@ class EmbeddedStore:
 
     def _put_records(self, transaction: Transaction, table: Table, records: list[tuple[bytes, bytes]]) -> None:
         self._check_unchanged(transaction, table)
+        cells, samples = self._cells, self._samples
         for key, value in records:
-            if not transaction.put(key, value, overwrite=False, db=self._cells):
+            if not transaction.put(key, value, overwrite=False, db=cells):
                 self._merge(transaction, key, value)
             if not crc32(key[:-VERSION_BYTES]) & SAMPLE_MASK:
-                transaction.put(key[:-VERSION_BYTES], b"", db=self._samples)
+                transaction.put(key[:-VERSION_BYTES], b"", db=samples)
 
     def _merge(self, transaction: Transaction, key: bytes, value: bytes) -> None:
         """A later write of the same version into the row: its cells replace theirs of the same column."""
@@ -329,7 +336,10 @@ class EmbeddedStore:
         numbers = np.array([current.numbers.get(column, 0) for column in batch.columns], dtype=np.int64)
         ready = _for_kernels(batch)
         for cleaning in cleanings(ready, heals, drops, current.prefix, numbers, records_max=_PIECE_RECORDS_MAX):
-            self._environment.write(partial(cleaning.apply, database=self._cells), records=len(cleaning.keys))
+            self._environment.write(partial(self._clean, cleaning=cleaning), records=len(cleaning.keys))
+
+    def _clean(self, transaction: Transaction, *, cleaning: Cleaning) -> None:
+        cleaning.apply(transaction, self._cells)
 
     def _change_records(self, table: str, changes: dict[tuple[bytes, int], _Change]) -> None:
         """All changes of one row in one transaction."""

@@ -18,8 +18,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from pyomid.errors import Misuse, UnknownTable
-from pyomid.storage.embedded.environments import Transaction
+from pyomid.storage.embedded.environments import Environment, Transaction
 from pyomid.storage.embedded.keys import TABLE_BYTES, table_prefix
+from pyomid.storage.embedded.layout import TABLES
 from pyomid.types import Column, TableInfo
 
 COLUMNS_MAX: Final = 65_535
@@ -65,9 +66,13 @@ class Table:
 class Tables:
     """The tables of one environment. Every method is called inside a transaction."""
 
-    def __init__(self, database: Any) -> None:
-        self.database = database
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
         self._known: dict[str, Table] = {}
+
+    @property
+    def database(self) -> Any:
+        return self._environment.databases[TABLES]
 
     def table(self, transaction: Transaction, name: str) -> Table:
         """As of this transaction; `UnknownTable`."""

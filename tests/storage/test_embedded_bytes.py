@@ -1,0 +1,216 @@
+"""Keys and records of the embedded store: their order, their grammar, and the compiled form against the plain one."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pyomid.cells import TOMBSTONE
+from pyomid.errors import Corruption
+from pyomid.storage.embedded import change_kernels, record_kernels
+from pyomid.storage.embedded.keys import (
+    escaped_bytes,
+    key_row,
+    key_version,
+    next_prefix,
+    range_bounds,
+    record_key,
+    row_prefix,
+    table_prefix,
+)
+from pyomid.storage.embedded.records import Record, decode_record, encode_record
+from pyomid.testing.conformance import ORDERED_KEYS
+from pyomid.types import TIMESTAMP_MAX, KeyRange
+
+pytestmark = pytest.mark.fast
+
+PREFIX = table_prefix(7)
+tricky_rows = st.binary(min_size=1, max_size=6) | st.lists(
+    st.sampled_from([0, 1, 0x7F, 0x80, 0xFE, 0xFF]), min_size=1, max_size=6
+).map(bytes)
+versions = st.integers(1, TIMESTAMP_MAX)
+cells = st.dictionaries(st.integers(1, 300), st.none() | st.binary(min_size=1, max_size=200), min_size=1, max_size=8)
+
+
+@given(st.lists(st.tuples(tricky_rows, versions), max_size=12))
+def test_keys_sort_by_row_and_then_by_newest_version(names: list[tuple[bytes, int]]) -> None:
+    keys = sorted(record_key(PREFIX, row, version) for row, version in names)
+    expected = sorted(names, key=lambda name: (name[0], -name[1]))
+    assert [(key_row(key), key_version(key)) for key in keys] == expected
+
+
+@given(tricky_rows, tricky_rows, versions)
+def test_no_row_is_taken_for_the_beginning_of_another(left: bytes, right: bytes, version: int) -> None:
+    assert record_key(PREFIX, right, version).startswith(row_prefix(PREFIX, left)) == (left == right)
+
+
+@given(tricky_rows, tricky_rows | st.just(b""), st.none() | tricky_rows, versions)
+def test_range_bounds_hold_exactly_the_rows_of_the_range(
+    row: bytes, start: bytes, stop: bytes | None, version: int
+) -> None:
+    first, end = range_bounds(PREFIX, KeyRange(start, stop))
+    assert (first <= record_key(PREFIX, row, version) < end) == (row in KeyRange(start, stop))
+
+
+def test_tables_lie_behind_each_other() -> None:
+    last = record_key(PREFIX, b"\xff" * 400, 1)
+    assert last < next_prefix(PREFIX) <= record_key(table_prefix(8), b"\x00", TIMESTAMP_MAX)
+    assert len(record_key(PREFIX, ORDERED_KEYS[2], 5)) == 4 + escaped_bytes(ORDERED_KEYS[2]) + 1 + 8
+
+
+@given(tricky_rows, versions, cells, st.integers(0, TIMESTAMP_MAX))
+def test_record_comes_back_as_it_was_encoded(
+    row: bytes, version: int, content: dict[int, bytes | None], commit_ts: int
+) -> None:
+    key = record_key(PREFIX, row, version)
+    decoded = decode_record(key, encode_record(key, Record(commit_ts, content)))
+    assert decoded == Record(commit_ts, content)
+
+
+def test_every_flipped_bit_is_corruption_in_both_forms() -> None:
+    key = record_key(PREFIX, b"some\x00row", 150)
+    value = encode_record(key, Record(200, {1: b"value", 2: None, 130: b"x" * 130}))
+    column_of = np.arange(-1, 300, dtype=np.int32)
+    for bit in range(8 * len(value)):
+        flipped = bytearray(value)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(Corruption, match=r"row 'some\\x00row', version 150|checksum"):
+            decode_record(key, bytes(flipped))
+        assert decoded([(key, bytes(flipped))], column_of)[-2] != record_kernels.GOOD
+
+
+def test_record_under_another_key_is_corruption() -> None:
+    key, other = record_key(PREFIX, b"row", 150), record_key(PREFIX, b"row", 200)
+    with pytest.raises(Corruption, match="version 200"):
+        decode_record(other, encode_record(key, Record(0, {1: b"v"})))
+
+
+@pytest.mark.parametrize("length", [0, 3, 11, 12])
+def test_cut_record_is_corruption(length: int) -> None:
+    key = record_key(PREFIX, b"row", 150)
+    value = encode_record(key, Record(0, {1: b"value"}))[:length]
+    with pytest.raises(Corruption):
+        decode_record(key, value)
+    assert decoded([(key, value)], np.arange(-1, 3, dtype=np.int32))[-2] != record_kernels.GOOD
+
+
+@pytest.mark.parametrize("body", [b"\x02\x01\x02a", b"\x01\x01\x09a", b"\x01\x01\x02aXX", b"\x80\x80\x80\x80\x80\x80"])
+def test_bad_grammar_under_a_good_checksum_is_corruption_in_both_forms(body: bytes) -> None:
+    key = record_key(PREFIX, b"row", 150)
+    content = bytes(8) + body
+    value = crc32(content, crc32(key)).to_bytes(4, "little") + content
+    with pytest.raises(Corruption):
+        decode_record(key, value)
+    assert decoded([(key, value)], np.arange(-1, 3, dtype=np.int32))[-2] == record_kernels.BAD_GRAMMAR
+
+
+def test_compiled_checksum_is_that_of_zlib() -> None:
+    data = np.frombuffer(bytearray(random.Random(1).randbytes(300)), dtype=np.uint8)
+    for length in (0, 1, 15, 16, 17, 64, 299):
+        for before in (0, 0xFFFFFFFF, 12345):
+            expected = crc32(data[1 : 1 + length].tobytes(), before)
+            assert record_kernels.crc32(data, 1, 1 + length, np.uint32(before)) == expected
+
+
+rows_of_records = st.dictionaries(
+    tricky_rows, st.dictionaries(versions, st.tuples(cells, st.integers(0, 1000)), min_size=1, max_size=3), max_size=5
+)
+
+
+@settings(deadline=None)
+@given(rows_of_records, st.sets(st.integers(1, 300), max_size=30))
+def test_compiled_decoder_finds_what_the_plain_one_finds(
+    rows: dict[bytes, dict[int, tuple[dict[int, bytes | None], int]]], unwanted: set[int]
+) -> None:
+    items = sorted(
+        (key := record_key(PREFIX, row, version), encode_record(key, Record(commit_ts, content)))
+        for row, records in rows.items()
+        for version, (content, commit_ts) in records.items()
+    )
+    column_of = np.array([-1, *(-1 if n in unwanted else n for n in range(1, 301))], dtype=np.int32)
+    data, arrays = decoded_over(items, column_of)
+    row_off, row_len, row_rec, rec_version, rec_commit, rec_cell, cell_col, cell_off, cell_len, verdict, _ = arrays
+    assert verdict == record_kernels.GOOD
+    found = {}
+    for row in range(len(row_off)):
+        key = data[row_off[row] : row_off[row] + row_len[row]].tobytes()
+        for record in range(row_rec[row], row_rec[row + 1]):
+            content = {}
+            for cell in range(rec_cell[record], rec_cell[record + 1]):
+                value = data[cell_off[cell] : cell_off[cell] + cell_len[cell]].tobytes()
+                content[int(cell_col[cell])] = None if cell_len[cell] == TOMBSTONE else value
+            found[key, int(rec_version[record])] = Record(int(rec_commit[record]), content)
+    expected = {}
+    for key, value in items:
+        record = decode_record(key, value)
+        record.cells = {number: cell for number, cell in record.cells.items() if number not in unwanted}
+        if record.cells:
+            expected[key_row(key), key_version(key)] = record
+    assert found == expected
+    assert list(found) == list(expected), "the order of keys"
+
+
+def test_decoder_says_which_column_it_does_not_know() -> None:
+    key = record_key(PREFIX, b"row", 150)
+    value = encode_record(key, Record(0, {9: b"v"}))
+    assert decoded([(key, value)], np.arange(-1, 8, dtype=np.int32))[-2:] == (record_kernels.UNKNOWN_COLUMN, 0)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(tricky_rows, versions, cells), min_size=1, max_size=5),
+    st.sets(st.integers(1, 300), max_size=150),
+    st.sets(st.integers(1, 300), max_size=150),
+    st.sampled_from([0, 777]),
+)
+def test_compiled_changes_are_the_plain_ones(
+    records: list[tuple[bytes, int, dict[int, bytes | None]]], drops: set[int], heals: set[int], commit_ts: int
+) -> None:
+    items = [
+        (key := record_key(PREFIX, row, version), encode_record(key, Record(0, content)))
+        for row, version, content in records
+    ]
+    count = len(items)
+    data, lens = joined(items)
+    encoded, bounds, states = change_kernels.change_records(
+        data,
+        lens,
+        np.full(count, commit_ts, dtype=np.int64),
+        np.array(sorted(drops) * count, dtype=np.int64),
+        np.arange(count + 1, dtype=np.int64) * len(drops),
+        np.array(sorted(heals) * count, dtype=np.int64),
+        np.arange(count + 1, dtype=np.int64) * len(heals),
+    )
+    for index, (key, value) in enumerate(items):
+        left = {number: cell for number, cell in records[index][2].items() if number not in drops}
+        is_healed = commit_ts != 0 and not heals.isdisjoint(left)
+        expected = encode_record(key, Record(commit_ts if is_healed else 0, left))
+        found = encoded[bounds[index] : bounds[index + 1]].tobytes()
+        if not left:
+            assert states[index] == change_kernels.EMPTIED
+        elif expected == value:
+            assert states[index] == change_kernels.UNCHANGED
+        else:
+            assert states[index] == change_kernels.CHANGED
+            assert found == expected
+
+
+def joined(items: list[tuple[bytes, bytes]]) -> tuple[Any, Any]:
+    parts = [part for item in items for part in item]
+    data = np.frombuffer(bytearray().join(parts), dtype=np.uint8)
+    return data, np.array([len(part) for part in parts], dtype=np.int64)
+
+
+def decoded_over(items: list[tuple[bytes, bytes]], column_of: Any) -> tuple[Any, Any]:
+    data, lens = joined(items)
+    return data, record_kernels.decode_records(data, lens, column_of)
+
+
+def decoded(items: list[tuple[bytes, bytes]], column_of: Any) -> Any:
+    return decoded_over(items, column_of)[1]

@@ -1,0 +1,510 @@
+"""The embedded folder: layout, limits, damage, growth, forks, and who shares an environment with whom."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import lmdb
+import numpy as np
+import pytest
+
+from pyomid.errors import Corruption, Deposed, Misuse, OmidError, StoreFull, Unavailable
+from pyomid.storage.embedded import (
+    EmbeddedCatalogue,
+    EmbeddedCommitTable,
+    EmbeddedEpochRow,
+    EmbeddedStore,
+    open_folder,
+    regions,
+    tables,
+)
+from pyomid.storage.embedded.layout import CELLS, LAYOUT_VERSION
+from pyomid.testing.conformance import FAMILIES, A, B, column_write, in_forked_child, scanned, written_batch
+from pyomid.types import Cell, Column, KeyRange, TableInfo
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[EmbeddedStore]:
+    store = EmbeddedStore(tmp_path)
+    store.create_table(TableInfo("t", FAMILIES))
+    yield store
+    store.close()
+
+
+# Layout
+
+
+def test_new_folder_is_made_with_its_parents_and_found_again(tmp_path: Path) -> None:
+    folder = tmp_path / "some" / "where"
+    assert open_folder(folder) == folder
+    assert open_folder(folder, create=False) == folder
+    assert (folder / "LAYOUT").read_text() == f"pyomid embedded layout {LAYOUT_VERSION}\n"
+
+
+def test_folder_that_nobody_made_is_refused_when_it_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(Misuse, match="not a pyomid folder"):
+        EmbeddedStore(tmp_path, create=False)
+
+
+def test_later_layout_is_refused_by_name(tmp_path: Path) -> None:
+    open_folder(tmp_path)
+    (tmp_path / "LAYOUT").write_text("pyomid embedded layout 999\n")
+    with pytest.raises(Misuse, match=f"layout 999, this pyomid knows up to {LAYOUT_VERSION}"):
+        EmbeddedStore(tmp_path)
+
+
+def test_other_content_in_the_layout_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "LAYOUT").write_text("something else")
+    with pytest.raises(Misuse, match="not a pyomid folder"):
+        EmbeddedStore(tmp_path)
+
+
+def test_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(Misuse, match="is not a folder"):
+            EmbeddedStore(path)
+
+
+def test_folder_without_permission_is_refused(tmp_path: Path) -> None:
+    def as_nobody() -> None:
+        if os.getuid() == 0:
+            os.setuid(65534)
+        open_folder(tmp_path)
+
+    if os.getuid() != 0:
+        tmp_path.chmod(0o555)
+    assert in_forked_child(as_nobody) == "Misuse"
+
+
+def test_folder_whose_making_was_cut_short_is_completed(tmp_path: Path) -> None:
+    open_folder(tmp_path)
+    (tmp_path / "LAYOUT").unlink()
+    (tmp_path / "commits" / "data.mdb").unlink()
+    EmbeddedCommitTable(tmp_path, writable=False).close()
+
+
+def test_many_processes_make_one_folder(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    children = [context.Process(target=_write_one, args=(str(tmp_path / "new"), number)) for number in range(4)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    store = EmbeddedStore(tmp_path / "new")
+    assert [row for row, _ in scanned(store, "t")] == [b"0", b"1", b"2", b"3"]
+    store.close()
+
+
+def _write_one(folder: str, number: int) -> None:
+    store = EmbeddedStore(folder)
+    store.create_table(TableInfo("t", FAMILIES))
+    store.write_cells("t", 50, [column_write(b"%d" % number, (Column(b"f", b"c%d" % number), b"v"))])
+
+
+# Limits
+
+
+def test_row_key_limit_counts_zero_bytes_twice(store: EmbeddedStore) -> None:
+    limit = store.limits.row_bytes_max
+    store.write_cells("t", 50, [column_write(b"\x00" * (limit // 2), (A, b"1"))])
+    bad = column_write(b"\x00" * (limit // 2 + 1), (A, b"1"))
+    with pytest.raises(Misuse, match="a zero byte counts twice"):
+        store.write_cells("t", 50, [bad])
+    with pytest.raises(Misuse, match="a zero byte counts twice"):
+        store.write_batch("t", 50, written_batch(bad))
+
+
+def test_batch_out_of_order_is_refused(store: EmbeddedStore) -> None:
+    for rows in ([b"b", b"a"], [b"a", b"a"]):
+        batch = written_batch(*(column_write(row, (A, b"1")) for row in rows))
+        with pytest.raises(Misuse, match="ascend"):
+            store.write_batch("t", 50, batch)
+    assert scanned(store, "t") == []
+
+
+def test_too_many_different_columns_are_refused(store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "COLUMNS_MAX", 10)
+    row = column_write(b"r", *((Column(b"f", b"%d" % i), b"v") for i in range(11)))
+    with pytest.raises(Misuse, match="at most 10 different columns"):
+        store.write_cells("t", 50, [row])
+    store.write_cells("t", 50, [row._replace(cells=row.cells[:10])])
+    assert len(store.read_rows("t", [b"r"])[0]) == 10
+
+
+def test_columns_of_another_process_are_learned(tmp_path: Path, store: EmbeddedStore) -> None:
+    store.write_cells("t", 50, [column_write(b"0", (A, b"v"))])
+    assert len(scanned(store, "t")) == 1
+    child = multiprocessing.get_context("spawn").Process(target=_write_one, args=(str(tmp_path), 1))
+    child.start()
+    child.join()
+    new = Column(b"f", b"c1")
+    assert store.read_rows("t", [b"1"]) == [[Cell(b"1", *new, 50, b"v")]]
+    assert scanned(store, "t", columns=[new]) == [(b"1", {Cell(b"1", *new, 50, b"v")})]
+
+
+# Damage
+
+
+def test_damaged_record_is_named_by_every_reader(store: EmbeddedStore) -> None:
+    store.write_cells("t", 150, [column_write(b"good", (A, b"v")), column_write(b"h\xff", (A, b"v"), (B, b"w"))])
+    damage(store, b"h\xff", lambda value: value[:-1] + bytes([value[-1] ^ 1]))
+    readers: list[Callable[[], object]] = [
+        lambda: store.read_rows("t", [b"h\xff"]),
+        lambda: list(store.scan("t", KeyRange())),
+        lambda: store.write_cells("t", 150, [column_write(b"h\xff", (A, b"new"))]),
+    ]
+    for read in readers:
+        with pytest.raises(Corruption, match=r"row 'h\\xff', version 150") as raised:
+            read()
+        assert raised.value.values == {"row": b"h\xff", "version": 150}
+    assert store.read_rows("t", [b"good"]) == [[Cell(b"good", *A, 150, b"v")]]
+
+
+def test_damaged_record_is_not_cleaned(store: EmbeddedStore) -> None:
+    store.write_cells("t", 150, [column_write(b"r", (A, b"v"), (B, b"w"))])
+    (batch,) = store.scan("t", KeyRange())
+    damage(store, b"r", lambda value: value[:-1])
+    with pytest.raises(Corruption, match="version 150"):
+        store.clean_batch("t", batch, np.array([], dtype=np.int64), np.array([0], dtype=np.int64))
+
+
+def test_damaged_commit_table_is_said(tmp_path: Path) -> None:
+    commits = EmbeddedCommitTable(tmp_path, writable=True)
+    commits.put([(50, 110)])
+    commits.close()
+    with lmdb.open(str(tmp_path / "commits"), max_dbs=4) as raw:
+        with raw.begin(raw.open_db(b"commits"), write=True) as transaction:
+            value = bytearray(transaction.get(bytes(8)))
+            value[9] ^= 1
+            transaction.put(bytes(8), bytes(value))
+    commits = EmbeddedCommitTable(tmp_path, writable=False)
+    for read in (lambda: commits.lookup([100]), lambda: list(commits.entries())):
+        with pytest.raises(Corruption, match="starts 0 … 6350"):
+            read()
+    commits.close()
+
+
+def damage(store: EmbeddedStore, row: bytes, change: Callable[[bytes], bytes]) -> None:
+    """Changes the stored bytes of the one record of `row`."""
+    environment = store._environment
+
+    def write(transaction: object) -> None:
+        with transaction.cursor(environment.databases[CELLS]) as cursor:  # type: ignore[attr-defined]
+            (key,) = (key for key, _ in cursor if row in key)
+            cursor.put(key, change(cursor.get(key)))
+
+    environment.write(write)
+
+
+# Room
+
+
+def test_full_map_is_store_full_and_the_store_stays_whole(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path, map_bytes=1 << 20)
+    store.create_table(TableInfo("t", FAMILIES))
+    written = fill(store)
+    assert 0 < written < ROWS_OF_FILL
+    assert [row for row, _ in scanned(store, "t")] == [b"%06d" % i for i in range(written)]
+    store.close()
+    store = EmbeddedStore(tmp_path, map_bytes=1 << 24)
+    store.write_cells("t", 100, [column_write(b"more", (A, b"v" * 1000))])
+    assert len(scanned(store, "t")) == written + 1
+    store.close()
+
+
+ROWS_OF_FILL = 300
+
+
+def fill(store: EmbeddedStore) -> int:
+    """Rows of 10 000 bytes until the store is full; how many were acknowledged."""
+    for i in range(ROWS_OF_FILL):
+        try:
+            store.write_cells("t", 50, [column_write(b"%06d" % i, (A, b"v" * 10_000))])
+        except StoreFull:
+            return i
+    return ROWS_OF_FILL
+
+
+FILL_A_SMALL_DISK = """
+import resource, signal, sys
+sys.path.insert(0, {tests!r})
+from test_embedded_folder import A, column_write, fill, scanned
+from pyomid.storage.embedded import EmbeddedStore
+from pyomid.types import TableInfo
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+store = EmbeddedStore({folder!r})
+store.create_table(TableInfo("t", (b"f", b"g")))
+before = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+written = fill(store)
+assert [row for row, _ in scanned(store, "t")] == [b"%06d" % i for i in range(written)]
+resource.setrlimit(resource.RLIMIT_FSIZE, before)
+store.write_cells("t", 100, [column_write(b"more", (A, b"v" * 1000))])
+print(written)
+"""
+
+
+def test_full_disk_is_store_full_and_the_store_stays_whole(tmp_path: Path) -> None:
+    """The disk's end is played by the largest size that the process may give a file."""
+    code = FILL_A_SMALL_DISK.format(tests=os.path.dirname(__file__), folder=str(tmp_path))
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    written = int(run.stdout)
+    assert 0 < written < ROWS_OF_FILL
+    store = EmbeddedStore(tmp_path)
+    assert [row for row, _ in scanned(store, "t")] == [*(b"%06d" % i for i in range(written)), b"more"]
+    store.close()
+
+
+def test_map_that_another_process_enlarged_is_adopted(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path, map_bytes=1 << 20)
+    store.create_table(TableInfo("t", FAMILIES))
+    child = multiprocessing.get_context("spawn").Process(target=_write_much, args=(str(tmp_path),))
+    child.start()
+    child.join()
+    assert len(scanned(store, "t")) == ROWS_OF_FILL
+    store.write_cells("t", 100, [column_write(b"mine", (A, b"v"))])
+    store.close()
+
+
+def _write_much(folder: str) -> None:
+    assert fill(EmbeddedStore(folder, map_bytes=1 << 26)) == ROWS_OF_FILL
+
+
+def test_environment_that_lmdb_gave_up_is_opened_again(store: EmbeddedStore) -> None:
+    """LMDB refuses all further work after it could not write its root page."""
+    store.write_cells("t", 50, [column_write(b"r", (A, b"v"))])
+    environment = store._environment
+
+    def panic(transaction: object) -> None:
+        raise lmdb.PanicError("as if the root page could not be written", 0)
+
+    with pytest.raises(Unavailable):
+        environment.write(panic)
+    before = environment._lmdb
+    store.write_cells("t", 50, [column_write(b"s", (A, b"v"))])
+    assert environment._lmdb is not before
+    assert [row for row, _ in scanned(store, "t")] == [b"r", b"s"]
+
+
+# Readers, forks, sharing
+
+
+def test_no_read_transaction_outlives_a_call(store: EmbeddedStore) -> None:
+    store.write_cells("t", 50, [column_write(b"%03d" % i, (A, b"v")) for i in range(50)])
+    batches = store.scan("t", KeyRange(), batch_rows_max=10)
+    next(batches)
+    store.read_rows("t", [b"001"])
+    assert "no active readers" in store._environment._lmdb.readers()
+    batches.close()
+
+
+def test_pages_are_used_again_while_a_scan_is_open(store: EmbeddedStore) -> None:
+    """A read transaction kept open would pin every page that is replaced meanwhile."""
+    store.write_cells("t", 50, [column_write(b"%03d" % i, (A, b"v" * 500)) for i in range(100)])
+    batches = store.scan("t", KeyRange(), batch_rows_max=10)
+    next(batches)
+    sizes = []
+    for version in range(100, 600):
+        store.write_cells("t", 100, [column_write(b"%03d" % (version % 100), (A, b"%d" % version * 100))])
+        sizes.append(store._environment._lmdb.info()["last_pgno"])
+    assert sizes[-1] < sizes[100] + 20
+    batches.close()
+
+
+def test_child_may_open_the_folder_again(tmp_path: Path, store: EmbeddedStore) -> None:
+    store.write_cells("t", 50, [column_write(b"r", (A, b"parent"))])
+
+    def in_child() -> None:
+        own = EmbeddedStore(tmp_path)
+        assert own.read_rows("t", [b"r"]) == [[Cell(b"r", *A, 50, b"parent")]]
+        own.write_cells("t", 100, [column_write(b"r", (A, b"child"))])
+        own.close()
+
+    assert in_forked_child(in_child) == ""
+    assert {cell.value for cell in store.read_rows("t", [b"r"])[0]} == {b"parent", b"child"}
+
+
+def test_fork_under_load_harms_neither_side(tmp_path: Path, store: EmbeddedStore) -> None:
+    stop, errors = threading.Event(), []
+
+    def work(number: int) -> None:
+        version = 50
+        while not stop.is_set():
+            version += 50
+            try:
+                store.write_cells("t", version, [column_write(b"%d" % number, (A, b"%d" % version))])
+                (cells,) = store.read_rows("t", [b"%d" % number])
+                assert max(cell.version for cell in cells) == version
+            except BaseException as error:
+                errors.append(error)
+                return
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+
+    def in_child() -> None:
+        own = EmbeddedStore(tmp_path)
+        own.write_cells("t", 50, [column_write(b"child", (A, b"v"))])
+        assert own.read_rows("t", [b"child"]) == [[Cell(b"child", *A, 50, b"v")]]
+
+    outcomes = [in_forked_child(in_child) for _ in range(10)]
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert outcomes == [""] * 10
+    assert errors == []
+
+
+def test_handles_of_one_process_share_an_environment_until_the_last_is_closed(tmp_path: Path) -> None:
+    first, second, catalogue = EmbeddedStore(tmp_path), EmbeddedStore(tmp_path), EmbeddedCatalogue(tmp_path)
+    first.create_table(TableInfo("t", FAMILIES))
+    for _ in range(2):  # closing twice gives back once
+        first.close()
+    second.write_cells("t", 50, [column_write(b"r", (A, b"v"))])
+    second.close()
+    assert catalogue.tables() == []
+    catalogue.close()
+    gc.collect()
+    third = EmbeddedStore(tmp_path)
+    assert len(scanned(third, "t")) == 1
+    third.close()
+
+
+def test_commit_table_opened_for_reading_cannot_write(tmp_path: Path) -> None:
+    reader = EmbeddedCommitTable(tmp_path, writable=False)
+    with pytest.raises(Misuse, match="the TSO alone writes it"):
+        reader.put([(50, 110)])
+    writer = EmbeddedCommitTable(tmp_path, writable=True)
+    writer.put([(50, 110)])
+    assert reader.lookup([50]) == [110]
+    reader.close()
+    assert writer.lookup([50]) == [110]
+    writer.close()
+
+
+def test_flush_of_a_deposed_tso_puts_nothing(tmp_path: Path) -> None:
+    commits, epoch_row = EmbeddedCommitTable(tmp_path, writable=True), EmbeddedEpochRow(tmp_path, writable=True)
+    assert epoch_row.take_over(expected=0, epoch=100, ceiling=1000)
+    commits.serve_epoch(100)
+    assert commits.put([(150, 200)]) == []
+    assert epoch_row.take_over(expected=100, epoch=1000, ceiling=2000)
+    writes: list[Callable[[], object]] = [
+        lambda: commits.put([(250, 300)]),
+        lambda: commits.seal(250),
+        lambda: commits.delete([150]),
+        lambda: commits.delete_below(1000),
+        lambda: commits.put_branches([250], 300),
+    ]
+    for write in writes:
+        with pytest.raises(Deposed):
+            write()
+    assert list(commits.entries()) == [(150, 200)]
+    commits.close()
+    epoch_row.close()
+
+
+def test_start_that_is_no_multiple_of_the_step_is_refused(tmp_path: Path) -> None:
+    commits = EmbeddedCommitTable(tmp_path, writable=True)
+    with pytest.raises(Misuse, match="start 51 "):
+        commits.put([(50, 110), (51, 120)])
+    assert commits.count() == 0
+    commits.close()
+
+
+def test_failing_member_of_a_group_commit_takes_nobody_along(store: EmbeddedStore) -> None:
+    """Its group is undone, and everyone else is written on their own."""
+    environment, gate = store._environment, threading.Event()
+    outcomes: dict[str, OmidError | None] = {}
+
+    def fails(transaction: object) -> None:
+        raise Misuse("on purpose")
+
+    def run(name: str, work: Callable[[], object]) -> None:
+        try:
+            work()
+            outcomes[name] = None
+        except OmidError as error:
+            outcomes[name] = error
+
+    works = {
+        "first": lambda: environment.write(lambda transaction: gate.wait()),
+        "good": lambda: store.write_cells("t", 50, [column_write(b"good", (A, b"v"))]),
+        "bad": lambda: environment.write(fails),
+        "other": lambda: store.write_cells("t", 50, [column_write(b"other", (A, b"v"))]),
+    }
+    threads = [threading.Thread(target=run, args=work) for work in works.items()]
+    threads[0].start()
+    for thread in threads[1:]:
+        thread.start()
+    while len(environment._queue) < 3 and len(outcomes) == 0:
+        pass
+    gate.set()
+    for thread in threads:
+        thread.join()
+    assert {name for name, error in outcomes.items() if error is not None} == {"bad"}
+    assert [row for row, _ in scanned(store, "t")] == [b"good", b"other"]
+
+
+# Regions
+
+
+def test_large_tables_have_regions_that_stay_and_split(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path, region_rows=2000)
+    store.create_table(TableInfo("t", FAMILIES))
+    write_keys(store, range(0, 20_000, 2))
+    first = store.regions("t")
+    assert 3 <= len(first) <= 8
+    sizes = [len(scanned(store, "t", region)) for region in first]
+    assert sum(sizes) == 10_000
+    assert max(sizes) < 6000
+    assert store.regions("t") == first
+    write_keys(store, range(1, 40_000, 2))
+    grown = store.regions("t")
+    assert len(grown) > len(first)
+    assert {region.start for region in first} <= {region.start for region in grown}
+    assert len(store.split_points("t", KeyRange(), 4)) == 3
+    store.drop_table("t")
+    store.create_table(TableInfo("t", FAMILIES))
+    assert store.regions("t") == [KeyRange()]
+    store.close()
+
+
+def write_keys(store: EmbeddedStore, numbers: range) -> None:
+    batch = written_batch(*(column_write(b"%06d" % number, (A, b"v")) for number in numbers))
+    store.write_batch("t", 50, batch)
+
+
+def test_samples_cut_regions_evenly() -> None:
+    samples = [b"%04d" % i for i in range(1000)]
+    splits = regions.grown_splits([], samples, 250 * regions.SAMPLE_EVERY)
+    assert splits == [b"0250", b"0500", b"0750"]
+    assert regions.grown_splits(splits, samples, 250 * regions.SAMPLE_EVERY) == splits
+    assert regions.grown_splits([b"0100"], samples, 300 * regions.SAMPLE_EVERY) == [b"0100", b"0400", b"0700"]
+    assert regions.cuts(samples, 4) == splits
+    assert regions.cuts([], 4) == []
+
+
+def test_split_region_begins_where_it_is_told(store: EmbeddedStore) -> None:
+    store.split_region("t", b"m")
+    assert store.regions("t") == [KeyRange(b"", b"m"), KeyRange(b"m", None)]
+
+
+def test_sweep_of_a_drop_that_was_cut_short_is_finished_by_the_next(store: EmbeddedStore) -> None:
+    write_keys(store, range(5000))
+    environment = store._environment
+    environment.write(lambda transaction: store._tables.drop(transaction, "t"))
+    assert environment.read(lambda transaction: transaction.stat(environment.databases[CELLS]))["entries"] == 5000
+    store.drop_table("another")
+    assert environment.read(lambda transaction: transaction.stat(environment.databases[CELLS]))["entries"] == 0
