@@ -913,9 +913,9 @@ class TsoMachine:
                 f"horizon {horizon} is above the published low watermark {self.watermark}", horizon=horizon
             ))  # fmt: skip
             return
-        if horizon > self.horizon:
-            self.horizon = horizon
-            yield EpochWrite(EpochChanges(horizon=horizon))
+        self.horizon = max(self.horizon, horizon)
+        # Also where H stands there already: an earlier request's write may still be on its way.
+        yield EpochWrite(EpochChanges(horizon=self.horizon))
         try:
             deleted: int = yield DeleteBelow(horizon)
         except Unavailable as error:
