@@ -40,6 +40,10 @@ _SLOT_BYTES: Final = 8
 _CONTENT_BYTES: Final = _SLOTS * _SLOT_BYTES
 _BUCKET_BYTES: Final = _CONTENT_BYTES + 8
 _KEY: Final = struct.Struct(">Q")
+RECORD_TIMESTAMPS: Final = _SLOTS
+"""Timestamps that share one record."""
+RECORD_BYTES: Final = _KEY.size + _BUCKET_BYTES
+"""Key and value of a record, without LMDB's page overhead."""
 _SLOT: Final = struct.Struct("<q")
 _PIECE_BUCKETS_MAX: Final = 2000
 """Of one write transaction: the next flush waits for it a few milliseconds."""
