@@ -1,0 +1,79 @@
+"""A process to be killed: writes to an embedded folder for ever and says after each write what is durable.
+
+python embedded_writer.py FOLDER cells|batches|heals|cleanings|commits FIRST
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from itertools import count
+
+import numpy as np
+
+from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore
+from pyomid.testing.conformance import OTHER, A, B, cleaning_of, column_write, version_of, written_batch
+from pyomid.types import KeyRange, ShadowWrite
+
+TABLE = "t"
+ROWS_OF_BATCH = 5000
+ENTRIES_OF_FLUSH = 500
+
+
+def row_key(number: int) -> bytes:
+    return b"%09d" % number
+
+
+def content(number: int) -> bytes:
+    return b"%d" % number * (1 + number % 50)
+
+
+def write_cells(store: EmbeddedStore, number: int) -> None:
+    cells = [(column, content(number)) for column in (A, B, OTHER)]
+    store.write_cells(TABLE, 50, [column_write(row_key(number), *cells)])
+
+
+def write_batch(store: EmbeddedStore, number: int) -> None:
+    numbers = range(number * ROWS_OF_BATCH, (number + 1) * ROWS_OF_BATCH)
+    writes = [column_write(row_key(each), (A, content(each)), (B, content(each))) for each in numbers]
+    store.write_batch(TABLE, 50, written_batch(*writes))
+
+
+def heal(store: EmbeddedStore, number: int) -> None:
+    write_cells(store, number)
+    store.write_shadow_cells(
+        TABLE, [ShadowWrite(version_of(row_key(number), column, 50), 60 + number) for column in (A, B, OTHER)]
+    )
+
+
+def clean(store: EmbeddedStore, number: int) -> None:
+    """Of two versions in two columns the older goes, all in one row: half of it must never be found."""
+    for version in (50, 100):
+        store.write_cells(TABLE, version, [column_write(row_key(number), (A, b"%d" % version), (B, b"%d" % version))])
+    key = row_key(number)
+    (batch,) = store.scan(TABLE, KeyRange(key, key + b"\x00"))
+    store.clean_batch(TABLE, batch, *cleaning_of(batch, heals={100: 120}, drops=[(key, 50, A), (key, 50, B)]))
+
+
+def put_commits(commits: EmbeddedCommitTable, number: int) -> None:
+    starts = 50 * (1 + np.arange(number * ENTRIES_OF_FLUSH, (number + 1) * ENTRIES_OF_FLUSH, dtype=np.int64))
+    commits.put_block(np.stack([starts, starts + 10], axis=1))
+
+
+def main(folder: str, kind: str, first: int) -> None:
+    work: Callable[[int], None]
+    if kind == "commits":
+        commits = EmbeddedCommitTable(folder, writable=True)
+        work = lambda number: put_commits(commits, number)  # noqa: E731
+    else:
+        store = EmbeddedStore(folder)
+        one = {"cells": write_cells, "batches": write_batch, "heals": heal, "cleanings": clean}[kind]
+        work = lambda number: one(store, number)  # noqa: E731
+    for number in count(first):
+        work(number)
+        sys.stdout.write(f"{number}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

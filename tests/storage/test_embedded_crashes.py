@@ -1,0 +1,178 @@
+"""kill -9 and SIGSTOP of real writers, at random moments: what was acknowledged is there, nothing is torn."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from embedded_writer import ENTRIES_OF_FLUSH, ROWS_OF_BATCH, TABLE, content, row_key
+
+from pyomid.errors import StoreFull
+from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore
+from pyomid.testing.conformance import FAMILIES, OTHER, A, B, column_write, scanned
+from pyomid.types import Cell, KeyRange, TableInfo
+
+pytestmark = pytest.mark.process
+
+KILLS = 8
+
+
+@contextmanager
+def writer(folder: Path, kind: str, first: int = 0) -> Iterator[subprocess.Popen[str]]:
+    """The process, at work: its first write is acknowledged."""
+    program = os.path.join(os.path.dirname(__file__), "embedded_writer.py")
+    process = subprocess.Popen(
+        [sys.executable, program, str(folder), kind, str(first)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{first}\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def acknowledged_before_kill(folder: Path, kind: str, first: int, rng: random.Random) -> int:
+    """The last number that a writer acknowledged before it was killed."""
+    with writer(folder, kind, first) as process:
+        time.sleep(rng.uniform(0, 0.1))  # not to wait for something: the moment of the kill is what is tried
+        process.kill()
+        assert process.stdout is not None
+        lines = [line for line in process.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
+    return int(lines[-1]) if lines else first
+
+
+def kills(folder: Path, kind: str) -> int:
+    """Kills writers one after another, each going on where the last one was; returns the last acknowledged."""
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    rng, last = random.Random(seed), -1
+    for _ in range(KILLS):
+        last = acknowledged_before_kill(folder, kind, last + 1, rng)
+    return last
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[EmbeddedStore]:
+    """Open through all kills, so that the next writer finds the lock of a dead one."""
+    store = EmbeddedStore(tmp_path)
+    store.create_table(TableInfo(TABLE, FAMILIES))
+    yield store
+    store.close()
+
+
+def test_killed_writer_of_cells_leaves_all_it_acknowledged_and_no_torn_row(
+    tmp_path: Path, store: EmbeddedStore
+) -> None:
+    last = kills(tmp_path, "cells")
+    rows = dict(scanned(store, TABLE))
+    assert set(rows) >= {row_key(number) for number in range(last + 1)}
+    assert len(rows) <= last + 2, "one write may be durable without its acknowledgement"
+    for number, (key, cells) in enumerate(sorted(rows.items())):
+        assert cells == {Cell(key, *column, 50, content(number)) for column in (A, B, OTHER)}
+    store.write_cells(TABLE, 100, [column_write(b"after", (A, b"v"))])
+
+
+def test_killed_writer_of_batches_leaves_whole_records_in_order(tmp_path: Path, store: EmbeddedStore) -> None:
+    last = kills(tmp_path, "batches")
+    rows = scanned(store, TABLE)
+    assert len(rows) >= (last + 1) * ROWS_OF_BATCH
+    for number, (key, cells) in enumerate(rows):
+        assert key == row_key(number)
+        assert cells == {Cell(key, *column, 50, content(number)) for column in (A, B)}
+
+
+def test_killed_healer_leaves_shadow_cells_on_whole_rows(tmp_path: Path, store: EmbeddedStore) -> None:
+    last = kills(tmp_path, "heals")
+    for number, (_, cells) in enumerate(scanned(store, TABLE)):
+        commits = {cell.commit_ts for cell in cells}
+        assert commits == {60 + number} if number <= last else len(commits) == 1
+
+
+def test_killed_compactor_leaves_no_half_cleaned_row(tmp_path: Path, store: EmbeddedStore) -> None:
+    """K3."""
+    last = kills(tmp_path, "cleanings")
+    for number, (key, cells) in enumerate(scanned(store, TABLE)):
+        cleaned = {Cell(key, *column, 100, b"100", 120) for column in (A, B)}
+        old = {Cell(key, *column, 50, b"50") for column in (A, B)}
+        new = {Cell(key, *column, 100, b"100") for column in (A, B)}
+        assert cells == cleaned if number <= last else cells in (cleaned, old, old | new)
+
+
+def test_killed_tso_leaves_whole_flushes_in_the_commit_table(tmp_path: Path) -> None:
+    reader = EmbeddedCommitTable(tmp_path, writable=False)
+    last = kills(tmp_path, "commits")
+    entries = list(reader.entries())
+    assert len(entries) >= (last + 1) * ENTRIES_OF_FLUSH
+    assert len(entries) % ENTRIES_OF_FLUSH == 0
+    assert entries == [(50 * (1 + index), 50 * (1 + index) + 10) for index in range(len(entries))]
+    reader.close()
+
+
+@pytest.mark.parametrize("kind", ["cells", "batches", "commits"])
+def test_stopped_writer_holds_up_no_reader(tmp_path: Path, store: EmbeddedStore, kind: str) -> None:
+    """C6: at whatever step the writer stands still, with its lock held or not."""
+    commits = EmbeddedCommitTable(tmp_path, writable=False)
+    rng = random.Random(7)
+    with writer(tmp_path, kind) as process:
+        for _ in range(20):
+            time.sleep(rng.uniform(0, 0.01))
+            process.send_signal(signal.SIGSTOP)
+            os.waitpid(process.pid, os.WUNTRACED)
+            assert commits.lookup([50]) == ([60] if kind == "commits" else [0])
+            if kind != "commits":
+                assert store.read_rows(TABLE, [row_key(0)])[0] != []
+                next(store.scan(TABLE, KeyRange(), batch_rows_max=10))
+            process.send_signal(signal.SIGCONT)
+    commits.close()
+
+
+def test_full_tmpfs_is_store_full_and_room_helps(tmp_path: Path) -> None:
+    with small_disk(tmp_path, "2m") as disk:
+        if disk is None:
+            pytest.skip("mounting a tmpfs needs the right to mount")
+        store = EmbeddedStore(disk / "db")
+        store.create_table(TableInfo(TABLE, FAMILIES))
+        ballast = disk / "ballast"
+        ballast.write_bytes(bytes(500_000))
+        written = fill(lambda i: store.write_cells(TABLE, 50, [column_write(row_key(i), (A, b"v" * 5000))]))
+        assert 0 < written < 1000
+        assert [row for row, _ in scanned(store, TABLE)] == [row_key(i) for i in range(written)]
+        ballast.unlink()
+        store.write_cells(TABLE, 50, [column_write(row_key(written), (A, b"v"))])
+        assert len(scanned(store, TABLE)) == written + 1
+        store.close()
+
+
+def fill(write: Callable[[int], None]) -> int:
+    for number in range(1000):
+        try:
+            write(number)
+        except StoreFull:
+            return number
+    return 1000
+
+
+@contextmanager
+def small_disk(tmp_path: Path, size: str) -> Iterator[Path | None]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        yield None
+        return
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
