@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     open_folder(path)
     yield path
     with contextlib.suppress(OSError, KeyError):
-        if is_alive(tso_pid(path)):
+        if tso_pid(path) != os.getpid() and is_alive(tso_pid(path)):
             kill_tso(path, signal.SIGCONT)
             kill_tso(path, signal.SIGKILL)
 

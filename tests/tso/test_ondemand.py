@@ -100,6 +100,7 @@ def _kill_under_load(folder: Path, session_of: SessionOf, *, rounds: int, seed: 
     print(f"seed {seed}")
     rng = random.Random(seed)
     tso = session_of(folder)
+    tso.begin()
     acknowledged: list[tuple[int, int]] = []
     starts: list[int] = []
     aborted: list[int] = []
@@ -216,6 +217,8 @@ def test_leases_and_everything_acknowledged_survive_sigterm(folder: Path, sessio
     job = tso.begin().start_ts
     tso.grant_lease(job)
     old = kill_tso(folder, signal.SIGTERM)
+    while is_alive(old):
+        time.sleep(0.01)
     assert tso.renew_lease(job) > 0
     assert tso_pid(folder) != old
     assert EmbeddedCommitTable(folder, writable=False).lookup([start_ts]) == [commit_ts]

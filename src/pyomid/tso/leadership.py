@@ -24,6 +24,9 @@ from pyomid.errors import Misuse, Unavailable
 
 LOCK_FILE: Final = "tso.lock"
 SOCKET_FILE: Final = "tso.sock"
+_SIGNATURE_BYTES: Final = 64
+"""Always written whole, so that nobody reads half of it."""
+
 DOUBT_EXIT_CODE: Final = 70
 """EX_SOFTWARE of sysexits.h: the process ended itself because it could not know whether it still leads."""
 
@@ -103,8 +106,8 @@ class FolderLock:
 
     def _sign(self) -> None:
         """For people and for messages; the lock itself is the system's."""
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, json.dumps({"pid": os.getpid()}).encode(), 0)
+        said = json.dumps({"pid": os.getpid()}).encode()
+        os.pwrite(self._fd, said.ljust(_SIGNATURE_BYTES), 0)
 
 
 def holder(folder: Path) -> dict[str, Any]:

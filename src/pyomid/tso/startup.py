@@ -44,6 +44,8 @@ class ServiceOptions:
     metrics: str = ""
     kernel: bool = False
     """Compiled decisions from the first request on."""
+    kernel_soon: bool = False
+    """Compiled decisions once they are loaded, a second later, while the first clients are served already."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], token: bytes) -> ServiceOptions:
@@ -72,7 +74,8 @@ class ServiceOptions:
             options["idle-exit"] or float("inf"),
             token,
             options["metrics"],
-            options["kernel"] == "on" or (options["kernel"] == "auto" and is_compiled()),
+            options["kernel"] == "on",
+            options["kernel"] == "auto" and is_compiled(),
         )
 
 
@@ -136,7 +139,10 @@ async def serve(
     log.info("leads", extra={"epoch": machine.epoch, "watermark": machine.watermark, "horizon": machine.horizon})
     metrics = await serve_metrics(service, options.metrics) if options.metrics else None
     ready()
+    loading = asyncio.create_task(_use_kernel_soon(service)) if options.kernel_soon else None
     await service.run(listeners)
+    if loading is not None:
+        loading.cancel()
     log.info("stops", extra={"epoch": machine.epoch, "connections": service.connections})
     drained = await service.drain()
     if metrics is not None:
@@ -144,6 +150,18 @@ async def serve(
     if leadership is not None:
         leadership.release()
     log.info("stopped", extra={"epoch": machine.epoch, "drained": drained})
+
+
+async def _use_kernel_soon(service: TsoService) -> None:
+    """Loads beside the loop, takes over between two of its steps."""
+    await asyncio.get_running_loop().run_in_executor(None, _load_kernel)
+    service.use_kernel()
+
+
+def _load_kernel() -> None:
+    from pyomid.tso.kernel.decide_kernel import decide_chunk
+
+    decide_chunk.compiled()
 
 
 async def _stand_by(leadership: Leadership, stop_signals: Sequence[signal.Signals]) -> float | None:
