@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hbase_processes import TsoProcess
 
+import pyomid
+from pyomid.client.database import Database
 from pyomid.errors import Unavailable
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.store import HBaseStore
@@ -77,3 +80,31 @@ def store(cluster: Cluster) -> HBaseStore:
 def table_name() -> str:
     """A name that no other test of the session uses."""
     return f"t{os.getpid()}_{next(_table_numbers)}"
+
+
+@pytest.fixture(scope="session")
+def url(hbase: HBaseServer, cluster: Cluster) -> str:
+    return f"omid+hbase://{hbase.quorum}/hbase"
+
+
+@pytest.fixture
+def tso(url: str, tmp_path: Path) -> Iterator[TsoProcess]:
+    """A leading TSO of the database, for one test."""
+    with TsoProcess(url, tmp_path / "tso.log") as process:
+        process.wait_until_leading()
+        yield process
+        process.stop()
+
+
+@pytest.fixture
+def database(url: str, tso: TsoProcess) -> Iterator[Database]:
+    with pyomid.connect(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def table(database: Database, table_name: str) -> Iterator[str]:
+    """A registered table with family f, dropped afterwards."""
+    database.create_table(table_name, families=["f"])
+    yield table_name
+    database.drop_table(table_name)

@@ -1,4 +1,4 @@
-"""`pyomid tables URL …`: list, create and drop tables."""
+"""`pyomid tables URL …`: list, create, register and drop tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyomid.types import ConflictLevel
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("tables", help="list, create and drop tables")
     parser.add_argument("url", help="omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode")
-    actions = parser.add_subparsers(dest="action", metavar="list | create | drop")
+    actions = parser.add_subparsers(dest="action", metavar="list | create | register | drop")
     actions.add_parser("list", help="every table with its families and conflict level (the default)")
     create = actions.add_parser("create", help="a new table")
     create.add_argument("name")
@@ -23,6 +23,12 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="transactions conflict where they both write this (default: cell)",
     )
     create.add_argument("--if-not-exists", action="store_true")
+    register = actions.add_parser("register", help="a table that a Java client made: from now on it is cleaned too")
+    register.add_argument("name")
+    register.add_argument("families", nargs="+", help="its column families")
+    register.add_argument(
+        "--conflict-level", choices=[level.value for level in ConflictLevel], default=ConflictLevel.CELL.value
+    )
     drop = actions.add_parser("drop", help="a table and all its rows")
     drop.add_argument("name")
     drop.add_argument("--yes", action="store_true", help="do not ask")
@@ -41,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
                     arguments.conflict_level,
                     if_not_exists=arguments.if_not_exists,
                 )
+            case "register":
+                database.create_table(arguments.name, arguments.families, arguments.conflict_level, if_not_exists=True)
             case "drop":
                 database.table_info(arguments.name)
                 if not arguments.yes and not _agreed(arguments.name):

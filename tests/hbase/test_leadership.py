@@ -1,0 +1,201 @@
+"""Two TSOs over HBase: one leads, the other takes over; whatever the old one still believes (T3 … T5)."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from hbase_processes import TsoProcess
+
+import pyomid
+from pyomid.errors import Deposed, OmidError
+from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.election import LeaderLease, find_tso
+from pyomid.storage.hbase.epoch_row import HBaseEpochRow
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.testing.hbase_server import HBaseServer
+from pyomid.tso.leadership import DOUBT_EXIT_CODE, boot_clock
+from pyomid.types import EpochChanges
+
+LEASE_S = 2.0
+
+
+def test_a_standby_takes_over_and_nothing_acknowledged_is_lost(url: str, tmp_path: Path, table_name: str) -> None:
+    acknowledged: list[int] = []
+    with (
+        TsoProcess(url, tmp_path / "one.log", lease_s=LEASE_S) as one,
+        pyomid.connect(url, commitRetrySeconds=30.0) as database,
+    ):
+        one.wait_until_leading()
+        database.create_table(table_name, ["f"])
+        with TsoProcess(url, tmp_path / "two.log", lease_s=LEASE_S) as two:
+            stop = threading.Event()
+
+            def write() -> None:
+                number = 0
+                while not stop.is_set():
+                    number += 1
+                    try:
+                        with database.begin() as tx:
+                            tx.table(table_name).put(b"%06d" % number, {b"f:q": b"v"})
+                    except OmidError:
+                        continue
+                    acknowledged.append(number)
+
+            writer = threading.Thread(target=write)
+            writer.start()
+            while len(acknowledged) < 20:
+                stop.wait(0.01)
+            first_epoch = database.parts.epoch_row.read().epoch
+            one.kill()
+            before = len(acknowledged)
+            two.wait_until_leading()
+            while len(acknowledged) < before + 20:
+                stop.wait(0.01)
+            stop.set()
+            writer.join()
+            assert database.parts.epoch_row.read().epoch > first_epoch
+            with database.begin() as tx:
+                found = {int(row) for row, _ in tx.table(table_name).scan()}
+            assert set(acknowledged) <= found
+            database.drop_table(table_name)
+            assert two.stop() == 0
+
+
+def test_a_leader_that_was_stopped_past_its_lease_answers_nothing_more(
+    url: str, tmp_path: Path, table_name: str
+) -> None:
+    """T4: SIGSTOP for longer than the lease; the other leads; on waking the old one dies without a reply."""
+    with TsoProcess(url, tmp_path / "one.log", lease_s=LEASE_S) as one:
+        address = one.wait_until_leading()
+        with pyomid.connect(url, commitRetrySeconds=30.0) as database:
+            database.create_table(table_name, ["f"])
+            transaction = database.begin()
+            transaction.table(table_name).put(b"r", {b"f:q": b"v"})
+            transaction.flush()
+            with TsoProcess(url, tmp_path / "two.log", lease_s=LEASE_S) as two:
+                one.send(signal.SIGSTOP)
+                outcome: list[object] = []
+
+                def commit() -> None:
+                    try:
+                        transaction.commit()
+                        outcome.append(transaction.commit_ts)
+                    except OmidError as error:
+                        outcome.append(error)
+
+                # The request goes to the stopped leader and lies in its socket.
+                committing = threading.Thread(target=commit)
+                committing.start()
+                assert two.wait_until_leading() != address
+                one.send(signal.SIGCONT)
+                assert one.process.wait(timeout=30.0) == DOUBT_EXIT_CODE
+                committing.join()
+                # Begun under the first epoch: no later TSO may commit it, and the first one never answered.
+                assert isinstance(outcome[0], OmidError)
+                with database.begin() as tx:
+                    assert tx.start_ts > transaction.start_ts
+                    assert tx.table(table_name).get(b"r") == {}
+                database.drop_table(table_name)
+                assert two.stop() == 0
+
+
+def test_an_orderly_end_hands_over_at_once(url: str, tmp_path: Path) -> None:
+    lease_s = 20.0
+    with (
+        TsoProcess(url, tmp_path / "one.log", lease_s=lease_s) as one,
+        TsoProcess(url, tmp_path / "two.log", lease_s=lease_s) as two,
+    ):
+        one.wait_until_leading(deadline_s=90.0)
+        began_s = boot_clock()
+        assert one.stop() == 0
+        two.wait_until_leading()
+        assert boot_clock() - began_s < lease_s, "it waited for the lease to run out"
+        assert two.stop() == 0
+
+
+def test_clients_are_told_the_leader_s_address(url: str, hbase: HBaseServer, tso: TsoProcess, tmp_path: Path) -> None:
+    zookeeper = ZooKeeper(hbase.quorum)
+    host, port = find_tso(zookeeper)
+    zookeeper.close()
+    with pyomid.connect(url) as database:
+        assert database.status().tso.epoch == database.parts.epoch_row.read().epoch
+    assert (host, port) == ("127.0.0.1", port)
+
+
+class TestLease:
+    """The znode alone, with candidates of this process."""
+
+    @pytest.fixture
+    def namespace(self, table_name: str) -> str:
+        return f"/test-{table_name}"
+
+    def candidate(self, hbase: HBaseServer, namespace: str, period_s: float = 1.0) -> LeaderLease:
+        zookeeper = ZooKeeper(hbase.quorum)
+        return LeaderLease(zookeeper, "127.0.0.1:1", clock=boot_clock, period_s=period_s, namespace=namespace)
+
+    def test_of_many_candidates_one_leads(self, hbase: HBaseServer, namespace: str) -> None:
+        candidates = [self.candidate(hbase, namespace, 60.0) for _ in range(4)]
+        stop = threading.Event()
+        leaders: list[LeaderLease] = []
+
+        def stand(candidate: LeaderLease) -> None:
+            if candidate.acquire(stop) is not None:
+                leaders.append(candidate)
+                stop.set()
+
+        threads = [threading.Thread(target=stand, args=(candidate,)) for candidate in candidates]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(leaders) == 1
+        for candidate in candidates:
+            candidate.release()
+
+    def test_a_lease_that_another_took_is_lost(self, hbase: HBaseServer, namespace: str) -> None:
+        old, new = self.candidate(hbase, namespace), self.candidate(hbase, namespace)
+        assert old.acquire(threading.Event()) is not None
+        assert new.acquire(threading.Event()) is not None, "nobody renewed the first: it ran out"
+        lost = threading.Event()
+        old._until_s = float("inf")  # its clock lies: only the znode can tell it
+        old.keep(lambda _: None, lambda _: lost.set())
+        assert lost.wait(10.0)
+        new.release()
+
+    def test_the_lease_counts_from_before_the_write(self, hbase: HBaseServer, namespace: str) -> None:
+        leader = self.candidate(hbase, namespace, period_s=30.0)
+        began_s = boot_clock()
+        until_s = leader.acquire(threading.Event())
+        assert until_s is not None
+        assert until_s <= boot_clock() + 30.0
+        assert began_s < until_s < boot_clock() + 30.0
+        leader.release()
+
+    def test_an_older_epoch_is_never_announced_over_a_newer(self, hbase: HBaseServer, namespace: str) -> None:
+        leader = self.candidate(hbase, namespace, period_s=30.0)
+        leader.acquire(threading.Event())
+        leader.announce(200)
+        with pytest.raises(Deposed):
+            leader.announce(150)
+        leader.release()
+
+
+def test_a_late_write_of_the_old_leader_is_refused_by_the_epoch_row(
+    cluster: Cluster, table_name: str, hbase: HBaseServer
+) -> None:
+    """T5 at its smallest: the new epoch first, then everything the old one still sends fails whole."""
+    from test_ports import empty_table
+
+    from pyomid.storage.hbase.layout import META_FAMILY
+
+    table = empty_table(cluster, table_name, META_FAMILY)
+    old, new = HBaseEpochRow(cluster, table=table), HBaseEpochRow(cluster, table=table)
+    assert old.take_over(expected=0, epoch=50, ceiling=0)
+    assert new.take_over(expected=50, epoch=100, ceiling=0)
+    with pytest.raises(Deposed):
+        old.update(50, EpochChanges(leases_added=(70,), watermark=60))
+    assert new.read().leases == frozenset()
+    assert new.read_watermarks() == (0, 0)
