@@ -48,6 +48,7 @@ _SLOT: Final = struct.Struct("<q")
 _PIECE_BUCKETS_MAX: Final = 2000
 """Of one write transaction: the next flush waits for it a few milliseconds."""
 _READ_BUCKETS_MAX: Final = 500
+_FEW_ENTRIES: Final = 8
 _ENTRIES_A_RECORD: Final = 16
 """For `Environment.write`: how many entries cost about what a record costs."""
 
@@ -87,6 +88,8 @@ class EmbeddedCommitTable:
         return found
 
     def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
+        if len(entries) <= _FEW_ENTRIES:
+            return self._put_few(entries)
         return self.put_block(np.array(entries, dtype=np.int64).reshape(-1, 2))
 
     def put_block(self, entries: Int64s) -> list[int]:
@@ -98,6 +101,31 @@ class EmbeddedCommitTable:
             return np.where(refused, SEALED, commits), starts[refused].tolist()
 
         return self._change(starts, change)
+
+    def _put_few(self, entries: Sequence[tuple[int, int]]) -> list[int]:
+        """`put_block` without arrays, whose fixed cost is that of some ten entries: a lone client waits for it."""
+        for start, _ in entries:
+            _check_start(start)
+
+        def write(transaction: Transaction) -> list[int]:
+            self._check_epoch(transaction)
+            refused: list[int] = []
+            buckets: dict[int, bytearray] = {}
+            for start, commit_ts in entries:
+                bucket, slot = divmod(start // TIMESTAMP_STEP, _SLOTS)
+                slots = buckets.get(bucket)
+                if slots is None:
+                    found = self._bucket(transaction, bucket)
+                    slots = buckets[bucket] = bytearray(_CONTENT_BYTES if found is None else found)
+                if _SLOT.unpack_from(slots, slot * _SLOT_BYTES)[0] == SEALED:
+                    refused.append(start)
+                else:
+                    _SLOT.pack_into(slots, slot * _SLOT_BYTES, commit_ts)
+            for bucket in sorted(buckets):
+                transaction.put(_KEY.pack(bucket), _record(bucket, bytes(buckets[bucket])), db=self._commits)
+            return refused
+
+        return self._environment.write(write, records=len(entries))
 
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
         return not self.put([(start, commit_ts)])
@@ -185,8 +213,7 @@ class EmbeddedCommitTable:
             if not is_used[index]:
                 transaction.delete(key, db=self._commits)
             else:
-                slots = data[index * _CONTENT_BYTES : (index + 1) * _CONTENT_BYTES]
-                items.append((key, slots + crc32(slots, crc32(key)).to_bytes(8, "little")))
+                items.append((key, _record(bucket, data[index * _CONTENT_BYTES : (index + 1) * _CONTENT_BYTES])))
         with transaction.cursor(self._commits) as cursor:
             cursor.putmulti(items)
 
@@ -244,6 +271,10 @@ class EmbeddedCommitTable:
             check_epoch(self._environment, transaction, self._epoch)
 
 
+def _record(bucket: int, slots: bytes) -> bytes:
+    return slots + crc32(slots, crc32(_KEY.pack(bucket))).to_bytes(8, "little")
+
+
 def _checked(key: bytes, value: bytes) -> bytes:
     slots = value[:_CONTENT_BYTES]
     if len(value) != _BUCKET_BYTES or crc32(slots, crc32(key)) != int.from_bytes(value[_CONTENT_BYTES:], "little"):
@@ -258,4 +289,9 @@ def _checked(key: bytes, value: bytes) -> bytes:
 def _check_starts(starts: Int64s) -> None:
     bad = starts[(starts % TIMESTAMP_STEP != 0) | (starts <= 0)]
     if len(bad):
-        raise Misuse(f"start {int(bad[0])} is not a start timestamp: those are multiples of {TIMESTAMP_STEP} above 0")
+        _check_start(int(bad[0]))
+
+
+def _check_start(start: int) -> None:
+    if start <= 0 or start % TIMESTAMP_STEP:
+        raise Misuse(f"start {start} is not a start timestamp: those are multiples of {TIMESTAMP_STEP} above 0")
