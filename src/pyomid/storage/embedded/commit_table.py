@@ -94,6 +94,8 @@ class EmbeddedCommitTable:
 
     def put_block(self, entries: Int64s) -> list[int]:
         """`put` of rows (start, commit); of one start twice the last counts."""
+        if len(entries) <= _FEW_ENTRIES:
+            return self._put_few(entries.tolist())
         starts, commits = entries[:, 0], entries[:, 1]
 
         def change(slots: Int64s) -> tuple[Int64s, list[int]]:
