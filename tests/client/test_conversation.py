@@ -1,0 +1,149 @@
+"""The conversation without a connection: with pyomid's TSO by request id, with a Java TSO by Omid's own rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from pyomid.client.asking import AskTime, Lost, Pause, Try, ask_steps
+from pyomid.client.conversation import Conversation
+from pyomid.core.requests import Answer, Begin, Fence, FenceReply, GrantLease, Refused, Request, Seal
+from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
+from pyomid.types import BeginReply, CommitReply, CommitRequest
+from pyomid.wire.frames import FrameCutter, FrameTooLong, ProtocolError
+from pyomid.wire.requests import Handshake, decode_request
+from pyomid.wire.responses import HandshakeReply, encode_answer
+
+pytestmark = pytest.mark.fast
+
+OURS = HandshakeReply(True, extensions=1, epoch=50, frame_bytes_max=1000)
+JAVA = HandshakeReply(True)
+
+
+def greeted(reply: HandshakeReply) -> Conversation:
+    conversation = Conversation(token=b"secret")
+    [payload] = FrameCutter().feed(conversation.greeting())
+    assert decode_request(payload).body == Handshake(1, b"secret")
+    assert feed(conversation, [(0, reply)]) == []
+    return conversation
+
+
+def feed(
+    conversation: Conversation, answers: Iterable[tuple[int, Answer | HandshakeReply]]
+) -> list[tuple[int, Answer]]:
+    """What the conversation makes of these answers, sent with these request ids."""
+    data = b"".join(
+        encode_answer(answer, request_id=request_id, extended=bool(request_id) or answer is OURS) or b""
+        for request_id, answer in answers
+    )
+    return list(conversation.feed(data))
+
+
+def test_answers_find_their_requests_by_id_in_any_order() -> None:
+    conversation = greeted(OURS)
+    first, second = conversation.ask(Begin())[0], conversation.ask(Begin())[0]
+    late, early = BeginReply(200, 50), BeginReply(100, 50)
+    assert feed(conversation, [(second, early), (first, late)]) == [(second, early), (first, late)]
+
+
+def test_a_java_tsos_answers_are_matched_as_java_matches_them() -> None:
+    """interop.md: begins in order, commits by start, fences by table."""
+    conversation = greeted(JAVA)
+    assert not conversation.extended
+    keys = [conversation.ask(each)[0] for each in (Begin(), CommitRequest(50), CommitRequest(100), Begin(), Fence(7))]
+    answers = [
+        (0, CommitReply(100, 300)),
+        (0, BeginReply(400)),
+        (0, FenceReply(7, 500)),
+        (0, BeginReply(450)),
+        (0, CommitReply(50, 350)),
+    ]
+    assert [key for key, _ in feed(conversation, answers)] == [keys[2], keys[0], keys[4], keys[3], keys[1]]
+    assert feed(conversation, [(0, CommitReply(50, 350))]) == [], "an answer that nobody waits for"
+
+
+@pytest.mark.parametrize("request_", [GrantLease(50), Seal((50,)), CommitRequest(50, branches=(100,))])
+def test_a_java_tso_is_not_asked_what_it_cannot_know(request_: Request) -> None:
+    with pytest.raises(Misuse, match="extensions"):
+        greeted(JAVA).ask(request_)
+
+
+def test_the_servers_frame_limit_is_kept() -> None:
+    conversation = greeted(OURS)
+    _, frames = conversation.ask(CommitRequest(50, tuple(range(1000))))
+    assert len(list(FrameCutter(1000).feed(frames))) > 1
+    with pytest.raises(FrameTooLong):
+        conversation.ask(Seal(tuple(range(0, 1 << 20, 50))))
+
+
+def test_a_refusal_that_answers_no_request_ends_the_conversation() -> None:
+    conversation = greeted(OURS)
+    refusal = encode_answer(Refused("OMID-PROTOCOL", "wrong token"))
+    assert refusal is not None
+    with pytest.raises(ProtocolError, match="wrong token"):
+        list(conversation.feed(refusal))
+
+
+def test_an_answer_before_the_handshake_is_a_protocol_error() -> None:
+    data = encode_answer(BeginReply(50))
+    assert data is not None
+    with pytest.raises(ProtocolError):
+        list(Conversation().feed(data))
+
+
+class Asked:
+    """Drives `ask_steps` by hand: answers, or `Lost`, one a try; time goes by with each pause."""
+
+    def __init__(self, request: Request, *outcomes: Answer | Lost) -> None:
+        self.tries: list[Request] = []
+        self.paused_s = 0.0
+        self._steps = ask_steps(request, request_s=1.0, retry_s=10.0)
+        self._outcomes = list(outcomes)
+
+    def run(self) -> Answer:
+        step = next(self._steps)
+        while True:
+            try:
+                match step:
+                    case AskTime():
+                        step = self._steps.send(self.paused_s)
+                    case Pause(pause_s):
+                        self.paused_s += pause_s
+                        step = self._steps.send(None)
+                    case Try(request, _):
+                        self.tries.append(request)
+                        outcome = self._outcomes.pop(0) if len(self._outcomes) > 1 else self._outcomes[0]
+                        step = self._steps.throw(outcome) if isinstance(outcome, Lost) else self._steps.send(outcome)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+
+
+SENT, UNSENT = Lost("no answer", sent=True), Lost("no connection", sent=False)
+
+
+def test_a_commit_that_may_have_been_decided_is_repeated_as_a_retry() -> None:
+    asked = Asked(CommitRequest(50, (1,)), UNSENT, SENT, UNSENT, CommitReply(50, 100))
+    assert asked.run() == CommitReply(50, 100)
+    assert [r.is_retry for r in asked.tries] == [False, False, True, True]  # type: ignore[union-attr]
+
+
+def test_a_commit_whose_answer_never_comes_is_unknown_and_one_never_sent_unavailable() -> None:
+    with pytest.raises(OutcomeUnknown) as unknown:
+        Asked(CommitRequest(50, (1,)), SENT).run()
+    assert unknown.value.values == {"start_ts": 50}
+    with pytest.raises(Unavailable):
+        Asked(CommitRequest(50, (1,)), UNSENT).run()
+
+
+def test_a_begin_is_simply_asked_again_and_given_up_in_time() -> None:
+    assert Asked(Begin(), SENT, UNSENT, BeginReply(50)).run() == BeginReply(50)
+    asked = Asked(Begin(), SENT)
+    with pytest.raises(Unavailable):
+        asked.run()
+    assert 10.0 <= asked.paused_s < 12.0
+
+
+def test_a_refusal_is_raised_as_the_error_it_names() -> None:
+    with pytest.raises(Misuse, match="not so"):
+        Asked(Begin(), Refused("OMID-MISUSE", "not so")).run()

@@ -1,0 +1,87 @@
+"""The asyncio session keeps the blocking one's promises."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+from service_process import served
+
+from pyomid.client.async_session import AsyncTsoSession
+from pyomid.client.dialling import tcp_dial
+from pyomid.errors import Misuse, OmidError, SnapshotTooOld, Unavailable
+from pyomid.types import CommitRequest, SealOutcome
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
+
+
+def cell(number: int) -> int:
+    """An id as evenly spread as a hash's."""
+    return (number * 0x9E3779B97F4A7C15 & ((1 << 64) - 1)) - (1 << 63)
+
+
+def session(address: str, **more: float) -> AsyncTsoSession:
+    async def dial() -> socket.socket:
+        return await asyncio.get_running_loop().run_in_executor(None, tcp_dial(address))
+
+    return AsyncTsoSession(dial, **{"request_s": 5.0, "retry_s": 5.0, **more})
+
+
+def test_many_tasks_share_one_connection(tmp_path: Path) -> None:
+    async def transact(tso: AsyncTsoSession) -> tuple[int, int]:
+        start_ts = (await tso.begin()).start_ts
+        reply = await tso.commit(CommitRequest(start_ts, (cell(start_ts),)))
+        assert reply.committed
+        assert reply.start_ts == start_ts
+        return start_ts, reply.commit_ts
+
+    async def scenario(address: str) -> None:
+        tso = session(address)
+        done = await asyncio.gather(*(transact(tso) for _ in range(300)))
+        assert len({ts for pair in done for ts in pair}) == 600
+        assert (await tso.status()).counters["commits"] >= 0
+        await tso.close()
+
+    with served(tmp_path) as running:
+        asyncio.run(scenario(running.address))
+
+
+def test_leases_seals_and_errors(tmp_path: Path) -> None:
+    async def scenario(address: str) -> None:
+        tso = session(address)
+        start_ts = (await tso.begin()).start_ts
+        assert await tso.grant_lease(start_ts, 5.0) == 5.0
+        assert await tso.renew_lease(start_ts) == 5.0
+        await tso.end_lease(start_ts)
+        with pytest.raises(SnapshotTooOld):
+            await tso.renew_lease(start_ts)
+        assert await tso.seal([start_ts]) == [SealOutcome(True)]
+        assert not (await tso.commit(CommitRequest(start_ts, (1,)))).committed
+        assert await tso.fence(7) > start_ts
+        await tso.complete([start_ts])
+        with pytest.raises(Misuse, match="not_before"):
+            await tso.begin(not_before=1 << 60)
+        await tso.close()
+        with pytest.raises(Misuse, match="closed"):
+            await tso.begin()
+
+    with served(tmp_path) as running:
+        asyncio.run(scenario(running.address))
+
+
+def test_a_tso_that_is_gone_is_unavailable_or_unknown_never_silent(tmp_path: Path) -> None:
+    async def scenario(running) -> None:  # type: ignore[no-untyped-def]
+        tso = session(running.address, retry_s=0.3)
+        start_ts = (await tso.begin()).start_ts
+        running.process.kill()
+        running.process.wait()
+        with pytest.raises(OmidError):
+            await tso.commit(CommitRequest(start_ts, (1,)))
+        with pytest.raises(Unavailable):
+            await tso.begin()
+        await tso.close()
+
+    with served(tmp_path) as running:
+        asyncio.run(scenario(running))

@@ -1,0 +1,384 @@
+"""The compiled batch decision says what the plain reference says: same decisions, same LWM, same windows, same bytes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Hashable
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from pyomid.core.conflict_map import BucketMap
+from pyomid.core.instructions import Flush, Flushed, Instruction, Reply, RequestCame, SendEncoded, StoreCall, StoreDone
+from pyomid.core.requests import Begin
+from pyomid.core.take_over import TakenOver
+from pyomid.core.tso_machine import TsoMachine, TsoSettings
+from pyomid.tso.kernel.adoption import adopt, moved
+from pyomid.tso.kernel.decide_kernel import DONE, FULL, RARE_FRAME
+from pyomid.tso.kernel.map_kernel import CacheLineMap
+from pyomid.tso.kernel.parse_kernel import (
+    BEGIN,
+    CELL_BEGIN,
+    CELL_END,
+    COMMIT,
+    OP_WORDS,
+    TABLE_BEGIN,
+    TABLE_END,
+    TAG,
+    TS,
+    parse_frame,
+)
+from pyomid.types import TIMESTAMP_STEP, CommitRequest, WriteSetLevel
+from pyomid.wire.frames import HEADER_BYTES, ProtocolError, frame
+from pyomid.wire.requests import Incoming, decode_request, encode_request
+from pyomid.wire.responses import encode_answer
+
+pytestmark = pytest.mark.fast
+
+CHUNK_BYTES = 1 << 16
+TABLES = (11, -7, 1 << 62)
+EPOCH = 1_000_000
+
+
+class Driven:
+    """A machine whose flushes end when the test says so, and the bytes it sent to each peer."""
+
+    def __init__(self, *, entries: int, window_starts: int = 64, batch_entries_max: int = 100) -> None:
+        chosen = TsoSettings(
+            conflict_map_entries=entries,
+            window_starts=window_starts,
+            batch_entries_max=batch_entries_max,
+            write_set_fraction_max=1.0,
+            tables_interval_s=1e9,
+        )
+        taken_over = TakenOver(EPOCH, EPOCH + 10**12, EPOCH, 0, frozenset())
+        self.machine = TsoMachine(chosen, taken_over, now_s=0.0, known_tables=TABLES)
+        self.sent: dict[Hashable, bytes] = {}
+        self.flushes: list[StoreCall] = []
+        self.entries: list[tuple[int, int]] = []
+        self.other: list[object] = []
+
+    def feed(self, events: list[RequestCame | StoreDone]) -> None:
+        self.perform(self.machine.handle(events, 0.0))
+
+    def perform(self, instructions: list[Instruction]) -> None:
+        for instruction in instructions:
+            match instruction:
+                case Reply(peer, tag, answer):
+                    self.send(peer, encode_answer(answer, request_id=tag, extended=is_extended(peer)) or b"")
+                case SendEncoded(replies):
+                    self.send(replies.peer, replies.data)
+                case StoreCall(operation=Flush()):
+                    self.flushes.append(instruction)
+                case _:
+                    self.other.append(instruction)
+
+    def send(self, peer: Hashable, data: bytes) -> None:
+        self.sent[peer] = self.sent.get(peer, b"") + data
+
+    def end_flush(self, index: int, refused: frozenset[int] = frozenset()) -> None:
+        call = self.flushes.pop(index % len(self.flushes))
+        assert isinstance(call.operation, Flush)
+        more = [] if call.operation.block is None else call.operation.block.tolist()
+        self.entries += sorted([*call.operation.entries, *map(tuple, more)], key=lambda entry: entry[1])
+        self.feed([StoreDone(call.token, Flushed(refused, EPOCH))])
+
+    def facts(self) -> tuple[object, ...]:
+        machine = self.machine
+        head = machine.windows.head
+        counters = {name: count for name, count in machine.counters.items() if count}
+        return (
+            machine.low_watermark, machine.clock.next_ts, machine.newest_start, machine.watermark,
+            head.seq, head.next_start, head.window_end, len(machine.windows.batches), counters,
+            dict(machine.oracle.fences), dict(machine.oracle.table_commits),
+        )  # fmt: skip
+
+
+class Plain(Driven):
+    def take(self, peer: Hashable, data: bytes) -> None:
+        """Frame by frame; settles only afterwards, as the kernel's service does."""
+        requests = []
+        for payload in payloads(data):
+            incoming = decode_request(payload)
+            requests.append(RequestCame(peer, incoming.request_id, incoming.body))
+        for request in requests:
+            self.machine._dispatch(request)
+        self.feed([])
+
+
+class Fast(Driven):
+    def __init__(self, *, entries: int, window_starts: int = 64, batch_entries_max: int = 100) -> None:
+        super().__init__(entries=entries, window_starts=window_starts, batch_entries_max=batch_entries_max)
+        self.fast = adopt(self.machine, chunk_bytes_max=CHUNK_BYTES)
+        self.rare = 0
+
+    def take(self, peer: Hashable, data: bytes) -> None:
+        chunk = np.frombuffer(bytearray(data), dtype=np.uint8)
+        at = 0
+        while at < len(data):
+            decided = self.fast.decide(chunk, at, len(data), peer=peer, extended=is_extended(peer))
+            self.send(peer, decided.now)
+            at = decided.consumed
+            if decided.status == RARE_FRAME:
+                self.rare += 1
+                payload = next(iter(payloads(data[at:])))
+                incoming = decode_request(payload)
+                self.machine._dispatch(RequestCame(peer, incoming.request_id, incoming.body))
+                at += HEADER_BYTES + len(payload)
+            else:
+                assert decided.status in (DONE, FULL)
+        self.feed([])
+
+    def facts(self) -> tuple[object, ...]:
+        self.fast.fold_counters()
+        return super().facts()
+
+
+def is_extended(peer: Hashable) -> bool:
+    return peer != "java"
+
+
+def payloads(data: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at < len(data):
+        end = at + HEADER_BYTES + int.from_bytes(data[at : at + HEADER_BYTES], "big")
+        found.append(data[at + HEADER_BYTES : end])
+        at = end
+    return found
+
+
+def random_chunk(rng: random.Random, machine: TsoMachine, pool: list[int]) -> list[tuple[CommitRequest | Begin, int]]:
+    """Mostly plain; sometimes a table, a retry, an unknown start, a doomed start, a large commit."""
+    requests: list[tuple[CommitRequest | Begin, int]] = []
+    newest, oldest = machine.newest_start, max(EPOCH, machine.newest_start - 400 * TIMESTAMP_STEP)
+    for tag in range(rng.randrange(1, 40)):
+        kind = rng.random()
+        if kind < 0.4:
+            floor = rng.choice([0, 0, 0, machine.last_issued, newest, machine.last_issued + 50])
+            requests.append((Begin(floor), tag))
+            continue
+        start = rng.randrange(oldest, newest + 1)
+        start -= start % TIMESTAMP_STEP
+        if kind > 0.97:
+            start += rng.choice([1, 50 * 10**6, -start, 25])
+        cells = tuple(rng.choice(pool) for _ in range(rng.randrange(0, 12)))
+        tables = tuple(rng.choice(TABLES) for _ in range(rng.choice([0, 0, 1, 2])))
+        level = WriteSetLevel.TABLE if kind < 0.41 and tables else WriteSetLevel.IDS
+        requests.append((CommitRequest(start, cells, tables, level=level, is_retry=kind < 0.42), tag))
+    return requests
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_kernel_and_reference_agree_on_random_streams(seed: int) -> None:
+    rng = random.Random(seed)
+    pool = [rng.getrandbits(64) - (1 << 63) for _ in range(rng.choice([30, 2000]))] + [0, -(1 << 63), (1 << 63) - 1, -1]
+    entries = rng.choice([28, 28 * 20, 28 * 400])
+    window = rng.choice([1, 3, 64])
+    plain = Plain(entries=entries, window_starts=window)
+    fast = Fast(entries=entries, window_starts=window)
+    for step in range(120):
+        peer = rng.choice(["java", "pyomid", "another"])
+        requests = random_chunk(rng, plain.machine, pool)
+        data = b"".join(
+            encode_request(request, request_id=tag if is_extended(peer) else 0, extended=is_extended(peer))
+            if is_extended(peer) or is_java(request) else b""
+            for request, tag in requests
+        )  # fmt: skip
+        plain.take(peer, data)
+        fast.take(peer, data)
+        if plain.flushes and rng.random() < 0.6:
+            index = rng.randrange(len(plain.flushes))
+            flush = plain.flushes[index].operation
+            assert isinstance(flush, Flush)
+            refused = frozenset(start for start, _ in flush.entries if rng.random() < 0.02)
+            plain.end_flush(index, refused)
+            fast.end_flush(index, refused)
+        assert fast.facts() == plain.facts(), (seed, step)
+        assert len(fast.flushes) == len(plain.flushes)
+        for other in plain.sent:
+            assert sorted(payloads(fast.sent[other])) == sorted(payloads(plain.sent[other])), (seed, step, other)
+        plain.machine.validate()
+        fast.machine.validate()
+    while plain.flushes:
+        plain.end_flush(0)
+        fast.end_flush(0)
+    assert fast.entries == plain.entries
+    assert fast.facts() == plain.facts()
+    assert plain.machine.counters["commits"] > 50, "nothing was compared"
+
+
+def is_java(request: CommitRequest | Begin) -> bool:
+    return isinstance(request, Begin) or not (request.branches or request.level)
+
+
+def test_begins_keep_their_order_of_arrival_within_a_chunk() -> None:
+    fast = Fast(entries=280)
+    fast.take("java", b"".join(encode_request(Begin(), extended=False) for _ in range(100)))
+    starts = [EPOCH + TIMESTAMP_STEP * (1 + index) for index in range(100)]
+    from pyomid.types import BeginReply
+
+    assert fast.sent["java"] == b"".join(encode_answer(BeginReply(s), extended=False) or b"" for s in starts)
+
+
+def test_a_mark_met_by_the_flush_turns_just_that_answer_into_aborted() -> None:
+    fast, plain = Fast(entries=280), Plain(entries=280)
+    for driven in (fast, plain):
+        driven.take("pyomid", b"".join(encode_request(Begin(), request_id=tag) for tag in (1, 2, 3)))
+        starts = [EPOCH + 50, EPOCH + 100, EPOCH + 150]
+        commits = [CommitRequest(start, (start,)) for start in starts]
+        driven.take("pyomid", b"".join(encode_request(c, request_id=9 + i) for i, c in enumerate(commits)))
+        driven.end_flush(0, frozenset({starts[1]}))
+    assert fast.sent == plain.sent
+    assert fast.facts() == plain.facts()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_map_is_its_twin_entry_by_entry_and_moves_whole(seed: int) -> None:
+    rng = random.Random(seed)
+    plain, compiled = BucketMap(28 * 7), CacheLineMap(28 * 7)
+    pool = [rng.getrandbits(64) - (1 << 63) for _ in range(600)] + [0, -(1 << 63), (1 << 63) - 1]
+    for ts in range(50, 400_000, 50):
+        cell = rng.choice(pool)
+        assert compiled.last_commit(cell) == plain.last_commit(cell)
+        if rng.random() < 0.7:
+            assert compiled.record(cell, ts) == plain.record(cell, ts)
+        if ts == 20_000:
+            compiled = moved(plain)
+    assert compiled.entries == plain.entries
+
+
+# ── the parser ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def parsed_by_kernel(payload: bytes) -> Incoming | None:
+    """What the kernel made of it; None where it hands the frame back."""
+    data = np.frombuffer(bytearray(payload) or bytearray(1), dtype=np.uint8)
+    op = np.zeros(OP_WORDS, dtype=np.int64)
+    cells, tables = np.full(len(payload) + 1, 77, np.int64), np.full(len(payload) + 1, 77, np.int64)
+    kind = parse_frame(data, 0, len(payload), op, cells, tables)
+    tag = int(op[TAG]) & 0xFFFF_FFFF_FFFF_FFFF
+    if kind == BEGIN:
+        return Incoming(tag, Begin(int(op[TS])))
+    if kind != COMMIT:
+        return None
+    return Incoming(
+        tag,
+        CommitRequest(
+            int(op[TS]),
+            tuple(cells[op[CELL_BEGIN] : op[CELL_END]].tolist()),
+            tuple(tables[op[TABLE_BEGIN] : op[TABLE_END]].tolist()),
+        ),
+    )
+
+
+def agrees(payload: bytes) -> bool:
+    """The kernel took it, and as the plain decoder does; or handed it back. Returns whether it took it."""
+    ours = parsed_by_kernel(payload)
+    if ours is None:
+        return False
+    assert decode_request(payload) == ours, payload.hex()
+    return True
+
+
+def varint(value: int) -> bytes:
+    value &= 0xFFFF_FFFF_FFFF_FFFF
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def field_of(number: int, wire_type: int, body: bytes) -> bytes:
+    return varint(number << 3 | wire_type) + body
+
+
+int64s = st.integers(-(1 << 63), (1 << 63) - 1) | st.sampled_from([0, -1, -(1 << 63), (1 << 63) - 1])
+unknown_fields = st.one_of(
+    st.builds(lambda n, v: field_of(n, 0, varint(v)), st.integers(5, 63) | st.integers(71, 500), int64s),
+    st.builds(lambda n, b: field_of(n, 1, b), st.integers(5, 63), st.binary(min_size=8, max_size=8)),
+    st.builds(lambda n, b: field_of(n, 5, b), st.integers(5, 63), st.binary(min_size=4, max_size=4)),
+    st.builds(lambda n, b: field_of(n, 2, varint(len(b)) + b), st.integers(5, 63), st.binary(max_size=20)),
+)
+commit_fields = st.one_of(
+    st.builds(lambda v: field_of(1, 0, varint(v)), int64s),
+    st.builds(lambda v: field_of(3, 0, varint(v)), int64s),
+    st.builds(lambda v: field_of(4, 0, varint(v)), int64s),
+    st.builds(lambda n, vs: field_of(n, 2, varint(len(b"".join(map(varint, vs)))) + b"".join(map(varint, vs))),
+              st.sampled_from([3, 4]), st.lists(int64s, max_size=12)),
+    unknown_fields,
+)  # fmt: skip
+anything = commit_fields | st.builds(
+    lambda n, v: field_of(n, 0, varint(v)), st.sampled_from([2, 64, 65]), st.integers(0, 3)
+)
+
+
+def requests_of(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    commit = st.lists(inner, max_size=8).map(b"".join).map(lambda b: field_of(2, 2, varint(len(b)) + b))
+    tag = st.integers(0, (1 << 64) - 1).map(lambda v: field_of(64, 0, varint(v)))
+    around = st.lists(unknown_fields | tag, max_size=2).map(b"".join)
+    return st.builds(lambda a, b, c: a + b + c, around, commit, around)
+
+
+@given(requests_of(commit_fields))
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_plain_commits_in_any_shape_are_taken_and_read_alike(payload: bytes) -> None:
+    assert agrees(payload), payload.hex()
+
+
+@given(requests_of(anything), st.data())
+@settings(max_examples=300, deadline=None)
+def test_damaged_requests_are_read_alike_or_handed_back(payload: bytes, data: st.DataObject) -> None:
+    mutated = bytearray(payload)
+    for _ in range(data.draw(st.integers(0, 3))):
+        if mutated:
+            at = data.draw(st.integers(0, len(mutated) - 1))
+            change: Callable[[], None] = data.draw(
+                st.sampled_from(
+                    [
+                        lambda at=at: mutated.__setitem__(at, mutated[at] ^ 1 << (at % 8)),
+                        lambda at=at: mutated.__delitem__(slice(at, None)),
+                        lambda at=at: mutated.insert(at, 0xFF),
+                    ]
+                )  # fmt: skip
+            )
+            change()
+    agrees(bytes(mutated))
+
+
+@given(st.binary(max_size=200))
+@example(b"")
+@example(b"\x0a\x00")
+@example(b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01")
+@example(b"\x12\x0b\x18" + b"\xff" * 10)
+@example(b"\x12\x0c\x18" + b"\xff" * 9 + b"\x02")
+@settings(max_examples=500, deadline=None)
+def test_garbage_is_never_taken_for_something_else(payload: bytes) -> None:
+    agrees(payload)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6), st.integers(0, 50))
+@settings(max_examples=150, deadline=None)
+def test_a_chunk_of_garbage_stops_at_the_first_frame_that_is_not_the_kernels(garbage: list[bytes], cut: int) -> None:
+    """What lies before it is decided once, nothing is read beyond the chunk, nothing is lost."""
+    fast = Fast(entries=280)
+    good = encode_request(Begin(), request_id=1)
+    data = b"".join(good + frame(each) for each in garbage) + good[: cut % (len(good) + 1)]
+    chunk = np.frombuffer(bytearray(data) or bytearray(1), dtype=np.uint8)
+    at = 0
+    while True:
+        decided = fast.fast.decide(chunk, at, len(data), peer="pyomid", extended=True)
+        assert at <= decided.consumed <= len(data)
+        at = decided.consumed
+        if decided.status == DONE:
+            break
+        if decided.status == RARE_FRAME:
+            payload = payloads(data[at:])[0]
+            try:
+                decode_request(payload)
+            except ProtocolError:
+                pass
+            at += HEADER_BYTES + len(payload)
+    assert len(data) - at < len(good)

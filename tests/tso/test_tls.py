@@ -1,0 +1,96 @@
+"""TLS: the server's certificate is checked, clients' where told, plain text is refused."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+from service_process import Service, served
+
+from pyomid.client.dialling import tcp_dial
+from pyomid.client.session import TsoSession
+from pyomid.errors import Misuse, Unavailable
+from pyomid.types import CommitRequest
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority, and certificates of a server (127.0.0.1) and a client, made by openssl."""
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+            "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")  # fmt: skip
+    for name, extension in (("server", "subjectAltName=IP:127.0.0.1"), ("client", "subjectAltName=DNS:client")):
+        (folder / f"{name}.ext").write_text(extension)
+        openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+                "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")  # fmt: skip
+        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+                "-days", "2", "-extfile", f"{name}.ext", "-out", f"{name}.pem")  # fmt: skip
+    return folder
+
+
+def options(certificates: Path) -> tuple[str, ...]:
+    return "--tls-cert", str(certificates / "server.pem"), "--tls-key", str(certificates / "server.key")
+
+
+def session(running: Service, context: ssl.SSLContext | None) -> TsoSession:
+    return TsoSession(tcp_dial(running.address, tls=context, timeout_s=2.0), request_s=3.0, retry_s=1.0)
+
+
+def test_threads_share_a_tls_connection(certificates: Path, tmp_path: Path) -> None:
+    with served(tmp_path, *options(certificates)) as running:
+        tso = session(running, ssl.create_default_context(cafile=str(certificates / "ca.pem")))
+        done: list[int] = []
+
+        def work() -> None:
+            for _ in range(50):
+                start_ts = tso.begin().start_ts
+                cells = tuple((start_ts * 0x9E3779B97F4A7C15 + i) % (1 << 63) for i in range(300))
+                done.append(tso.commit(CommitRequest(start_ts, cells)).start_ts)
+
+        threads = [threading.Thread(target=work) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(set(done)) == 300
+        tso.close()
+
+
+def test_plain_text_is_refused(certificates: Path, tmp_path: Path) -> None:
+    with served(tmp_path, *options(certificates)) as running:
+        with pytest.raises(Unavailable):
+            session(running, None).begin()
+        good = session(running, ssl.create_default_context(cafile=str(certificates / "ca.pem")))
+        assert good.begin().start_ts
+        good.close()
+
+
+def test_a_server_that_is_not_trusted_is_a_clear_error(certificates: Path, tmp_path: Path) -> None:
+    with served(tmp_path, *options(certificates)) as running, pytest.raises(Misuse, match="not trusted"):
+        session(running, ssl.create_default_context()).begin()
+
+
+def test_clients_must_show_a_certificate_where_told(certificates: Path, tmp_path: Path) -> None:
+    with served(tmp_path, *options(certificates), "--tls-client-ca", str(certificates / "ca.pem")) as running:
+        context = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+        with pytest.raises(Unavailable):
+            session(running, context).begin()
+        context.load_cert_chain(certificates / "client.pem", certificates / "client.key")
+        good = session(running, context)
+        assert good.begin().start_ts
+        good.close()
+
+
+def test_a_certificate_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"exit 3: .*--tls-cert /nowhere"):
+        with served(tmp_path, "--tls-cert", "/nowhere"):
+            pass
