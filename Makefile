@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python
 PYTEST := $(BIN)/pytest
 
-.PHONY: help setup check test test-fast test-process test-spark test-hbase demo demo-hbase bench bench-tso bench-hbase soak lock format clean
+.PHONY: help setup check test test-fast test-process test-spark test-hbase demo demo-hbase bench bench-tso bench-hbase soak proto lock format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,6 +48,9 @@ bench: setup ## embedded store and Spark: ratios against raw peers of the same r
 
 soak: setup ## long runs: simulation seeds, kills, histories
 	$(PYTEST) -m soak
+
+proto: ## regenerates the protobuf messages of the wire
+	cd src && ../$(RUN) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. pyomid/wire/omid.proto
 
 lock: ## pins what requirements/dev.in asks for
 	$(PYTHON) -m venv build/lock
