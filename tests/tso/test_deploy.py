@@ -1,0 +1,50 @@
+"""What lies in deploy/ is what the command understands."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from pathlib import Path
+
+import pytest
+
+from pyomid.cli import tso
+
+pytestmark = pytest.mark.fast
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def options(*arguments: str, environment: dict[str, str] | None = None) -> dict[str, object]:
+    parser = ArgumentParser()
+    tso.add_to(parser.add_subparsers())
+    return tso.read_options(parser.parse_args(["tso", *arguments]), environment or {})
+
+
+def test_the_config_file_is_understood() -> None:
+    read = options("--config", str(DEPLOY / "tso.yaml"))
+    assert read["store"] == "omid:///var/lib/pyomid/db"
+    assert read["conflict-map-entries"] == 16_000_000
+
+
+def test_every_commented_option_of_the_config_file_exists() -> None:
+    known = {option.name for option in tso.OPTIONS}
+    lines = (DEPLOY / "tso.yaml").read_text().splitlines()
+    commented = {line[2:].split(": /")[0] for line in lines if line.startswith("# ") and ": /" in line}
+    assert commented
+    assert commented <= known
+
+
+def test_the_containers_environment_is_understood() -> None:
+    lines = [part.strip(" \\") for part in (DEPLOY / "Containerfile").read_text().splitlines()]
+    given = dict(line.removeprefix("ENV ").split("=", 1) for line in lines if "PYOMID_TSO_" in line)
+    read = options(environment=given)
+    assert read["listen"] == "0.0.0.0:24758"
+    assert read["metrics"] == "0.0.0.0:9180"
+    known = {tso.ENVIRONMENT_PREFIX + option.attribute.upper() for option in tso.OPTIONS}
+    assert set(given) <= known
+
+
+def test_the_unit_starts_the_command_and_lets_it_drain() -> None:
+    unit = (DEPLOY / "pyomid-tso.service").read_text()
+    assert "ExecStart=/opt/pyomid/bin/pyomid tso --config /etc/pyomid/tso.yaml" in unit
+    assert "KillSignal=SIGTERM" in unit
