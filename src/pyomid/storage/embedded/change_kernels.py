@@ -122,6 +122,9 @@ def change_records(
             if not _contains(drops, first_drop, stop_drop, number):
                 left += 1
                 healed = healed or _contains(heals, heal_first[record], heal_first[record + 1], number)
+                if healed and first_drop == stop_drop:  # only the commit timestamp changes
+                    left, place = count, stop
+                    break
         if bad or count < 0 or place != stop:
             states[record] = CORRUPT
             continue
@@ -140,6 +143,11 @@ def change_records(
                 out[start + 4 + index] = np.uint8((commits[record] >> (8 * index)) & 255)
         to = _put_varint(out, start + HEADER_BYTES, np.uint64(left))
         place = cells
+        if left == count:
+            for index in range(cells, stop):
+                out[to + index - cells] = data[index]
+            to += stop - cells
+            count = np.int64(0)
         for _ in range(count):
             begin = place
             number, place = _varint(data, place, stop)

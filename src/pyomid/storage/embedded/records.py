@@ -55,8 +55,12 @@ def decode_record(key: bytes, value: bytes) -> Record:
     try:
         count, at = _varint(value, HEADER_BYTES)
         for _ in range(count):
-            column, at = _varint(value, at)
-            length, at = _varint(value, at)
+            column, length = value[at], value[at + 1]
+            if column < 0x80 and length < 0x80:  # nearly always: one byte each
+                at += 2
+            else:
+                column, at = _varint(value, at)
+                length, at = _varint(value, at)
             cells[column] = value[at : at + length - 1] if length else None
             at += max(length - 1, 0)
     except IndexError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain, islice, takewhile
@@ -248,16 +248,12 @@ class EmbeddedStore:
             with transaction.cursor(self._cells) as cursor:
                 found = [_row_records(cursor, row_prefix(current.prefix, row)) for row in rows]
             records = [[(key, decode_record(key, value)) for key, value in row] for row in found]
-            self._load_columns(transaction, current, (record for row in records for _, record in row))
+            if _names_unknown(current, records):
+                current.load(transaction, self._tables.database)
             wanted = _wanted_numbers(current, columns)
-            return [_cells_of(current, row, records[i], wanted) for i, row in enumerate(rows)]
+            return [_cells_of(current, row, each, wanted) for row, each in zip(rows, records, strict=True)]
 
         return self._environment.read(read)
-
-    def _load_columns(self, transaction: Transaction, table: Table, records: Iterable[Record]) -> None:
-        known = len(table.columns)
-        if any(number > known for record in records for number in record.cells):
-            table.load(transaction, self._tables.database)
 
     def scan(
         self,
@@ -537,6 +533,16 @@ def _column_indices(table: Table, columns: Sequence[Column] | None) -> tuple[lis
     chosen = sorted(number for number in wanted if number <= len(known))
     column_of[chosen] = np.arange(len(chosen), dtype=np.int32)
     return [known[number - 1] for number in chosen], column_of
+
+
+def _names_unknown(table: Table, rows: list[list[tuple[bytes, Record]]]) -> bool:
+    """Whether a column is in them that another process added since."""
+    known = len(table.columns)
+    for records in rows:
+        for _, record in records:
+            if max(record.cells, default=0) > known:
+                return True
+    return False
 
 
 def _cells_of(

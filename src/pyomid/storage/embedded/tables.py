@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 from pyomid.errors import Misuse, UnknownTable
@@ -92,10 +93,10 @@ class Tables:
         entry: bytes | None = transaction.get(_name_key(table.name), db=self.database)
         return entry
 
-    def loaded(self, transaction: Transaction, name: str, columns: Iterable[Column] = ()) -> Table:
+    def loaded(self, transaction: Transaction, name: str, columns: Collection[Column] = ()) -> Table:
         """`table` in a read transaction, with these columns loaded if they exist, and remembered."""
         table = self.table(transaction, name)
-        if self._known.get(name) is not table or any(column not in table.numbers for column in columns):
+        if self._known.get(name) is not table or (columns and any(each not in table.numbers for each in columns)):
             table.load(transaction, self.database)
             self._known[name] = table
         return table
@@ -175,6 +176,7 @@ class Tables:
         transaction.put(b"s" + table.prefix, content, db=self.database)
 
 
+@lru_cache(maxsize=1000)
 def _name_key(name: str) -> bytes:
     encoded = name.encode()
     if not 0 < len(encoded) <= 255:

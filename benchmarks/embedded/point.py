@@ -1,0 +1,120 @@
+"""Point work of the embedded store beside LMDB itself: get, seek, put, durable commit."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import lmdb
+from benchmarks._report import Report
+
+from pyomid.storage.embedded import EmbeddedStore
+from pyomid.testing.conformance import written_batch
+from pyomid.types import Column, RowWrite, TableInfo
+
+ROWS = 50_000
+GETS = 5_000
+COMMITS = 200
+COLUMN = Column(b"f", b"balance")
+
+
+def keys() -> list[bytes]:
+    return [b"account-%08d" % number for number in range(ROWS)]
+
+
+def main() -> int:
+    report = Report("embedded: point work beside LMDB itself")
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
+        raw = lmdb.open(f"{folder}/raw", map_size=1 << 40)
+        store = EmbeddedStore(f"{folder}/ours")
+        store.create_table(TableInfo("t", (b"f",)))
+        load(raw, store)
+        compare_reads(report, raw, store)
+        compare_commits(report, raw, store, Path(folder))
+        store.close()
+    return report.finish()
+
+
+def load(raw: lmdb.Environment, store: EmbeddedStore) -> None:
+    with raw.begin(write=True) as transaction, transaction.cursor() as cursor:
+        cursor.putmulti([(key, b"100") for key in keys()], append=True)
+    store.write_batch("t", 50, written_batch(*(RowWrite(key, ((COLUMN, b"100"),)) for key in keys())))
+
+
+def compare_reads(report: Report, raw: lmdb.Environment, store: EmbeddedStore) -> None:
+    chosen = random.Random(1).sample(keys(), GETS)
+
+    def get_fresh() -> None:
+        for key in chosen:
+            with raw.begin() as transaction:
+                transaction.get(key)
+
+    def get_in_one() -> None:
+        with raw.begin() as transaction:
+            for key in chosen:
+                transaction.get(key)
+
+    def seek() -> None:
+        with raw.begin() as transaction, transaction.cursor() as cursor:
+            for key in chosen:
+                cursor.set_range(key)
+
+    def ours() -> None:
+        for key in chosen:
+            store.read_rows("t", [key])
+
+    def ours_many() -> None:
+        for first in range(0, GETS, 100):
+            store.read_rows("t", chosen[first : first + 100])
+
+    fresh, together, _, single, multi = report.measure_together(
+        {
+            "raw LMDB get, a read transaction each": get_fresh,
+            "raw LMDB get, one read transaction": get_in_one,
+            "raw LMDB seek, one read transaction": seek,
+            "point get (all versions, checked, as cells)": ours,
+            "multi-get of 100 rows": ours_many,
+        },
+        items=GETS,
+        unit="gets",
+    )
+    report.ratio("point get ÷ raw LMDB get with its transaction", single, fresh)
+    report.ratio("multi-get ÷ raw LMDB get in one transaction", multi, together)
+
+
+def compare_commits(report: Report, raw: lmdb.Environment, store: EmbeddedStore, folder: Path) -> None:
+    number = iter(range(10**9))
+
+    def sync() -> None:
+        with open(folder / "file", "r+b") as file:
+            for _ in range(COMMITS):
+                file.write(b"x" * 4096)
+                file.flush()
+                os.fdatasync(file.fileno())
+
+    def commit() -> None:
+        for _ in range(COMMITS):
+            with raw.begin(write=True) as transaction:
+                transaction.put(b"account-%08d" % (next(number) % ROWS), b"101")
+
+    def ours() -> None:
+        for _ in range(COMMITS):
+            each = next(number)
+            store.write_cells("t", 100 + each, [RowWrite(b"account-%08d" % (each % ROWS), ((COLUMN, b"101"),))])
+
+    (folder / "file").write_bytes(bytes(4096 * COMMITS))
+    synced, durable, written = report.measure_together(
+        {"write and fdatasync of 4 KiB": sync, "raw LMDB durable commit": commit, "write_cells of one row": ours},
+        items=COMMITS,
+        unit="commits",
+    )
+    report.ratio("raw LMDB durable commit ÷ fdatasync", durable, synced)
+    report.ratio("write_cells ÷ raw LMDB durable commit", written, durable)
+    report.note("limit: a durable LMDB commit is one fdatasync of its pages and one synchronous write of the root.")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
