@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Final
 
 from pyomid.errors import Corruption, UnknownTable
@@ -145,7 +146,9 @@ def _table_json(info: TableInfo) -> bytes:
     return json.dumps(content).encode()
 
 
+@lru_cache(maxsize=1024)
 def _table_of(value: bytes) -> TableInfo:
+    """Remembered by its bytes: every transaction asks for its tables anew, and they seldom change."""
     try:
         content = json.loads(value)
         return TableInfo(
