@@ -637,7 +637,7 @@ class TsoMachine:
         batch.state = BatchState.DURABLE
         batch.answers = [self._final(answer, refused) for answer in batch.answers]
         if refused and batch.block is not None:
-            among = len(refused.intersection(batch.block.entries[:, 0].tolist()))
+            among = sum(start in refused for start in batch.block.entries[:, 0].tolist())
             self.refused_starts |= refused
             self.rare_version += 1
             self.counters["aborts_sealed"] += among

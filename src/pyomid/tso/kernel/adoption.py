@@ -11,7 +11,7 @@ from pyomid.core.conflict_map import BucketMap
 from pyomid.core.tso_machine import TsoMachine
 from pyomid.tso.kernel.decide_kernel import decide_chunk
 from pyomid.tso.kernel.fast_path import FastPath
-from pyomid.tso.kernel.map_kernel import BUCKET_WORDS, ENTRIES_AT, PAIRS_AT, SLOTS, CacheLineMap
+from pyomid.tso.kernel.map_kernel import BUCKET_WORDS, COMMITS_AT, ENTRIES_AT, IDS_AT, SLOTS, CacheLineMap
 
 _TAG: Final = np.uint64(0xFFFF)
 
@@ -34,8 +34,8 @@ def moved(plain: BucketMap) -> CacheLineMap:
     buckets: NDArray[np.uint64] = made.words.reshape(-1, BUCKET_WORDS)
     ids = plain.ids.reshape(-1, SLOTS).view(np.uint64)
     made.words[ENTRIES_AT] = plain.entries
-    buckets[:, PAIRS_AT::2] = ids
-    buckets[:, PAIRS_AT + 1 :: 2] = plain.commits.reshape(-1, SLOTS).view(np.uint64)
+    buckets[:, IDS_AT : IDS_AT + SLOTS] = ids
+    buckets[:, COMMITS_AT : COMMITS_AT + SLOTS] = plain.commits.reshape(-1, SLOTS).view(np.uint64)
     for slot in range(SLOTS):
         buckets[:, slot >> 2] |= (ids[:, slot] & _TAG) << np.uint64(16 * (slot & 3))
     return made

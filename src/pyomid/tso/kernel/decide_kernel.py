@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from pyomid.compiled import kernel
-from pyomid.tso.kernel.map_kernel import last_commit, prefetch_pairs, prefetch_tags, record_commit
+from pyomid.tso.kernel.map_kernel import last_commit, prefetch_commits, prefetch_tags, record_commit
 from pyomid.tso.kernel.parse_kernel import (
     BEGIN,
     CELL_BEGIN,
@@ -59,7 +59,7 @@ FULL: Final = 2
 """Records or answers found no more room: make room and call again."""
 
 TAGS_AHEAD: Final = 32
-PAIRS_AHEAD: Final = 16
+COMMITS_AHEAD: Final = 16
 
 
 @kernel("int64(int64[:, ::1], int64)", nogil=False)
@@ -164,7 +164,7 @@ def decide_chunk(
     count, parsed_to = parse_chunk(data, begin, end, ops_max, ops, cell_ids, table_ids)
     cells = cell_ids.view(np.uint64)
     cell_count = ops[count - 1, CELL_END] if count else 0
-    tags_asked, pairs_asked = np.int64(0), np.int64(0)
+    tags_asked, commits_asked = np.int64(0), np.int64(0)
     state[NOW_BYTES] = state[LATER_BYTES] = 0
     extended, epoch = state[EXTENDED], state[EPOCH]
     for index in range(count):
@@ -184,9 +184,9 @@ def decide_chunk(
         while tags_asked < min(cell_count, op[CELL_END] + TAGS_AHEAD):
             prefetch_tags(words, buckets, cells[tags_asked])
             tags_asked += 1
-        while pairs_asked < min(cell_count, op[CELL_END] + PAIRS_AHEAD):
-            prefetch_pairs(words, buckets, cells[pairs_asked])
-            pairs_asked += 1
+        while commits_asked < min(cell_count, op[CELL_END] + COMMITS_AHEAD):
+            prefetch_commits(words, buckets, cells[commits_asked])
+            commits_asked += 1
         if is_rare_commit(state, op, table_ids, tables, rare_starts):
             state[CONSUMED] = op[FRAME_AT]
             return RARE_FRAME

@@ -1,11 +1,12 @@
 """The conflict map by cache lines: which commit last wrote a cell, in one or two cache misses.
 
-    bucket   8 cache lines, 512 bytes, aligned      line 0: 28 tags of 16 bits (7 words), one word spare
-             64 words                               lines 1 … 7: 28 pairs (cell id, commit timestamp)
+    bucket   8 cache lines, 512 bytes, aligned      words 0 … 6: 28 tags of 16 bits, word 7 spare
+             64 words                               words 8 … 35: cell ids      words 36 … 63: commit timestamps
 
 A cell's bucket is the high half of (id × buckets), its tag the low 16 bits of the id: the two share no bits worth
-mentioning. A pair whose commit is 0 is empty. Full buckets lose the entry with the oldest commit (the first such),
-exactly as `core.conflict_map.BucketMap`, which is this module's plain twin.
+mentioning. A slot whose commit is 0 is empty. Commits lie side by side, so that the oldest is found by vectors. A full
+bucket loses the entry with the oldest commit (the first such), exactly as `core.conflict_map.BucketMap`, which is this
+module's plain twin.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from pyomid.tso.kernel.intrinsics import aligned_words, prefetch_word
 SLOTS: Final = 28
 BUCKET_WORDS: Final = 64
 BUCKET_BYTES: Final = 512
-PAIRS_AT: Final = 8
-"""The word of a bucket at which its pairs begin."""
+IDS_AT: Final = 8
+COMMITS_AT: Final = 36
+"""The words of a bucket at which its cell ids and its commit timestamps begin."""
 
 ENTRIES_AT: Final = 7
 """The spare word of the first bucket: how many entries the whole map holds."""
@@ -50,9 +52,9 @@ def find_slot(words: Any, base: Any, cell_id: Any) -> Any:
         lane = 0
         while hits:
             if hits & np.uint64(0x8000):
-                pair = base + PAIRS_AT + 2 * (4 * tag_word + lane)
-                if words[pair] == cell_id and words[pair + 1] != np.uint64(0):
-                    return 4 * tag_word + lane
+                slot = 4 * tag_word + lane
+                if words[base + IDS_AT + slot] == cell_id and words[base + COMMITS_AT + slot] != np.uint64(0):
+                    return slot
             hits >>= np.uint64(16)
             lane += 1
     return -1
@@ -63,7 +65,7 @@ def last_commit(words: Any, buckets: Any, cell_id: Any) -> Any:
     """0 where none is kept."""
     base = np.int64(bucket_of(cell_id, buckets)) * BUCKET_WORDS
     slot = find_slot(words, base, cell_id)
-    return np.uint64(0) if slot < 0 else words[base + PAIRS_AT + 2 * slot + 1]
+    return np.uint64(0) if slot < 0 else words[base + COMMITS_AT + slot]
 
 
 @kernel("uint64(uint64[::1], uint64, uint64, uint64)", nogil=False)
@@ -73,20 +75,20 @@ def record_commit(words: Any, buckets: Any, cell_id: Any, commit_ts: Any) -> Any
     slot = find_slot(words, base, cell_id)
     evicted = np.uint64(0)
     if slot < 0:
-        slot = 0
-        evicted = words[base + PAIRS_AT + 1]
+        commits = words[base + COMMITS_AT : base + COMMITS_AT + SLOTS]
+        evicted = commits[0]
         for other in range(1, SLOTS):
-            commit = words[base + PAIRS_AT + 2 * other + 1]
-            if commit < evicted:
-                evicted = commit
-                slot = other
+            evicted = min(evicted, commits[other])
+        slot = 0
+        while commits[slot] != evicted:
+            slot += 1
         if evicted == np.uint64(0):
             words[ENTRIES_AT] += np.uint64(1)
         shift = np.uint64(16 * (slot & 3))
         tags = words[base + (slot >> 2)] & ~(_TAG << shift)
         words[base + (slot >> 2)] = tags | ((cell_id & _TAG) << shift)
-        words[base + PAIRS_AT + 2 * slot] = cell_id
-    words[base + PAIRS_AT + 2 * slot + 1] = commit_ts
+        words[base + IDS_AT + slot] = cell_id
+    words[base + COMMITS_AT + slot] = commit_ts
     return evicted
 
 
@@ -96,9 +98,9 @@ def prefetch_tags(words: Any, buckets: Any, cell_id: Any) -> Any:
 
 
 @kernel("void(uint64[::1], uint64, uint64)", nogil=False)
-def prefetch_pairs(words: Any, buckets: Any, cell_id: Any) -> Any:
+def prefetch_commits(words: Any, buckets: Any, cell_id: Any) -> Any:
     base = np.int64(bucket_of(cell_id, buckets)) * BUCKET_WORDS
-    for line in range(1, 8):
+    for line in range(4, 8):
         prefetch_word(words, base + 8 * line)
 
 
@@ -107,7 +109,7 @@ class CacheLineMap:
 
     def __init__(self, entries_max: int) -> None:
         self.buckets = max(1, -(-entries_max // SLOTS))
-        self.words: NDArray[np.uint64] = aligned_words(self.buckets * BUCKET_WORDS, BUCKET_BYTES)
+        self.words: NDArray[np.uint64] = aligned_words(self.buckets * BUCKET_WORDS)
 
     @property
     def entries_max(self) -> int:
