@@ -1,4 +1,4 @@
-"""The `pyomid` command. Each module here that has `add_to` is a subcommand; `main` only chooses among them.
+"""The `pyomid` command. Each module here that has `add_command` is a subcommand; `main` only chooses among them.
 
 Like `wiring` it may know every room: it chooses concrete parts.
 """
@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in _modules(arguments[0] if arguments else ""):
-        module.add_to(commands)
+        module.add_command(commands)
     parsed = parser.parse_args(arguments)
     try:
         return int(parsed.run(parsed) or 0)
@@ -40,5 +40,5 @@ def _modules(command: str) -> Iterator[ModuleType]:
     names = [name for _, name, _ in pkgutil.iter_modules(__path__) if not name.startswith("_")]
     for name in [command] if command in names else names:
         module = import_module(f"{__name__}.{name}")
-        if hasattr(module, "add_to"):
+        if hasattr(module, "add_command"):
             yield module

@@ -110,7 +110,7 @@ FOLDER_DEFAULTS: Final = {"conflict-map-entries": 1 << 20, "kernel": "auto"}
 """Where the TSO of a folder differs from one by hand: one machine's worth of cells (20 MB)."""
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "tso",
         help="run a TSO (timestamp and status oracle)",
@@ -219,11 +219,13 @@ def serve_by_hand(options: dict[str, Any]) -> int:
 
 
 def _say_ready(listeners: list[tuple[socket.socket, ssl.SSLContext | None]]) -> None:
-    """The first line of output is for programs: where it serves."""
+    """The first line of output is for programs: where it serves. A Unix socket is where the person said."""
     for sock, tls in listeners:
-        name = sock.getsockname()
-        where = name if isinstance(name, str) else f"{name[0]}:{name[1]}"
-        print(f"serving on {where}{' by TLS' if tls else ''}", flush=True)
+        if sock.family == socket.AF_UNIX:
+            print(f"serving on the Unix socket {Path(sock.getsockname()).name}", flush=True)
+        else:
+            host, port = sock.getsockname()[:2]
+            print(f"serving on {host}:{port}{' by TLS' if tls else ''}", flush=True)
 
 
 def _listeners(
