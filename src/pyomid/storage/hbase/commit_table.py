@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.errors import Unavailable
+from pyomid.storage.hbase.bulk import put_commits_steps
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.keyvalues import DELETE_COLUMN, DELETE_VERSION, KeyValue, decode
 from pyomid.storage.hbase.layout import (
@@ -54,10 +58,17 @@ class HBaseCommitTable:
         return [_verdict(start, found) for start, found in zip(starts, self._rows(requests), strict=True)]
 
     def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
-        self._rows([RowMutation(commit_row(start), (puts([_entry(start, commit)]),)) for start, commit in entries])
+        return self.put_block(np.array(entries, dtype=np.int64).reshape(-1, 2)) if entries else []
+
+    def put_block(self, entries: NDArray[np.int64]) -> list[int]:
+        """`ports.TakesBlocks`. An entry may be put again: it is the same bytes under the same version."""
+        budget = self._cluster.budget(f"putting {len(entries)} commit entries")
+        outcome = self._cluster.run(put_commits_steps(self._cluster.operations, self._table, entries, budget))
+        again = entries[outcome.refused + outcome.unsure].tolist()
+        self._rows([RowMutation(commit_row(start), (puts([_entry(start, commit)]),)) for start, commit in again])
         if not self._others_seal:
             return []
-        starts = [start for start, _ in entries]
+        starts = entries[:, 0].tolist()
         return [start for start, found in zip(starts, self.lookup(starts), strict=True) if found == SEALED]
 
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:

@@ -243,11 +243,11 @@ class RegionOperations:
                     if not isinstance(outcome.result, Exception):
                         results[outcome.index] = outcome.result
                         continue
-                    reaction = self._react(batch.region, outcome.result, budget)
+                    reaction = self.react(batch.region, outcome.result, budget)
                     if reaction is Reaction.FAIL:
                         assert isinstance(outcome.result, RemoteFailure)
                         fatal = fatal or outcome.result
-                    elif _is_unsure(outcome.result) and not _is_repeatable(requests[outcome.index]):
+                    elif is_unsure(outcome.result) and not _is_repeatable(requests[outcome.index]):
                         results[outcome.index] = UNSURE
                     else:
                         open_requests.append(outcome.index)
@@ -284,12 +284,12 @@ class RegionOperations:
             return answer
         failure = answer.failure if isinstance(answer, Reply) else answer
         assert failure is not None
-        if self._react(region, failure, budget) is Reaction.FAIL:
+        if self.react(region, failure, budget) is Reaction.FAIL:
             assert isinstance(failure, RemoteFailure)
             raise failure.as_error(budget.what)
         return None
 
-    def _react(self, region: Region, failure: Exception, budget: Budget) -> Reaction:
+    def react(self, region: Region, failure: Exception, budget: Budget) -> Reaction:
         """What to do next; the cache forgets what the failure disproves."""
         budget.last = failure
         if isinstance(failure, RemoteFailure):
@@ -414,7 +414,7 @@ _REFUSALS: Final = frozenset(
 """Said before a mutation is begun: nothing of it took effect."""
 
 
-def _is_unsure(failure: Exception) -> bool:
+def is_unsure(failure: Exception) -> bool:
     """It may have taken effect, or may still do so."""
     return not isinstance(failure, RemoteFailure) or failure.simple_name not in _REFUSALS
 
@@ -576,7 +576,7 @@ class ScanCursor:
     def _recover_steps(self, failure: Exception, budget: Budget) -> Steps[None]:
         """Another scanner, behind the last row that the caller has whole."""
         assert self._region is not None
-        reaction = self._operations._react(self._region, failure, budget)
+        reaction = self._operations.react(self._region, failure, budget)
         if reaction is Reaction.FAIL:
             assert isinstance(failure, RemoteFailure)
             raise failure.as_error(budget.what)

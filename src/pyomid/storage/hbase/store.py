@@ -13,9 +13,10 @@ from pyomid.cells import CellBatch
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.batches import BatchDecoder, cells_of
+from pyomid.storage.hbase.bulk import put_batch_steps
 from pyomid.storage.hbase.cluster import Cluster, Scan
 from pyomid.storage.hbase.keyvalues import DELETE_VERSION, LATEST, KeyValue
-from pyomid.storage.hbase.layout import is_shadow, shadow_qualifier, timestamp_bytes
+from pyomid.storage.hbase.layout import LEGACY_TOMBSTONE, is_shadow, shadow_qualifier, timestamp_bytes
 from pyomid.storage.hbase.middle_keys import keys_between
 from pyomid.storage.hbase.requests import (
     ALL_VERSIONS,
@@ -28,7 +29,7 @@ from pyomid.storage.hbase.requests import (
     puts,
 )
 from pyomid.storage.hbase.steps import ScanSpec
-from pyomid.storage.limits import check_version, check_writes
+from pyomid.storage.limits import check_column, check_row_key, check_value_length, check_version, check_writes
 from pyomid.types import Cell, CellVersion, Column, KeyRange, RowWrite, ShadowWrite, StoreLimits, TableInfo
 
 _SHADOW_NAME_BYTES: Final = 5
@@ -39,9 +40,6 @@ LIMITS: Final = StoreLimits(
     # The server counts a whole cell, key included, against hbase.server.keyvalue.maxsize (10 MiB).
     value_bytes_max=(10 << 20) - (80 << 10),
 )
-
-_WRITE_ROWS_MAX: Final = 1000
-"""Of `write_batch`: rows in one round, so that other writers get their turn between two."""
 
 _Columns = tuple[tuple[bytes, tuple[bytes, ...]], ...]
 
@@ -76,8 +74,13 @@ class HBaseStore:
 
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
         _check_version(version)
-        for first in range(0, batch.rows, _WRITE_ROWS_MAX):
-            self.write_cells(table, version, _row_writes(batch, first, min(batch.rows, first + _WRITE_ROWS_MAX)))
+        self._check_batch(table, batch)
+        budget = self._cluster.budget(f"writing {batch.rows} rows of {table}")
+        outcome = self._cluster.run(put_batch_steps(self._cluster.operations, table, version, batch, budget))
+        if outcome.unsure:
+            raise _unsure(table, len(outcome.unsure), batch.rows)
+        if outcome.refused:
+            self._write(table, [(write.row, _put_of(write, version)) for write in _row_writes(batch, outcome.refused)])
 
     def read_rows(self, table: str, rows: Sequence[bytes], columns: Sequence[Column] | None = None) -> list[list[Cell]]:
         wanted = _wanted(columns)
@@ -192,11 +195,7 @@ class HBaseStore:
         results = self._cluster.rows(table, requests)
         lost = [row for (row, _), result in zip(mutations, results, strict=True) if result is UNSURE]
         if lost:
-            raise Unavailable(
-                f"the answer to {len(lost)} of {len(mutations)} row writes to {table} was lost: "
-                "they may have happened, and are not repeated under the same version",
-                table=table,
-            )
+            raise _unsure(table, len(lost), len(mutations))
 
     def _drop(self, table: str, cells: Iterable[CellVersion], names: _Names = _both) -> None:
         by_row: dict[bytes, list[CellVersion]] = {}
@@ -229,12 +228,30 @@ class HBaseStore:
         # Only the shadow cells: a delete marker of the cell's own version would hide a cell that is still to come.
         self._drop(table, orphans, names=lambda qualifier: (shadow_qualifier(qualifier),))
 
+    def _check_batch(self, table: str, batch: CellBatch) -> None:
+        families = self._known_families(table)
+        for column in batch.columns:
+            check_column(column, families, LIMITS)
+            _check_not_shadow(column)
+        too_long = np.flatnonzero(batch.row_len > LIMITS.row_bytes_max)
+        if len(too_long) or not bool(np.all(batch.row_len > 0)):
+            check_row_key(batch.row_key(int(too_long[0]) if len(too_long) else int(np.argmin(batch.row_len))), LIMITS)
+        for cell in np.flatnonzero((batch.cell_len > LIMITS.value_bytes_max) | (batch.cell_len == 0)):
+            row = batch.row_key(batch.row_of(batch.record_of(int(cell))))
+            check_value_length(row, batch.columns[int(batch.cell_col[cell])], int(batch.cell_len[cell]), LIMITS)
+        for cell in np.flatnonzero(batch.cell_len == len(LEGACY_TOMBSTONE)):
+            _check_not_tombstone(batch.columns[int(batch.cell_col[cell])], batch.value(int(cell)))
+        for index, column in enumerate(batch.columns):
+            if not column.qualifier:
+                for cell in np.flatnonzero((batch.cell_col == index) & (batch.cell_len >= 0)):
+                    check_value_length(b"", column, int(batch.cell_len[cell]), LIMITS)
+
     def _check_writes(self, table: str, rows: Sequence[RowWrite]) -> None:
         check_writes(rows, self._known_families(table), LIMITS)
         for write in rows:
-            for column, _ in write.cells:
-                if is_shadow(column.qualifier):
-                    raise Misuse(f"qualifier of {column} ends in the bytes C2 80, by which shadow cells are known")
+            for column, value in write.cells:
+                _check_not_shadow(column)
+                _check_not_tombstone(column, value)
 
     def _known_families(self, table: str) -> frozenset[bytes]:
         families = self._families.get(table)
@@ -291,6 +308,16 @@ def _wanted(columns: Sequence[Column] | None) -> _Columns:
     return tuple((family, tuple(qualifiers)) for family, qualifiers in wanted.items())
 
 
+def _check_not_shadow(column: Column) -> None:
+    if is_shadow(column.qualifier):
+        raise Misuse(f"qualifier of {column} ends in the bytes C2 80, by which shadow cells are known")
+
+
+def _check_not_tombstone(column: Column, value: bytes | None) -> None:
+    if value == LEGACY_TOMBSTONE:
+        raise Misuse(f"the value of {column} is {LEGACY_TOMBSTONE!r}, which old versions of Omid wrote for a deletion")
+
+
 def _check_version(version: int) -> None:
     check_version(version)
     if version == LATEST:
@@ -312,11 +339,19 @@ def _drop_of(cells: Iterable[CellVersion], names: _Names = _both) -> Mutation:
     )
 
 
-def _row_writes(batch: CellBatch, first: int, end: int) -> list[RowWrite]:
+def _row_writes(batch: CellBatch, rows: Iterable[int]) -> list[RowWrite]:
     return [
         RowWrite(
             batch.row_key(index),
             tuple((Column(cell.family, cell.qualifier), cell.value) for cell in batch.row_cells(index)),
         )
-        for index in range(first, end)
+        for index in rows
     ]
+
+
+def _unsure(table: str, lost: int, whole: int) -> Unavailable:
+    return Unavailable(
+        f"the answer to {lost} of {whole} row writes to {table} was lost: they may have happened, and are not "
+        "repeated under the same version",
+        table=table,
+    )

@@ -1,0 +1,203 @@
+"""Puts of whole batches as HBase takes them, in one compiled pass: actions (protobuf) and their cell block.
+
+An action is, inside the region action that `bulk` wraps around it:
+    1A len { 08 index  12 len { 0A len row  10 02 (PUT)  40 count } }
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.compiled import kernel
+
+Bytes = NDArray[np.uint8]
+Int64s = NDArray[np.int64]
+Int32s = NDArray[np.int32]
+
+ACTION_BYTES_MAX = 48
+"""Of an action beside its row."""
+CELL_BYTES_MAX = 32
+"""Of a KeyValue with its length, beside row, family, qualifier and value."""
+
+
+@kernel("int64(int64)")
+def _varint_bytes(value: int) -> int:
+    size = 1
+    while value > 0x7F:
+        value >>= 7
+        size += 1
+    return size
+
+
+@kernel("int64(uint8[::1], int64, int64)")
+def _put_varint(out: Bytes, at: int, value: int) -> int:
+    while value > 0x7F:
+        out[at] = (value & 0x7F) | 0x80
+        at += 1
+        value >>= 7
+    out[at] = value
+    return at + 1
+
+
+@kernel("int64(uint8[::1], int64, int64, int64)")
+def _put_number(out: Bytes, at: int, value: int, size: int) -> int:
+    for index in range(size):
+        out[at + index] = (value >> (8 * (size - 1 - index))) & 0xFF
+    return at + size
+
+
+@kernel("int64(uint8[::1], int64, uint8[::1], int64, int64)")
+def _copy(out: Bytes, at: int, source: Bytes, begin: int, size: int) -> int:
+    for index in range(size):
+        out[at + index] = source[begin + index]
+    return at + size
+
+
+@kernel("int64(uint8[::1], int64, int64, uint8[::1], int64, int64, int64)")
+def _put_action(out: Bytes, at: int, number: int, buffer: Bytes, row_at: int, row_bytes: int, cells: int) -> int:
+    mutation = 1 + _varint_bytes(row_bytes) + row_bytes + 2 + 1 + _varint_bytes(cells)
+    action = 1 + _varint_bytes(number) + 1 + _varint_bytes(mutation) + mutation
+    out[at] = 0x1A
+    at = _put_varint(out, at + 1, action)
+    out[at] = 0x08
+    at = _put_varint(out, at + 1, number)
+    out[at] = 0x12
+    at = _put_varint(out, at + 1, mutation)
+    out[at] = 0x0A
+    at = _put_varint(out, at + 1, row_bytes)
+    at = _copy(out, at, buffer, row_at, row_bytes)
+    out[at] = 0x10
+    out[at + 1] = 0x02
+    out[at + 2] = 0x40
+    return _put_varint(out, at + 3, cells)
+
+
+@kernel(
+    "void(int64, int64, int64, uint8[::1], int64[::1], int32[::1], int64[::1], int64[::1], int32[::1], int64[::1],"
+    " int32[::1], uint8[::1], int64[::1], int64[::1], uint8[::1], uint8[::1], int64[::1])"
+)
+def encode_puts(
+    first: int,
+    end: int,
+    version: int,
+    buffer: Bytes,
+    row_off: Int64s,
+    row_len: Int32s,
+    row_rec: Int64s,
+    rec_cell: Int64s,
+    cell_col: Int32s,
+    cell_off: Int64s,
+    cell_len: Int32s,
+    names: Bytes,
+    name_begin: Int64s,
+    family_len: Int64s,
+    actions: Bytes,
+    block: Bytes,
+    sizes: Int64s,
+) -> None:
+    """Rows `first` … `end` of a batch; `sizes` = bytes of actions, bytes of the block. The outputs are large enough.
+
+    `names`: family and qualifier of each column, one behind the other. Action numbers count from `first`.
+    """
+    at = action_at = 0
+    for row in range(first, end):
+        row_at, row_bytes = int(row_off[row]), int(row_len[row])
+        begin, stop = int(rec_cell[row_rec[row]]), int(rec_cell[row_rec[row + 1]])
+        action_at = _put_action(actions, action_at, row - first, buffer, row_at, row_bytes, stop - begin)
+        for cell in range(begin, stop):
+            column = cell_col[cell]
+            name_bytes = int(name_begin[column + 1] - name_begin[column])
+            value_bytes = max(int(cell_len[cell]), 0)
+            key_bytes = 12 + row_bytes + name_bytes
+            at = _put_number(block, at, 8 + key_bytes + value_bytes, 4)
+            at = _put_number(block, at, key_bytes, 4)
+            at = _put_number(block, at, value_bytes, 4)
+            at = _put_number(block, at, row_bytes, 2)
+            at = _copy(block, at, buffer, row_at, row_bytes)
+            block[at] = family_len[column]
+            at = _copy(block, at + 1, names, int(name_begin[column]), name_bytes)
+            at = _put_number(block, at, version, 8)
+            block[at] = 4
+            at = _copy(block, at + 1, buffer, int(cell_off[cell]), value_bytes)
+    sizes[0] = action_at
+    sizes[1] = at
+
+
+@kernel("void(int64[:, ::1], int64[::1], int64, int64, uint8[::1], uint8[::1], int64[::1])")
+def encode_commits(
+    entries: NDArray[np.int64], order: Int64s, first: int, end: int, actions: Bytes, block: Bytes, sizes: Int64s
+) -> None:
+    """Commit-table entries (start, commit) in `order[first:end]` as puts of `F:C` = varint(commit - start)."""
+    row = np.empty(9, dtype=np.uint8)
+    at = action_at = 0
+    for position in range(first, end):
+        start = int(entries[order[position], 0])
+        difference = int(entries[order[position], 1]) - start
+        row[0] = start & 15
+        _put_number(row, 1, start, 8)
+        action_at = _put_action(actions, action_at, position - first, row, 0, 9, 1)
+        value_bytes = _varint_bytes(difference)
+        at = _put_number(block, at, 8 + 23 + value_bytes, 4)
+        at = _put_number(block, at, 23, 4)
+        at = _put_number(block, at, value_bytes, 4)
+        at = _put_number(block, at, 9, 2)
+        at = _copy(block, at, row, 0, 9)
+        block[at] = 1
+        block[at + 1] = 70  # F
+        block[at + 2] = 67  # C
+        at = _put_number(block, at + 3, start, 8)
+        block[at] = 4
+        at = _put_varint(block, at + 1, difference)
+    sizes[0] = action_at
+    sizes[1] = at
+
+
+@kernel("int64(uint8[::1], int64, int64[::1])")
+def _read_varint(data: Bytes, at: int, value: Int64s) -> int:
+    """Position behind the number, which goes to `value[0]`; -1 where the data end inside it."""
+    shift, found = 0, np.int64(0)
+    while at < len(data) and shift < 63:
+        byte = np.int64(data[at])
+        at += 1
+        found |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            value[0] = found
+            return at
+        shift += 7
+    return -1
+
+
+@kernel("boolean(uint8[::1])")
+def all_succeeded(response: Bytes) -> bool:
+    """Whether a MultiResponse holds no exception at any level; False too for anything that is not understood.
+
+    MultiResponse { 1: RegionActionResult { 1: ResultOrException { 1 index, 2 result, 3 exception }, 2 exception } }
+    """
+    value = np.zeros(1, dtype=np.int64)
+    ends = np.zeros(3, dtype=np.int64)
+    depth, at = 0, 0
+    ends[0] = len(response)
+    while True:
+        while depth >= 0 and at == ends[depth]:
+            depth -= 1
+        if depth < 0:
+            return True
+        if at > ends[depth]:
+            return False
+        at = _read_varint(response, at, value)
+        if at < 0:
+            return False
+        field, wire = value[0] >> 3, value[0] & 7
+        at = _read_varint(response, at, value)
+        if at < 0 or (wire != 0 and wire != 2):
+            return False
+        if wire == 0:
+            continue
+        if (depth == 1 and field == 2) or (depth == 2 and field == 3):
+            return False
+        if field == 1 and depth < 2:
+            depth += 1
+            ends[depth] = at + value[0]
+        else:
+            at += value[0]
