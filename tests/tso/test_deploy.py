@@ -16,7 +16,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 def options(*arguments: str, environment: dict[str, str] | None = None) -> dict[str, object]:
     parser = ArgumentParser()
-    tso.add_to(parser.add_subparsers())
+    tso.add_command(parser.add_subparsers())
     return tso.read_options(parser.parse_args(["tso", *arguments]), environment or {})
 
 

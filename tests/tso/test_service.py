@@ -257,7 +257,7 @@ def test_options_come_from_file_environment_and_command_line_in_that_order(tmp_p
     config = tmp_path / "tso.yaml"
     config.write_text("flights: 3\nlisten: 1.2.3.4:5\nconflict-map-entries: 1000\n")
     parser = ArgumentParser()
-    tso.add_to(parser.add_subparsers())
+    tso.add_command(parser.add_subparsers())
     arguments = parser.parse_args(["tso", "--config", str(config), "--listen", "9.9.9.9:9"])
     options = tso.read_options(arguments, {"PYOMID_TSO_FLIGHTS": "4", "PYOMID_TSO_LISTEN": "8.8.8.8:8"})
     assert (options["listen"], options["flights"], options["conflict-map-entries"]) == ("9.9.9.9:9", 4, 1000)

@@ -47,7 +47,13 @@ class Table:
 
     def get(self, key: bytes, columns: Iterable[bytes] | None = None) -> dict[bytes, bytes]:
         """The row's visible columns; {} where there is no such row."""
-        return self.rows([key], columns)[key]
+        self._transaction.step(Event.READ)
+        checked = self._rules.row_key(key)
+        selection = self._rules.selection(columns)
+        if selection == []:
+            return {}
+        (row,) = self._run(self._workspace.read_steps(self._rules.info, (checked,), selection))
+        return named(row)
 
     def rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> dict[bytes, dict[bytes, bytes]]:
         """Many rows in one request: every key that was asked for, in that order, {} where there is no such row."""

@@ -61,8 +61,8 @@ class Workspace:
 
     def read_steps(self, info: TableInfo, keys: Sequence[bytes], columns: Sequence[Column] | None) -> Steps[list[Row]]:
         """The rows as the transaction sees them, in the order asked; {} where there is none."""
-        rows: list[Row] = []
-        for first in range(0, len(keys), ROWS_AT_ONCE):
+        rows = yield from read_rows_steps(info.name, keys[:ROWS_AT_ONCE], columns, self._snapshot, self._cache)
+        for first in range(ROWS_AT_ONCE, len(keys), ROWS_AT_ONCE):
             some = keys[first : first + ROWS_AT_ONCE]
             rows += yield from read_rows_steps(info.name, some, columns, self._snapshot, self._cache)
         own = self._tables.get(info.name)

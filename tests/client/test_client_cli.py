@@ -1,0 +1,75 @@
+"""`pyomid status` and `pyomid tables`: what they print, and how they say what is wrong."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from typing import Any
+
+import pytest
+
+import pyomid
+from pyomid.cli import main
+
+pytestmark = pytest.mark.fast
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(arguments)
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_tables_are_created_listed_and_dropped(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "tables", url, "create", "orders", "f", "g", "--conflict-level", "row")[0] == 0
+    _, listed, _ = run(capsys, "tables", url)
+    assert "orders   families f, g   conflict level row" in listed
+    assert run(capsys, "tables", url, "drop", "orders", "--yes")[0] == 0
+    with pyomid.connect(url) as db:
+        assert "orders" not in [table.name for table in db.tables()]
+
+
+def test_a_table_is_dropped_only_when_its_name_is_typed(
+    memory_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(capsys, "tables", memory_url, "create", "orders", "f")
+    for typed, code in (("order", 1), ("orders", 0)):
+        monkeypatch.setattr(builtins, "input", lambda prompt, typed=typed: typed)
+        assert run(capsys, "tables", memory_url, "drop", "orders")[0] == code
+    assert run(capsys, "tables", memory_url, "list")[1] == "no tables\n"
+
+
+def test_status_says_what_a_person_asks(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pyomid.connect(url) as db:
+        db.create_table("orders", families=["f"])
+        held = db.begin(lease=True)
+        with db.begin() as tx:
+            tx.table("orders").put(b"k", {b"f:x": b"1"})
+        code, text, _ = run(capsys, "status", url)
+        _, as_json, _ = run(capsys, "status", url, "--json")
+        held.rollback()
+    assert code == 0
+    for word in ("epoch", "LWM", "W ", "H ", "in flight", "commit table", "leases", "orders", str(held.start_ts)):
+        assert word in text
+    values: dict[str, Any] = json.loads(as_json)
+    assert values["tso"]["leases"] == [held.start_ts]
+    assert values["tso"]["last_ts"] >= (tx.commit_ts or 0)
+    assert [table["name"] for table in values["tables"] if table["name"] == "orders"] == ["orders"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("status", "omid://host/db"), "names a host"),
+        (("status", "omid-memory:x?leaseSecond=1"), "did you mean leaseSeconds?"),
+        (("tables", "omid-memory:cli", "drop", "nothing", "--yes"), "no table 'nothing'"),
+        (("tables", "omid-memory:cli", "create", "a b", "f"), "letters, digits"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    code, _, errors = run(capsys, *arguments)
+    assert code == 1
+    assert said in errors
+    assert len(errors.splitlines()) == 1
