@@ -108,6 +108,9 @@ RETRY_DELAY_S: Final = 0.01
 
 RETRY_DELAY_S_MAX: Final = 1.0
 
+TIMERS_S: Final = 0.002
+"""Leases, ages and intervals are looked at this often, not with every request."""
+
 AGE_SAMPLES: Final = 16
 """Samples of the newest start per `max_transaction_age_s`: LWM by age lags at most a sixteenth of it."""
 
@@ -250,7 +253,7 @@ class TsoMachine:
         self._ages = _Ages()
         self._aged_at_s = now_s
         self._issued_when_aged = self.clock.next_ts
-        self._watermark_due_s = self._tables_due_s = now_s
+        self._timers_due_s = self._watermark_due_s = self._tables_due_s = now_s
         self._waiting: list[_WaitingBegin] = []
         self._stalled: deque[tuple[Hashable, int, Request]] = deque()
         self._calls: dict[int, _Call] = {}
@@ -398,6 +401,12 @@ class TsoMachine:
         self._judge_own_lease()
         if self.settings.world_time:
             self.clock.lift(wall_ms)
+        if self.now_s >= self._timers_due_s:
+            self._timers_due_s = self.now_s + TIMERS_S
+            self._run_timers()
+
+    def _run_timers(self) -> None:
+        """What is due by the clock alone."""
         self._expire_leases()
         self._age()
         self._publish_watermark()

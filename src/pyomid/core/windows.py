@@ -118,7 +118,11 @@ class BeginWindows:
     @property
     def flights(self) -> int:
         """Flushes under way, large commits not counted."""
-        return sum(1 for batch in self.batches if batch.state is BatchState.IN_FLIGHT and not batch.large)
+        flights = 0
+        for batch in self.batches:
+            if batch.state is BatchState.IN_FLIGHT and not batch.large:
+                flights += 1
+        return flights
 
     def take_start(self, floor: int) -> int | None:
         """A start above `floor`, or None: the begin waits for a release, or for the ceiling."""

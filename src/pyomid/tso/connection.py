@@ -77,7 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         sock: socket.socket | None = transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            _keep_alive(sock)
         self.name = str(transport.get_extra_info("peername") or "unix")
         if not self._service.connected(self):
             self._transport.abort()
@@ -221,6 +221,7 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError("a second handshake on one connection")
         self._check_token(handshake)
         self._greeted = True
+        self._service.note_commit_retry(handshake.commit_retry_s)
         self.extended = handshake.extensions == EXTENSIONS_VERSION
         reply = HandshakeReply(
             handshake.compatible,
@@ -259,6 +260,14 @@ class Connection(asyncio.BufferedProtocol):
     def _pause_if_full(self) -> None:
         if self._outstanding > self._limits.requests_outstanding_max:
             self.stop_reading()
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """A peer whose machine is gone without a word (half-open) is noticed within a minute."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class ReceiveBuffer:

@@ -55,6 +55,9 @@ FRESH_S: Final = 0.001
 TICKS_PER_STALL: Final = 4
 """Ticks in the time after which a silence counts as a stall."""
 
+COMMIT_RETRY_S_MAX: Final = 24 * 3600.0
+"""Nobody's word about longer retries is taken."""
+
 STORE_THREADS_BESIDE_FLIGHTS: Final = 3
 
 
@@ -167,6 +170,12 @@ class TsoService:
         self._connections.discard(connection)
         self._idle_since_s = self._clock()
         self.feed([PeerGone(connection)])
+
+    def note_commit_retry(self, commit_retry_s: float) -> None:
+        """The longest that any client said it repeats a commit: sanitising takes no younger records (in `status`)."""
+        if 0 < commit_retry_s <= COMMIT_RETRY_S_MAX:
+            counters = self.machine.counters
+            counters["commit_retry_ms_max"] = max(counters["commit_retry_ms_max"], int(commit_retry_s * 1000))
 
     def _accept(self) -> Connection:
         return Connection(self, self._limits)
