@@ -33,7 +33,7 @@ FLIGHTS_KEY: Final = ("origin", "time_hour", "carrier", "flight")
 DAILY_KEY: Final = ("day", "origin")
 ROUTES_KEY: Final = ("origin", "dest")
 
-CORRECTIONS: Final = 200
+CORRECTIONS: Final = 60
 """Flights that the service cancels; each is asked for by two threads."""
 
 CLEARED: Final = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")

@@ -1,0 +1,317 @@
+"""DataFrames over the embedded store: data source and transactions, with a real Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as f
+
+import pyomid
+import pyomid.spark
+from pyomid.errors import AlreadyCommitted, ConflictError, Misuse, MisuseType, TransactionEnded, UnknownTable
+from pyomid.spark import RunState
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+DDL = "name string, count long, note string"
+
+
+def frame(spark: SparkSession, *rows: tuple[Any, ...], ddl: str = DDL) -> DataFrame:
+    return spark.createDataFrame(list(rows), ddl)
+
+
+def load(spark: SparkSession, url: str, table: str, **options: str) -> DataFrame:
+    return spark.read.format("omid").option("url", url).option("table", table).options(**options).load()
+
+
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in frame.collect()), key=repr)
+
+
+def write(spark: SparkSession, url: str, table: str, *content: tuple[Any, ...], **how: Any) -> None:
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(frame(spark, *content), table, row_key=["name"], **how)
+
+
+def test_every_type_comes_back_as_it_was(spark: SparkSession, url: str) -> None:
+    moment = datetime(2013, 1, 1, 5, 0, 0, 123456)
+    ddl = (
+        "id long, b boolean, y byte, s short, i int, f float, d double, n decimal(20,4), t string, x binary, "
+        "day date, at timestamp, here timestamp_ntz, how_long interval day to second, many array<decimal(5,1)>, "
+        "pairs map<string,date>, both struct<a:int,b:binary>"
+    )
+    full = (
+        1, True, -1, 2, -3, 1.5, -2.5, Decimal("-12345.6789"), "", b"\x00", date(1969, 12, 31), moment, moment,
+        timedelta(days=-1, microseconds=5), [Decimal("1.5"), None], {"x": date(2013, 1, 1)}, (7, b"\xff"),
+    )  # fmt: skip
+    empty = (2, *[None] * 16)
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(frame(spark, full, empty, ddl=ddl), "types", row_key=["id"])
+    loaded = load(spark, url, "types")
+    assert loaded.schema.simpleString() == frame(spark, full, ddl=ddl).schema.simpleString()
+    assert rows(loaded) == rows(frame(spark, full, empty, ddl=ddl))
+
+
+def test_key_columns_of_many_types_order_and_bound_a_read(spark: SparkSession, url: str) -> None:
+    ddl = "origin string, at timestamp, flight int, delay int"
+    at = [datetime(2013, 1, day, tzinfo=UTC) for day in (1, 2, 3)]
+    content = [(origin, moment, number, number) for origin in ("EWR", "JFK") for moment in at for number in (-1, 5)]
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(frame(spark, *content, ddl=ddl), "keys", row_key="origin, at desc, flight")
+    with pyomid.spark.transaction(spark, url) as tx:
+        assert tx.read("keys", prefix=["JFK"]).count() == 6
+        assert tx.read("keys", prefix=["JFK", at[1]]).count() == 2
+        assert tx.read("keys", start=["EWR", at[1]], stop=["JFK", at[2]]).count() == 4
+        ordered = tx.read("keys", columns=["flight", "origin"], partitions=1).collect()
+        assert [row["flight"] for row in ordered[:2]] == [-1, 5]
+    assert load(spark, url, "keys", rowPrefix='["JFK", "2013-01-02T00:00:00Z"]').count() == 2
+    assert load(spark, url, "keys", rowPrefix="EWR", columns="delay").columns == ["delay"]
+
+
+def test_plain_saving_appends_overwrites_and_asks_for_the_table(spark: SparkSession, url: str) -> None:
+    def save(mode: str, *content: tuple[Any, ...], **options: str) -> None:
+        writer = frame(spark, *content).write.format("omid").option("url", url).option("table", "plain")
+        writer.options(**options).mode(mode).save()
+
+    save("append", ("a", 1, None), ("b", 2, "y"), rowKey="name")
+    save("append", ("b", 3, None))
+    assert rows(load(spark, url, "plain")) == [("a", 1, None), ("b", 3, None)]
+    save("overwrite", ("c", 4, "z"))
+    assert rows(load(spark, url, "plain")) == [("c", 4, "z")]
+    save("append", ("d", 5, "z"), ifExists="ignore")
+    assert rows(load(spark, url, "plain")) == [("c", 4, "z")]
+    with pytest.raises(Exception, match=r"OMID-MISUSE.*ifExists=error") as raised:
+        save("append", ("d", 5, "z"), ifExists="error")
+    assert isinstance(pyomid.spark.original_error(raised.value), Misuse)
+
+
+def test_a_plain_write_under_an_id_happens_once(spark: SparkSession, url: str) -> None:
+    for count in (1, 2):
+        writer = frame(spark, ("a", count, None)).write.format("omid").option("url", url).option("table", "once")
+        writer.option("rowKey", "name").option("transactionId", "plain-once").mode("append").save()
+    assert rows(load(spark, url, "once")) == [("a", 1, None)]
+
+
+def test_many_tables_commit_together_and_a_failed_block_leaves_nothing(spark: SparkSession, url: str) -> None:
+    write(spark, url, "left", ("a", 1, None))
+    write(spark, url, "right", ("a", 1, None))
+
+    def fail(tx: pyomid.spark.SparkTransaction) -> None:
+        tx.write(frame(spark, ("b", 2, None)), "left")
+        tx.write(frame(spark, ("b", 2, None)), "right")
+        raise RuntimeError("on purpose")
+
+    with pytest.raises(RuntimeError, match="on purpose"):
+        pyomid.spark.run(spark, url, fail)
+    assert load(spark, url, "left").count() == load(spark, url, "right").count() == 1
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(frame(spark, ("b", 2, None)), "left")
+        tx.write(frame(spark, ("b", 2, None)), "right")
+        assert load(spark, url, "left").count() == 1
+        assert tx.read("left").count() == 2
+    assert load(spark, url, "left").count() == load(spark, url, "right").count() == 2
+
+
+def test_a_snapshot_is_one_for_all_reads_and_partitions(spark: SparkSession, url: str) -> None:
+    write(spark, url, "snapshot", *[(f"{n:03}", 1, None) for n in range(100)])
+    with pyomid.spark.transaction(spark, url) as tx:
+        before = tx.read("snapshot", partitions=4)
+        write(spark, url, "snapshot", *[(f"{n:03}", 7, None) for n in range(0, 100, 2)])
+        assert before.agg(f.sum("count")).first()[0] == 100
+        assert tx.read("snapshot").agg(f.sum("count")).first()[0] == 100
+    assert load(spark, url, "snapshot").agg(f.sum("count")).first()[0] == 50 * 7 + 50
+    loaded = load(spark, url, "snapshot", snapshotTimestamp=str(tx.start_ts))
+    assert loaded.agg(f.sum("count")).first()[0] == 100
+
+
+def test_one_frame_used_twice_keeps_both_its_filters(spark: SparkSession, url: str) -> None:
+    write(spark, url, "twice", *[(f"{n}", n, None) for n in range(20)])
+    d = load(spark, url, "twice")
+    both = d.where("count < 5").unionByName(d.where("count >= 15"))
+    assert sorted(row["count"] for row in both.collect()) == [*range(5), *range(15, 20)]
+    joined = d.where("count < 5").alias("a").join(d.alias("b"), f.col("a.count") + 1 == f.col("b.count"))
+    assert joined.count() == 5
+
+
+def test_overwriting_in_a_transaction_from_the_table_itself(spark: SparkSession, url: str) -> None:
+    write(spark, url, "self", *[(f"{n}", n, None) for n in range(10)])
+    with pyomid.spark.transaction(spark, url) as tx:
+        kept = tx.read("self").where("count >= 5").withColumn("count", f.col("count") * 10)
+        tx.write(kept, "self", mode="overwrite")
+        assert tx.read("self").count() == 5
+    assert sorted(row["count"] for row in load(spark, url, "self").collect()) == [50, 60, 70, 80, 90]
+
+
+def test_deleting_by_keys(spark: SparkSession, url: str) -> None:
+    write(spark, url, "deleted", *[(f"{n}", n, None) for n in range(10)])
+    with pyomid.spark.transaction(spark, url) as tx:
+        assert tx.delete(load(spark, url, "deleted").where("count < 4"), "deleted").rows == 4
+        assert tx.read("deleted").count() == 6
+    assert load(spark, url, "deleted").count() == 6
+
+
+@pytest.mark.parametrize("level", ["row", "cell", "table"])
+def test_of_two_transactions_on_one_row_the_second_to_commit_runs_again(
+    spark: SparkSession, url: str, level: str
+) -> None:
+    table = f"conflict_{level}"
+    with pyomid.spark.transaction(spark, url, conflict_level=level) as tx:
+        tx.write(frame(spark, ("total", 0, None)), table, row_key=["name"])
+    tries: list[int] = []
+
+    def add(tx: pyomid.spark.SparkTransaction) -> None:
+        tries.append(tx.start_ts)
+        new = tx.read(table).withColumn("count", f.col("count") + 1)
+        if len(tries) == 1:
+            pyomid.spark.run(spark, url, add_ten, conflict_level=level)
+        tx.write(new, table)
+
+    def add_ten(tx: pyomid.spark.SparkTransaction) -> None:
+        tx.write(tx.read(table).withColumn("count", f.col("count") + 10), table)
+
+    conflicts: list[ConflictError] = []
+    pyomid.spark.run(spark, url, add, conflict_level=level, on_conflict=conflicts.append)
+    assert len(tries) == 2
+    assert len(conflicts) == 1
+    assert rows(load(spark, url, table)) == [("total", 11, None)]
+
+
+def test_a_transaction_id_commits_once_and_says_so(spark: SparkSession, url: str) -> None:
+    def put(tx: pyomid.spark.SparkTransaction) -> int:
+        return tx.write(frame(spark, ("a", 1, None)), "ids", row_key=["name"]).rows
+
+    assert pyomid.spark.look_up_run(url, "an-id").state is RunState.ABSENT
+    assert pyomid.spark.run(spark, url, put, transaction_id="an-id") == 1
+    done = pyomid.spark.run(spark, url, put, transaction_id="an-id")
+    assert isinstance(done, pyomid.AlreadyDone)
+    with pytest.raises(AlreadyCommitted, match="an-id"):
+        pyomid.spark.transaction(spark, url, transaction_id="an-id")
+    found = pyomid.spark.look_up_run(url, "an-id")
+    assert (found.state, found.start_ts) == (RunState.COMMITTED, done.start_ts)
+
+
+def test_merging_a_schema_adds_columns_and_nulls_may_keep_what_was_there(spark: SparkSession, url: str) -> None:
+    write(spark, url, "merged", ("a", 1, "x"), ("b", 2, "y"))
+    wider = frame(spark, ("a", None, 1.5), ddl="name string, count long, share double")
+    with pytest.raises(Misuse, match=r"no column 'share'.*mergeSchema"), pyomid.spark.transaction(spark, url) as tx:
+        tx.write(wider, "merged")
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(wider, "merged", merge_schema=True, nulls="keep")
+    assert rows(load(spark, url, "merged")) == [("a", 1, "x", 1.5), ("b", 2, "y", None)]
+
+
+def test_what_a_program_without_spark_wrote_is_read_by_a_schema(spark: SparkSession, url: str) -> None:
+    with pyomid.connect(url) as db:
+        db.create_table("accounts", families=["f"])
+        with db.begin() as tx:
+            tx.table("accounts").put(b"alice", {b"f:balance": b"100"})
+    reader = spark.read.format("omid").option("url", url).option("table", "accounts").schema("who string, money string")
+    loaded = reader.option("rowKey", "who").option("columnMapping", "money=f:balance").load()
+    assert rows(loaded) == [("alice", "100")]
+
+
+def test_temporary_views_keep_their_options(spark: SparkSession, url: str) -> None:
+    write(spark, url, "viewed", ("a", 1, None))
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING omid OPTIONS (url '{url}', table 'viewed')")
+    assert spark.sql("SELECT sum(count) FROM v").first()[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tabel": "t"}, "unknown option 'tabel'; did you mean table"),
+        ({}, "option table is missing"),
+        ({"table": "nowhere"}, "there is no table 'nowhere'"),
+        ({"table": "bad", "columns": "cuont"}, "no column 'cuont'; did you mean 'count'"),
+        ({"table": "bad", "batchRows": "many"}, "batchRows='many' is not a whole number"),
+        ({"table": "bad", "snapshotTimestamp": "9000000000000000000"}, "was never handed out"),
+    ],
+)
+def test_a_bad_read_is_refused_and_names_the_value(
+    spark: SparkSession, url: str, options: dict[str, str], words: str
+) -> None:
+    write(spark, url, "bad", ("a", 1, None))
+    with pytest.raises(Exception, match="OMID") as raised:
+        spark.read.format("omid").option("url", url).options(**options).load().count()
+    found = pyomid.spark.original_error(raised.value)
+    assert isinstance(found, Misuse)
+    assert words in str(found)
+
+
+@pytest.mark.parametrize(
+    ("content", "ddl", "how", "error", "words"),
+    [
+        ([(None, 1, None)], DDL, {}, Misuse, "'name' is null"),
+        ([("a", 1, None), ("a", 2, None)], DDL, {}, Misuse, "row key name='a'"),
+        ([("a", "1", None)], "name string, count string, note string", {}, MisuseType, "column 'count' is long"),
+        ([(1, None)], "count long, note string", {}, Misuse, "lacks the row key column 'name'"),
+        ([("a", 1)], "name string, cuont long", {}, Misuse, "no column 'cuont'; did you mean 'count'"),
+        ([("x" * 600, 1, None)], DDL, {}, Misuse, "limit"),
+        ([("a", 1, None)], DDL, {"mode": "apend"}, Misuse, "mode='apend'"),
+        ([("a", 1, None)], DDL, {"mode": "error"}, Misuse, "exists"),
+        ([("a", 1, None)], DDL, {"row_key": ["count"]}, Misuse, "a table's row key never changes"),
+    ],
+)
+def test_a_bad_write_is_refused_and_nothing_is_lost(
+    spark: SparkSession, url: str, content: list[tuple[Any, ...]], ddl: str, how: dict[str, Any],
+    error: type[Exception], words: str,
+) -> None:  # fmt: skip
+    write(spark, url, "strict", ("kept", 1, None), mode="overwrite")
+    with pytest.raises(error, match=words), pyomid.spark.transaction(spark, url) as tx:
+        tx.write(frame(spark, *content, ddl=ddl), "strict", **how)
+    assert rows(load(spark, url, "strict")) == [("kept", 1, None)]
+
+
+def test_types_that_cannot_be_stored_are_refused_by_name(spark: SparkSession, url: str) -> None:
+    for type_name in ("interval year to month", "void"):
+        wrong = spark.sql(f"SELECT 'a' AS name, cast(null AS {type_name}) AS v")
+        with pytest.raises(MisuseType, match=f"column 'v': Spark type '{type_name}'"):
+            with pyomid.spark.transaction(spark, url) as tx:
+                tx.write(wrong, "refused", row_key=["name"])
+
+
+def test_duplicates_across_partitions_are_found_or_the_last_wins(spark: SparkSession, url: str) -> None:
+    many = spark.range(0, 100, numPartitions=4).selectExpr("concat('k', id % 60) AS name", "id AS count")
+    with pytest.raises(Misuse, match="two rows have the row key name='k"), pyomid.spark.transaction(spark, url) as tx:
+        tx.write(many, "dup", row_key=["name"])
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(many, "dup", row_key=["name"], duplicates="last")
+    assert load(spark, url, "dup").count() == 60
+
+
+def test_the_ends_of_a_transaction_are_final(spark: SparkSession, url: str) -> None:
+    write(spark, url, "ended", ("a", 1, None))
+    tx = pyomid.spark.transaction(spark, url)
+    tx.mark_rollback_only("the program said so")
+    with pytest.raises(TransactionEnded, match="the program said so"):
+        tx.commit()
+    tx.rollback()
+    for use in (lambda: tx.read("ended"), tx.commit, lambda: tx.write(frame(spark, ("b", 1, None)), "ended")):
+        with pytest.raises(TransactionEnded, match="rolled back"):
+            use()
+    with pyomid.spark.transaction(spark, url) as other, pytest.raises(UnknownTable, match="did you mean 'ended'"):
+        other.read("endet")
+
+
+def test_a_failed_write_leaves_the_transaction_rollback_only(spark: SparkSession, url: str) -> None:
+    write(spark, url, "doomed", ("a", 1, None))
+    tx = pyomid.spark.transaction(spark, url)
+    with pytest.raises(Misuse, match="is null"):
+        tx.write(frame(spark, (None, 1, None)), "doomed")
+    with pytest.raises(TransactionEnded, match="rollback-only"):
+        tx.commit()
+    tx.rollback()
+
+
+def test_two_conflict_levels_never_meet_on_one_table(spark: SparkSession, url: str) -> None:
+    with pyomid.spark.transaction(spark, url, conflict_level="row") as tx:
+        tx.write(frame(spark, ("a", 1, None)), "levels", row_key=["name"])
+    with pytest.raises(Misuse, match="conflict level 'row', not 'cell'"):
+        with pyomid.spark.transaction(spark, url, conflict_level="cell") as tx:
+            tx.write(frame(spark, ("a", 2, None)), "levels")

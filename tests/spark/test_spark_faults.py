@@ -1,0 +1,320 @@
+"""Tasks, workers and drivers that fail, die and run twice: what counts is counted once, whatever happens (S1–S3)."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import spark_drivers
+from pyspark.errors import PySparkException
+from spark_drivers import LEDGER, TOTALS, Run
+from spark_sessions import run_driver
+
+import pyomid
+import pyomid.spark
+from pyomid import crashpoints
+from pyomid.spark import RunState
+from pyomid.spark.source import OmidDataSource
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+DDL = "key string, value long"
+
+
+def load(spark: SparkSession, url: str, table: str) -> DataFrame:
+    return spark.read.format("omid").option("url", url).option("table", table).load()
+
+
+def contents(spark: SparkSession, url: str, table: str) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in load(spark, url, table).collect())
+
+
+def unnamed_cells(spark: SparkSession, url: str, table: str) -> int:
+    """Stored cells of branches that no commit named. The store is sound besides."""
+    found = pyomid.spark.verify(spark, url, [table])
+    assert found.ok, found
+    (figures,) = found.tables
+    return figures.orphans + figures.open
+
+
+def twenty(spark: SparkSession) -> DataFrame:
+    return spark.range(20, numPartitions=2).selectExpr("format_string('%02d', id) AS key", "id AS value")
+
+
+TWENTY = [(f"{n:02}", n) for n in range(20)]
+
+
+@contextmanager
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """Tasks get their rows three at a time, so that there is a middle of a task's writing."""
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "3")
+    try:
+        yield
+    finally:
+        spark.conf.set(name, before)
+
+
+@contextmanager
+def armed_workers(spark: SparkSession, point: str, note: Path) -> Iterator[None]:
+    """One of Spark's Python workers dies at this point, once; asserts that one did."""
+    armed = {
+        "PYOMID_CRASH_AT": point,
+        "PYOMID_CRASH_NOTE": str(note),
+        "PYOMID_CRASH_ONCE": f"{note}.once",
+    }
+    environment = spark.sparkContext.environment
+    environment.update(armed)
+    spark.dataSource.register(OmidDataSource)
+    try:
+        yield
+    finally:
+        for name in armed:
+            del environment[name]
+        spark.dataSource.register(OmidDataSource)
+    name, pid = note.read_text().split()
+    assert name == point.partition(":")[0]
+    assert int(pid) != os.getpid()
+
+
+# Tasks (S1)
+
+
+@pytest.mark.parametrize("point", ["spark.task.before_write:2", "spark.task.after_write:2", "spark.task.written"])
+def test_a_worker_killed_in_the_middle_of_its_writing_is_replaced_and_nothing_counts_twice(
+    spark: SparkSession, url: str, tmp_path: Path, point: str
+) -> None:
+    table = "killed_" + point.split(".")[-1].replace(":", "_")
+    with small_batches(spark), armed_workers(spark, point, tmp_path / "note"):
+        with pyomid.spark.transaction(spark, url) as tx:
+            written = tx.write(twenty(spark), table, row_key=["key"])
+    assert (written.rows, written.branches) == (20, 2)
+    assert contents(spark, url, table) == TWENTY
+    assert unnamed_cells(spark, url, table) >= 3
+
+
+def test_a_worker_of_a_plain_write_killed_in_the_middle_is_replaced_and_nothing_counts_twice(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    with small_batches(spark), armed_workers(spark, "spark.task.after_write:2", tmp_path / "note"):
+        saving = twenty(spark).write.format("omid").option("url", url).option("table", "plain_killed")
+        saving.option("rowKey", "key").mode("append").save()
+    assert contents(spark, url, "plain_killed") == TWENTY
+    assert unnamed_cells(spark, url, "plain_killed") >= 6
+
+
+def failing_once(flag: Path, *, changing: bool = False) -> Any:
+    """A step of a frame that raises once in all its attempts, after it handed on all its rows; with `changing` each
+    attempt gives its rows other keys and values."""
+    path = str(flag)
+
+    def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        attempt = context.attemptNumber() if context is not None else 0
+        for batch in batches:
+            if not changing:
+                yield batch
+                continue
+            keys = [f"{key}-{attempt}" for key in batch.column("key").to_pylist()]
+            values = [value + 100 * attempt for value in batch.column("value").to_pylist()]
+            yield pyarrow.RecordBatch.from_arrays([pyarrow.array(keys), pyarrow.array(values)], ["key", "value"])
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return
+        raise RuntimeError("failed on purpose, after its rows were written")
+
+    return step
+
+
+def test_a_task_that_fails_after_writing_and_is_tried_again_counts_once(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    flag = tmp_path / "failed"
+    with small_batches(spark), pyomid.spark.transaction(spark, url) as tx:
+        written = tx.write(twenty(spark).mapInArrow(failing_once(flag), DDL), "failed", row_key=["key"])
+        assert written.rows == 20
+        assert tx.read("failed").count() == 20
+    assert flag.exists()
+    assert contents(spark, url, "failed") == TWENTY
+    assert unnamed_cells(spark, url, "failed") >= 3
+
+
+def test_a_source_that_gives_other_rows_at_each_attempt_leaves_those_of_one_attempt_a_task(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    flag = tmp_path / "failed"
+    changing = twenty(spark).mapInArrow(failing_once(flag, changing=True), DDL)
+    with small_batches(spark), pyomid.spark.transaction(spark, url) as tx:
+        tx.write(changing, "changing", row_key=["key"])
+    assert flag.exists()
+    found = contents(spark, url, "changing")
+    assert [key[:2] for key, _ in found] == [key for key, _ in TWENTY], "each row once, under one attempt's key"
+    attempts = [{key[3:] for key, _ in found if key[:2] in half} for half in halves()]
+    assert sorted(attempts, key=repr) == [{"0"}, {"1"}], "one task failed once; no task's attempts are mixed"
+    for key, value in found:
+        assert value == int(key[:2]) + 100 * int(key[3:])
+
+
+def halves() -> tuple[set[str], set[str]]:
+    keys = [key for key, _ in TWENTY]
+    return set(keys[:10]), set(keys[10:])
+
+
+# Behind the answer (S2)
+
+
+@pytest.mark.parametrize(
+    ("point", "counted"),
+    [("spark.commit.before", False), ("client.commit.answered", True), ("spark.commit.after", True)],
+)
+def test_a_plain_write_that_dies_around_its_commit_is_counted_once_under_its_id(
+    spark: SparkSession, url: str, tmp_path: Path, point: str, counted: bool
+) -> None:
+    """Spark calls `abort` after it, in another process: what was committed stays."""
+    table = "dying_" + point.replace(".", "_")
+
+    def save(value: int) -> None:
+        content = spark.createDataFrame([("a", value)], DDL)
+        saving = content.write.format("omid").option("url", url).option("table", table).option("rowKey", "key")
+        saving.option("transactionId", table).mode("append").save()
+
+    with armed_workers(spark, point, tmp_path / "note"):
+        with pytest.raises(PySparkException):
+            save(1)
+    assert contents(spark, url, table) == ([("a", 1)] if counted else [])
+    save(2)
+    assert contents(spark, url, table) == [("a", 1 if counted else 2)]
+    assert pyomid.spark.look_up_run(url, table).state is RunState.COMMITTED
+
+
+def test_an_exception_between_the_answer_and_the_end_of_the_block_loses_and_repeats_nothing(
+    spark: SparkSession, url: str
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("on purpose, behind the answer")
+
+    def put(tx: pyomid.spark.SparkTransaction) -> None:
+        tx.write(spark.createDataFrame([("a", tx.start_ts)], DDL), "behind", row_key=["key"])
+
+    crashpoints.arm_action("spark.commit.after", fail)
+    try:
+        with pytest.raises(RuntimeError, match="behind the answer"):
+            pyomid.spark.run(spark, url, put, transaction_id="behind")
+    finally:
+        crashpoints.disarm()
+    ((_, start_ts),) = contents(spark, url, "behind")
+    done = pyomid.spark.run(spark, url, put, transaction_id="behind")
+    assert isinstance(done, pyomid.AlreadyDone)
+    assert done.start_ts == start_ts
+    assert contents(spark, url, "behind") == [("a", start_ts)]
+
+
+# Drivers (S3)
+
+DECIDED = {
+    "client.begin.after": False,
+    "spark.write.noted": False,
+    "client.flush.after": False,
+    "client.commit.answered": True,
+    "client.complete.shadows_before": True,
+    "spark.commit.after": True,
+}
+"""Crash points on a driver's way → whether its transaction is committed there. `client.flush.after`: its marker is
+durable, nothing was asked of the TSO."""
+
+
+@pytest.fixture(scope="module")
+def fork_server() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["spark_drivers", "pyspark.sql", "pyspark.java_gateway", "pyomid.spark.transactions", "pyomid.storage.embedded"]
+    )
+    return context
+
+
+@pytest.fixture(scope="module")
+def _counted(spark: SparkSession, url: str) -> None:
+    """The tables of the counting drivers, empty."""
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(spark.createDataFrame([], "entry string, line long"), LEDGER, row_key=["entry", "line"])
+        tx.write(spark.createDataFrame([], "name string, count long"), TOTALS, row_key=["name"])
+
+
+def check_counted(spark: SparkSession, url: str, transaction_id: str) -> None:
+    """This id is in the ledger, once; and the total is what the ledger says."""
+    with pyomid.spark.transaction(spark, url) as tx:
+        entries = [row["entry"] for row in tx.read(LEDGER, partitions=1).collect()]
+        totals = [row["count"] for row in tx.read(TOTALS, partitions=1).collect()]
+    assert entries.count(transaction_id) == 3
+    assert totals == [len(entries)]
+
+
+def kill_and_run_again(
+    spark: SparkSession, url: str, tmp_path: Path, fork_server: ForkServerContext, point: str, times: int
+) -> None:
+    gateway = spark.sparkContext._gateway.gateway_parameters
+    for number in range(times):
+        transaction_id, note = f"{point}-{number}", tmp_path / f"note-{number}"
+        run = Run(url, transaction_id, gateway.port, gateway.auth_token, point, str(note))
+        process = fork_server.Process(target=spark_drivers.run_attached, args=(run,), daemon=True)
+        process.start()
+        process.join(120)
+        process.kill()
+        assert process.exitcode == -signal.SIGKILL, "the driver ended by itself, or hangs"
+        assert note.read_text().split()[0] == point
+        found = pyomid.spark.look_up_run(url, transaction_id, settle=True)
+        assert (found.state is RunState.COMMITTED) == DECIDED[point], found
+        again = spark_drivers.run_to_its_end(spark, url, transaction_id)
+        assert isinstance(again, pyomid.AlreadyDone) == DECIDED[point]
+        check_counted(spark, url, transaction_id)
+    assert pyomid.spark.verify(spark, url).ok
+
+
+@pytest.mark.usefixtures("_counted")
+@pytest.mark.parametrize("point", DECIDED)
+def test_a_driver_killed_at_each_step_and_run_again_under_its_id_is_counted_once(
+    spark: SparkSession, url: str, tmp_path: Path, fork_server: ForkServerContext, point: str
+) -> None:
+    kill_and_run_again(spark, url, tmp_path, fork_server, point, times=5)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("_counted")
+@pytest.mark.parametrize("point", DECIDED)
+def test_fifty_drivers_killed_at_each_step_are_counted_once(
+    spark: SparkSession, url: str, tmp_path: Path, fork_server: ForkServerContext, point: str
+) -> None:
+    kill_and_run_again(spark, url, tmp_path, fork_server, point, times=50)
+
+
+@pytest.mark.usefixtures("_counted")
+@pytest.mark.parametrize("point", ["spark.commit.before", "client.commit.answered"])
+def test_a_driver_killed_with_its_jvm_and_run_again_under_its_id_is_counted_once(
+    spark: SparkSession, url: str, tmp_path: Path, point: str
+) -> None:
+    transaction_id, note = f"whole-{point}", tmp_path / "note"
+    environment = {"PYOMID_CRASH_AT": point, "PYOMID_CRASH_NOTE": str(note)}
+    ended = run_driver("spark_drivers.py", url, transaction_id, environment=environment)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert note.read_text().split()[0] == point
+    again = spark_drivers.run_to_its_end(spark, url, transaction_id)
+    assert isinstance(again, pyomid.AlreadyDone) == (point == "client.commit.answered")
+    check_counted(spark, url, transaction_id)

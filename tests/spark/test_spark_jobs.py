@@ -1,0 +1,90 @@
+"""Compaction, sanitising and verification as Spark jobs: what they find, repair and refuse."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import pyomid
+import pyomid.spark
+from pyomid.spark.connection import connection
+from pyomid.types import CellVersion, ShadowWrite
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def wait_for_watermark(url: str) -> None:
+    """Until W has passed everything begun before now."""
+    conn = connection(url)
+    target = conn.parts.tso.begin().start_ts
+    deadline_s = time.monotonic() + 60
+    while conn.parts.epoch_row.read_watermarks()[0] < target:
+        assert time.monotonic() < deadline_s, f"W never passed {target}"
+        time.sleep(0.1)
+
+
+def test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_commit_table(
+    spark: SparkSession, url: str
+) -> None:
+    def count(table: str) -> int:
+        with pyomid.spark.transaction(spark, url) as tx:
+            return tx.read(table).count()
+
+    ten = spark.range(10).selectExpr("id", "id * 2 AS twice", "'x' AS text")
+    for _ in range(3):
+        with pyomid.spark.transaction(spark, url) as tx:
+            tx.write(ten, "t", row_key=["id"])
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(ten.selectExpr("id + 5 AS id", "0L AS twice", "'orphan' AS text"), "t")
+        tx.rollback()
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.delete(ten.where("id < 4"), "t")
+    wait_for_watermark(url)
+    before = pyomid.spark.verify(spark, url)
+    assert before.ok, before
+    assert before.orphans == 20
+    assert before.missing_shadow_cells == 3 * 20 + 8
+    assert sum(before.orphan_starts.values()) == 20
+    assert before.commit_table_entries > 4
+    assert count("t") == 6
+
+    cleaned = pyomid.spark.compact(spark, url)
+    assert cleaned.orphans_dropped == 20
+    after = pyomid.spark.verify(spark, url, ["t"])
+    assert (after.orphans, after.missing_shadow_cells, after.cells) == (0, 0, 12)
+    assert count("t") == 6
+
+    again = pyomid.spark.compact(spark, url)
+    assert (again.cells_healed, again.cells_dropped) == (0, 0)
+    held = pyomid.spark.sanitize(spark, url)
+    assert held.horizon == 0, "records younger than the longest retry must not count"
+    time.sleep(10.5)
+    sanitised = pyomid.spark.sanitize(spark, url)
+    assert sanitised.entries_deleted >= before.commit_table_entries - sanitised.entries_left
+    assert sanitised.horizon == min(table.watermark for table in cleaned.tables)
+    assert count("t") == 6
+    assert pyomid.spark.verify(spark, url).ok
+    for result, word in ((before, "orphans"), (cleaned, "healed"), (sanitised, "horizon")):
+        assert word in str(result)
+
+
+def test_a_shadow_cell_that_says_otherwise_and_half_a_commit_are_found(spark: SparkSession, url: str) -> None:
+    conn = connection(url)
+    with pyomid.connect(url) as db:
+        db.create_table("broken", families=["f"])
+        with db.begin() as tx:
+            for row in (b"a", b"b", b"c"):
+                tx.table("broken").put(row, {b"f:x": b"1"})
+    start, commit = tx.start_ts, tx.commit_ts
+    assert commit is not None
+    assert pyomid.spark.verify(spark, url, ["broken"]).ok
+    wrong = ShadowWrite(CellVersion(b"c", b"f", b"x", start), commit + 50)
+    conn.parts.store.write_shadow_cells("broken", [wrong])
+    found = pyomid.spark.verify(spark, url, ["broken"])
+    assert not found.ok
+    assert f"start {start}: two shadow timestamps, {commit} and {commit + 50}" in found.violations

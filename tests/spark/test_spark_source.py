@@ -1,0 +1,342 @@
+"""`df.write` and `spark.read` over the embedded store: save modes, ranges, snapshots, retries, and what is refused."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as f
+
+import pyomid
+import pyomid.spark
+from pyomid.errors import Misuse, MisuseType, SnapshotTooOld, UnknownTable
+from pyomid.spark.connection import connection
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+
+pytestmark = pytest.mark.spark
+
+DDL = "name string, count long, note string"
+
+Row = tuple[Any, ...]
+
+
+def frame(spark: SparkSession, *rows: Row, ddl: str = DDL) -> DataFrame:
+    return spark.createDataFrame(list(rows), ddl)
+
+
+def writer(content: DataFrame, url: str, table: str, **options: str) -> DataFrameWriter:
+    found = content.write.format("omid").option("url", url).option("table", table).option("rowKey", "name")
+    return found.options(**options)
+
+
+def append(spark: SparkSession, url: str, table: str, *rows: Row, **options: str) -> None:
+    writer(frame(spark, *rows), url, table, **options).mode("append").save()
+
+
+def load(spark: SparkSession, url: str, table: str, **options: str) -> DataFrame:
+    return spark.read.format("omid").option("url", url).option("table", table).options(**options).load()
+
+
+def rows(content: DataFrame) -> list[Row]:
+    return sorted((tuple(row) for row in content.collect()), key=repr)
+
+
+def refusal(raised: pytest.ExceptionInfo[BaseException]) -> pyomid.OmidError:
+    found = pyomid.spark.original_error(raised.value)
+    assert found is not None, raised.value
+    return found
+
+
+# Save modes
+
+
+@pytest.mark.parametrize("mode", [None, "error", "errorifexists", "ignore"])
+def test_the_modes_that_spark_does_not_hand_on_are_refused_before_anything_is_written(
+    spark: SparkSession, url: str, mode: str | None
+) -> None:
+    saving = writer(frame(spark, ("a", 1, None)), url, "modes")
+    if mode is not None:
+        saving = saving.mode(mode)
+    with pytest.raises(PySparkException) as raised:
+        saving.save()
+    assert raised.value.getCondition() == "UNSUPPORTED_DATA_SOURCE_SAVE_MODE"
+    with pytest.raises(Exception, match="there is no table 'modes'") as raised_by_read:
+        load(spark, url, "modes")
+    assert isinstance(refusal(raised_by_read), UnknownTable)
+
+
+@pytest.mark.parametrize(
+    ("if_exists", "expected"),
+    [
+        ("append", [("a", 1, None), ("b", 2, None)]),
+        ("overwrite", [("b", 2, None)]),
+        ("ignore", [("a", 1, None)]),
+    ],
+)
+def test_the_option_if_exists_gives_the_other_modes(
+    spark: SparkSession, url: str, if_exists: str, expected: list[Row]
+) -> None:
+    table = f"exists_{if_exists}"
+    append(spark, url, table, ("a", 1, None), ifExists=if_exists)
+    append(spark, url, table, ("b", 2, None), ifExists=if_exists)
+    assert rows(load(spark, url, table)) == expected
+
+
+def test_overwriting_with_nothing_leaves_an_empty_table(spark: SparkSession, url: str) -> None:
+    append(spark, url, "emptied", *[(f"{n}", n, None) for n in range(30)])
+    writer(frame(spark), url, "emptied").mode("overwrite").save()
+    assert load(spark, url, "emptied").count() == 0
+    append(spark, url, "emptied", ("again", 1, None))
+    assert rows(load(spark, url, "emptied")) == [("again", 1, None)]
+
+
+def test_a_frame_without_rows_makes_the_table_and_changes_nothing_in_one(spark: SparkSession, url: str) -> None:
+    append(spark, url, "bare")
+    assert load(spark, url, "bare").schema.simpleString() == "struct<name:string,count:bigint,note:string>"
+    append(spark, url, "bare", ("a", 1, None))
+    append(spark, url, "bare")
+    assert rows(load(spark, url, "bare")) == [("a", 1, None)]
+
+
+def test_an_append_replaces_the_whole_row_unless_nulls_are_to_be_kept(spark: SparkSession, url: str) -> None:
+    append(spark, url, "upsert", ("a", 1, "x"), ("b", 2, "y"))
+    append(spark, url, "upsert", ("a", None, "z"))
+    append(spark, url, "upsert", ("b", None, "z"), nulls="keep")
+    assert rows(load(spark, url, "upsert")) == [("a", None, "z"), ("b", 2, "z")]
+
+
+def test_a_row_whose_columns_are_all_null_exists_and_an_empty_text_is_no_null(spark: SparkSession, url: str) -> None:
+    content = [("", None, None), ("a", None, ""), ("b", None, None)]
+    append(spark, url, "hollow", *content)
+    assert rows(load(spark, url, "hollow")) == sorted(content, key=repr)
+
+
+# Reading
+
+
+def test_a_row_key_of_one_text_column_bounds_a_read_by_text(spark: SparkSession, url: str) -> None:
+    append(spark, url, "bounds", *[(f"{letter}{n}", n, None) for letter in "abc" for n in range(4)])
+
+    def names(**options: str) -> list[str]:
+        return sorted(row["name"] for row in load(spark, url, "bounds", **options).collect())
+
+    assert names(rowPrefix="b") == ["b0", "b1", "b2", "b3"]
+    assert names(rowStart="b2", rowStop="c1") == ["b2", "b3", "c0"]
+    assert names(rowStart="b2", rowPrefix="b") == ["b2", "b3"]
+    assert names(rowStart="0x6333") == ["c3"]
+    assert names(rowStart="c", rowStop="b") == []
+
+
+def test_the_number_of_partitions_and_of_rows_in_a_batch_change_no_result(spark: SparkSession, url: str) -> None:
+    append(spark, url, "divided", *[(f"{n:03}", n, None) for n in range(100)])
+    for options in ({"numPartitions": "1"}, {"numPartitions": "7"}, {"batchRows": "3", "numPartitions": "2"}):
+        loaded = load(spark, url, "divided", **options)
+        assert sorted(row["count"] for row in loaded.collect()) == list(range(100)), options
+
+
+def test_chosen_columns_come_in_the_order_in_which_they_were_named(spark: SparkSession, url: str) -> None:
+    append(spark, url, "columns", ("a", 1, "x"))
+    assert [tuple(row) for row in load(spark, url, "columns", columns="note, name").collect()] == [("x", "a")]
+    reader = spark.read.format("omid").option("url", url).option("table", "columns")
+    assert [tuple(row) for row in reader.schema("count long, name string").load().collect()] == [(1, "a")]
+
+
+def test_all_partitions_and_actions_of_one_load_share_its_snapshot(spark: SparkSession, url: str) -> None:
+    append(spark, url, "shared", *[(f"{n:02}", 1, None) for n in range(40)])
+    loaded = load(spark, url, "shared", numPartitions="4")
+    append(spark, url, "shared", *[(f"{n:02}", 100, None) for n in range(40)])
+    assert loaded.agg(f.sum("count")).first()[0] == 40
+    append(spark, url, "shared", *[(f"{n:02}", 10_000, None) for n in range(40, 50)])
+    assert loaded.agg(f.sum("count")).first()[0] == 40
+    assert load(spark, url, "shared").agg(f.sum("count")).first()[0] == 4_000 + 100_000
+
+
+def test_one_frame_united_with_itself_keeps_each_side_its_filter(spark: SparkSession, url: str) -> None:
+    append(spark, url, "self_union", *[(f"{n}", n, None) for n in range(20)])
+    loaded = load(spark, url, "self_union")
+    low = f.col("count") < 5
+    both = loaded.where(low).union(loaded.where(~low))
+    assert sorted(row["count"] for row in both.collect()) == list(range(20))
+    assert loaded.where(low).join(loaded.where(~low), "name").count() == 0
+
+
+def test_a_snapshot_is_readable_while_its_lease_lives_and_says_so_when_it_is_too_old(
+    spark: SparkSession, url: str
+) -> None:
+    append(spark, url, "dated", ("a", 1, None))
+    with pyomid.connect(url) as db, db.begin() as tx:
+        snapshot = tx.start_ts
+    append(spark, url, "dated", ("a", 2, None))
+    held = load(spark, url, "dated", snapshotTimestamp=str(snapshot), leaseSeconds="1")
+    assert rows(held) == [("a", 1, None)]
+    wait_for_watermark(url, snapshot)
+    with pytest.raises(PySparkException) as raised:
+        load(spark, url, "dated", snapshotTimestamp=str(snapshot)).collect()
+    found = refusal(raised)
+    assert isinstance(found, SnapshotTooOld)
+    assert str(snapshot) in str(found)
+
+
+def wait_for_watermark(url: str, target: int) -> None:
+    deadline_s = time.monotonic() + 60
+    while connection(url).parts.epoch_row.read_watermarks()[0] < target:
+        assert time.monotonic() < deadline_s, f"W never passed {target}"
+        time.sleep(0.1)
+
+
+# Concurrent writers
+
+
+def test_a_plain_append_that_lost_is_written_again_and_wins(spark: SparkSession, url: str) -> None:
+    """The frame's own source commits the row that the append also writes: after its snapshot, before its commit."""
+    append(spark, url, "lost", ("a", 0, None))
+
+    def meddled(batches: Any) -> Any:
+        for batch in batches:
+            with pyomid.connect(url) as db:
+                db.run(lambda tx: tx.table("lost").put(b"a", {b"d:count": (1).to_bytes(8, "big")}))
+            yield batch
+
+    content = frame(spark, ("a", 2, None), ("b", 2, None)).coalesce(1)
+    writer(content.mapInArrow(meddled, DDL), url, "lost").mode("append").save()
+    assert rows(load(spark, url, "lost")) == [("a", 2, None), ("b", 2, None)]
+    with pytest.raises(PySparkException) as raised:
+        writer(content.mapInArrow(meddled, DDL), url, "lost", retries="0").mode("append").save()
+    assert isinstance(refusal(raised), pyomid.ConflictError)
+    assert rows(load(spark, url, "lost")) == [("a", 1, None), ("b", 2, None)]
+
+
+def test_an_overwrite_at_table_level_loses_to_a_row_inserted_meanwhile(spark: SparkSession, url: str) -> None:
+    append(spark, url, "replaced", ("a", 0, None))
+
+    def meddled(batches: Any) -> Any:
+        for batch in batches:
+            with pyomid.connect(url) as db:
+                db.run(lambda tx: tx.table("replaced").put(b"new", {b"d:count": (1).to_bytes(8, "big")}))
+            yield batch
+
+    content = frame(spark, ("b", 2, None)).coalesce(1).mapInArrow(meddled, DDL)
+    with pytest.raises(PySparkException) as raised:
+        writer(content, url, "replaced", conflictLevel="table").mode("overwrite").save()
+    assert isinstance(refusal(raised), pyomid.ConflictError)
+    assert rows(load(spark, url, "replaced")) == [("a", 0, None), ("new", 1, None)]
+    writer(frame(spark, ("b", 2, None)), url, "replaced", conflictLevel="table").mode("overwrite").save()
+    assert rows(load(spark, url, "replaced")) == [("b", 2, None)]
+
+
+# Refused
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rowKye": "name"}, "unknown option 'rowkye'; did you mean rowKey"),
+        ({"conflictLevel": "rwo"}, "conflictLevel='rwo' is none of cell, row, table"),
+        ({"ifExists": "replace"}, "ifExists='replace'"),
+        ({"duplicates": "first"}, "duplicates='first' is none of error, last"),
+        ({"nulls": "drop"}, "nulls='drop'"),
+        ({"mergeSchema": "yes"}, "mergeSchema='yes' is neither true nor false"),
+        ({"retries": "-1"}, "retries='-1' is not a whole number"),
+        ({"leaseSeconds": "0"}, "leaseSeconds='0' is not a number of seconds above 0"),
+        ({"rowKey": "name,count"}, "has the row key (name), not (name, count)"),
+        ({"conflictLevel": "row"}, "conflict level 'cell', not 'row'"),
+        ({"transactionId": ""}, "''"),
+    ],
+)
+def test_a_bad_option_of_a_write_is_refused_with_its_value_and_nothing_is_lost(
+    spark: SparkSession, url: str, options: dict[str, str], words: str
+) -> None:
+    append(spark, url, "options", ("kept", 1, None))
+    with pytest.raises(PySparkException) as raised:
+        append(spark, url, "options", ("lost", 2, None), **options)
+    found = refusal(raised)
+    assert isinstance(found, Misuse)
+    assert words in str(found)
+    assert rows(load(spark, url, "options")) == [("kept", 1, None)]
+
+
+@pytest.mark.parametrize(
+    ("content", "ddl", "error", "words"),
+    [
+        ([(None, 1, None)], DDL, Misuse, "'name' is null"),
+        ([("a", 1, None), ("a", 2, None)], DDL, Misuse, "row key name='a'"),
+        ([("a", 1.5)], "name string, count double", MisuseType, "column 'count' is long, the frame has double"),
+        ([("a", 1)], "name string, cuont long", Misuse, "no column 'cuont'; did you mean 'count'"),
+        ([("k" * 600, 1, None)], DDL, Misuse, "over this store's limit of"),
+    ],
+)
+def test_a_bad_row_of_a_write_is_refused_with_its_value_and_nothing_is_lost(
+    spark: SparkSession, url: str, content: list[Row], ddl: str, error: type[Exception], words: str
+) -> None:
+    append(spark, url, "content", ("kept", 1, None))
+    with pytest.raises(PySparkException) as raised:
+        writer(frame(spark, *content, ddl=ddl), url, "content").mode("append").save()
+    found = refusal(raised)
+    assert isinstance(found, error)
+    assert words in str(found)
+    assert rows(load(spark, url, "content")) == [("kept", 1, None)]
+
+
+def test_an_unknown_family_and_a_qualifier_with_the_shadow_suffix_are_refused(spark: SparkSession, url: str) -> None:
+    append(spark, url, "families", ("a", 1, None))
+    wider = frame(spark, ("a", 1), ddl="name string, extra long")
+    for mapping, words in (
+        ("extra=nowhere:extra", "no family b'nowhere'"),
+        ('{"extra": "d:extra\\u0080"}', "mark of shadow cells"),
+        ("extra", "is not name=family:qualifier"),
+    ):
+        with pytest.raises(PySparkException) as raised:
+            writer(wider, url, "families", mergeSchema="true", columnMapping=mapping).mode("append").save()
+        assert words in str(refusal(raised))
+    assert load(spark, url, "families").columns == ["name", "count", "note"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rowPrefix": '["a", "b"]'}, "has 2 values, the row key (name)"),
+        ({"rowStart": "0xzz"}, "row bound '0xzz' is no hexadecimal number"),
+        ({"columns": "name,name"}, "each at most once"),
+        ({"numPartitions": "0"}, "numPartitions='0' is not a whole number of at least 1"),
+        ({"snapshotTimestamp": "soon"}, "snapshotTimestamp='soon' is not a whole number"),
+    ],
+)
+def test_a_bad_option_of_a_read_is_refused_with_its_value(
+    spark: SparkSession, url: str, options: dict[str, str], words: str
+) -> None:
+    append(spark, url, "asked", ("a", 1, None))
+    with pytest.raises(PySparkException) as raised:
+        load(spark, url, "asked", **options).collect()
+    found = refusal(raised)
+    assert isinstance(found, Misuse)
+    assert words in str(found)
+
+
+# Found by Spark itself
+
+
+def test_spark_finds_the_source_by_itself_also_by_the_name_of_its_package(spark: SparkSession, url: str) -> None:
+    """A fresh session of this context, in which nobody registered anything."""
+    append(spark, url, "found", ("a", 1, None))
+    other = spark.newSession()
+    for name in ("omid", "pyspark_omid"):
+        loaded = other.read.format(name).option("url", url).option("table", "found").load()
+        assert rows(loaded) == [("a", 1, None)], name
+
+
+def test_timestamps_mean_the_same_moment_in_every_time_zone_of_a_session(spark: SparkSession, url: str) -> None:
+    moment = datetime(2013, 3, 10, 7, 30, tzinfo=UTC)
+    content = frame(spark, ("a", moment), ddl="name string, at timestamp")
+    writer(content, url, "zones").mode("append").save()
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        found = load(spark, url, "zones").select(f.unix_timestamp("at"), f.col("at").cast("string")).first()
+        assert tuple(found) == (int(moment.timestamp()), "2013-03-10 03:30:00")
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
