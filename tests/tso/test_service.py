@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import signal
 import socket
 import subprocess
@@ -16,7 +18,7 @@ from service_process import COMMAND, Service, served
 
 from pyomid.client.dialling import tcp_dial
 from pyomid.client.session import TsoSession
-from pyomid.core.requests import Begin, Refused
+from pyomid.core.requests import Begin, Fence, Refused
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
 from pyomid.wire.frames import frame
@@ -280,3 +282,58 @@ def test_nobody_there_is_unavailable_and_a_commit_that_was_sent_is_unknown(tmp_p
             tso.begin()
         with pytest.raises(Misuse, match="HOST:PORT"):
             TsoSession(tcp_dial("nowhere"))
+
+
+def test_t11_strangers_who_send_damaged_requests_never_disturb_a_checked_workload(service: Service) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    done: list[tuple[int, int]] = []
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            tso = service.session()
+            while not stop.is_set():
+                start_ts = tso.begin().start_ts
+                reply = tso.commit(CommitRequest(start_ts, (cell(start_ts),)))
+                assert reply.start_ts == start_ts
+                assert reply.committed
+                done.append((start_ts, reply.commit_ts))
+            tso.close()
+        except BaseException as error:
+            failures.append(error)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    for _ in range(300):
+        with contextlib.closing(service.raw()) as stranger:
+            with contextlib.suppress(OSError, EOFError):
+                stranger.greet()
+                for _ in range(rng.randrange(1, 4)):
+                    stranger.send(damaged(rng))
+    stop.set()
+    worker.join()
+    assert not failures, failures
+    stamps = [ts for pair in done for ts in pair]
+    assert len(stamps) == len(set(stamps)) > 0
+
+
+def damaged(rng: random.Random) -> bytes:
+    """A valid request with something wrong: bytes changed, cut, or a length that lies; often still valid."""
+    number = rng.choice((0, 50, -(1 << 63), (1 << 63) - 1, rng.getrandbits(62)))
+    request = rng.choice(
+        (Begin(number), CommitRequest(number, (number,) * rng.randrange(20), (number,)), Fence(number))
+    )
+    data = bytearray(encode_request(request, request_id=rng.getrandbits(64)))
+    match rng.randrange(4):
+        case 0:
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        case 1:
+            del data[rng.randrange(len(data)) :]
+        case 2:
+            data[:4] = rng.randrange(1 << 14).to_bytes(4, "big")
+        case _:
+            data[4:4] = rng.randbytes(rng.randrange(12))
+    return bytes(data)
