@@ -23,21 +23,21 @@ class SnapshotReader(threading.Thread):
     def __init__(self, spark: Any) -> None:
         super().__init__(name="reader", daemon=True)
         self._spark = spark
-        self._stop = threading.Event()
+        self._ended = threading.Event()
         self.checked = 0
         self.torn = 0
         self.error: BaseException | None = None
 
     def run(self) -> None:
         try:
-            while not self._stop.is_set():
+            while not self._ended.is_set():
                 self.check_one()
         except BaseException as error:
             self.error = error
             note(LANE, "failed", error=f"{type(error).__name__}: {error}"[:500])
 
     def stop(self) -> None:
-        self._stop.set()
+        self._ended.set()
         self.join()
 
     def check_one(self) -> None:

@@ -1,24 +1,12 @@
-"""Functions that run in Spark's workers, for sources that fail or differ from attempt to attempt."""
+"""A source that runs in Spark's workers: one of its tasks is slow, so that it runs twice."""
 
 from __future__ import annotations
 
-import os
-import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-
-
-def random_rows(folder: str, rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Other values at every attempt; the first attempt of partition 0 fails behind its rows."""
-    for batch in batches:
-        (partition,) = batch.column(0).to_pylist()
-        attempt = random.Random(os.urandom(8)).randrange(1 << 40)
-        yield rows_of(partition, attempt, rows)
-        if partition == 0 and first_time(Path(folder) / "failed"):
-            raise RuntimeError("this attempt fails behind its rows")
 
 
 def slow_first_attempt(folder: str, rows: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
