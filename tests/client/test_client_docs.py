@@ -1,0 +1,79 @@
+"""docs/client.md and examples/bank.py run as they stand; the table of options is the settings' own text."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pyomid
+from pyomid.config import Settings, camel_case
+
+pytestmark = pytest.mark.process
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def run_script(path: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(path), *arguments], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_guide_runs_from_its_first_block_to_its_last(tmp_path: Path) -> None:
+    guide = (REPOSITORY / "docs" / "client.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    assert len(blocks) > 5
+    script = tmp_path / "guide.py"
+    script.write_text("\n".join(blocks).replace("/tmp/pyomid-guide", f"{tmp_path}/db"))
+    run_script(script)
+
+
+def test_the_bank_keeps_its_sum(tmp_path: Path) -> None:
+    assert "sum 400" in run_script(REPOSITORY / "examples" / "bank.py", str(tmp_path / "bank"))
+
+
+def test_the_table_of_options_is_that_of_the_settings() -> None:
+    guide = (REPOSITORY / "docs" / "client.md").read_text()
+    (settings,) = ast.parse(inspect.getsource(Settings)).body
+    assert isinstance(settings, ast.ClassDef)
+    for field, text in zip(settings.body, settings.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign):
+            assert isinstance(field.target, ast.Name)
+            assert isinstance(text, ast.Expr)
+            assert isinstance(text.value, ast.Constant)
+            default = Settings.__dataclass_fields__[field.target.id].default
+            said = " ".join(str(text.value.value).split())
+            assert f"| `{camel_case(field.target.id)}` | {default:g} | {said} |" in guide.replace(
+                f"| {default} |", f"| {default:g} |"
+            )
+
+
+def test_a_program_that_ends_without_close_completes_what_it_committed(tmp_path: Path) -> None:
+    url = f"omid://{tmp_path}/db?idleExitSeconds=1"
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import pyomid, sys\n"
+        "db = pyomid.connect(sys.argv[1], completion_linger_ms=60_000)\n"
+        "db.create_table('t', families=['f'])\n"
+        "with db.begin() as tx:\n"
+        "    tx.table('t').put(b'k', {b'f:x': b'1'})\n"
+    )
+    run_script(program, url)
+    with pyomid.connect(url) as db:
+        ((cell,),) = db.parts.store.read_rows("t", [b"k"])
+        assert cell.commit_ts > cell.version
+
+
+def test_importing_pyomid_brings_in_nothing_heavy() -> None:
+    heavy = "{'numpy', 'numba', 'lmdb', 'pyarrow', 'pyspark', 'asyncio', 'uvloop'}"
+    code = f"import sys, pyomid; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
