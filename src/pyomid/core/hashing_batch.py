@@ -9,14 +9,15 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from numba import njit, types
 from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch
+from pyomid.compiled import kernel
 
-_BYTES: Final = types.Array(types.uint8, 1, "C", readonly=True)
-_I64: Final = types.Array(types.int64, 1, "C", readonly=True)
-_I32: Final = types.Array(types.int32, 1, "C", readonly=True)
+_BYTES: Final = "Array(uint8, 1, 'C', True)"
+_I64: Final = "Array(int64, 1, 'C', True)"
+_I32: Final = "Array(int32, 1, 'C', True)"
+"""Arrays that a kernel only reads: `bytes` and memory maps are such."""
 
 
 def cell_ids(table: bytes, batch: CellBatch) -> NDArray[np.int64]:
@@ -45,12 +46,12 @@ def row_ids(table: bytes, batch: CellBatch) -> NDArray[np.int64]:
     return ids
 
 
-@njit(types.uint64(types.uint64, types.int64), cache=True, inline="always")
+@kernel("uint64(uint64, int64)")
 def _rotate(word: Any, bits: Any) -> Any:
     return (word << np.uint64(bits)) | (word >> np.uint64(64 - bits))
 
 
-@njit(types.uint64(types.uint64), cache=True)
+@kernel("uint64(uint64)")
 def _avalanche(word: Any) -> Any:
     word ^= word >> np.uint64(33)
     word *= np.uint64(0xFF51AFD7ED558CCD)
@@ -59,7 +60,7 @@ def _avalanche(word: Any) -> Any:
     return word ^ (word >> np.uint64(33))
 
 
-@njit(types.uint64(types.Array(types.uint8, 1, "C"), types.int64), cache=True)
+@kernel("uint64(uint8[::1], int64)")
 def _word(data: Any, offset: Any) -> Any:
     word = np.uint64(0)
     for i in range(8):
@@ -67,7 +68,7 @@ def _word(data: Any, offset: Any) -> Any:
     return word
 
 
-@njit(types.int64(types.Array(types.uint8, 1, "C"), types.int64), cache=True)
+@kernel("int64(uint8[::1], int64)")
 def _low_half(data: Any, length: Any) -> Any:
     """MurmurHash3 x64 128, low half, of data[:length]; up to 16 bytes behind `length` are overwritten with zeros."""
     c1, c2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
@@ -91,14 +92,14 @@ def _low_half(data: Any, length: Any) -> Any:
     return np.int64(h1 + h2)
 
 
-@njit(types.int64(types.Array(types.uint8, 1, "C"), types.int64, _BYTES, types.int64, types.int64), cache=True)
+@kernel(f"int64(uint8[::1], int64, {_BYTES}, int64, int64)")
 def _append(target: Any, at: Any, source: Any, offset: Any, length: Any) -> Any:
     for i in range(length):
         target[at + i] = source[offset + i]
     return at + length
 
 
-@njit(types.int64[::1](_BYTES, _BYTES, _I64, _I32, _I64, _I64, _I32, _BYTES, _I64), cache=True)
+@kernel(f"int64[::1]({_BYTES}, {_BYTES}, {_I64}, {_I32}, {_I64}, {_I64}, {_I32}, {_BYTES}, {_I64})")
 def _hash_cells(
     table: Any,
     buffer: Any,
@@ -126,7 +127,7 @@ def _hash_cells(
     return ids
 
 
-@njit(types.int64[::1](_BYTES, _BYTES, _I64, _I32), cache=True)
+@kernel(f"int64[::1]({_BYTES}, {_BYTES}, {_I64}, {_I32})")
 def _hash_rows(table: Any, buffer: Any, row_off: Any, row_len: Any) -> Any:
     longest = 0
     for row in range(len(row_len)):
