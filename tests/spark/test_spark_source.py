@@ -16,6 +16,8 @@ from pyomid.errors import Misuse, MisuseType, SnapshotTooOld, UnknownTable
 from pyomid.spark.connection import connection
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 pytestmark = pytest.mark.spark
@@ -166,14 +168,15 @@ def test_one_frame_united_with_itself_keeps_each_side_its_filter(spark: SparkSes
 
 
 def test_a_snapshot_is_readable_while_its_lease_lives_and_says_so_when_it_is_too_old(
-    spark: SparkSession, url: str
+    spark: SparkSession, tmp_path: Path
 ) -> None:
+    """A database of its own, where nobody else's lease holds the watermark back."""
+    url = f"omid://{tmp_path}/db?maxTransactionAgeSeconds=1&tsoIdleExitSeconds=5"
     append(spark, url, "dated", ("a", 1, None))
-    with pyomid.connect(url) as db, db.begin() as tx:
-        snapshot = tx.start_ts
-    append(spark, url, "dated", ("a", 2, None))
-    held = load(spark, url, "dated", snapshotTimestamp=str(snapshot), leaseSeconds="1")
-    assert rows(held) == [("a", 1, None)]
+    with pyomid.spark.transaction(spark, url) as holder:
+        snapshot = holder.start_ts
+        append(spark, url, "dated", ("a", 2, None))
+        assert rows(load(spark, url, "dated", snapshotTimestamp=str(snapshot))) == [("a", 1, None)]
     wait_for_watermark(url, snapshot)
     with pytest.raises(PySparkException) as raised:
         load(spark, url, "dated", snapshotTimestamp=str(snapshot)).collect()

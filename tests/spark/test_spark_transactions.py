@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyomid.client.transaction_state import State
 from pyspark.sql import functions as f
 
 import pyomid
 import pyomid.spark
+from pyomid.client.states import State
 from pyomid.errors import AlreadyCommitted, ConflictError, Corruption, Misuse, SnapshotTooOld, TransactionEnded
 from pyomid.spark import RunState, SparkTransaction
 
@@ -378,9 +378,9 @@ def test_two_columns_of_one_place_and_two_of_one_name_are_refused(spark: SparkSe
     twice = frame(spark, ("a", 1, "x")).selectExpr("name", "count", "count")
     with pytest.raises(Misuse, match="two columns 'count'"), pyomid.spark.transaction(spark, url) as tx:
         tx.write(twice, "places", row_key=["name"])
+    mapping = {"count": "d:x", "note": "d:x"}
     with pytest.raises(Misuse, match="'count' and 'note' are both stored in"):
         with pyomid.spark.transaction(spark, url) as tx:
-            mapping = {"count": "d:x", "note": "d:x"}
             tx.write(frame(spark, ("a", 1, "x")), "places", row_key=["name"], mapping=mapping)
 
 
