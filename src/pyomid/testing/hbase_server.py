@@ -12,6 +12,7 @@ data lie on the local file system, without replication.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -119,23 +120,33 @@ class HBaseServer:
             end(self._master, deadline_s=10.0)
 
     def _answers(self) -> bool:
+        names = self._znodes("/hbase")
+        return (
+            {"master", "meta-region-server"} <= names
+            and self._listens(self.ports.master)
+            and self._listens(self.ports.region_server)
+        )
+
+    def _is_registered(self, port: int) -> bool:
+        return any(name.split(",")[1] == str(port) for name in self._znodes("/hbase/rs"))
+
+    def _znodes(self, path: str) -> set[str]:
+        """Names below `path`; empty while ZooKeeper or the path is not there."""
         from kazoo.client import KazooClient
         from kazoo.exceptions import KazooException
         from kazoo.handlers.threading import KazooTimeoutError
 
-        client = KazooClient(hosts=self.quorum, timeout=5.0)
+        quiet = logging.getLogger("pyomid.testing.kazoo")
+        quiet.setLevel(logging.CRITICAL)
+        client = KazooClient(hosts=self.quorum, timeout=5.0, logger=quiet)
         try:
             client.start(timeout=2.0)
-            ready = all(client.exists(f"/hbase/{name}") for name in ("master", "meta-region-server"))
+            return set(client.get_children(path))
         except (KazooException, KazooTimeoutError):
-            return False
+            return set()
         finally:
             client.stop()
             client.close()
-        return ready and self._listens(self.ports.master) and self._listens(self.ports.region_server)
-
-    def _is_registered(self, port: int) -> bool:
-        return self._listens(port)
 
     @staticmethod
     def _listens(port: int) -> bool:

@@ -34,6 +34,14 @@ leaseModule: {lease}
 
 _NO_LEASE: Final = "!!org.apache.omid.tso.VoidLeaseManagementModule [ ]"
 
+_ZOOKEEPER_LEASE: Final = """!!org.apache.omid.tso.HALeaseManagementModule
+    leasePeriodInMs: {lease_ms}
+    tsoLeasePath: "/tso-lease"
+    currentTsoPath: "/current-tso"
+    zkCluster: "127.0.0.1:{port}"
+    zkNamespace: "omid"
+"""
+
 
 class JavaError(Exception):
     """What the Java side threw: the simple name of its class, and its message."""
@@ -55,12 +63,17 @@ class JavaTso:
         conflict_map_entries: int = 1_000_000,
         wait_strategy: str = "LOW_CPU",
         heap_mb: int = 512,
+        lease_s: float | None = None,
     ) -> None:
+        """`lease_s`: elected through ZooKeeper, in Omid's znodes."""
         self.folder = folder
         self.port = free_port()
         self._zookeeper_port = zookeeper_port
         self._heap_mb = heap_mb
-        modules = _MEMORY_MODULES if zookeeper_port is None else _HBASE_MODULES.format(lease=_NO_LEASE)
+        lease = _NO_LEASE
+        if lease_s is not None:
+            lease = _ZOOKEEPER_LEASE.format(lease_ms=int(lease_s * 1000), port=zookeeper_port)
+        modules = _MEMORY_MODULES if zookeeper_port is None else _HBASE_MODULES.format(lease=lease)
         self._settings = (
             f"networkIfaceName: lo\nport: {self.port}\nwaitStrategy: {wait_strategy}\n"
             f"conflictMapSize: {conflict_map_entries}\ntimestampType: INCREMENTAL\n"

@@ -69,6 +69,7 @@ class World:
         self.disk = Disk(commits=PlainCommitTable()) if plan.plain_puts else Disk()
         self.truth = Truth(self.disk)
         self.truth.now_s = lambda: self.universe.now_s
+        self.truth.in_flight = self._in_flight
         self.storage = Storage(self.disk, self.truth)
         self.lock = LeaderLock()
         self.hosts = Hosts()
@@ -82,6 +83,11 @@ class World:
             info = TableInfo(name, (FAMILY,))
             self.disk.store.create_table(info)
             self.disk.catalogue.put_table(info, replace=False)
+
+    def _in_flight(self) -> list[int]:
+        epoch = self.disk.epoch_row.read().epoch
+        leading = [host for host in self.hosts.living if host.serving and host.machine.epoch == epoch]
+        return [start for host in leading for batch in host.machine.windows.batches for start, _ in batch.entries]
 
     def start_tso(self) -> Host:
         number = len(self.hosts.hosts)

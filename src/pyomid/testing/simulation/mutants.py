@@ -47,6 +47,7 @@ MUTANTS: Final = (
         "reading",
         "                fetched.take((yield fetched.again()))\n                continue\n",
         "                continue\n",
+        "a_scan_racing_completion_sees_both_cells",
     ),
     _m(
         "R2",
@@ -54,6 +55,7 @@ MUTANTS: Final = (
         "tso_machine",
         "        self._refuse_from_now_on(starts)\n",
         "",
+        "a_start_that_was_sealed_is_never_decided",
     ),
     _m(
         "R2b",
@@ -69,6 +71,7 @@ MUTANTS: Final = (
         "reading",
         "                del verdicts[start]\n        fetched.take((yield fetched.again()))\n",
         "                del verdicts[start]\n",
+        "an_old_reader_that_seals_after_completion",
     ),
     _m(
         "R4",
@@ -76,14 +79,23 @@ MUTANTS: Final = (
         "reading",
         "        if start < horizon:\n",
         "        if False:\n",
-        "a_zombie_flush_below_h_is_not_believed",
+        "a_cell_that_lands_late_below_h_is_not_visible",
+    ),
+    _m(
+        "R4c",
+        "a client that looks its outcome up believes a hit below H",
+        "outcome",
+        "            if state > 0 and start >= horizon:\n",
+        "            if state > 0:\n",
+        "a_lost_answer_below_h_is_unknown",
     ),
     _m(
         "R4b",
         "entries are deleted before H is durable",
         "tso_machine",
-        "            yield EpochWrite(EpochChanges(horizon=horizon))\n",
-        "            pass\n",
+        "        yield EpochWrite(EpochChanges(horizon=self.horizon))\n",
+        "",
+        "h_is_durable_before_the_first_entry_goes",
     ),
     _m(
         "R5",
@@ -99,6 +111,7 @@ MUTANTS: Final = (
         "reading",
         "            verdicts[start] = _SETTLED if state == SEALED else _OPEN\n",
         "            verdicts[start] = _SETTLED if state == SEALED else _OPEN\n            cache.put(start, 1 << 62)\n",
+        "a_miss_is_not_remembered",
     ),
     _m(
         "R7",
@@ -106,6 +119,7 @@ MUTANTS: Final = (
         "reading",
         "    if snapshot.start_ts <= watermark:\n",
         "    if False:\n",
+        "a_reader_below_w_is_told",
     ),
     _m(
         "T1",
@@ -113,6 +127,7 @@ MUTANTS: Final = (
         "windows",
         "        head = self.head\n        if max(",
         "        head = self.open_batch\n        if max(",
+        "a_begin_during_a_held_flush_sees_no_half_commit",
     ),
     _m(
         "T2",
@@ -120,6 +135,7 @@ MUTANTS: Final = (
         "tso_machine",
         "        while self._movers and self._movers[0][1] <= self.windows.released_seq:\n",
         "        while self._movers:\n",
+        "w_waits_for_the_commit_in_flight",
     ),
     _m(
         "T3",
@@ -127,6 +143,7 @@ MUTANTS: Final = (
         "take_over",
         "    epoch = _epoch_above(state, state.ceiling)\n",
         "    epoch = _epoch_above(state, 0)\n",
+        "a_new_tso_starts_above_the_old_ceiling",
     ),
     _m(
         "T3b",
@@ -134,6 +151,7 @@ MUTANTS: Final = (
         "timestamps",
         "        if end > self.ceiling:\n",
         "        if False:\n",
+        "no_timestamp_leaves_above_the_ceiling",
     ),
     _m(
         "T4",
@@ -141,7 +159,7 @@ MUTANTS: Final = (
         "tso_machine",
         "        if self.now_s >= self.serve_until_s:\n",
         "        if False:\n",
-        "a_stopped_leader_answers_no_begin",
+        "a_leader_without_its_lease_answers_no_begin",
     ),
     _m(
         "T5",
@@ -165,6 +183,7 @@ MUTANTS: Final = (
         "tso_machine",
         "        outcomes: list[SealOutcome] = yield SealEntries((start_ts,))\n        return outcomes[0]\n",
         "        return SealOutcome(True)\n        yield\n",
+        "a_retry_that_finds_nothing_is_sealed",
     ),
     _m(
         "T7b",
@@ -172,7 +191,7 @@ MUTANTS: Final = (
         "tso_machine",
         "        if start_ts < self.horizon:\n            return None\n",
         "",
-        "a_retry_after_sanitising_is_not_told_aborted",
+        "a_retry_that_arrives_below_h_is_not_answered",
     ),
     _m(
         "T8",
@@ -197,6 +216,7 @@ MUTANTS: Final = (
         "tso_machine",
         "        held = [start - 1 for start in self.large]\n",
         "        held: list[int] = []\n",
+        "w_waits_for_an_unfinished_job",
     ),
     _m(
         "T12b",
@@ -204,6 +224,7 @@ MUTANTS: Final = (
         "tso_machine",
         "        elif start_ts <= self.watermark_sent:\n            self._refuse(peer, tag, self._too_old(start_ts))\n",
         "        elif start_ts <= self.watermark:\n            self._refuse(peer, tag, self._too_old(start_ts))\n",
+        "a_lease_is_granted_only_above_the_w_that_was_sent",
     ),
     _m(
         "T15",
@@ -227,6 +248,7 @@ MUTANTS: Final = (
         "        outcomes = yield SealStarts(wanted)\n        if not all(outcome.placed for outcome in outcomes):\n"
         "            return None\n",
         "",
+        "rolled_back_is_not_said_without_a_seal",
     ),
     _m(
         "C4",
@@ -242,6 +264,7 @@ MUTANTS: Final = (
         "cleaning_kernel",
         "            judged = 0 < commit_ts <= watermark and start <= watermark\n",
         "            judged = 0 < commit_ts and start <= watermark\n",
+        "a_reader_between_two_commits_keeps_its_version",
     ),
     _m(
         "K2",
@@ -252,11 +275,20 @@ MUTANTS: Final = (
         "a_flush_that_lands_after_compaction_is_refused",
     ),
     _m(
+        "K2b",
+        "the compactor does not look at the cell after its seal",
+        "reading",
+        "                del verdicts[start]\n        fetched.take((yield fetched.again()))\n",
+        "                del verdicts[start]\n",
+        "compaction_racing_a_late_commit_loses_nothing",
+    ),
+    _m(
         "K3",
         "a tombstone goes before what it hides",
         "cleaning_kernel",
         "                if version < greatest[col] or version <= hiding:\n",
         "                if version <= hiding:\n",
+        "a_tombstone_goes_only_after_what_it_hides",
     ),
     _m(
         "K3b",
@@ -273,6 +305,7 @@ MUTANTS: Final = (
         "    yield RecordWatermark(RegionWatermark(table, generation, region, bound, now_s))\n",
         "    bound, _ = yield ReadWatermarks()\n"
         "    yield RecordWatermark(RegionWatermark(table, generation, region, bound, now_s))\n",
+        "the_record_names_the_w_that_was_gone_by",
     ),
     _m(
         "K5",
@@ -321,6 +354,7 @@ MUTANTS: Final = (
         "take_over",
         "    return max(watermark, min([epoch, *(lease - 1 for lease in leases)]))\n",
         "    return max(watermark, epoch)\n",
+        "a_lease_holds_w_through_a_fail_over",
     ),
     _m(
         "S1",
@@ -340,6 +374,41 @@ MUTANTS: Final = (
         "a_job_is_whole_whenever_its_tso_dies",
     ),
 )
+
+
+ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
+    "T9": ("tests/spark/test_spark_dataframes.py::test_two_conflict_levels_never_meet_on_one_table",),
+    "T11": (
+        "tests/tso/test_service.py::test_t11_a_peer_that_breaks_the_rules_is_told_logged_and_closed_and_nobody_else_notices",
+        "tests/core/test_tso_machine.py::test_t11_bad_input_is_refused_by_name_and_nobody_else_notices",
+    ),
+    "T13": ("tests/core/test_tso_machine.py::test_t13_entries_of_branches_replace_a_seal",),
+    "T14": (
+        "tests/tso/test_ondemand.py::test_t14_a_start_storm_ends_with_one_tso",
+        "tests/tso/test_ondemand.py::test_t14_no_idle_exit_with_a_connection_open_or_a_lease_live",
+    ),
+    "C1": ("tests/client/test_client_failures.py::test_one_failed_put_of_five_makes_the_transaction_rollback_only",),
+    "C2": (
+        "tests/core/test_visibility.py::test_own_writes_overlay_with_their_greatest_version",
+        "tests/golden/test_golden.py::test_script",
+    ),
+    "C5": (
+        "tests/process/test_client_races.py::"
+        "test_forked_children_under_load_connect_anew_and_neither_side_gets_the_others_answers",
+    ),
+    "C6": (
+        "tests/process/test_client_stops.py::"
+        "test_while_a_client_is_frozen_at_any_step_others_commit_and_it_finishes_when_it_wakes",
+    ),
+    "C7": ("tests/client/test_client_failures.py::test_of_all_runs_under_one_id_one_commits",),
+    "S2": ("tests/spark/test_spark_dataframes.py::test_many_tables_commit_together_and_a_failed_block_leaves_nothing",),
+    "S3": ("tests/spark/test_spark_dataframes.py::test_a_transaction_id_commits_once_and_says_so",),
+    "S5": (
+        "tests/spark/test_spark_dataframes.py::test_a_snapshot_is_one_for_all_reads_and_partitions",
+        "tests/spark/test_spark_dataframes.py::test_one_frame_used_twice_keeps_both_its_filters",
+    ),
+}
+"""Rules that live outside the core: the tests that go red without them, as file::name."""
 
 
 @dataclass(frozen=True, slots=True)

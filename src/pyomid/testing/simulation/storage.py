@@ -54,6 +54,7 @@ class Watch:
 
     def shadow_written(self, table: str, cell: Any, commit_ts: int) -> None: ...
     def entries_leaving(self, starts: Sequence[int]) -> None: ...
+    def deleting_below(self, horizon: int) -> None: ...
 
 
 @dataclass(slots=True)
@@ -128,6 +129,7 @@ class Storage:
         self.disk.commits.delete(starts)
 
     def delete_below(self, horizon: int) -> int:
+        self.watch.deleting_below(horizon)
         self.watch.entries_leaving(
             [start for start, state in self.disk.commits.entries() if start < horizon and state > 0]
         )

@@ -35,6 +35,8 @@ class Truth(Watch):
     promised: dict[int, float] = field(default_factory=dict)
     """Leased start → until when it was promised that W stays below it (K7)."""
     now_s: Callable[[], float] = lambda: 0.0
+    in_flight: Callable[[], Sequence[int]] = tuple
+    """Starts decided by the leader that holds the epoch, entry not yet known to be durable."""
     last_state: EpochState = field(default_factory=EpochState)
 
     # ------------------------------------------------------------ as things take effect
@@ -67,6 +69,12 @@ class Truth(Watch):
     def cells_of(self, table: str) -> list[Cell]:
         return [cell for batch in self.disk.store.scan(table, KeyRange()) for cell in batch.all_cells()]
 
+    def deleting_below(self, horizon: int) -> None:
+        """Law 7: H is durable before the first delete."""
+        durable = self.disk.epoch_row.read().horizon
+        if durable < horizon:
+            raise Broken(f"R4: entries below {horizon} go while the durable H is {durable}")
+
     def after_move(self) -> None:
         state = self.disk.epoch_row.read()
         last = self.last_state
@@ -77,12 +85,19 @@ class Truth(Watch):
                 raise Broken(f"I7: {name} went back from {getattr(last, name)} to {getattr(state, name)}")
         if state.watermark > last.watermark:
             self._check_leases(state.watermark)
+            self._check_law_4(state.watermark)
         self.last_state = state
 
     def _check_leases(self, watermark: int) -> None:
         for start, until_s in self.promised.items():
             if start <= watermark and self.now_s() < until_s:
                 raise Broken(f"K7: W {watermark} passes {start}, whose lease was promised until {until_s:.1f}")
+
+    def _check_law_4(self, watermark: int) -> None:
+        """Every decided commit with start ≤ W is durable, or will never be told."""
+        for start in self.in_flight():
+            if start <= watermark and start not in self.commits:
+                raise Broken(f"T2: W {watermark} is published while the commit of {start} is on its way")
 
     def lease_promised(self, start: int, until_s: float) -> None:
         """From now until then W stays below `start`, whoever leads."""

@@ -169,6 +169,8 @@ class Universe:
         self.tasks: list[Task] = []
         self.calls: list[Call] = []
         self.processes: list[Process] = []
+        self.time_flows = True
+        """Whether time passes while there is something to do; a directed schedule moves it itself."""
         self.faults = NO_FAULTS
         self.killable: Callable[[Process], bool] = lambda process: False
         self.perform: Callable[[Task, Any], Call] = _nothing_performs
@@ -278,7 +280,7 @@ class Universe:
         self.steps += 1
         if not found and not self._pass_time():
             return False
-        if self.choices.chance(0.03):
+        if self.time_flows and self.choices.chance(0.03):
             self.now_s += self.choices.pick((0.01, 0.05, 0.3, 3.0))
         fault = self._fault() if allowed is None else None
         if fault is not None:
