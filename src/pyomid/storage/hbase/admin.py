@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
-from pyomid.errors import Misuse, UnknownTable
+from pyomid.errors import Misuse, Unavailable, UnknownTable
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.frames import ADMIN, MASTER, Address, Call, Reply
@@ -213,7 +213,7 @@ class Admin:
     def _disable(self, request: TableRequest, table: str) -> None:
         try:
             self._procedure("DisableTable", request, f"disabling table {table}")
-        except Misuse as error:
+        except Unavailable as error:
             if "TableNotEnabledException" not in error.message:
                 raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import Final
 
@@ -14,6 +15,10 @@ from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.forks import ProcessGuard
 
 _CONNECT_S_MAX: Final = 10.0
+
+_kazoo_log: Final = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_log.setLevel(logging.ERROR)
+"""kazoo tells of every connection made and closed; what matters is raised, or said by whoever waits."""
 
 
 class ZooKeeper:
@@ -73,6 +78,7 @@ class ZooKeeper:
         client = KazooClient(
             hosts=self.quorum,
             timeout=self._session_s,
+            logger=_kazoo_log,
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0),
             command_retry=KazooRetry(max_tries=5, delay=0.05, max_delay=0.5),
         )

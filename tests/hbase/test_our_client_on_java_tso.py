@@ -1,0 +1,89 @@
+"""pyomid's client on Apache Omid's own TSO, found in its znodes: what needs no extension works, the rest is refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pyomid
+from pyomid.client.database import Database
+from pyomid.errors import ConflictError, OmidError
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.testing.hbase_server import HBaseServer
+from pyomid.testing.java_omid import JavaClient, JavaTso
+from pyomid.types import Cell, CommitRequest
+
+SOURCES = Path(__file__).parent / "java"
+
+
+@pytest.fixture(scope="module")
+def java_tso(hbase: HBaseServer, url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaTso]:
+    port = hbase.ports.zookeeper
+    zookeeper = ZooKeeper(hbase.quorum)
+    session = zookeeper.session()
+    if session.exists("/omid/current-tso"):
+        session.delete("/omid/current-tso")
+    with JavaTso(tmp_path_factory.mktemp("java-tso"), zookeeper_port=port, lease_s=1.0) as tso:
+        announced = threading.Event()
+        while not (session.exists("/omid/current-tso") and session.get("/omid/current-tso")[0]):
+            announced.wait(0.1)
+        yield tso
+    zookeeper.close()
+
+
+@pytest.fixture(scope="module")
+def database(url: str, java_tso: JavaTso) -> Iterator[Database]:
+    with pyomid.connect(url) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def java(hbase: HBaseServer, java_tso: JavaTso) -> Iterator[JavaClient]:
+    with JavaClient(SOURCES, "127.0.0.1", hbase.ports.zookeeper, java_tso.address) as client:
+        yield client
+
+
+def test_transactions_of_both_see_each_other(database: Database, java: JavaClient, table: str) -> None:
+    with database.begin() as tx:
+        tx.table(table).put(b"r", {b"f:q": b"ours"})
+    java.begin("a")
+    assert java.get("a", table, b"r") == {b"f:q": b"ours"}
+    java.put("a", table, b"s", b"f", b"q", b"java's")
+    java.delete("a", table, b"r", b"f", b"q")
+    java.commit("a")
+    with database.begin() as tx:
+        assert dict(tx.table(table).scan()) == {b"s": {b"f:q": b"java's"}}
+
+
+def test_our_cells_are_completed_as_java_s_are(database: Database, table: str) -> None:
+    with database.begin() as tx:
+        tx.table(table).put(b"r", {b"f:q": b"v"})
+    assert database.drain(20.0)
+    found = set(database.parts.store.read_rows(table, [b"r"])[0])
+    assert found == {Cell(b"r", b"f", b"q", tx.start_ts, b"v", tx.commit_ts or 0)}
+    assert database.parts.commit_table.lookup([tx.start_ts]) == [0], "completed by the client itself"
+
+
+def test_conflicts_are_found(database: Database, java: JavaClient, table: str) -> None:
+    loser = database.begin()
+    java.begin("wins")
+    java.put("wins", table, b"r", b"f", b"q", b"java's")
+    java.commit("wins")
+    loser.table(table).put(b"r", {b"f:q": b"ours"})
+    with pytest.raises(ConflictError):
+        loser.commit()
+    assert database.drain(20.0)
+    with database.begin() as tx:
+        assert tx.table(table).get(b"r") == {b"f:q": b"java's"}
+
+
+def test_what_needs_pyomid_s_tso_is_refused_clearly(database: Database) -> None:
+    """Leases and branches: a distributed write; a distributed read works without."""
+    with pytest.raises(OmidError, match=r"extension|Java|lease"):
+        database.begin(lease=True)
+    begun = database.parts.tso.begin()
+    with pytest.raises(OmidError, match=r"extension|Java|branch"):
+        database.parts.tso.commit(CommitRequest(begun.start_ts, branches=(begun.start_ts + 50,)))
