@@ -244,15 +244,41 @@ def test_t3_the_ceiling_is_durable_before_a_timestamp_below_it_is_handed_out() -
 
 
 def test_t3_commits_stall_at_the_ceiling_and_go_on_when_it_has_moved() -> None:
-    tso = Script(ceiling_step=1500, ceiling_renew_remaining=100)
+    tso = Script(ceiling_step=3000, ceiling_renew_remaining=100)
     starts = [tso.begin()]
     while not tso.pending(UpdateEpochRow):
         starts.append(tso.begin())
-    waiting = [tso.ask(CommitRequest(start_ts, (A + i,))) for i, start_ts in enumerate(starts)]
-    assert all(w.answer is None for w in waiting)
+    held = [tso.ask(CommitRequest(start_ts, (A + i,))) for i, start_ts in enumerate(starts)]
+    while not tso.machine._stalled:
+        held.append(tso.ask(CommitRequest(starts[0], conflict_free(len(held)))))
+    waits = held[-1]
+    while tso.pending(Flush):
+        tso.finish(Flush)
+    assert waits.answer is None
     tso.settle()
-    for w in waiting:
-        committed(w.answer)
+    for each in held:
+        committed(each.answer)
+    assert committed(waits.answer) < tso.stores.epoch_row.read().ceiling
+
+
+def conflict_free(number: int) -> tuple[int, ...]:
+    """A cell of nobody else, as evenly spread as hashes are."""
+    return ((number * 0x9E3779B97F4A7C15 & ((1 << 64) - 1)) - (1 << 63),)
+
+
+@pytest.mark.parametrize("at_table_level", [False, True])
+def test_t3_a_large_commit_too_waits_for_the_ceiling_and_never_for_ever(at_table_level: bool) -> None:
+    tso = Script(ceiling_step=900, ceiling_renew_remaining=100)
+    table = _register(tso, "t")
+    for i in range(30):
+        start_ts, branch = tso.begin(), tso.begin()
+        level = WriteSetLevel.TABLE if at_table_level else WriteSetLevel.IDS
+        committed(
+            tso.commit(
+                start_ts, *(() if at_table_level else (A + i,)), table_ids=(table,), branches=(branch,), level=level
+            )
+        )
+        tso.settle()
 
 
 def test_t3_world_time_is_a_floor_and_a_clock_set_back_changes_nothing() -> None:
@@ -883,3 +909,15 @@ def _age_past(tso: Script, start_ts: int) -> None:
     while tso.stores.epoch_row.read().watermark < start_ts + 50:
         tso.tick(1.0)
         tso.settle()
+
+
+def test_a_large_commit_whose_store_fails_for_too_long_ends_the_process_without_an_answer() -> None:
+    tso = Script(store_retry_s=10.0)
+    start_ts, branches, table = _large(tso)
+    large = tso.ask(CommitRequest(start_ts, (A,), (table,), branches))
+    tso.finish(UpdateEpochRow)
+    tso.fail(PutDecision, Unavailable("away"))
+    tso.tick(11.0)
+    tso.fail(PutDecision, Unavailable("away"))
+    assert "away" in tso.died
+    assert large.answer is None

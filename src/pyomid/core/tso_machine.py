@@ -222,11 +222,12 @@ class TsoMachine:
     ) -> None:
         self.settings = settings
         self.epoch = taken_over.epoch
+        window = settings.window_starts * TIMESTAMP_STEP
         self.clock = TimestampClock(
             self.epoch + TIMESTAMP_STEP,
             taken_over.ceiling,
-            settings.ceiling_step,
-            settings.ceiling_renew_remaining,
+            max(settings.ceiling_step, 4 * window),
+            max(settings.ceiling_renew_remaining, 2 * window),
         )
         self.oracle = StatusOracle(conflict_map or BucketMap(settings.conflict_map_entries), epoch=self.epoch)
         self.windows = BeginWindows(self.clock, window_starts=settings.window_starts)
@@ -695,7 +696,7 @@ class TsoMachine:
 
     def _decide_large(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
         """A batch of its own: windows above it and later replies wait until its branches are durable (law 3)."""
-        if self.clock.ceiling - self.clock.next_ts < 4 * self.settings.window_starts * TIMESTAMP_STEP:
+        if self.clock.ceiling - self.clock.next_ts < (self.settings.window_starts + 1) * TIMESTAMP_STEP:
             self._stalled.append((peer, tag, request))
             return
         if not self.windows.open_batch.is_empty:
@@ -993,6 +994,8 @@ class TsoMachine:
             step = procedure.send(result) if error is None else procedure.throw(error)
         except StopIteration:
             return
+        except OmidError as failed:
+            raise _Death(f"the store fails for {self.settings.store_retry_s} s: {failed.message}") from failed
         match step:
             case AfterBatch(seq) if seq <= self.windows.released_seq:
                 self._run(procedure)
