@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from spark_sessions import run_driver
 import pyomid
 import pyomid.spark
 from pyomid import crashpoints
+from pyomid.client.states import State
 from pyomid.spark import RunState
 from pyomid.spark.source import OmidDataSource
 
@@ -210,7 +212,10 @@ def test_an_exception_between_the_answer_and_the_end_of_the_block_loses_and_repe
     def fail() -> None:
         raise RuntimeError("on purpose, behind the answer")
 
+    begun: list[pyomid.spark.SparkTransaction] = []
+
     def put(tx: pyomid.spark.SparkTransaction) -> None:
+        begun.append(tx)
         tx.write(spark.createDataFrame([("a", tx.start_ts)], DDL), "behind", row_key=["key"])
 
     crashpoints.arm_action("spark.commit.after", fail)
@@ -219,6 +224,9 @@ def test_an_exception_between_the_answer_and_the_end_of_the_block_loses_and_repe
             pyomid.spark.run(spark, url, put, transaction_id="behind")
     finally:
         crashpoints.disarm()
+    assert begun[0].state is State.UNKNOWN
+    renewing = [thread.name for thread in threading.enumerate()]
+    assert f"pyomid-lease-{begun[0].start_ts}" not in renewing, "its lease would hold W back for ever"
     ((_, start_ts),) = contents(spark, url, "behind")
     done = pyomid.spark.run(spark, url, put, transaction_id="behind")
     assert isinstance(done, pyomid.AlreadyDone)

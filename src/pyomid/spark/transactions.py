@@ -230,6 +230,10 @@ class SparkTransaction:
             self._doom = str(error)
             self._state = next_state(self._state, Event.FAILED, start_ts=self.start_ts)
             raise
+        except BaseException:
+            # How far it came nobody knows. The lease is renewed no longer: it would hold W back while the driver lives.
+            self._end(Event.LOST)
+            raise
         self._end(Event.COMMITTED)
 
     def rollback(self) -> None:

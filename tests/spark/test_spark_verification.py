@@ -1,0 +1,116 @@
+"""The verifier finds what was planted, names it, and tells what may be from what may not."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+import pyomid
+import pyomid.spark
+from pyomid.client.database import Database
+from pyomid.spark.connection import connection
+from pyomid.spark.verification import TableFigures, Verification
+from pyomid.types import NOT_FOUND, CellVersion, Column, RowWrite
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+COLUMN = Column(b"f", b"x")
+
+
+def three_rows(db: Database, table: str) -> tuple[int, int]:
+    """Rows a, b and c in one transaction, completed: its start and commit timestamps."""
+    db.create_table(table, families=["f"])
+    with db.begin() as tx:
+        for row in (b"a", b"b", b"c"):
+            tx.table(table).put(row, {b"f:x": b"1"})
+    assert db.drain(30)
+    deadline_s = time.monotonic() + 30
+    while db.parts.commit_table.lookup([tx.start_ts]) != [NOT_FOUND]:
+        assert time.monotonic() < deadline_s, "the commit-table entry stays"
+        time.sleep(0.01)
+    assert tx.commit_ts is not None
+    return tx.start_ts, tx.commit_ts
+
+
+def verified(spark: SparkSession, url: str, table: str) -> tuple[Verification, TableFigures]:
+    found = pyomid.spark.verify(spark, url, [table])
+    (figures,) = found.tables
+    return found, figures
+
+
+def wait_until_sealed_by_age(url: str, start_ts: int) -> None:
+    deadline_s = time.monotonic() + 60
+    while connection(url).parts.epoch_row.read_watermarks()[0] < start_ts:
+        assert time.monotonic() < deadline_s, f"W never passed {start_ts}"
+        time.sleep(0.1)
+
+
+def test_a_completed_commit_is_sound_and_counted(spark: SparkSession, url: str) -> None:
+    with pyomid.connect(url) as db:
+        three_rows(db, "sound")
+    found, figures = verified(spark, url, "sound")
+    assert found.ok
+    assert (figures.rows, figures.cells) == (3, 3)
+    assert (figures.missing_shadow_cells, figures.orphans, figures.open, figures.torn) == (0, 0, 0, 0)
+
+
+def test_a_planted_cell_of_nobody_is_open_at_first_and_an_orphan_once_w_has_passed_it(
+    spark: SparkSession, url: str
+) -> None:
+    conn = connection(url)
+    with pyomid.connect(url) as db:
+        three_rows(db, "haunted")
+    ghost = conn.parts.tso.begin().start_ts
+    conn.parts.store.write_cells("haunted", ghost, [planted(b"b"), planted(b"z")])
+    found, figures = verified(spark, url, "haunted")
+    assert found.ok
+    assert (figures.open + figures.orphans, figures.cells) == (2, 5)
+    wait_until_sealed_by_age(url, ghost)
+    found, figures = verified(spark, url, "haunted")
+    assert found.ok, "an orphan is no damage"
+    assert (figures.orphans, found.orphan_starts) == (2, {ghost: 2})
+    assert pyomid.spark.compact(spark, url, ["haunted"]).orphans_dropped == 2
+    found, figures = verified(spark, url, "haunted")
+    assert (figures.rows, figures.cells, figures.orphans) == (3, 3, 0)
+
+
+def test_a_commit_without_its_shadow_cells_is_counted_cell_by_cell_and_healed_by_compaction(
+    spark: SparkSession, url: str
+) -> None:
+    with pyomid.spark.transaction(spark, url) as tx:
+        content = spark.range(5, numPartitions=1).selectExpr("id", "id * 2 AS twice", "'x' AS text")
+        tx.write(content, "unhealed", row_key=["id"])
+    found, figures = verified(spark, url, "unhealed")
+    assert found.ok, "the commit table still says it"
+    assert (figures.rows, figures.cells, figures.missing_shadow_cells) == (5, 10, 10)
+    wait_until_sealed_by_age(url, max(tx.branches))
+    assert pyomid.spark.compact(spark, url, ["unhealed"]).cells_healed == 10
+    found, figures = verified(spark, url, "unhealed")
+    assert (figures.cells, figures.missing_shadow_cells) == (10, 0)
+    assert pyomid.spark.compact(spark, url, ["unhealed"]).cells_healed == 0
+
+
+def test_a_commit_of_which_one_cell_lost_its_shadow_cell_and_the_table_its_entry_is_torn(
+    spark: SparkSession, url: str
+) -> None:
+    conn = connection(url)
+    with pyomid.connect(url) as db:
+        start_ts, _ = three_rows(db, "torn")
+    gone = CellVersion(b"b", *COLUMN, start_ts)
+    conn.parts.store.delete_versions("torn", [gone])
+    assert verified(spark, url, "torn")[0].ok, "a cell that is gone tells nothing"
+    conn.parts.store.write_cells("torn", start_ts, [planted(b"b")])
+    found, figures = verified(spark, url, "torn")
+    assert not found.ok
+    assert found.torn_starts == [start_ts]
+    assert figures.torn == 1
+    assert f"torn commits: {start_ts}" in str(found)
+
+
+def planted(row: bytes) -> RowWrite:
+    return RowWrite(row, ((COLUMN, b"9"),))
