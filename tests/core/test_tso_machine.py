@@ -248,7 +248,7 @@ def test_t3_commits_stall_at_the_ceiling_and_go_on_when_it_has_moved() -> None:
     starts = [tso.begin()]
     while not tso.pending(UpdateEpochRow):
         starts.append(tso.begin())
-    held = [tso.ask(CommitRequest(start_ts, (A + i,))) for i, start_ts in enumerate(starts)]
+    held = [tso.ask(CommitRequest(start_ts, conflict_free(i))) for i, start_ts in enumerate(starts)]
     while not tso.machine._stalled:
         held.append(tso.ask(CommitRequest(starts[0], conflict_free(len(held)))))
     waits = held[-1]
