@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 import pyomid
 from pyomid.client.database import Database
 from pyomid.client.table import Table
+from pyomid.client.workspace import IDS_COMPILED_MIN
+from pyomid.errors import ConflictError
 
 pytestmark = pytest.mark.fast
 
@@ -192,3 +194,22 @@ def test_writes_leave_in_batches(memory_url: str) -> None:
                 tx.table("t").put(b"%04d" % number, {b"f:x": b"1"})
     assert sum(sent) == 1000
     assert len(sent) < 10
+
+
+@pytest.mark.parametrize("level", ["cell", "row"])
+def test_a_large_write_set_names_the_same_ids_as_a_small_one(memory_db: Database, level: str) -> None:
+    memory_db.create_table("ids", families=["f"], conflict_level=level)
+    keys = [b"%05d" % number for number in range(IDS_COMPILED_MIN + 1)]
+    large, small = memory_db.begin(), memory_db.begin()
+    for key in keys:
+        large.table("ids").put(key, {b"f:x": b"1"})
+    small.table("ids").put(keys[7], {b"f:x": b"1"})
+    large.flush()
+    small.flush()
+    (named,) = small.workspace.commit_request().cell_ids
+    ids = large.workspace.commit_request().cell_ids
+    assert len(set(ids)) == len(keys)
+    assert named in ids
+    large.commit()
+    with pytest.raises(ConflictError):
+        small.commit()

@@ -47,3 +47,5 @@ def test_compiled_ids_equal_plain_ids(table: bytes, rows: dict[bytes, set[tuple[
         hashing.cell_id(table, c.row, c.family, c.qualifier) for c in batch.all_cells()
     ]
     assert hashing_batch.row_ids(table, batch).tolist() == [hashing.row_id(table, row) for row in sorted(rows)]
+    names = [c.row + c.family + c.qualifier for c in batch.all_cells()]
+    assert hashing_batch.name_ids(table, names) == [hashing.row_id(table, name) for name in names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from pyomid.errors import Misuse, MisuseType
@@ -115,6 +115,17 @@ class TableRules:
         if isinstance(columns, str | bytes) or not isinstance(columns, Iterable):
             raise MisuseType(f"columns {columns!r} is not a list of column names", value=columns)
         return [self.column_or_family(name) for name in columns]
+
+    def cells(self, key: bytes, cells: Mapping[bytes, bytes]) -> dict[Column, bytes | None]:
+        """The cells of a put. What is as it should be passes without a call for each."""
+        known, longest = self._columns, self._limits.value_bytes_max
+        checked: dict[Column, bytes | None] = {}
+        for name, value in cells.items():
+            column = known.get(name) or self._parsed(name)
+            checked[column] = (
+                value if type(value) is bytes and 0 < len(value) <= longest else self.value(key, name, value)
+            )
+        return checked
 
     def value(self, key: bytes, name: object, value: object) -> bytes:
         if not isinstance(value, bytes):

@@ -39,7 +39,10 @@ class OwnWrites:
             held = self._held[row] = {}
             self._keys = None
         held.update(cells)
-        added = len(row) + sum(CELL_OVERHEAD_BYTES + len(value or b"") for value in cells.values())
+        added = len(row) + CELL_OVERHEAD_BYTES * len(cells)
+        for value in cells.values():
+            if value is not None:
+                added += len(value)
         self.held_bytes += added
         return added
 

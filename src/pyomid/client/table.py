@@ -13,6 +13,7 @@ back and sent in batches; a get or scan is one request (and more where commits m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pyomid.client.checks import TableRules, check_limit
@@ -152,7 +153,12 @@ class Table:
 
 def named(row: Mapping[Column, bytes]) -> dict[bytes, bytes]:
     """A row by its columns' full names."""
-    return {b"%b:%b" % column: value for column, value in row.items()}
+    return {_name(column): value for column, value in row.items()}
+
+
+@lru_cache(maxsize=10_000)
+def _name(column: Column) -> bytes:
+    return b"%b:%b" % column
 
 
 def check_keys(rules: TableRules, keys: object) -> list[bytes]:
@@ -169,7 +175,7 @@ def checked_put(rules: TableRules, key: object, cells: object) -> tuple[bytes, d
         raise MisuseType(f"cells {cells!r} is {type(cells).__name__}, not a mapping of column to value", value=cells)
     if not cells:
         raise Misuse(f"table {rules.info.name!r}: a put of row {row!r} without cells would write nothing", row=row)
-    return row, {rules.column(name): rules.value(row, name, value) for name, value in cells.items()}
+    return row, rules.cells(row, cells)
 
 
 def scan_range(rules: TableRules, start: object, stop: object, prefix: object) -> KeyRange:

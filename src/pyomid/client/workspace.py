@@ -13,11 +13,11 @@ from typing import Final
 
 from pyomid.cells import CellBatch
 from pyomid.client.own_writes import OwnWrites, overlaid
-from pyomid.core import visibility
+from pyomid.core import hashing_batch, visibility
 from pyomid.core.commit_cache import CommitCache
 from pyomid.core.committing import WriteSet
 from pyomid.core.effects import Steps, WriteCells
-from pyomid.core.hashing import cell_id, row_id, table_id
+from pyomid.core.hashing import row_id, table_id
 from pyomid.core.reading import Snapshot, check_snapshot_steps, read_rows_steps, resolve_batch_steps
 from pyomid.types import BeginReply, Column, CommitRequest, ConflictLevel, KeyRange, TableInfo
 
@@ -25,6 +25,10 @@ Row = dict[Column, bytes]
 
 ROWS_AT_ONCE: Final = 10_000
 """Keys of one multi-get request; more are asked for in turns."""
+
+
+IDS_COMPILED_MIN: Final = 2_000
+"""Fewer ids are hashed faster (10 us each) than the compiled form is loaded in a process that had no use for it yet."""
 
 
 class Workspace:
@@ -116,27 +120,28 @@ class Workspace:
         )
 
 
-def _conflict_ids(own: OwnWrites) -> Iterator[int]:
+def _conflict_ids(own: OwnWrites) -> Iterable[int]:
     table = own.info.name.encode()
     if own.info.conflict_level is ConflictLevel.ROW:
-        return (row_id(table, row) for row in own.sent_rows())
-    return (cell_id(table, row, column.family, column.qualifier) for row, column in own.sent_cells())
+        names = list(own.sent_rows())
+    else:
+        names = [row + column.family + column.qualifier for row, column in own.sent_cells()]
+    if len(names) < IDS_COMPILED_MIN:
+        return (row_id(table, name) for name in names)
+    return hashing_batch.name_ids(table, names)
 
 
 def _rows_of(batch: CellBatch, snapshot: Snapshot) -> Iterator[tuple[bytes, Row]]:
+    """Point objects of a batch: from plain lists and one bytes object, as numpy's scalars cost a microsecond each."""
     visible = visibility.visible_cells(batch, snapshot.start_ts, snapshot.own)
-    cells, row_cell = visible.cells.tolist(), visible.row_cell.tolist()
+    taken, row_cell = visible.cells, visible.row_cell.tolist()
+    columns = [batch.columns[index] for index in batch.cell_col[taken].tolist()]
+    offsets, lengths = batch.cell_off[taken].tolist(), batch.cell_len[taken].tolist()
+    data = batch.buffer.tobytes()
     for index in range(batch.rows):
         first, last = row_cell[index], row_cell[index + 1]
         if first < last:
-            yield batch.row_key(index), {_column(batch, cell): _value(batch, cell) for cell in cells[first:last]}
-
-
-def _column(batch: CellBatch, cell: int) -> Column:
-    return batch.columns[int(batch.cell_col[cell])]
-
-
-def _value(batch: CellBatch, cell: int) -> bytes:
-    value = batch.value(cell)
-    assert value is not None, "a visible cell is no tombstone"
-    return value
+            yield (
+                batch.row_key(index),
+                {columns[cell]: data[offsets[cell] : offsets[cell] + lengths[cell]] for cell in range(first, last)},
+            )

@@ -6,6 +6,7 @@ are copied behind the table's name and hashed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -44,6 +45,16 @@ def row_ids(table: bytes, batch: CellBatch) -> NDArray[np.int64]:
         np.frombuffer(table, dtype=np.uint8), batch.buffer, batch.row_off, batch.row_len
     )
     return ids
+
+
+def name_ids(table: bytes, names: Sequence[bytes]) -> list[int]:
+    """One id a name, in their order: a cell's name is row + family + qualifier, a row's its key."""
+    lengths = np.fromiter((len(name) for name in names), dtype=np.int32, count=len(names))
+    offsets = np.cumsum(lengths, dtype=np.int64) - lengths
+    joined = np.frombuffer(b"".join(names), dtype=np.uint8)
+    ids: NDArray[np.int64] = _hash_rows(np.frombuffer(table, dtype=np.uint8), joined, offsets, lengths)
+    plain: list[int] = ids.tolist()
+    return plain
 
 
 @kernel("uint64(uint64, int64)")
