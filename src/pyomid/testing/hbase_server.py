@@ -203,7 +203,7 @@ class HBaseServer:
             for key, value in settings.items()
         )
         (conf / "hbase-site.xml").write_text(f"<configuration>\n{properties}</configuration>\n")
-        (conf / "log4j2.properties").write_text(_LOGGING)
+        (conf / "log4j.properties").write_text(_LOGGING)
         return conf
 
     def _settings(self, *, distributed: bool, region_server_port: int) -> dict[str, str]:
@@ -298,11 +298,8 @@ def _tail(log: Path) -> str:
 
 
 _LOGGING: Final = """\
-status = error
-rootLogger.level = WARN
-rootLogger.appenderRef.out.ref = out
-appender.out.type = Console
-appender.out.name = out
-appender.out.layout.type = PatternLayout
-appender.out.layout.pattern = %d{ISO8601} %-5p [%t] %c{1}: %m%n
+log4j.rootLogger=WARN,out
+log4j.appender.out=org.apache.log4j.ConsoleAppender
+log4j.appender.out.layout=org.apache.log4j.PatternLayout
+log4j.appender.out.layout.ConversionPattern=%d{ISO8601} %-5p [%t] %c{1}: %m%n
 """

@@ -38,7 +38,7 @@ class Bundle:
     dropped: tuple[str, ...] = ()
 
 
-HBASE: Final = Bundle("hbase", ("org.apache.hbase:hbase-server:2.6.1-hadoop3",), ("slf4j-reload4j",))
+HBASE: Final = Bundle("hbase", ("org.apache.hbase:hbase-server:2.6.1-hadoop3",))
 """HMaster, region server and ZooKeeper in one process; also the Java HBase client."""
 
 OMID: Final = Bundle(

@@ -70,7 +70,7 @@ class Build:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return importlib.import_module(f"{self.namespace}.{name}")
+        return importlib.import_module(f"pyomid.core.{name}" if name in SHARED else f"{self.namespace}.{name}")
 
     def source(self, module: str) -> str:
         """The module's text as this build runs it."""

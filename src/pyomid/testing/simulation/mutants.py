@@ -240,6 +240,7 @@ MUTANTS: Final = (
         "        outcome = yield from _look_up_steps(request, written)\n"
         "        return CommitReply(request.start_ts, commit_ts=outcome.commit_ts)\n",
         "        return CommitReply(request.start_ts)\n",
+        "rolled_back_is_not_said_without_a_seal",
     ),
     _m(
         "C3b",
