@@ -29,7 +29,7 @@ from pyomid.storage.embedded import EmbeddedStore
 from pyomid.types import Column, RowWrite, TableInfo
 
 PROCESSES = 8
-ROWS_EACH = 150
+ROWS_EACH = 100
 BATCH_ROWS = 10_000
 RUNS = 3
 COLUMN = Column(b"d", b"column00")

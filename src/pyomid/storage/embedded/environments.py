@@ -10,7 +10,14 @@ What LMDB asks of its users, and who obeys it here:
                                                         its copy, which frees nothing of the parent's
     readers that died pin old pages                     looked for when opening and now and then when writing
 
-The fourth row is also why read transactions are not kept between calls: one that the parent held during a fork
+A durable commit of LMDB syncs twice under the writer lock: its pages, then the root that points to them. Where
+`many_writers` share an environment, the root is synced after the lock is given up (LMDB's NOMETASYNC, then our own
+sync before anyone is told): processes that wait for the lock wait half as long, and the syncs of several of them
+become one in the kernel. What may be seen that is not durable yet is lost together with whatever was built upon it in
+this environment; nothing outside it is done before the sync (decision 0005). NOSYNC would lose LMDB's order of pages
+before root, and with it the store, and is never used.
+
+Row four of the table is also why read transactions are not kept between calls: one that the parent held during a fork
 would be released in the lock file by the child's close.
 """
 
@@ -73,8 +80,11 @@ class _Pending(Generic[T]):
 class Environment:
     """One opened environment. Made by `open_environment` only; ended by `release`."""
 
-    def __init__(self, folder: Path, databases: Sequence[bytes], *, writable: bool, map_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, databases: Sequence[bytes], *, writable: bool, many_writers: bool, map_bytes: int
+    ) -> None:
         self._folder = folder
+        self._many_writers = many_writers
         self._names = tuple(databases)
         self._map_bytes = map_bytes
         self._guard = ProcessGuard(f"the embedded store in {folder}")
@@ -148,6 +158,8 @@ class Environment:
             with self._begin(write=True) as transaction:
                 for member in group:
                     member.run(transaction)
+            if self._many_writers:
+                self._lmdb.sync(True)
         except lmdb.Error as error:
             raise self._failed(error) from error
         finally:
@@ -250,6 +262,7 @@ class Environment:
             os.fspath(self._folder),
             map_size=map_bytes,
             readonly=not self.writable,
+            metasync=not self._many_writers,
             create=False,
             max_dbs=len(self._names),
             max_readers=_READERS_MAX,
@@ -314,7 +327,12 @@ _register_lock = threading.RLock()
 
 
 def open_environment(
-    folder: Path, databases: Sequence[bytes], *, writable: bool, map_bytes: int = MAP_BYTES_DEFAULT
+    folder: Path,
+    databases: Sequence[bytes],
+    *,
+    writable: bool,
+    many_writers: bool,
+    map_bytes: int = MAP_BYTES_DEFAULT,
 ) -> Environment:
     """The process's one environment of that folder, counted; give it back with `release`.
 
@@ -324,7 +342,9 @@ def open_environment(
     with _register_lock:
         environment = _register.get(key)
         if environment is None:
-            environment = _register[key] = Environment(folder, databases, writable=writable, map_bytes=map_bytes)
+            environment = _register[key] = Environment(
+                folder, databases, writable=writable, many_writers=many_writers, map_bytes=map_bytes
+            )
         elif writable and not environment.writable:
             environment.upgrade()
         environment.users += 1

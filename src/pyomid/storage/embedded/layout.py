@@ -53,11 +53,15 @@ def open_folder(folder: str | os.PathLike[str], *, create: bool = True) -> Path:
 
 
 def open_data(folder: Path, *, map_bytes: int = MAP_BYTES_DEFAULT) -> Environment:
-    return open_environment(folder / "data", _ENVIRONMENTS["data"], writable=True, map_bytes=map_bytes)
+    return open_environment(
+        folder / "data", _ENVIRONMENTS["data"], writable=True, many_writers=True, map_bytes=map_bytes
+    )
 
 
 def open_commits(folder: Path, *, writable: bool, map_bytes: int = MAP_BYTES_DEFAULT) -> Environment:
-    return open_environment(folder / "commits", _ENVIRONMENTS["commits"], writable=writable, map_bytes=map_bytes)
+    return open_environment(
+        folder / "commits", _ENVIRONMENTS["commits"], writable=writable, many_writers=False, map_bytes=map_bytes
+    )
 
 
 def _is_made(path: Path) -> bool:
