@@ -88,10 +88,11 @@ def test_regions_move_to_another_server_and_back_when_it_dies(
         (region,) = cluster.regions(filled)
 
         def move() -> None:
-            admin.move(region, *target)
+            # A server registers itself before it takes regions: until then a move comes to nothing.
             waiting = threading.Event()
             while cluster.regions(filled)[0].server != target[0]:
-                waiting.wait(0.05)
+                admin.move(region, *target)
+                waiting.wait(0.5)
 
         assert scanned_rows(store, filled, move) == ALL
         store.write_cells(filled, 100, [RowWrite(b"moved", ((Q, b"v"),))])
