@@ -9,7 +9,7 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.client.checks import SHADOW_SUFFIX
 from pyomid.errors import Misuse, MisuseType
@@ -45,8 +45,21 @@ def fields_of(struct: StructType) -> tuple[Field, ...]:
 
 
 def type_name(json_value: object) -> str:
-    """A Spark type's JSON value as one text: simple types are their name, nested ones JSON without spaces."""
-    return json_value if isinstance(json_value, str) else json.dumps(json_value, separators=(",", ":"), sort_keys=True)
+    """A Spark type's JSON value as one text: simple types are their name, nested ones JSON, everything nullable
+    (an array of a frame that has no null in it is no other type)."""
+    if isinstance(json_value, str):
+        return json_value
+    return json.dumps(_nullable(json_value), separators=(",", ":"), sort_keys=True)
+
+
+def _nullable(json_value: Any) -> Any:
+    if isinstance(json_value, list):
+        return [_nullable(each) for each in json_value]
+    if not isinstance(json_value, dict):
+        return json_value
+    flags = {name: True for name in ("containsNull", "valueContainsNull", "nullable") if name in json_value}
+    metadata = {"metadata": {}} if "metadata" in json_value else {}
+    return {name: _nullable(value) for name, value in json_value.items()} | flags | metadata
 
 
 def struct_of(schema: TableSchema, names: Sequence[str]) -> StructType:
