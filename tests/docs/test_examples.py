@@ -44,7 +44,8 @@ def test_readme_example_of_the_client_runs_as_it_stands(tmp_path: Path) -> None:
 SPARK_BEFORE = """
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-flights = spark.createDataFrame([("EWR", "2013-01-01 05", "UA", 1545)], "origin string, time_hour string, carrier string, flight int")
+columns = "origin string, time_hour string, carrier string, flight int"
+flights = spark.createDataFrame([("EWR", "2013-01-01 05", "UA", 1545)], columns)
 new_totals = spark.createDataFrame([("2013-01-01", "EWR", 1)], "day string, origin string, flights long")
 import pyomid.spark
 pyomid.spark.register(spark)
