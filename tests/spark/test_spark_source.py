@@ -54,6 +54,16 @@ def refusal(raised: pytest.ExceptionInfo[BaseException]) -> pyomid.OmidError:
     return found
 
 
+KEPT: list[Row] = [("kept", 1, None)]
+
+
+@pytest.fixture(scope="module")
+def strict(spark: SparkSession, url: str) -> str:
+    """A table whose content no refused request changes."""
+    append(spark, url, "strict", *KEPT)
+    return "strict"
+
+
 # Save modes
 
 
@@ -252,15 +262,14 @@ def test_an_overwrite_at_table_level_loses_to_a_row_inserted_meanwhile(spark: Sp
     ],
 )
 def test_a_bad_option_of_a_write_is_refused_with_its_value_and_nothing_is_lost(
-    spark: SparkSession, url: str, options: dict[str, str], words: str
+    spark: SparkSession, url: str, strict: str, options: dict[str, str], words: str
 ) -> None:
-    append(spark, url, "options", ("kept", 1, None))
     with pytest.raises(PySparkException) as raised:
-        append(spark, url, "options", ("lost", 2, None), **options)
+        append(spark, url, strict, ("lost", 2, None), **options)
     found = refusal(raised)
     assert isinstance(found, Misuse)
     assert words in str(found)
-    assert rows(load(spark, url, "options")) == [("kept", 1, None)]
+    assert rows(load(spark, url, strict)) == KEPT
 
 
 @pytest.mark.parametrize(
@@ -275,19 +284,19 @@ def test_a_bad_option_of_a_write_is_refused_with_its_value_and_nothing_is_lost(
     ],
 )
 def test_a_bad_row_of_a_write_is_refused_with_its_value_and_nothing_is_lost(
-    spark: SparkSession, url: str, content: list[Row], ddl: str, error: type[Exception], words: str
+    spark: SparkSession, url: str, strict: str, content: list[Row], ddl: str, error: type[Exception], words: str
 ) -> None:
-    append(spark, url, "content", ("kept", 1, None))
     with pytest.raises(PySparkException) as raised:
-        writer(frame(spark, *content, ddl=ddl), url, "content").mode("append").save()
+        writer(frame(spark, *content, ddl=ddl), url, strict).mode("append").save()
     found = refusal(raised)
     assert isinstance(found, error)
     assert words in str(found)
-    assert rows(load(spark, url, "content")) == [("kept", 1, None)]
+    assert rows(load(spark, url, strict)) == KEPT
 
 
-def test_an_unknown_family_and_a_qualifier_with_the_shadow_suffix_are_refused(spark: SparkSession, url: str) -> None:
-    append(spark, url, "families", ("a", 1, None))
+def test_an_unknown_family_and_a_qualifier_with_the_shadow_suffix_are_refused(
+    spark: SparkSession, url: str, strict: str
+) -> None:
     wider = frame(spark, ("a", 1), ddl="name string, extra long")
     for mapping, words in (
         ("extra=nowhere:extra", "no family b'nowhere'"),
@@ -295,9 +304,9 @@ def test_an_unknown_family_and_a_qualifier_with_the_shadow_suffix_are_refused(sp
         ("extra", "is not name=family:qualifier"),
     ):
         with pytest.raises(PySparkException) as raised:
-            writer(wider, url, "families", mergeSchema="true", columnMapping=mapping).mode("append").save()
+            writer(wider, url, strict, mergeSchema="true", columnMapping=mapping).mode("append").save()
         assert words in str(refusal(raised))
-    assert load(spark, url, "families").columns == ["name", "count", "note"]
+    assert load(spark, url, strict).columns == ["name", "count", "note"]
 
 
 @pytest.mark.parametrize(
@@ -311,11 +320,10 @@ def test_an_unknown_family_and_a_qualifier_with_the_shadow_suffix_are_refused(sp
     ],
 )
 def test_a_bad_option_of_a_read_is_refused_with_its_value(
-    spark: SparkSession, url: str, options: dict[str, str], words: str
+    spark: SparkSession, url: str, strict: str, options: dict[str, str], words: str
 ) -> None:
-    append(spark, url, "asked", ("a", 1, None))
     with pytest.raises(PySparkException) as raised:
-        load(spark, url, "asked", **options).collect()
+        load(spark, url, strict, **options).collect()
     found = refusal(raised)
     assert isinstance(found, Misuse)
     assert words in str(found)
@@ -324,13 +332,14 @@ def test_a_bad_option_of_a_read_is_refused_with_its_value(
 # Found by Spark itself
 
 
-def test_spark_finds_the_source_by_itself_by_the_package_pyspark_omid(spark: SparkSession, url: str) -> None:
+def test_spark_finds_the_source_by_itself_by_the_package_pyspark_omid(
+    spark: SparkSession, url: str, strict: str
+) -> None:
     """A fresh session of this context, in which nobody registered anything; its name there is the source's own."""
-    append(spark, url, "found", ("a", 1, None))
     other = spark.newSession()
     assert not hasattr(other, "_pyomid_registered")
-    loaded = other.read.format("omid").option("url", url).option("table", "found").load()
-    assert rows(loaded) == [("a", 1, None)]
+    loaded = other.read.format("omid").option("url", url).option("table", strict).load()
+    assert rows(loaded) == KEPT
 
 
 def test_timestamps_mean_the_same_moment_in_every_time_zone_of_a_session(spark: SparkSession, url: str) -> None:
