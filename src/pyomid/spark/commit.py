@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pyomid.client import marker
+from pyomid.client.life import refusal
 from pyomid.client.marker import AlreadyDone
 from pyomid.client.tables import ensure_markers_table
-from pyomid.client.life import refusal
 from pyomid.core.committing import commit_steps
 from pyomid.core.effects import WriteCells, WriteShadowCells
 from pyomid.core.hashing import table_id
