@@ -58,7 +58,7 @@ def _nullable(json_value: Any) -> Any:
     if not isinstance(json_value, dict):
         return json_value
     flags = {name: True for name in ("containsNull", "valueContainsNull", "nullable") if name in json_value}
-    metadata = {"metadata": {}} if "metadata" in json_value else {}
+    metadata: dict[str, Any] = {"metadata": {}} if "metadata" in json_value else {}
     return {name: _nullable(value) for name, value in json_value.items()} | flags | metadata
 
 
