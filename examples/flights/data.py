@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from examples.flights.settings import SOURCE
+from examples.flights.settings import PIPELINES, SOURCE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,10 +67,11 @@ def divide_by_month(spark: SparkSession) -> None:
 
 
 def flights(spark: SparkSession, month: int | None = None) -> DataFrame:
-    """All flights, or one month's, with the source's columns in its order."""
+    """The flights of all months that are ingested, or of one, with the source's columns in its order."""
     names = [column.split()[0] for column in FLIGHTS_DDL.split(", ")]
     frame = spark.read.parquet(str(SOURCE / "flights")).select(*names)
-    return frame if month is None else frame.where(f"month = {month}")
+    wanted = [month] if month is not None else [each for months in PIPELINES.values() for each in months]
+    return frame.where(f"month in ({','.join(map(str, wanted))})")
 
 
 def _csv(spark: SparkSession, path: Path, ddl: str) -> DataFrame:

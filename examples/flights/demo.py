@@ -223,11 +223,11 @@ def show_progress(run: Run, shown: int) -> int:
     events = all_events()
     for event in events[shown:]:
         if event.kind == "committed" and event.lane in PIPELINES:
-            done = sum(e.kind in ("committed", "already") for e in events)
+            done = len({e.values["month"] for e in events if e.kind in ("committed", "already")})
             flights, daily, routes = event.values["rows"]
             run.say(
                 f"pipeline {event.lane}: month {event.values['month']:2} committed, {flights} flights, "
-                f"{daily} days, {routes} routes ({done} of 12)"
+                f"{daily} days, {routes} routes ({done} of {settings.MONTHS})"
             )
         elif event.kind == "conflict":
             run.say(f"pipeline {event.lane}: month {event.values['month']:2} lost a race, runs again")

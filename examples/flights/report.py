@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from examples.flights.events import Event, all_events
-from examples.flights.settings import PIPELINES, REPORT
+from examples.flights.settings import MONTHS, PIPELINES, REPORT
 
 from pyomid.storage.embedded.commit_table import RECORD_BYTES, RECORD_TIMESTAMPS
 
@@ -93,10 +93,11 @@ def _tiles(run: Run, events: Sequence[Event]) -> str:
         return sum(event.kind in names for event in events)
 
     corrected = len({tuple(e.values["key"]) for e in events if e.kind == "corrected"})
+    flights = next((c.database for c in run.comparisons if c.what == "rows in flights"), 0)
     seconds = events[-1].at - events[0].at if events else 0
     figures = [
-        ("336 776", "flights"),
-        (str(kinds("committed", "already")), "months, one transaction each"),
+        (f"{flights:,}".replace(",", " "), "flights"),
+        (str(MONTHS), "months, one transaction each"),
         (str(kinds("conflict")), "conflicts, tried again"),
         (str(corrected), "flights corrected by the service"),
         (str(run.snapshots), f"snapshots checked, {run.torn} torn"),
