@@ -14,7 +14,7 @@ from pyomid.testing.simulation.build import Build
 from pyomid.testing.simulation.runs import run_seed
 
 SEEDS = range(1, 101)
-SOAK_SEEDS = int(os.environ.get("PYOMID_SOAK_SEEDS", "20000"))
+SOAK_SEEDS = int(os.environ.get("PYOMID_SOAK_SEEDS", "5000"))
 
 
 @pytest.fixture(scope="module")
