@@ -155,7 +155,7 @@ def commit_table(report: Report, folder: str) -> None:
     commits = EmbeddedCommitTable(folder, writable=True)
     base = iter(range(10**6))
 
-    def fill() -> np.ndarray[Any, Any]:
+    def fill() -> Any:
         """Every second timestamp is a start, as when each transaction draws two."""
         starts = 50 + 100 * (next(base) * COMMITS + np.arange(COMMITS, dtype=np.int64))
         for first in range(0, COMMITS, FLUSH):
@@ -163,7 +163,26 @@ def commit_table(report: Report, folder: str) -> None:
             commits.put_block(np.stack([piece, piece + 50 * FLUSH], axis=1))
         return starts
 
-    report.measure(f"commit table: durable flushes of {FLUSH}", fill, items=COMMITS, unit="entries", runs=3)
+    with lmdb.open(f"{folder}/entries", map_size=1 << 40) as raw:
+
+        def one_record_each() -> None:
+            starts = 50 + 100 * (next(base) * COMMITS + np.arange(COMMITS, dtype=np.int64))
+            for first in range(0, COMMITS, FLUSH):
+                keys = starts[first : first + FLUSH].astype(">u8").tobytes()
+                items = [(keys[at : at + 8], keys[at : at + 8]) for at in range(0, len(keys), 8)]
+                with raw.begin(write=True) as transaction, transaction.cursor() as cursor:
+                    cursor.putmulti(items, append=True)
+
+        theirs, ours = report.measure_together(
+            {
+                f"raw LMDB, a record an entry, flushes of {FLUSH}": one_record_each,
+                f"commit table: durable flushes of {FLUSH}": fill,
+            },
+            items=COMMITS,
+            unit="entries",
+            runs=3,
+        )
+        report.ratio("128 starts a record ÷ a record an entry", ours, theirs)
     starts = fill().tolist()
     report.measure("commit table: look-ups of 1000", lambda: look_up(commits, starts), items=COMMITS, unit="starts")
     commits.delete_below(1 << 62)

@@ -4,8 +4,8 @@
 
 Starts are multiples of 50, and half of all timestamps are starts: so the entries of 128 neighbouring timestamps
 share a record, a start's slot holding its commit timestamp, SEALED, or 0. A flush of thousands of commits touches
-tens of records, in order, where an entry a record would cost a B-tree insertion each (measured: decision
-embedded-commit-table). A record whose slots are all 0 is deleted.
+tens of records, in order, where an entry a record would cost a B-tree insertion each (decision 0006). A record whose
+slots are all 0 is deleted.
 
 One write transaction covers a flush, the marks that refuse some of it, and the epoch it is written for: no seal and
 no later leader can come between.
@@ -139,13 +139,20 @@ class EmbeddedCommitTable:
         self._change(np.array(branches, dtype=np.int64), change)
 
     def seal(self, start: int) -> SealOutcome:
-        def change(slots: Int64s) -> tuple[Int64s, SealOutcome]:
-            found = int(slots[0])
-            if found not in (NOT_FOUND, SEALED):
-                return slots, SealOutcome(placed=False, commit_ts=found)
-            return np.array([SEALED], dtype=np.int64), SealOutcome(placed=True)
+        return self.seal_many([start])[0]
 
-        return self._change(np.array([start], dtype=np.int64), change)
+    def seal_many(self, starts: Sequence[int]) -> list[SealOutcome]:
+        """All in one transaction: a large commit that a take-over finds undecided has thousands of branches."""
+
+        def change(slots: Int64s) -> tuple[Int64s, list[SealOutcome]]:
+            is_free = (slots == NOT_FOUND) | (slots == SEALED)
+            outcomes = [
+                SealOutcome(placed=True) if free else SealOutcome(placed=False, commit_ts=found)
+                for free, found in zip(is_free.tolist(), slots.tolist(), strict=True)
+            ]
+            return np.where(is_free, SEALED, slots), outcomes
+
+        return self._change(np.array(starts, dtype=np.int64), change) if starts else []
 
     def delete(self, starts: Sequence[int]) -> None:
         def change(slots: Int64s) -> tuple[Int64s, None]:
