@@ -4,7 +4,7 @@
 
 Starts are multiples of 50, and half of all timestamps are starts: so the entries of 128 neighbouring timestamps
 share a record, a start's slot holding its commit timestamp, SEALED, or 0. A flush of thousands of commits touches
-tens of records, in order, where an entry a record would cost a B-tree insertion each (decision 0006). A record whose
+tens of records, in order, where an entry a record would cost a B-tree insertion each (decision 0011). A record whose
 slots are all 0 is deleted.
 
 One write transaction covers a flush, the marks that refuse some of it, and the epoch it is written for: no seal and

@@ -14,7 +14,7 @@ A durable commit of LMDB syncs twice under the writer lock: its pages, then the 
 `many_writers` share an environment, the root is synced after the lock is given up (LMDB's NOMETASYNC, then our own
 sync before anyone is told): processes that wait for the lock wait half as long, and the syncs of several of them
 become one in the kernel. What may be seen that is not durable yet is lost together with whatever was built upon it in
-this environment; nothing outside it is done before the sync (decision 0005). NOSYNC would lose LMDB's order of pages
+this environment; nothing outside it is done before the sync (decision 0010). NOSYNC would lose LMDB's order of pages
 before root, and with it the store, and is never used.
 
 Row four of the table is also why read transactions are not kept between calls: one that the parent held during a fork
