@@ -154,6 +154,14 @@ class TakesBlocks(Protocol):
         """`CommitTable.put` of rows (start, commit). The array is the caller's again on return."""
 
 
+@runtime_checkable
+class SealsMany(Protocol):
+    """A commit table that seals many starts as cheaply as one. Optional; a take-over finds thousands."""
+
+    def seal_many(self, starts: Sequence[int]) -> list[SealOutcome]:
+        """`CommitTable.seal` of each, in order; all durable on return, in one write."""
+
+
 class EpochRow(Protocol):
     """The row that says who leads, and what must not be forgotten (protocol.md, Leadership)."""
 

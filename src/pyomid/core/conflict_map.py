@@ -17,6 +17,8 @@ BUCKET_SLOTS: Final = 28
 
 _WORD: Final = (1 << 64) - 1
 
+FIRST_SLOTS_MAX: Final = 100_000
+
 
 class ConflictMap(Protocol):
     """What the oracle needs of a map; eviction policies may differ, forgetting silently may not."""
@@ -44,6 +46,8 @@ class BucketMap:
         self.ids = np.zeros(self.entries_max, dtype=np.int64)
         self.commits = np.zeros(self.entries_max, dtype=np.int64)
         self.entries = 0
+        self.first_slots: list[int] = []
+        """Where the first `FIRST_SLOTS_MAX` entries lie: whoever moves a nearly empty map need not read all of it."""
 
     @property
     def entries_max(self) -> int:
@@ -63,7 +67,10 @@ class BucketMap:
             commits = self.commits[first : first + self.bucket_slots].tolist()
             evicted = min(commits)
             slot = commits.index(evicted)
-            self.entries += evicted == 0
+            if not evicted:
+                self.entries += 1
+                if self.entries <= FIRST_SLOTS_MAX:
+                    self.first_slots.append(first + slot)
         self.ids[first + slot] = cell_id
         self.commits[first + slot] = commit_ts
         return evicted

@@ -28,7 +28,7 @@ from pyomid.core.instructions import (
     UpdateEpochRow,
 )
 from pyomid.core.take_over import TakenOver, TakeOverSteps
-from pyomid.ports import Catalogue, CeilingStore, CommitTable, EpochRow, TakesBlocks
+from pyomid.ports import Catalogue, CeilingStore, CommitTable, EpochRow, SealsMany, TakesBlocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,8 @@ def perform(stores: TsoStores, operation: StoreOperation) -> object:
         case LookupEntries(starts):
             return table.lookup(starts)
         case SealEntries(starts):
+            if isinstance(table, SealsMany):
+                return table.seal_many(starts)
             return [table.seal(start_ts) for start_ts in starts]
         case DeleteEntries(starts):
             table.delete(starts)

@@ -31,6 +31,9 @@ def moved(plain: BucketMap) -> CacheLineMap:
     made = CacheLineMap(plain.entries_max)
     if not plain.entries:
         return made
+    if plain.entries == len(plain.first_slots):
+        _place(made, plain, np.array(plain.first_slots, dtype=np.int64))
+        return made
     buckets: NDArray[np.uint64] = made.words.reshape(-1, BUCKET_WORDS)
     ids = plain.ids.reshape(-1, SLOTS).view(np.uint64)
     made.words[ENTRIES_AT] = plain.entries
@@ -39,3 +42,14 @@ def moved(plain: BucketMap) -> CacheLineMap:
     for slot in range(SLOTS):
         buckets[:, slot >> 2] |= (ids[:, slot] & _TAG) << np.uint64(16 * (slot & 3))
     return made
+
+
+def _place(made: CacheLineMap, plain: BucketMap, slots: NDArray[np.int64]) -> None:
+    """Only these slots, the rest being empty: a map of gigabytes that was just begun moves in no time."""
+    made.words[ENTRIES_AT] = plain.entries
+    first_words, places = slots // SLOTS * BUCKET_WORDS, slots % SLOTS
+    ids = plain.ids[slots].view(np.uint64)
+    made.words[first_words + IDS_AT + places] = ids
+    made.words[first_words + COMMITS_AT + places] = plain.commits[slots].view(np.uint64)
+    shifts = (16 * (places & 3)).astype(np.uint64)
+    np.bitwise_or.at(made.words, first_words + (places >> 2), (ids & _TAG) << shifts)

@@ -1,0 +1,260 @@
+"""The TSO at speed, the Java original beside it, under one generator: `make bench-tso`.
+
+    python benchmarks/tso/run.py [--rounds 3] [--seconds 4] [--only memory,embedded,delay,zipf,hot,restart] [--no-java]
+
+Every load is checked reply by reply (see load.c); one wrong reply fails the run. All servers serve on the loopback
+only. A ratio is of medians of runs that took turns on the same machine; tx per server-CPU-second is shown because the
+generator shares the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from _report import machine_lines
+from pyomid.errors import Unavailable
+from pyomid.testing.java_omid import JavaTso
+
+LOADS = ((8, 16), (64, 16), (64, 256))
+GOALS = {(8, 16): 15, (64, 16): 10, (64, 256): 50}
+START_S_MAX = 90.0
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--only", default="memory,embedded,delay,zipf,hot,restart")
+    parser.add_argument("--no-java", action="store_true")
+    parser.add_argument("--entries", type=int, default=10_000_000, help="commit-table entries of the restart")
+    arguments = parser.parse_args()
+    print("\n".join(machine_lines()))
+    with tempfile.TemporaryDirectory(prefix="bench-tso-") as name:
+        bench = Bench(Path(name), arguments)
+        for row in arguments.only.split(","):
+            getattr(bench, row)()
+    sys.exit(1 if bench.violations else 0)
+
+
+class Bench:
+    """One run: the generator built, servers started one after the other."""
+
+    def __init__(self, folder: Path, arguments: argparse.Namespace) -> None:
+        self.folder = folder
+        self.rounds: int = arguments.rounds
+        self.seconds: float = arguments.seconds
+        self.with_java = not arguments.no_java
+        self.entries: int = arguments.entries
+        self.violations = 0
+        self.load_program = folder / "load"
+        source = HERE / "load.c"
+        subprocess.run(["gcc", "-O2", "-march=native", "-o", self.load_program, source, "-lm"], check=True)
+
+    # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def memory(self) -> None:
+        """The commit table in memory, TCP, Apache Omid in turns with us."""
+        print("\ncommit table in memory, TCP; 2-10 cells a transaction")
+        contenders: dict[str, Callable[[], Any]] = {"pyomid": lambda: self.pyomid_tcp("--store", "memory")}
+        if self.with_java:
+            contenders["Apache Omid 1.1.3"] = self.java
+        for load in LOADS:
+            found: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+            for _ in range(self.rounds):
+                for name, start in contenders.items():
+                    with start() as (pid, where):
+                        extended = ["--extended"] if name == "pyomid" else []
+                        found[name].append(self.load(pid, *where, *extended, load=load))
+            for name, results in found.items():
+                self.show(f"{load[0]}×{load[1]} {name}", results)
+            if self.with_java:
+                ours, theirs = (median(results, "tx_per_s") for results in found.values())
+                print(f"  {load[0]}×{load[1]} ratio {ours / theirs:.1f} × (goal {GOALS[load]} ×)")
+
+    def embedded(self) -> None:
+        """Durable, while another process looks up 10 000 entries/s, and completed entries are deleted."""
+        print("\nembedded, durable; a second process looks up 10 k entries/s, completed entries are deleted")
+        for load in ((8, 16), (64, 256)):
+            results = []
+            for round_ in range(self.rounds):
+                store = self.folder / f"embedded-{load[0]}x{load[1]}-{round_}"
+                with self.pyomid_tcp("--store", f"omid://{store}", "--kernel", "on", "--idle-exit", "0") as (
+                    pid,
+                    where,
+                ):
+                    looker = subprocess.Popen(
+                        [sys.executable, HERE / "lookups.py", store], stdout=subprocess.PIPE, text=True
+                    )
+                    result = self.load(pid, *where, "--complete", load=load)
+                    looker.send_signal(signal.SIGTERM)
+                    result.update(json.loads(looker.communicate()[0]))
+                    results.append(result)
+            self.show(f"{load[0]}×{load[1]} pyomid", results)
+            print(
+                f"    fdatasync beside it p50 {median(results, 'sync_p50_ms'):.2f} ms, p99 "
+                f"{median(results, 'sync_p99_ms'):.2f} ms → commit p99 ÷ fdatasync p99 = "
+                f"{statistics.median(r['commit_p99_us'] / 1000 / r['sync_p99_ms'] for r in results):.2f} (goal ≤ 3); "
+                f"{median(results, 'lookups_per_s'):.0f} look-ups/s"
+            )
+
+    def delay(self) -> None:
+        """Begins never wait for a flush."""
+        print("\nevery flush delayed by 20 ms")
+        with self.delayed(20) as (pid, where):
+            closed = [self.load(pid, *where, "--extended", load=(8, 16)) for _ in range(self.rounds)]
+            self.show("8×16 closed loop", closed)
+            half = median(closed, "tx_per_s") / 2
+            opened = [
+                self.load(pid, *where, "--extended", "--rate", str(half), load=(8, 16)) for _ in range(self.rounds)
+            ]
+            self.show(f"8×16 open loop at {half:.0f}/s", opened)
+
+    def zipf(self) -> None:
+        """Who aborts, and why."""
+        print("\nzipf 0.99 over 1 M keys, 10 % transactions of 100 ms, map of 1 M slots")
+        with self.pyomid_tcp("--store", "memory", "--conflict-map-entries", "1000000") as (pid, where):
+            results = [
+                self.load(
+                    pid, *where, "--extended", "--keys", "1000000", "--zipf", "0.99", "--long-share", "0.1",
+                    load=(8, 16),
+                )
+                for _ in range(self.rounds)
+            ]  # fmt: skip
+            self.show("8×16", results)
+            total = sum(r["committed"] + r["aborted"] for r in results)
+            for reason in ("aborts_conflict", "aborts_lwm", "aborts_fence", "aborts_other"):
+                print(f"    {reason:16} {sum(r[reason] for r in results) / total:8.4%} of all commits asked for")
+            false = sum(r["aborts_conflict"] - r["true_conflicts"] for r in results) / total
+            print(
+                f"    of the conflicts, not seen by the generator as true (replaced in its table, or false): {false:.4%}"
+            )
+
+    def hot(self) -> None:
+        """Retries under contention, with and without `not_before`."""
+        print("\none hot key, 16 clients retrying, flush delayed by 5 ms")
+        for hint in ([], ["--not-before"]):
+            with self.delayed(5) as (pid, where):
+                results = [
+                    self.load(
+                        pid, *where, "--extended", "--retry", "--keys", "1", "--cells-min", "1", "--cells-max", "1",
+                        *hint, load=(16, 1),
+                    )
+                    for _ in range(self.rounds)
+                ]  # fmt: skip
+                tries = sum(r["tries"] for r in results) / max(1, sum(r["committed"] for r in results))
+                name = "with not_before" if hint else "without        "
+                print(f"  {name} {median(results, 'tx_per_s'):8.1f} commits/s, {tries:6.1f} tries per commit")
+
+    def restart(self) -> None:
+        """From the start of the process to its first begin."""
+        print(f"\nrestart, 100 M slots, {self.entries:,} entries, 1 000 leases, a pending record of 10 k branches")
+        store = self.folder / "restart"
+        made = [sys.executable, str(HERE / "restart_store.py"), str(store), str(self.entries)]
+        subprocess.run(made, check=True)
+        for _ in range(self.rounds):
+            out = subprocess.run(
+                [sys.executable, HERE / "restart_store.py", store, "first-begin"],
+                check=True, capture_output=True, text=True,
+            ).stdout  # fmt: skip
+            print("  " + out.strip())
+
+    # ── servers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def pyomid_tcp(self, *options: str) -> Iterator[tuple[int, list[str]]]:
+        program = Path(sys.executable).with_name("pyomid")
+        command = [program, "tso", "--listen", "127.0.0.1:0", "--window-starts", "65536", *options]
+        with open(self.folder / "server.log", "a") as log:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            if not line.startswith("serving on "):
+                raise Unavailable(f"the TSO said {line!r}; its log is {self.folder / 'server.log'}")
+            yield process.pid, ["--connect", line.split()[-1]]
+        finally:
+            process.terminate()
+            process.wait(30)
+
+    @contextmanager
+    def delayed(self, flush_ms: float) -> Iterator[tuple[int, list[str]]]:
+        path = self.folder / f"delayed-{time.monotonic_ns()}"
+        process = subprocess.Popen(
+            [sys.executable, HERE / "server.py", path, str(flush_ms)], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process.pid, ["--unix", str(path)]
+        finally:
+            process.terminate()
+            process.wait(30)
+
+    @contextmanager
+    def java(self) -> Iterator[tuple[int, list[str]]]:
+        """In memory, its defaults but for a map as large as ours."""
+        with ExitStack() as stack:
+            folder = self.folder / f"java-{time.monotonic_ns()}"
+            peer = stack.enter_context(JavaTso(folder, conflict_map_entries=16_000_000, heap_mb=2048))
+            yield peer.pid, ["--connect", peer.address]
+
+    # ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def load(self, pid: int, *options: str, load: tuple[int, int]) -> dict[str, Any]:
+        command = [
+            str(self.load_program), *options, "--connections", str(load[0]), "--outstanding", str(load[1]),
+            "--seconds", str(self.seconds), "--warmup", "2", "--seed", str(time.monotonic_ns() % 1_000_000),
+        ]  # fmt: skip
+        before = cpu_s(pid)
+        began = time.monotonic()
+        done = subprocess.run(command, capture_output=True, text=True)
+        spent, elapsed = cpu_s(pid) - before, time.monotonic() - began
+        if not done.stdout:
+            raise Unavailable(f"{' '.join(command)}: {done.stderr}")
+        result: dict[str, Any] = json.loads(done.stdout)
+        self.violations += result["violations"]
+        if result["violations"]:
+            print(f"  WRONG REPLIES: {done.stderr}")
+        # The server's CPU is counted over warm-up too, its transactions only over the measured seconds.
+        result["tx_per_cpu_s"] = result["tx_per_s"] * elapsed / max(spent, 1e-9)
+        result["own_cpu_share"] = result["own_cpu_s"] / result["seconds"]
+        return result
+
+    def show(self, name: str, results: list[dict[str, Any]]) -> None:
+        rates = sorted(result["tx_per_s"] for result in results)
+        print(
+            f"  {name:32} {statistics.median(rates):12,.0f} tx/s ({rates[0]:,.0f} … {rates[-1]:,.0f})"
+            f"  begin p50 {median(results, 'begin_p50_us') / 1000:.2f} p99 {median(results, 'begin_p99_us') / 1000:.2f} ms"
+            f"  commit p50 {median(results, 'commit_p50_us') / 1000:.2f} p99 {median(results, 'commit_p99_us') / 1000:.2f} ms"
+            f"  {median(results, 'tx_per_cpu_s'):,.0f} tx/server-CPU-s"
+            f"  generator {median(results, 'own_cpu_share'):.0%} of a core"
+        )
+
+
+def median(results: list[dict[str, Any]], key: str) -> float:
+    return float(statistics.median(result[key] for result in results))
+
+
+def cpu_s(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+if __name__ == "__main__":
+    main()
