@@ -19,7 +19,7 @@ from pyomid.spark import SparkTransaction
 
 
 def main(name: str, wanted: list[int]) -> None:
-    spark = session(f"pipeline {name}", **worker_environment())
+    spark = session(f"pipeline {name}", master="local[1,4]", **worker_environment())
     note(name, "started")
     for month in wanted:
         ingest_month(spark, name, month)

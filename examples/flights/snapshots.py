@@ -14,6 +14,9 @@ from pyspark.sql import functions as f
 import pyomid.spark
 
 LANE = "reader"
+PAUSE_S = 0.5
+"""Between two snapshots: the pipelines need the cores too."""
+
 _READ = ["year", "month", "day", "origin", "dest", "dep_time", "dep_delay", "distance"]
 
 
@@ -30,7 +33,7 @@ class SnapshotReader(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._ended.is_set():
+            while not self._ended.wait(PAUSE_S):
                 self.check_one()
         except BaseException as error:
             self.error = error
