@@ -46,6 +46,10 @@ demo: setup ## the flights pipeline with its faults; report in build/demo/report
 bench: setup ## embedded store and Spark: ratios against raw peers of the same run
 	$(RUN) -m benchmarks
 
+bench-tso: setup ## the TSO beside Apache Omid's: commits, begins, restart; the conflict map by itself (needs gcc, a JDK)
+	$(RUN) -m benchmarks.tso.conflict_map
+	$(RUN) -m benchmarks.tso.run
+
 soak: setup ## long runs: simulation seeds, kills, histories
 	$(PYTEST) -m soak
 

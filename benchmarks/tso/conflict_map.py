@@ -1,6 +1,6 @@
 """The conflict map by itself: time of a commit, how long it remembers (lag), and how often hashes alone abort.
 
-    python benchmarks/tso/conflict_map.py [--slots 16000000 100000000]
+    python -m benchmarks.tso.conflict_map [--slots 16000000 100000000]
 
 lag        (now − LWM) in commits of one cell ÷ slots, when the map has been full for long: the greater, the longer a
            transaction may run before eviction aborts it. 1.0 would be a perfect LRU over all slots.
@@ -14,16 +14,13 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks._report import machine_lines
 from numpy.typing import NDArray
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from _report import machine_lines
 from pyomid.core.take_over import TakenOver
 from pyomid.core.tso_machine import TsoMachine, TsoSettings
 from pyomid.tso.kernel.adoption import adopt

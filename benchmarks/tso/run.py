@@ -1,6 +1,6 @@
 """The TSO at speed, the Java original beside it, under one generator: `make bench-tso`.
 
-    python benchmarks/tso/run.py [--rounds 3] [--seconds 4] [--only memory,embedded,delay,zipf,hot,restart] [--no-java]
+    python -m benchmarks.tso.run [--rounds 3] [--seconds 4] [--only memory,embedded,delay,zipf,hot,restart] [--no-java]
 
 Every load is checked reply by reply (see load.c); one wrong reply fails the run. All servers serve on the loopback
 only. A ratio is of medians of runs that took turns on the same machine; tx per server-CPU-second is shown because the
@@ -23,12 +23,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
-from _report import machine_lines
+from benchmarks._report import machine_lines
+
 from pyomid.errors import Unavailable
 from pyomid.testing.java_omid import JavaTso
 
+HERE = Path(__file__).resolve().parent
 LOADS = ((8, 16), (64, 16), (64, 256))
 GOALS = {(8, 16): 15, (64, 16): 10, (64, 256): 50}
 START_S_MAX = 90.0
@@ -140,9 +140,7 @@ class Bench:
             for reason in ("aborts_conflict", "aborts_lwm", "aborts_fence", "aborts_other"):
                 print(f"    {reason:16} {sum(r[reason] for r in results) / total:8.4%} of all commits asked for")
             false = sum(r["aborts_conflict"] - r["true_conflicts"] for r in results) / total
-            print(
-                f"    of the conflicts, not seen by the generator as true (replaced in its table, or false): {false:.4%}"
-            )
+            print(f"    conflicts that the generator's table does not show (replaced in it, or false): {false:.4%}")
 
     def hot(self) -> None:
         """Retries under contention, with and without `not_before`."""
@@ -237,12 +235,16 @@ class Bench:
 
     def show(self, name: str, results: list[dict[str, Any]]) -> None:
         rates = sorted(result["tx_per_s"] for result in results)
+        latencies = (
+            f"{what} p50 {median(results, what + '_p50_us') / 1000:.2f} "
+            f"p99 {median(results, what + '_p99_us') / 1000:.2f} ms"
+            for what in ("begin", "commit")
+        )
         print(
-            f"  {name:32} {statistics.median(rates):12,.0f} tx/s ({rates[0]:,.0f} … {rates[-1]:,.0f})"
-            f"  begin p50 {median(results, 'begin_p50_us') / 1000:.2f} p99 {median(results, 'begin_p99_us') / 1000:.2f} ms"
-            f"  commit p50 {median(results, 'commit_p50_us') / 1000:.2f} p99 {median(results, 'commit_p99_us') / 1000:.2f} ms"
-            f"  {median(results, 'tx_per_cpu_s'):,.0f} tx/server-CPU-s"
-            f"  generator {median(results, 'own_cpu_share'):.0%} of a core"
+            f"  {name:32} {statistics.median(rates):12,.0f} tx/s ({rates[0]:,.0f} … {rates[-1]:,.0f})  "
+            + "  ".join(latencies)
+            + f"  {median(results, 'tx_per_cpu_s'):,.0f} tx/server-CPU-s"
+            + f"  generator {median(results, 'own_cpu_share'):.0%} of a core"
         )
 
 

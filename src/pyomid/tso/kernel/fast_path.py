@@ -83,6 +83,7 @@ class FastPath:
         self._rare_starts = np.zeros(0, dtype=np.int64)
         self._rare_version = -1
         self._adopt_tables()
+        self._decide_chunk = words.decide_chunk.compiled()
         self._state = np.zeros(words.STATE_WORDS, dtype=np.int64)
         ops_max = chunk_bytes_max // FRAME_BYTES_MIN + 1
         self._ops = np.zeros((ops_max, parse_kernel.OP_WORDS), dtype=np.int64)
@@ -106,7 +107,7 @@ class FastPath:
         block = self._block()
         state = self._state
         self._copy_in(state, block, extended)
-        status = words.decide_chunk(
+        status = self._decide_chunk(
             data, begin, end, state, self._map.words, self._buckets, self._tables.rows, self._rare_starts,
             self._ops, self._cells, self._table_ids, block.rows, self._now, self._later,
         )  # fmt: skip
