@@ -234,6 +234,7 @@ def test_metrics_and_health_have_a_port_of_their_own(tmp_path: Path) -> None:
         (["--listen", "nowhere"], 3, "HOST:PORT"),
         (["--listen", "127.0.0.1:0", "--flights", "many"], 2, "--flights: 'many'"),
         (["--listen", "127.0.0.1:0", "--store", "redis://x"], 3, "redis"),
+        (["--listen", "127.0.0.1:0", "--flights", "0"], 3, "flights_max is 0"),
         ([], 3, "nothing to serve on"),
         (["--listen", "127.0.0.1:0", "--tls-key", "x"], 3, "--tls-cert"),
     ],

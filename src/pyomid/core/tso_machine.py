@@ -146,6 +146,19 @@ class TsoSettings:
     write_set_fraction_max: float = 0.25
     """A larger part of the conflict map than this is no write set: it would evict everybody else's."""
 
+    def __post_init__(self) -> None:
+        for name in ("conflict_map_entries", "window_starts", "batch_entries_max", "flights_max", "ceiling_step"):
+            self._check(name, 1)
+        for name in ("max_transaction_age_s", "lease_term_s", "stall_s_max"):
+            self._check(name, 0.001)
+        for name in ("commit_retry_s", "store_retry_s", "watermark_interval_s", "tables_interval_s"):
+            self._check(name, 0)
+
+    def _check(self, name: str, lowest: float) -> None:
+        value = getattr(self, name)
+        if not lowest <= value < float("inf"):
+            raise Misuse(f"the TSO's {name} is {value}: it must be {lowest} or more", name=name, value=value)
+
     @property
     def write_set_ids_max(self) -> int:
         return max(1, int(self.conflict_map_entries * self.write_set_fraction_max))
