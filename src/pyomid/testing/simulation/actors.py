@@ -30,6 +30,7 @@ from pyomid.types import (
     RowWrite,
     TableInfo,
     WriteSetLevel,
+    start_of,
 )
 
 FAMILY: Final = b"f"
@@ -586,6 +587,18 @@ def splitter(client: Client) -> Steps:
             store.merge_regions(table, choices.pick(borders))
         else:
             store.split_region(table, choices.pick(ROWS[1:]))
+
+
+def meddler(client: Client) -> Steps:
+    """A Java client or a low-latency reader: fences starts of unresolved cells in the commit table, by itself (T13)."""
+    choices, world = client.choices, client.world
+    while not world.closing:
+        yield Sleep(choices.pick((0.5, 3.0)))
+        unresolved = [cell for table in TABLES for cell in world.truth.cells_of(table) if not cell.commit_ts]
+        if unresolved:
+            start = start_of(choices.pick(unresolved).version)
+            if start >= world.disk.epoch_row.read().horizon:
+                client.universe.note(f"{client.process.name} seals {start}: {world.disk.commits.seal(start)}")
 
 
 def keeper(world: World) -> Steps:

@@ -118,6 +118,9 @@ def _populate(world: World) -> None:
             client = world.client(f"Z{number + 1}")
             client.spawn("", actors.sanitiser(client))
 
+    if not world.plan.plain_puts and choices.chance(0.2):
+        client = world.client("M")
+        client.spawn("", actors.meddler(client))
     if choices.chance(0.3):
         client = world.client("S")
         client.spawn("", actors.splitter(client))
