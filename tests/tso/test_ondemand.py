@@ -188,6 +188,30 @@ def test_a_tso_that_was_stopped_and_not_replaced_goes_on(folder: Path, session_o
     assert is_alive(pid)
 
 
+def test_t7_commits_sent_to_a_stopped_tso_are_found_or_aborted_by_their_retries_never_both(
+    folder: Path, session_of: SessionOf
+) -> None:
+    tso = session_of(folder, request_s=0.3)
+    starts = [tso.begin().start_ts for _ in range(6)]
+    pid = kill_tso(folder, signal.SIGSTOP)
+    answers: dict[int, int] = {}
+
+    def commit(start_ts: int) -> None:
+        answers[start_ts] = tso.commit(CommitRequest(start_ts, (cell(start_ts),))).commit_ts
+
+    threads = [threading.Thread(target=commit, args=(start_ts,)) for start_ts in starts]
+    for thread in threads:
+        thread.start()
+    time.sleep(1.5)
+    os.kill(pid, signal.SIGCONT)
+    for thread in threads:
+        thread.join()
+    table = EmbeddedCommitTable(folder, writable=False)
+    for start_ts, found in zip(starts, table.lookup(starts), strict=True):
+        assert answers[start_ts] == max(found, 0)
+    table.close()
+
+
 def test_t14_no_idle_exit_with_a_connection_open_or_a_lease_live(folder: Path, session_of: SessionOf) -> None:
     tso = session_of(folder, tso_idle_exit_seconds=0.5, lease_seconds=300.0)
     start_ts = tso.begin().start_ts

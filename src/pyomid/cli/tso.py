@@ -395,8 +395,7 @@ def _serve(
 
     from pyomid.tso.startup import ServiceOptions, serve
 
-    token = Path(options["token-file"]).read_bytes().strip() if options["token-file"] else b""
-    service_options = ServiceOptions.from_options(options, token)
+    service_options = ServiceOptions.from_options(options, _token(options["token-file"]))
     uvloop.run(
         serve(
             stores,
@@ -407,3 +406,16 @@ def _serve(
             leadership=leadership,
         )
     )
+
+
+def _token(path: str) -> bytes:
+    """What pyomid clients must send; empty where nothing is asked."""
+    if not path:
+        return b""
+    try:
+        token = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise Misuse(f"--token-file {path}: {error.strerror}") from error
+    if not token:
+        raise Misuse(f"--token-file {path} is empty: everybody would be let in")
+    return token
