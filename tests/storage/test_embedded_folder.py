@@ -382,6 +382,26 @@ def test_handles_of_one_process_share_an_environment_until_the_last_is_closed(tm
     third.close()
 
 
+def test_closed_store_is_refused(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path)
+    store.create_table(TableInfo("t", FAMILIES))
+    store.close()
+    with pytest.raises(Misuse, match="was closed"):
+        store.read_rows("t", [b"r"])
+    with pytest.raises(Misuse, match="was closed"):
+        store.write_cells("t", 50, [column_write(b"r", (A, b"v"))])
+
+
+def test_interrupted_writer_says_so_to_all_it_wrote_for(store: EmbeddedStore) -> None:
+    def interrupt(transaction: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store._environment.write(interrupt)
+    store.write_cells("t", 50, [column_write(b"r", (A, b"v"))])
+    assert len(scanned(store, "t")) == 1
+
+
 def test_commit_table_opened_for_reading_cannot_write(tmp_path: Path) -> None:
     reader = EmbeddedCommitTable(tmp_path, writable=False)
     with pytest.raises(Misuse, match="the TSO alone writes it"):

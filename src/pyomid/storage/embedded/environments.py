@@ -98,6 +98,7 @@ class Environment:
         self._writes = 0
         self._panicked = False
         """LMDB refuses this environment until it is opened again: its root page could not be written."""
+        self._closed = False
         self.users = 0
         self.writable = writable
         self.databases: dict[bytes, Any] = {}
@@ -143,14 +144,19 @@ class Environment:
     def _write_group(self, group: list[_Pending[Any]]) -> None:
         try:
             self._commit(group)
-        except BaseException as error:
+        except Exception as error:
             if len(group) == 1:
                 group[0].error = error
             else:
                 for member in group:
                     self._write_group([member])
-        for member in group:
-            member.done = True
+        except BaseException:  # this thread was interrupted while it wrote for the others
+            for member in group:
+                member.error = Unavailable(f"a write to the embedded store in {self._folder} was interrupted")
+            raise
+        finally:
+            for member in group:
+                member.done = True
 
     def _commit(self, group: list[_Pending[Any]]) -> None:
         self._enter()
@@ -193,6 +199,7 @@ class Environment:
 
     def close(self) -> None:
         with self._alone():
+            self._closed = True
             self._lmdb.close()
 
     def close_in_child(self) -> None:
@@ -230,6 +237,9 @@ class Environment:
             with self._pausing:
                 pass
             self._inside.append(None)
+        if self._closed:
+            self._inside.pop()
+            raise Misuse(f"the embedded store in {self._folder} was closed")
 
     def _adopt_map_size(self) -> None:
         """Another process wrote beyond our map. We are inside ourselves: step out, wait for the others, step in."""
