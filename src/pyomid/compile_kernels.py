@@ -14,7 +14,7 @@ def main() -> None:
     """Imports every module that defines kernels (their names end in `kernel` or lie in a `kernel(s)` package)."""
     for module in pkgutil.walk_packages(pyomid.__path__, "pyomid."):
         name = module.name
-        if ".kernel" in name or name.endswith(("_kernel", "_batch")):
+        if ".kernel" in name or name.endswith(("_kernel", "_kernels", "_batch")):
             importlib.import_module(name)
     began_s = time.monotonic()
     for count, kernel in enumerate(compile_all(), 1):

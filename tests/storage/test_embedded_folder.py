@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -21,12 +22,22 @@ from pyomid.storage.embedded import (
     EmbeddedCommitTable,
     EmbeddedEpochRow,
     EmbeddedStore,
+    environments,
     open_folder,
     regions,
     tables,
 )
 from pyomid.storage.embedded.layout import CELLS, LAYOUT_VERSION
-from pyomid.testing.conformance import FAMILIES, A, B, column_write, in_forked_child, scanned, written_batch
+from pyomid.testing.conformance import (
+    FAMILIES,
+    A,
+    B,
+    column_write,
+    in_forked_child,
+    run_together,
+    scanned,
+    written_batch,
+)
 from pyomid.types import Cell, Column, KeyRange, TableInfo
 
 pytestmark = pytest.mark.fast
@@ -320,6 +331,30 @@ def test_pages_are_used_again_while_a_scan_is_open(store: EmbeddedStore) -> None
         sizes.append(store._environment._lmdb.info()["last_pgno"])
     assert sizes[-1] < sizes[100] + 20
     batches.close()
+
+
+def test_reader_that_was_killed_pins_no_pages_for_long(
+    tmp_path: Path, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = multiprocessing.get_context("spawn").Process(target=_die_while_reading, args=(str(tmp_path),))
+    child.start()
+    child.join()
+    assert child.exitcode == -signal.SIGKILL
+    assert str(child.pid) in store._environment._lmdb.readers()
+    monkeypatch.setattr(environments, "_READER_CHECK_EVERY", 1)
+    store.write_cells("t", 50, [column_write(b"r", (A, b"v"))])
+    assert "no active readers" in store._environment._lmdb.readers()
+
+
+def _die_while_reading(folder: str) -> None:
+    EmbeddedStore(folder)._environment.read(lambda transaction: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def test_more_readers_than_lmdb_takes_by_default_read_at_once(store: EmbeddedStore) -> None:
+    store.write_cells("t", 50, [column_write(b"r", (A, b"v"))])
+    together = threading.Barrier(200)
+    environment = store._environment
+    run_together(*[lambda: environment.read(lambda transaction: together.wait(60))] * 200)
 
 
 def test_child_may_open_the_folder_again(tmp_path: Path, store: EmbeddedStore) -> None:

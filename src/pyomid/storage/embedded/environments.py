@@ -46,7 +46,7 @@ Transaction = Any
 MAP_BYTES_DEFAULT: Final = 1 << 40
 """Address space, not disk: the file grows with its content. 1 TiB of the 128 TiB that Linux gives a process."""
 _MAP_BYTES_MIN: Final = 1 << 26
-_READERS_MAX: Final = 4096
+READERS_MAX: Final = 4096
 """LMDB's default of 126 is fewer than the threads of one busy machine; a slot costs 64 bytes of the lock file."""
 _GROUP_RECORDS_MAX: Final = 4000
 """A group commit holds the writer lock for milliseconds at most (C6)."""
@@ -275,7 +275,7 @@ class Environment:
             metasync=not self._many_writers,
             create=False,
             max_dbs=len(self._names),
-            max_readers=_READERS_MAX,
+            max_readers=READERS_MAX,
             max_spare_txns=0,
             readahead=False,
         )

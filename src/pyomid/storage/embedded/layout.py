@@ -16,7 +16,7 @@ from typing import Final
 import lmdb
 
 from pyomid.errors import Misuse, OmidError
-from pyomid.storage.embedded.environments import MAP_BYTES_DEFAULT, Environment, mapped, open_environment
+from pyomid.storage.embedded.environments import MAP_BYTES_DEFAULT, READERS_MAX, Environment, mapped, open_environment
 
 LAYOUT_VERSION: Final = 1
 _UPGRADES: dict[int, Callable[[Path], None]] = {}
@@ -89,7 +89,8 @@ def _create(path: Path) -> None:
 
 def _create_environment(path: Path, databases: tuple[bytes, ...]) -> None:
     path.mkdir(exist_ok=True)
-    with lmdb.open(os.fspath(path), map_size=_MAP_BYTES_TO_CREATE, max_dbs=len(databases)) as environment:
+    size = _MAP_BYTES_TO_CREATE
+    with lmdb.open(os.fspath(path), size, max_dbs=len(databases), max_readers=READERS_MAX) as environment:
         for database in databases:
             environment.open_db(database)
     _sync_folder(path)
