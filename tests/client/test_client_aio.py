@@ -153,3 +153,13 @@ def test_use_after_the_end_is_refused(memory_url: str) -> None:
                 await use
 
     with_database(memory_url, body)
+
+
+def test_a_leased_transaction_holds_its_lease_until_its_end(memory_url: str) -> None:
+    async def body(db: AsyncDatabase) -> None:
+        async with db.begin(lease=True) as tx:
+            assert (await db.status()).tso.leases == (tx.start_ts,)
+        while (await db.status()).tso.leases:
+            await asyncio.sleep(0)
+
+    with_database(memory_url, body)

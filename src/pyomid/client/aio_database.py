@@ -16,6 +16,7 @@ from pyomid.client.aio_transaction import AsyncTransaction
 from pyomid.client.checks import TableRules
 from pyomid.client.database import Database, DatabaseStatus
 from pyomid.client.drivers import AsyncDriver
+from pyomid.client.leases import Lease
 from pyomid.client.marker import (
     MARKERS_TABLE,
     AlreadyDone,
@@ -99,10 +100,10 @@ class AsyncDatabase:
         }
         self.driver: Final = AsyncDriver(database.parts, awaited, database.background, self._executor)
 
-    def begin(self, *, not_before: int = 0) -> Beginning:
-        """`async with db.begin() as tx`, or `tx = await db.begin()`."""
+    def begin(self, *, not_before: int = 0, lease: bool = False) -> Beginning:
+        """`async with db.begin() as tx`, or `tx = await db.begin()`; as `Database.begin`."""
         self._database.check_usable()
-        return Beginning(self._begin(not_before))
+        return Beginning(self._begin(not_before, lease))
 
     async def run(
         self,
@@ -197,10 +198,18 @@ class AsyncDatabase:
     async def end_rolled_back(self, workspace: Workspace) -> None:
         await self.driver.in_thread(lambda: self._database.end_rolled_back(workspace))
 
-    async def _begin(self, not_before: int) -> AsyncTransaction:
+    def end_lease(self, lease: Lease) -> None:
+        """Not waited for: the loop must not block, and a lease that is not ended expires."""
+        self._executor.submit(self._database.leases.end, lease)
+
+    async def _begin(self, not_before: int, leased: bool) -> AsyncTransaction:
         begun = await self._tso.begin(not_before=not_before)
         crash_point("client.begin.after")
-        return AsyncTransaction(self, begun)
+        lease = None
+        if leased:
+            leases, term_s = self._database.leases, self.settings.lease_seconds
+            lease = await self.driver.in_thread(lambda: leases.grant(begun.start_ts, term_s))
+        return AsyncTransaction(self, begun, lease)
 
     async def _send_commit(self, effect: effects.SendCommit) -> CommitReply:
         crash_point("client.commit.before")

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from pyomid.client.aio_table import AsyncTable
+from pyomid.client.leases import Lease
 from pyomid.client.life import Life, refusal
 from pyomid.client.states import ENDED, Event, State
 from pyomid.client.workspace import Workspace
@@ -32,8 +33,9 @@ T = TypeVar("T")
 class AsyncTransaction(Life):
     """Made by `AsyncDatabase.begin`."""
 
-    def __init__(self, database: AsyncDatabase, begun: BeginReply) -> None:
-        super().__init__(Workspace(begun, database.commit_cache, flush_bytes=database.settings.flush_bytes))
+    def __init__(self, database: AsyncDatabase, begun: BeginReply, lease: Lease | None = None) -> None:
+        workspace = Workspace(begun, database.commit_cache, flush_bytes=database.settings.flush_bytes)
+        super().__init__(workspace, lease=lease, end_lease=database.end_lease)
         self._database = database
         self._tables: dict[str, AsyncTable] = {}
         self._busy = False
