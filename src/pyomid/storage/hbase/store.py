@@ -16,7 +16,14 @@ from pyomid.storage.hbase.batches import BatchDecoder, cells_of
 from pyomid.storage.hbase.bulk import put_batch_steps
 from pyomid.storage.hbase.cluster import Cluster, Scan
 from pyomid.storage.hbase.keyvalues import DELETE_VERSION, LATEST, KeyValue
-from pyomid.storage.hbase.layout import LEGACY_TOMBSTONE, is_shadow, shadow_qualifier, timestamp_bytes
+from pyomid.storage.hbase.layout import (
+    COMPACTION_ATTRIBUTE,
+    COPROCESSOR,
+    LEGACY_TOMBSTONE,
+    is_shadow,
+    shadow_qualifier,
+    timestamp_bytes,
+)
 from pyomid.storage.hbase.middle_keys import keys_between
 from pyomid.storage.hbase.requests import (
     ALL_VERSIONS,
@@ -60,6 +67,7 @@ class HBaseStore:
         self._cluster = cluster
         self._admin = Admin(cluster)
         self._families: dict[str, frozenset[bytes]] = {}
+        self._without_coprocessor: set[str] = set()
         self._learning = threading.Lock()
 
     @property
@@ -111,6 +119,8 @@ class HBaseStore:
         self._drop(table, cells)
 
     def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
+        """`Misuse` where Omid's compaction coprocessor is at work on the table: it keeps other versions than we do."""
+        self._check_no_coprocessor(table)
         dropped: dict[bytes, list[CellVersion]] = {}
         for index in drops:
             cell = batch.cell_version(int(index))
@@ -186,6 +196,7 @@ class HBaseStore:
     def drop_table(self, table: str) -> None:
         self._admin.drop_table(table)
         self._families.pop(table, None)
+        self._without_coprocessor.discard(table)
 
     def close(self) -> None:
         pass
@@ -227,6 +238,18 @@ class HBaseStore:
             orphans += [cell for cell in members if (cell.family, cell.qualifier) not in present]
         # Only the shadow cells: a delete marker of the cell's own version would hide a cell that is still to come.
         self._drop(table, orphans, names=lambda qualifier: (shadow_qualifier(qualifier),))
+
+    def _check_no_coprocessor(self, table: str) -> None:
+        if table not in self._without_coprocessor:
+            found = self._admin.table(table)
+            flagged = any(family.attributes.get(COMPACTION_ATTRIBUTE) == b"true" for family in found.families)
+            if COPROCESSOR in found.coprocessors and flagged:
+                raise Misuse(
+                    f"table {table} has Apache Omid's compaction coprocessor at work, which drops versions by start "
+                    f"timestamp: pyomid's compaction is refused; remove the coprocessor {COPROCESSOR} first",
+                    table=table,
+                )
+            self._without_coprocessor.add(table)
 
     def _check_batch(self, table: str, batch: CellBatch) -> None:
         families = self._known_families(table)

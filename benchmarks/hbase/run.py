@@ -1,0 +1,295 @@
+"""HBase: the native client beside the Java client, pyomid beside Apache Omid; on one HBase, in one run.
+
+Starts its own HBase, pyomid's TSO and the Java TSO, in a temporary folder or `--dir`. Sizes by `--rows`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+from benchmarks._report import Report, Sample
+
+import pyomid
+from pyomid.cells import CellBatch, batch_of
+from pyomid.client.database import Database
+from pyomid.core.visibility import visible_cells
+from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.commit_table import HBaseCommitTable
+from pyomid.storage.hbase.store import HBaseStore
+from pyomid.storage.hbase.tables import create_database
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.testing.hbase_server import HBaseServer
+from pyomid.testing.java_omid import JavaClient, JavaTso
+from pyomid.types import Cell, KeyRange, ShadowWrite, TableInfo
+
+CELLS = 5
+RUNS = 3
+ONE_WRITES = 200
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dir", type=Path, help="keep HBase's folder here, and use it again")
+    parser.add_argument("--rows", type=int, default=50_000)
+    arguments = parser.parse_args()
+    with ExitStack() as stack:
+        folder = arguments.dir or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        setting = stack.enter_context(Setting.started(folder))
+        report = Report("HBase: native client and transactions, Java peers in the same run")
+        raw(report, setting, arguments.rows)
+        commit_entries(report, setting)
+        snapshots(report, setting, arguments.rows)
+        point_transactions(report, setting)
+        loads(report, setting)
+        report.finish()
+    return 0
+
+
+class Setting:
+    """What all of them run on."""
+
+    def __init__(self, server: HBaseServer, cluster: Cluster, database: Database, java: JavaClient) -> None:
+        self.server, self.cluster, self.database, self.java = server, cluster, database, java
+        self.store = HBaseStore(cluster)
+
+    @classmethod
+    @contextmanager
+    def started(cls, folder: Path) -> Iterator[Setting]:
+        with ExitStack() as stack:
+            server = HBaseServer(folder / "hbase", heap_mb=2048)
+            if not server.is_running():
+                server.start()
+                stack.callback(server.stop, deadline_s=20.0)
+            cluster = Cluster(ZooKeeper(server.quorum))
+            stack.callback(cluster.close)
+            create_database(cluster)
+            url = f"omid+hbase://{server.quorum}/hbase"
+            stack.enter_context(our_tso(url, folder / "tso.log"))
+            database = stack.enter_context(pyomid.connect(url))
+            port = server.ports.zookeeper
+            # The Java side works on tables of its own and under its own TSO, with the same commit table.
+            java_tso = stack.enter_context(JavaTso(folder / "java-tso", zookeeper_port=port))
+            peers = Path(__file__).parent / "java"
+            java = stack.enter_context(
+                JavaClient(peers, "127.0.0.1", port, java_tso.address, main="org.apache.omid.transaction.Peer")
+            )
+            yield cls(server, cluster, database, java)
+
+    def fresh_table(self, name: str) -> str:
+        self.store.drop_table(name)
+        self.store.create_table(TableInfo(name, (b"f",)))
+        return name
+
+    def java_work(self, *words: str) -> tuple[float, int, list[str]]:
+        seconds, items, *rest = self.java.ask(*words).split("\t")
+        return float(seconds), int(items), rest
+
+
+@contextmanager
+def our_tso(url: str, log: Path) -> Iterator[None]:
+    command = [sys.executable, "-m", "pyomid", "tso", "--listen", "127.0.0.1:0", "--store", url]
+    with open(log, "ab") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+    try:
+        assert process.stdout is not None
+        if not process.stdout.readline():
+            raise SystemExit(f"the TSO did not start: {log.read_text()[-1000:]}")
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def batch(first: int, end: int) -> CellBatch:
+    return batch_of(
+        [
+            [Cell(b"row%08d" % row, b"f", b"q%d" % cell, 1, b"value%08d" % row) for cell in range(CELLS)]
+            for row in range(first, end)
+        ]
+    )
+
+
+def turns(
+    report: Report, name: str, unit: str, ours: Callable[[], int], theirs: Callable[[], tuple[float, int, list[str]]]
+) -> tuple[Sample, Sample]:
+    """Both once to warm up, then in turns."""
+    mine: list[float] = []
+    java: list[float] = []
+    items = 0
+    for turn in range(RUNS + 1):
+        begun = time.perf_counter()
+        items = ours()
+        seconds = time.perf_counter() - begun
+        their_seconds, their_items, _ = theirs()
+        assert items == their_items, f"{name}: {items} against {their_items}"
+        if turn:
+            mine.append(seconds)
+            java.append(their_seconds)
+    return (
+        report.show(Sample(f"{name}, pyomid", tuple(mine), items, unit)),
+        report.show(Sample(f"{name}, Java", tuple(java), items, unit)),
+    )
+
+
+def raw(report: Report, setting: Setting, rows: int) -> None:
+    """Cells without transactions."""
+    batches = [batch(first, min(rows, first + 1000)) for first in range(0, rows, 1000)]
+    ours, theirs = setting.fresh_table("bench_ours"), setting.fresh_table("bench_theirs")
+    versions = iter(range(1, 100))
+
+    def put() -> int:
+        version = next(versions)
+        for each in batches:
+            setting.store.write_batch(ours, version, each)
+        return rows
+
+    puts = turns(
+        report, "batched puts of 5 cells", "rows", put,
+        lambda: setting.java_work("puts", theirs, str(rows), str(CELLS), "1000", str(next(versions))),
+    )  # fmt: skip
+    report.ratio("batched puts ÷ Java client", *puts, at_least=1.2)
+
+    def scan() -> int:
+        return sum(each.cells for each in setting.store.scan(ours, KeyRange()))
+
+    scans = turns(report, "raw scan", "cells", scan, lambda: setting.java_work("scan", ours))
+    report.ratio("raw scan ÷ Java client", *scans, at_least=1.3)
+
+
+def commit_entries(report: Report, setting: Setting) -> None:
+    """HBase's own ceiling for a TSO's puts: what the commit table takes from one writer."""
+    table = HBaseCommitTable(setting.cluster)
+    entries = np.array([(start * 50, start * 50 + 500) for start in range(1, 40_001)], dtype=np.int64)
+    for size in (1_000, 8_000):
+        report.measure(
+            f"commit entries put, {size} at once",
+            lambda size=size: [table.put_block(entries[at : at + size]) for at in range(0, len(entries), size)],  # type: ignore[misc]
+            items=len(entries), unit="entries", runs=RUNS,
+        )  # fmt: skip
+    table.delete(entries[:, 0].tolist())
+
+
+def snapshots(report: Report, setting: Setting, rows: int) -> None:
+    """Reads at a snapshot, of data with shadow cells; ours count every step up to the visible cells of a batch."""
+    database, java = setting.database, setting.java
+    table = setting.fresh_table("bench_snapshot")
+    database.create_table(table, ["f"], if_not_exists=True)
+    begun = java.ask("load", table, str(rows // 1000), "1000", str(CELLS))
+    assert begun
+    start_ts = 1 << 60
+
+    def scan() -> int:
+        found = 0
+        for each in setting.store.scan(table, KeyRange()):
+            found += len(visible_cells(each, start_ts).cells)
+        return found
+
+    samples = turns(report, "snapshot scan", "user cells", scan, lambda: setting.java_work("snapshot-scan", table))
+    report.ratio("snapshot scan ÷ Java Omid", *samples, at_least=3.0)
+    raw_scan = report.measure(
+        "our raw scan of the same range",
+        lambda: sum(each.cells for each in setting.store.scan(table, KeyRange())),
+        items=rows // 1000 * 1000 * CELLS, unit="user cells", runs=RUNS,
+    )  # fmt: skip
+    report.ratio("snapshot scan ÷ our raw scan", samples[0], raw_scan, at_least=0.9)
+
+    def gets() -> int:
+        for row in range(ONE_WRITES):
+            setting.store.read_rows(table, [b"row%08d" % row])
+        return ONE_WRITES
+
+    get_samples = turns(
+        report, "snapshot get", "gets", gets, lambda: setting.java_work("snapshot-get", table, str(ONE_WRITES))
+    )
+    report.ratio("snapshot get ÷ Java Omid", *get_samples, at_least=1.2)
+
+
+def point_transactions(report: Report, setting: Setting) -> None:
+    """One write a transaction."""
+    database = setting.database
+    name = "bench_one"
+    setting.fresh_table(name)
+    database.create_table(name, ["f"], if_not_exists=True)
+    for threads in (1, 16):
+        taken: list[float] = []
+        begun = time.perf_counter()
+        run_threads(threads, lambda lane, taken=taken: one_writes(database, name, lane, taken))  # type: ignore[misc]
+        seconds = time.perf_counter() - begun
+        database.drain(60.0)
+        theirs_s, count, (p50,) = setting.java_work("one-write", name, str(ONE_WRITES // threads), str(threads))
+        our_p50, _ = report.latencies(f"one-write transaction, {threads} threads, pyomid", taken)
+        report.note(f"one-write transaction, {threads} threads, Java Omid: p50 {float(p50) * 1e6:.1f} µs")
+        ours = report.show(Sample(f"{threads} threads, pyomid", (seconds,), len(taken), "tx"))
+        theirs = report.show(Sample(f"{threads} threads, Java Omid", (theirs_s,), count, "tx"))
+        report.ratio(f"one-write, {threads} threads ÷ Java Omid", ours, theirs, at_least=10.0 if threads == 1 else 5.0)
+        if threads == 1:
+            report.ratio("one-write p50 in ms", our_p50 * 1e3, 1.0, at_most=2.0)
+
+
+def one_writes(database: Database, table: str, lane: int, taken: list[float]) -> None:
+    for index in range(ONE_WRITES // 2):
+        begun = time.perf_counter()
+        with database.begin() as tx:
+            tx.table(table).put(b"ours-%02d-%06d" % (lane, index), {b"f:q0": b"value"})
+        taken.append(time.perf_counter() - begun)
+
+
+def run_threads(count: int, work: Callable[[int], None]) -> None:
+    threads = [threading.Thread(target=work, args=(lane,)) for lane in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def loads(report: Report, setting: Setting) -> None:
+    """1000 rows of 5 cells a transaction, shadow cells included: the bulk way, as a Spark task writes."""
+    database, transactions, rows = setting.database, 20, 1000
+    ours, theirs = setting.fresh_table("bench_load"), setting.fresh_table("bench_load_java")
+    for table in (ours, theirs):
+        database.create_table(table, ["f"], if_not_exists=True)
+    batches = [batch(index * rows, (index + 1) * rows) for index in range(transactions)]
+
+    def load() -> int:
+        for each in batches:
+            bulk_transaction(database, ours, each)
+        return transactions * rows
+
+    samples = turns(
+        report, "load, 1000 rows × 5 cells a transaction", "rows", load,
+        lambda: setting.java_work("load", theirs, str(transactions), str(rows), str(CELLS)),
+    )  # fmt: skip
+    report.ratio("load ÷ Java Omid", *samples, at_least=3.0)
+
+
+def bulk_transaction(database: Database, table: str, rows: CellBatch) -> None:
+    """Write, commit by row ids, shadow cells, completion."""
+    from pyomid.core.hashing import row_id, table_id
+    from pyomid.types import CommitRequest
+
+    parts = database.parts
+    start_ts = parts.tso.begin().start_ts
+    parts.store.write_batch(table, start_ts, rows)
+    name = table.encode()
+    ids = tuple(row_id(name, rows.row_key(index)) for index in range(rows.rows))
+    reply = parts.tso.commit(CommitRequest(start_ts, ids, (table_id(name),)))
+    assert reply.committed
+    shadows: Sequence[ShadowWrite] = [
+        ShadowWrite(cell, reply.commit_ts)
+        for cell in (rows.cell_version(index)._replace(version=start_ts) for index in range(rows.cells))
+    ]
+    parts.store.write_shadow_cells(table, shadows)
+    parts.tso.complete([start_ts])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
