@@ -50,11 +50,14 @@ bench-tso: setup ## the TSO beside Apache Omid's: commits, begins, restart; the 
 	$(RUN) -m benchmarks.tso.conflict_map
 	$(RUN) -m benchmarks.tso.run
 
+bench-hbase: setup ## a real HBase: native client and transactions, Java peers in the same run
+	$(RUN) -m benchmarks.hbase.run
+
 soak: setup ## long runs: simulation seeds, kills, histories
 	$(PYTEST) -m soak
 
-proto: ## regenerates the protobuf messages of the wire
-	cd src && ../$(RUN) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. pyomid/wire/omid.proto
+proto: ## regenerates the protobuf messages of the wire and of HBase's RPC
+	cd src && ../$(RUN) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. pyomid/wire/omid.proto pyomid/storage/hbase/hbase.proto
 
 lock: ## pins what requirements/dev.in asks for
 	$(PYTHON) -m venv build/lock
