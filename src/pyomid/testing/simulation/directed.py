@@ -720,6 +720,30 @@ def _asks(task: Task, kind: type) -> bool:
     return call is not None and isinstance(call.effect, kind)
 
 
+def an_outcome_without_evidence_is_unknown(build: Build) -> None:
+    """C3, C7. T's answer was lost; others overwrite its cell, K drops it, Z takes the entry; then T asks."""
+    s = Schedule(build)
+    t, other = s.client("T"), s.client("T2")
+    tx = s.do(t, written(t, "a", R0))
+    committing = s.start(t, ignoring(tx.commit()))
+    call = s.until_call(committing, CommitRequest)
+    s.land(call)
+    s.settle_tsos()
+    s.universe.kill(t.process)
+    s.do(other, put(other, "a", R0))
+    s.finish_all(other)
+    s.pass_time(10.0)
+    compact(s)
+    sanitise(s)
+    if s.world.disk.epoch_row.read().horizon <= tx.start_ts or tx.start_ts not in s.world.truth.commits:
+        raise Stuck("T did not commit, or the horizon did not pass it")
+    again = s.client("T again")
+    steps = again.run(build.outcome.outcome_steps(tx.start_ts, (), {"a": tuple(tx.written["a"])}))
+    outcome = s.do(again, ignoring(steps))
+    if outcome is not None:
+        s.world.truth.outcome_told(tx.start_ts, outcome.commit_ts)
+
+
 # ---------------------------------------------------------------- compaction and sanitising: K1 … K7
 
 
@@ -1036,6 +1060,7 @@ SCHEDULES: Final[dict[str, Callable[[Build], None]]] = {
         w_waits_for_an_unfinished_job,
         a_lease_is_granted_only_above_the_w_that_was_sent,
         rolled_back_is_not_said_without_a_seal,
+        an_outcome_without_evidence_is_unknown,
         a_reader_between_two_commits_keeps_its_version,
         a_flush_that_lands_after_compaction_is_refused,
         compaction_racing_completion_loses_nothing,
