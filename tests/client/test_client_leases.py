@@ -11,7 +11,7 @@ import pytest
 
 import pyomid
 from pyomid.client.leases import RENEWALS_PER_TERM, LeaseKeeper
-from pyomid.errors import SnapshotTooOld, TransactionEnded, Unavailable
+from pyomid.errors import ConflictError, SnapshotTooOld, TransactionEnded, Unavailable
 
 pytestmark = pytest.mark.fast
 
@@ -118,3 +118,22 @@ def test_a_transaction_whose_lease_is_gone_raises_at_its_next_use_and_cannot_com
     tx.rollback()
     with pytest.raises(TransactionEnded):
         tx.commit()
+
+
+def test_a_transaction_without_a_lease_that_grew_too_old_says_so_at_its_next_read_and_cannot_commit(
+    memory_url: str,
+) -> None:
+    with pyomid.connect(memory_url, max_transaction_age=0.1) as db:
+        db.create_table("t", families=["f"])
+        old, writer, leased = db.begin(), db.begin(), db.begin(lease=True)
+        writer.table("t").put(b"k", {b"f:x": b"1"})
+        leased.rollback()
+        while db.status().tso.watermark < writer.start_ts:
+            db.begin().rollback()
+        with pytest.raises(SnapshotTooOld, match=str(old.start_ts)):
+            old.table("t").get(b"k")
+        for empty_range in (b"x", b""):
+            with pytest.raises(SnapshotTooOld):
+                list(old.table("t").scan(empty_range))
+        with pytest.raises(ConflictError):
+            writer.commit()

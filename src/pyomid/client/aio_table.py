@@ -114,5 +114,6 @@ class AsyncTable:
                 yield item
             position = after
             self._transaction.step(Event.READ)
+        await self._transaction.run(workspace.scanned_steps())
         for item in list(workspace.merged(info, (), KeyRange(position, key_range.stop), selection)):
             yield item

@@ -145,6 +145,7 @@ class Table:
             yield from list(workspace.merged(info, rows, KeyRange(position, after), selection))
             position = after
             self._transaction.step(Event.READ)
+        self._run(workspace.scanned_steps())
         yield from list(workspace.merged(info, (), KeyRange(position, key_range.stop), selection))
 
 

@@ -82,6 +82,10 @@ class Workspace:
         yield from check_snapshot_steps(self._snapshot)
         return list(_rows_of(resolved, self._snapshot))
 
+    def scanned_steps(self) -> Steps[None]:
+        """R7 after a scan's last batch: what lay behind it, or a range that looked empty, may have been cleaned away."""
+        return check_snapshot_steps(self._snapshot)
+
     def merged(
         self, info: TableInfo, rows: Iterable[tuple[bytes, Row]], key_range: KeyRange, columns: Sequence[Column] | None
     ) -> Iterator[tuple[bytes, Row]]:
