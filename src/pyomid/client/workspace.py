@@ -83,7 +83,7 @@ class Workspace:
         return list(_rows_of(resolved, self._snapshot))
 
     def scanned_steps(self) -> Steps[None]:
-        """R7 after a scan's last batch: what lay behind it, or a range that looked empty, may have been cleaned away."""
+        """R7 after the last batch: what lay behind it, or a range that looked empty, may have been cleaned away."""
         return check_snapshot_steps(self._snapshot)
 
     def merged(
