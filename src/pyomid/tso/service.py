@@ -182,11 +182,11 @@ class TsoService:
 
     # ── the kernel ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def use_kernel(self) -> None:
+    def use_kernel(self, *, wait_for_memory: bool = False) -> None:
         """From now on compiled code decides plain begins and commits. Loads it first, or compiles it: 20 s."""
         from pyomid.tso.kernel.adoption import adopt
 
-        self.fast = adopt(self.machine, chunk_bytes_max=RECEIVE_BYTES)
+        self.fast = adopt(self.machine, chunk_bytes_max=RECEIVE_BYTES, wait_for_memory=wait_for_memory)
 
     def may_decide(self) -> bool:
         """Whether a kernel may take a chunk now, with the machine told the time."""

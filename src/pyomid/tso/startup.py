@@ -131,7 +131,7 @@ async def serve(
     for each in stop_signals:
         loop.add_signal_handler(each, service.stop)
     if options.kernel:
-        service.use_kernel()
+        service.use_kernel(wait_for_memory=True)
     service.feed([LeaseRenewed(serve_until_s)])
     if leadership is not None:
         leadership.keep(lambda until_s: loop.call_soon_threadsafe(service.feed, [LeaseRenewed(until_s)]), die_now)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Final
 
 import numpy as np
@@ -11,17 +12,27 @@ from pyomid.core.conflict_map import BucketMap
 from pyomid.core.tso_machine import TsoMachine
 from pyomid.tso.kernel.decide_kernel import decide_chunk
 from pyomid.tso.kernel.fast_path import FastPath
+from pyomid.tso.kernel.intrinsics import populate
 from pyomid.tso.kernel.map_kernel import BUCKET_WORDS, COMMITS_AT, ENTRIES_AT, IDS_AT, SLOTS, CacheLineMap
 
 _TAG: Final = np.uint64(0xFFFF)
 
 
-def adopt(machine: TsoMachine, *, chunk_bytes_max: int) -> FastPath:
-    """The machine's kernel, ready to decide. Between two of the machine's steps, in its own thread."""
+def adopt(machine: TsoMachine, *, chunk_bytes_max: int, wait_for_memory: bool = False) -> FastPath:
+    """The machine's kernel, ready to decide. Between two of the machine's steps, in its own thread.
+
+    The map's memory is taken from the system beside the first decisions, or before them with `wait_for_memory`: where
+    fresh memory is dear (6 ms for 2 MiB were measured in a virtual machine), decisions crawl until the map has it.
+    """
     decide_chunk.compiled()
     plain = machine.oracle.conflict_map
-    if isinstance(plain, BucketMap):
-        machine.oracle.conflict_map = moved(plain)
+    compiled = moved(plain) if isinstance(plain, BucketMap) else plain
+    assert isinstance(compiled, CacheLineMap)
+    machine.oracle.conflict_map = compiled
+    memory = threading.Thread(target=populate, args=(compiled.words,), daemon=True)
+    memory.start()
+    if wait_for_memory:
+        memory.join()
     return FastPath(machine, chunk_bytes_max=chunk_bytes_max)
 
 
