@@ -114,8 +114,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = commands.add_parser(
         "tso",
         help="run a TSO (timestamp and status oracle)",
-        description="Runs the timestamp and status oracle: the one process that hands out timestamps and decides "
-        "commits. The TSO of a folder is started by its clients; by hand one is run for a cluster, or to be tried.",
+        description="Runs the timestamp and status oracle: the one process that hands out timestamps and\n"
+        "decides commits. The TSO of a folder is started by its clients; by hand one is run for a\n"
+        "cluster, for clients on other machines, or to be tried.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -131,6 +131,8 @@ async def serve(
     for each in stop_signals:
         loop.add_signal_handler(each, service.stop)
     if options.kernel:
+        if not is_compiled():
+            log.warning("compiles its kernel before it serves, some 20 s; next time it is there")
         service.use_kernel(wait_for_memory=True)
     service.feed([LeaseRenewed(serve_until_s)])
     if leadership is not None:
