@@ -41,7 +41,8 @@ def read_range(conn: Connection, plan: ReadPlan, key_range: KeyRange, arrow: pa.
 
 
 def visible_batches(conn: Connection, plan: ReadPlan, key_range: KeyRange) -> Iterator[tuple[CellBatch, VisibleCells]]:
-    """Batches of a range with what the snapshot sees of them; each was checked against W after it was read (R7).
+    """Batches of a range with what the snapshot sees of them; each was checked against W after it was read (R7),
+    and so is the end: what lay behind the last one, or a range that looked empty, may have been cleaned away.
 
     All columns are fetched, whatever is wanted: a row exists by any of its cells.
     """
@@ -52,6 +53,7 @@ def visible_batches(conn: Connection, plan: ReadPlan, key_range: KeyRange) -> It
         conn.driver.run(check_snapshot_steps(plan.snapshot))
         conn.renew(leases)
         yield resolved, visible
+    conn.driver.run(check_snapshot_steps(plan.snapshot))
 
 
 def divided(store: DataStore, table: str, key_range: KeyRange, pieces: int) -> list[KeyRange]:
