@@ -200,6 +200,15 @@ class DataStoreConformance:
         assert [[cell.row for cell in cells] for cells in found] == [[b"b"], [], [b"a"], [b"b"]]
         assert store.read_rows(table, []) == []
 
+    def test_row_is_read_and_deleted_without_its_neighbours(self, store: DataStore, table: str) -> None:
+        for version in (100, 50):
+            store.write_cells(table, version, [column_write(key, (A, b"v")) for key in ORDERED_KEYS])
+        for key, cells in zip(ORDERED_KEYS, store.read_rows(table, ORDERED_KEYS), strict=True):
+            assert cell_set(cells) == {Cell(key, *A, version, b"v") for version in (50, 100)}
+        for gone, key in enumerate(ORDERED_KEYS, 1):
+            store.delete_versions(table, [version_of(key, A, version) for version in (50, 100)])
+            assert [row for row, _ in scanned(store, table)] == ORDERED_KEYS[gone:]
+
     def test_any_bytes_are_row_qualifier_and_value(self, store: DataStore, table: str) -> None:
         every = bytes(range(256))
         column = Column(b"f", every[:100])

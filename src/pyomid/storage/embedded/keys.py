@@ -1,9 +1,12 @@
 """Keys of records, in bytes that sort as table, row, version descending.
 
-number of the table   4 bytes, big-endian
-row                   each 00 as 00 FF, then 00: rows sort as themselves, none is a prefix of another
-version               8 bytes, big-endian, TIMESTAMP_MAX − version: its first byte is below 80, so a row's end
-                      (00, then less than 80) sorts before any continuation of the row (00 FF, or 01 and more)
+    number of the table   4 bytes, big-endian
+    row                   each 00 as 00 FF, then 00
+    version               8 bytes, big-endian, TIMESTAMP_MAX − version: its first byte is below 80, so a row's end
+                          (00, then less than 80) sorts before any continuation of the row (00 FF, or 01 and more)
+
+So rows sort as themselves, and all records of a row lie together. The keys of row 'a\\0' begin with the row prefix of
+'a' too: a key is of a row if all but its version *is* the row prefix.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ def escaped_bytes(row: bytes) -> int:
 
 
 def row_prefix(prefix: bytes, row: bytes) -> bytes:
-    """What all keys of that row begin with, and no other row's; `prefix` is the table's."""
+    """A key of that row without its version; `prefix` is the table's."""
     return prefix + row.replace(b"\x00", b"\x00\xff") + b"\x00"
 
 

@@ -450,7 +450,7 @@ class EmbeddedStore:
 def _row_records(cursor: Any, prefix: bytes) -> list[tuple[bytes, bytes]]:
     records = []
     more = cursor.set_range(prefix)
-    while more and cursor.key().startswith(prefix):
+    while more and cursor.key()[:-VERSION_BYTES] == prefix:
         records.append(cursor.item())
         more = cursor.next()
     return records
