@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from google.protobuf.message import DecodeError
+
 from pyomid.errors import Misuse
 
 HEADER_BYTES: Final = 4
@@ -85,8 +87,6 @@ class FrameCutter:
 
 def parsed(kind: Any, payload: bytes) -> Any:
     """The protobuf message of class `kind` in `payload`, or `ProtocolError`."""
-    from google.protobuf.message import DecodeError
-
     message = kind()
     try:
         message.ParseFromString(payload)
