@@ -40,7 +40,7 @@ def load(spark: SparkSession, url: str, table: str) -> DataFrame:
 
 
 def contents(spark: SparkSession, url: str, table: str) -> list[tuple[Any, ...]]:
-    return sorted(tuple(row) for row in load(spark, url, table).collect())
+    return sorted(tuple(row) for row in load(spark, url, table).select("key", "value").collect())
 
 
 def unnamed_cells(spark: SparkSession, url: str, table: str) -> int:
@@ -118,28 +118,42 @@ def test_a_worker_of_a_plain_write_killed_in_the_middle_is_replaced_and_nothing_
     assert unnamed_cells(spark, url, "plain_killed") >= 6
 
 
-def failing_once(flag: Path, *, changing: bool = False) -> Any:
-    """A step of a frame that raises once in all its attempts, after it handed on all its rows; with `changing` each
-    attempt gives its rows other keys and values."""
+PADDED = f"{DDL}, pad string"
+
+
+def failing_once(url: str, table: str, flag: Path, *, changing: bool = False) -> Any:
+    """A step of a frame that raises once in all its attempts, after rows that it handed on are in the store; with
+    `changing` each attempt gives its rows other keys and values. The padding is larger than the pipes' buffers, so
+    that rows arrive while the step still runs."""
     path = str(flag)
 
     def step(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import time
+
         import pyarrow
         from pyspark import TaskContext
 
+        from pyomid.spark.connection import connection
+
         context = TaskContext.get()
-        attempt = context.attemptNumber() if context is not None else 0
+        attempt = context.attemptNumber() if context is not None and changing else 0
+        first = ""
         for batch in batches:
-            if not changing:
-                yield batch
-                continue
-            keys = [f"{key}-{attempt}" for key in batch.column("key").to_pylist()]
+            keys = [f"{key}-{attempt}" if changing else key for key in batch.column("key").to_pylist()]
             values = [value + 100 * attempt for value in batch.column("value").to_pylist()]
-            yield pyarrow.RecordBatch.from_arrays([pyarrow.array(keys), pyarrow.array(values)], ["key", "value"])
+            first = first or keys[0]
+            columns = [pyarrow.array(column) for column in (keys, values, ["-" * 40_000] * len(keys))]
+            yield pyarrow.RecordBatch.from_arrays(columns, ["key", "value", "pad"])
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return
+        deadline_s = time.monotonic() + 120
+        while not connection(url).parts.store.read_rows(table, [first.encode()])[0]:
+            if time.monotonic() > deadline_s:
+                os.unlink(path)
+                raise TimeoutError("no row was written")
+            time.sleep(0.05)
         raise RuntimeError("failed on purpose, after its rows were written")
 
     return step
@@ -149,10 +163,11 @@ def test_a_task_that_fails_after_writing_and_is_tried_again_counts_once(
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
     flag = tmp_path / "failed"
+    content = twenty(spark).mapInArrow(failing_once(url, "failed", flag), PADDED)
     with small_batches(spark), pyomid.spark.transaction(spark, url) as tx:
-        written = tx.write(twenty(spark).mapInArrow(failing_once(flag), DDL), "failed", row_key=["key"])
+        written = tx.write(content, "failed", row_key=["key"])
         assert written.rows == 20
-        assert tx.read("failed").count() == 20
+        assert tx.read("failed", columns=["key"]).count() == 20
     assert flag.exists()
     assert contents(spark, url, "failed") == TWENTY
     assert unnamed_cells(spark, url, "failed") >= 3
@@ -162,10 +177,11 @@ def test_a_source_that_gives_other_rows_at_each_attempt_leaves_those_of_one_atte
     spark: SparkSession, url: str, tmp_path: Path
 ) -> None:
     flag = tmp_path / "failed"
-    changing = twenty(spark).mapInArrow(failing_once(flag, changing=True), DDL)
+    changing = twenty(spark).mapInArrow(failing_once(url, "changing", flag, changing=True), PADDED)
     with small_batches(spark), pyomid.spark.transaction(spark, url) as tx:
         tx.write(changing, "changing", row_key=["key"])
     assert flag.exists()
+    assert unnamed_cells(spark, url, "changing") >= 3
     found = contents(spark, url, "changing")
     assert [key[:2] for key, _ in found] == [key for key, _ in TWENTY], "each row once, under one attempt's key"
     attempts = [{key[3:] for key, _ in found if key[:2] in half} for half in halves()]

@@ -351,7 +351,7 @@ def test_after_its_end_a_transaction_is_of_no_more_use(spark: SparkSession, url:
     ("how", "words"),
     [
         ({"conflict_level": "rows"}, "'rows' is none of cell, row, table"),
-        ({"lease_seconds": -1}, "-1"),
+        ({"lease_seconds": -1}, "lease_seconds=-1 is not a number of seconds above 0"),
         ({"not_before": 1 << 60}, str(1 << 60)),
     ],
 )

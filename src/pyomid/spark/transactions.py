@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import os
 import random
 import threading
@@ -457,6 +458,8 @@ def transaction(
     if transaction_id is not None:
         check_transaction_id(transaction_id)
     level = None if conflict_level is None else checked_choice("conflictLevel", conflict_level, LEVELS)
+    if lease_seconds is not None and not 0 < lease_seconds < math.inf:
+        raise Misuse(f"lease_seconds={lease_seconds!r} is not a number of seconds above 0", value=lease_seconds)
     register(spark)
     conn = connection(url)
     begun = conn.parts.tso.begin(not_before=not_before)
