@@ -56,7 +56,9 @@ def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBaseServer]:
     if given:
         yield HBaseServer(Path(given))
         return
-    server = HBaseServer(tmp_path_factory.mktemp("hbase"), heap_mb=768, extra_jars=OMID)
+    # A table may name Omid's coprocessor although no server has its jar: what is tested is that we see its name.
+    lenient = {"hbase.table.sanity.checks": "false", "hbase.coprocessor.abortonerror": "false"}
+    server = HBaseServer(tmp_path_factory.mktemp("hbase"), heap_mb=768, settings=lenient)
     server.start()
     yield server
     server.stop(deadline_s=20.0)

@@ -149,11 +149,7 @@ def test_compaction_is_refused_where_omid_s_coprocessor_is_at_work(
 ) -> None:
     family = FamilyDescriptor(b"f", attributes={COMPACTION_ATTRIBUTE: b"true"})
     attributes = {b"coprocessor$1": b"|%s|1001|" % COPROCESSOR.encode()}
-    try:
-        Admin(cluster).create_table(TableDescriptor(table_name, (family,), attributes))
-    except Misuse as error:
-        pytest.skip(f"this HBase was started without Omid's coprocessor jar: {error}")
-
+    Admin(cluster).create_table(TableDescriptor(table_name, (family,), attributes))
     nothing = np.array([], dtype=np.int64)
     with pytest.raises(Misuse, match="coprocessor"):
         store.clean_batch(table_name, batch_of([[Cell(b"r", b"f", b"q", 50, b"v")]]), nothing, nothing)

@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from typing import Final
 from xml.sax.saxutils import escape
 
 from pyomid.errors import Misuse, Unavailable
-from pyomid.testing.jars import HBASE, Bundle, class_path, java, join
+from pyomid.testing.jars import HBASE, class_path, java, join
 
 _MASTER: Final = "org.apache.hadoop.hbase.master.HMaster"
 _REGION_SERVER: Final = "org.apache.hadoop.hbase.regionserver.HRegionServer"
@@ -61,11 +61,11 @@ class Ports:
 class HBaseServer:
     """One standalone HBase in one folder."""
 
-    def __init__(self, folder: Path, *, heap_mb: int = 1024, extra_jars: Bundle | None = None) -> None:
-        """`extra_jars` come behind HBase's own: a coprocessor's, for one."""
+    def __init__(self, folder: Path, *, heap_mb: int = 1024, settings: Mapping[str, str] | None = None) -> None:
+        """`settings` of hbase-site.xml, beside and above those that a server on the loopback needs."""
         self.folder = folder.resolve()
         self._heap_mb = heap_mb
-        self._extra_jars = extra_jars
+        self._own_settings = dict(settings or {})
         self._ports: Ports | None = None
         self._master: Process | None = None
         self._recall()
@@ -165,21 +165,13 @@ class HBaseServer:
         raise Unavailable(f"no answer within {deadline_s:g} s; the log is {log}; last words: {_tail(log)}")
 
     def _spawn(self, main: str, conf: Path, log: Path, *, heap_mb: int) -> Process:
-        jars = class_path(HBASE)
-        if self._extra_jars is not None:
-            known = {jar.name for jar in jars}
-            jars = jars + [
-                jar
-                for jar in class_path(self._extra_jars)
-                if jar.name not in known and jar.name.startswith(("omid-", "guice", "guava", "fluent"))
-            ]
         command = java(
             f"-Xmx{heap_mb}m",
             "-XX:+UseSerialGC" if heap_mb < 512 else "-XX:+UseG1GC",
             "-Djava.net.preferIPv4Stack=true",
             f"-Dhbase.log.dir={self.folder}",
             "-cp",
-            join([conf, *jars]),
+            join([conf, *class_path(HBASE)]),
             main,
             "start",
         )
@@ -234,6 +226,7 @@ class HBaseServer:
             "hbase.master.wait.on.regionservers.mintostart": "1",
             "hbase.master.wait.on.regionservers.timeout": "500",
             "hbase.master.wait.on.regionservers.interval": "100",
+            **self._own_settings,
         }
 
     def _remember(self) -> None:

@@ -258,21 +258,24 @@ class Admin:
 
     def _region_steps(self, method: str, region: Region, request: Message, reply: type[M], budget: Budget) -> Steps[M]:
         call = Call(ADMIN, method, request.SerializeToString())
+        present = region
         while True:
+            if present.server is not None:
+                answer = yield from ask_steps(present.server, call, budget)
+                failure = answer.failure if isinstance(answer, Reply) else answer
+                if failure is None and isinstance(answer, Reply):
+                    return reply.FromString(answer.message)  # type: ignore[arg-type]
+                budget.last = failure
+                if isinstance(failure, RemoteFailure) and failure.reaction is Reaction.FAIL:
+                    raise failure.as_error(budget.what)
+                yield budget.pause()
             # Looked up by its first row: the region may have moved since it was listed.
-            present = yield from self._cluster.operations.locate_steps(region.table, region.key_range.start, budget)
+            operations = self._cluster.operations
+            if known := operations.cache.find(region.table, region.key_range.start):
+                operations.cache.forget_region(known)
+            present = yield from operations.locate_steps(region.table, region.key_range.start, budget)
             if present.name != region.name:
                 raise Misuse(f"{budget.what}: the region was split or merged meanwhile; list the regions again")
-            assert present.server is not None
-            answer = yield from ask_steps(present.server, call, budget)
-            failure = answer.failure if isinstance(answer, Reply) else answer
-            if failure is None and isinstance(answer, Reply):
-                return reply.FromString(answer.message)  # type: ignore[arg-type]
-            budget.last = failure
-            if isinstance(failure, RemoteFailure) and failure.reaction is Reaction.FAIL:
-                raise failure.as_error(budget.what)
-            self._cluster.operations.cache.forget_region(present)
-            yield budget.pause()
 
 
 def _pause_steps(budget: Budget) -> Steps[None]:
