@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import spark_drivers
-from pyspark.errors import PySparkException
 from spark_drivers import LEDGER, TOTALS, Run
 from spark_sessions import run_driver
 
@@ -214,7 +213,7 @@ def test_a_plain_write_that_dies_around_its_commit_is_counted_once_under_its_id(
         saving.option("transactionId", table).mode("append").save()
 
     with armed_workers(spark, point, tmp_path / "note"):
-        with pytest.raises(PySparkException):
+        with pytest.raises(Exception, match="Python worker exited unexpectedly"):
             save(1)
     assert contents(spark, url, table) == ([("a", 1)] if counted else [])
     save(2)
