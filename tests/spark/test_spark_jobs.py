@@ -48,7 +48,9 @@ def test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_c
     before = pyomid.spark.verify(spark, url)
     assert before.ok, before
     assert before.orphans == 20
-    assert before.missing_shadow_cells == 3 * 20 + 8
+    healed_by_the_delete = 3 * 4 * 2
+    """It reads its four rows one by one, and point reads heal what they look at."""
+    assert before.missing_shadow_cells == 3 * 20 + 8 - healed_by_the_delete
     assert sum(before.orphan_starts.values()) == 20
     assert before.commit_table_entries > 4
     assert count("t") == 6
@@ -66,7 +68,7 @@ def test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_c
     time.sleep(10.5)
     sanitised = pyomid.spark.sanitize(spark, url)
     assert sanitised.entries_deleted >= before.commit_table_entries - sanitised.entries_left
-    assert sanitised.horizon == min(table.watermark for table in cleaned.tables)
+    assert sanitised.horizon == min(table.watermark for table in again.tables)
     assert count("t") == 6
     assert pyomid.spark.verify(spark, url).ok
     for result, word in ((before, "orphans"), (cleaned, "healed"), (sanitised, "horizon")):
