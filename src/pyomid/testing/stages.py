@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from pyomid import crashpoints
 from pyomid.client.database import Database
 from pyomid.client.drivers import Driver
 from pyomid.client.parts import Parts
+from pyomid.client.table import Table
 from pyomid.client.transaction import Transaction
 from pyomid.config import Settings
 from pyomid.core.commit_cache import CommitCache
@@ -76,8 +77,11 @@ class Life:
 class GoldenTransaction:
     """`golden.ClientTransaction` over the public client."""
 
-    def __init__(self, transaction: Transaction) -> None:
-        self._transaction = transaction
+    def __init__(self, transaction: Transaction, names: Mapping[str, str]) -> None:
+        self._transaction, self._names = transaction, names
+
+    def _table(self, name: str) -> Table:
+        return self._transaction.table(self._names.get(name, name))
 
     @property
     def start_ts(self) -> int:
@@ -88,18 +92,18 @@ class GoldenTransaction:
         return self._transaction.commit_ts
 
     def get(self, table: str, row: bytes, column: bytes | None) -> dict[bytes, bytes]:
-        return self._transaction.table(table).get(row, [column] if column else None)
+        return self._table(table).get(row, [column] if column else None)
 
     def scan(
         self, table: str, start: bytes, stop: bytes | None, limit: int | None
     ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        return self._transaction.table(table).scan(start, stop, limit=limit)
+        return self._table(table).scan(start, stop, limit=limit)
 
     def put(self, table: str, row: bytes, column: bytes, value: bytes) -> None:
-        self._transaction.table(table).put(row, {column: value})
+        self._table(table).put(row, {column: value})
 
     def delete(self, table: str, row: bytes, column: bytes | None) -> None:
-        self._transaction.table(table).delete(row, [column] if column else None)
+        self._table(table).delete(row, [column] if column else None)
 
     def flush(self) -> None:
         self._transaction.flush()
@@ -117,11 +121,13 @@ class GoldenTransaction:
 class GoldenClient:
     """`golden.Client` over one connection."""
 
-    def __init__(self, database: Database, life: Life, settle_others: Callable[[], None]) -> None:
-        self.database, self.life, self._settle_others = database, life, settle_others
+    def __init__(
+        self, database: Database, life: Life, settle_others: Callable[[], None], names: Mapping[str, str]
+    ) -> None:
+        self.database, self.life, self._settle_others, self._names = database, life, settle_others, names
 
     def begin(self, *, lease: bool = False) -> GoldenTransaction:
-        return GoldenTransaction(self.database.begin(lease=lease))
+        return GoldenTransaction(self.database.begin(lease=lease), self._names)
 
     def die_at(self, point: str, action: Callable[[], None]) -> None:
         """In this process: the point raises in whichever of the client's threads reaches it."""
@@ -190,7 +196,7 @@ class LocalStage:
 
     def connect(self) -> Client:
         life = Life()
-        client = GoldenClient(Database(self._mortal(life)), life, self.settle)
+        client = GoldenClient(Database(self._mortal(life)), life, self.settle, {})
         self._clients.append(client)
         return client
 
@@ -267,21 +273,26 @@ def embedded_stage(folder: Path) -> Stage:
 
 
 class UrlStage:
-    """Any URL over its real TSO: for scripts in which no time passes and nobody dies."""
+    """Any URL over its real TSO: for scripts in which no time passes and nobody dies.
 
-    def __init__(self, url: str, **options: Any) -> None:
+    `keep_tables`: where making a table is dear, a script's tables are emptied at its end and serve the next one; then
+    cells of earlier scripts are still counted by `cells`.
+    """
+
+    def __init__(self, url: str, *, keep_tables: bool = False, **options: Any) -> None:
         self._admin = pyomid.connect(url, **options)
-        self._url, self._options = url, options
+        self._url, self._options, self._keep_tables = url, options, keep_tables
         self._clients: list[GoldenClient] = []
-        self._tables: list[str] = []
+        self._names: dict[str, str] = {}
+        """The script's names of tables → those in the database."""
 
     def create_table(self, name: str, family: str, level: str) -> None:
-        self._admin.create_table(name, [family], level)
-        self._tables.append(name)
+        self._names[name] = f"golden_{name}_{level}"
+        self._admin.create_table(self._names[name], [family], level, if_not_exists=self._keep_tables)
 
     def connect(self) -> Client:
         database = pyomid.connect(self._url, **self._options)
-        client = GoldenClient(database, Life(), self.settle)
+        client = GoldenClient(database, Life(), self.settle, self._names)
         self._clients.append(client)
         return client
 
@@ -291,7 +302,7 @@ class UrlStage:
 
     def count_cells(self, table: str) -> tuple[int, int]:
         store = self._admin.parts.store
-        cells = [cell for batch in store.scan(table, KeyRange()) for cell in batch.all_cells()]
+        cells = [cell for batch in store.scan(self._names[table], KeyRange()) for cell in batch.all_cells()]
         return len(cells), sum(1 for cell in cells if cell.commit_ts)
 
     def pass_time(self) -> None:
@@ -310,9 +321,17 @@ class UrlStage:
         return sum(1 for _, state in self._admin.parts.commit_table.entries() if state > 0)
 
     def close(self) -> None:
-        """Drops the script's tables, so that the next script finds an empty database."""
+        """Drops or empties the script's tables, so that the next script finds an empty database."""
         for client in self._clients:
             client.close()
-        for table in self._tables:
-            self._admin.drop_table(table)
+        for table in self._names.values():
+            if self._keep_tables:
+                self._empty(table)
+            else:
+                self._admin.drop_table(table)
         self._admin.close()
+
+    def _empty(self, table: str) -> None:
+        with self._admin.begin() as tx:
+            rows = tx.table(table)
+            rows.delete_rows([key for key, _ in rows.scan()])
