@@ -18,6 +18,7 @@ from service_process import is_alive, kill_tso, served, tso_pid
 
 from pyomid.client.session import TsoSession
 from pyomid.config import Settings
+from pyomid.core.tso_machine import TsoSettings
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, Unavailable
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedEpochRow, open_folder
 from pyomid.tso.leadership import DOUBT_EXIT_CODE, SOCKET_FILE, FolderLock, listen_in
@@ -233,6 +234,21 @@ def test_t14_no_idle_exit_with_a_connection_open_or_a_lease_live(folder: Path, s
     assert not (folder / SOCKET_FILE).exists()
     commit_one(session_of(folder))
     assert tso_pid(folder) != pid
+
+
+def test_t14_what_the_tso_does_on_its_own_does_not_keep_it_from_an_idle_exit(
+    folder: Path, session_of: SessionOf
+) -> None:
+    """It looks at the catalogue every few seconds: an idle time longer than that must pass all the same."""
+    idle_s = TsoSettings().tables_interval_s + 1.0
+    tso = session_of(folder, tso_idle_exit_seconds=idle_s)
+    tso.begin()
+    pid = tso_pid(folder)
+    tso.close()
+    deadline_s = time.monotonic() + 3 * idle_s
+    while is_alive(pid) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert not is_alive(pid)
 
 
 def test_leases_and_everything_acknowledged_survive_sigterm(folder: Path, session_of: SessionOf) -> None:

@@ -221,10 +221,14 @@ class TsoService:
         self._exit_if_idle(now_s)
 
     def _exit_if_idle(self, now_s: float) -> None:
-        """T14: never with a connection open or a lease live."""
-        if self._connections or self.machine.leases.starts or not self.machine.is_quiet:
+        """T14: never with a connection open or a lease live.
+
+        What the machine does on its own (it looks at the catalogue every few seconds) makes nobody busy; it only has
+        to have ended.
+        """
+        if self._connections or self.machine.leases.starts or self.machine.large:
             self._idle_since_s = now_s
-        elif now_s - self._idle_since_s >= self._idle_exit_s:
+        elif now_s - self._idle_since_s >= self._idle_exit_s and self.machine.is_quiet:
             log.info("idle", extra={"idle_s": self._idle_exit_s, "epoch": self.machine.epoch})
             self.stop()
 
