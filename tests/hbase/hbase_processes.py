@@ -11,9 +11,12 @@ from types import TracebackType
 
 
 class TsoProcess:
-    """`pyomid tso` over HBase on a free port. `wait_until_leading` returns its address."""
+    """`pyomid tso` over HBase on a free port. `wait_until_leading` returns its address.
 
-    def __init__(self, url: str, log: Path, *, lease_s: float = 2.0, options: tuple[str, ...] = ()) -> None:
+    The lease is long, so that a busy machine ends no leader; tests of fail-over shorten it.
+    """
+
+    def __init__(self, url: str, log: Path, *, lease_s: float = 20.0, options: tuple[str, ...] = ()) -> None:
         self.log = log
         command = [sys.executable, "-m", "pyomid", "tso", "--listen", "127.0.0.1:0", "--store", url]
         command += ["--leader-lease", str(lease_s), "--conflict-map-entries", "100000", *options]
