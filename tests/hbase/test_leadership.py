@@ -19,7 +19,7 @@ from pyomid.testing.hbase_server import HBaseServer
 from pyomid.tso.leadership import DOUBT_EXIT_CODE, boot_clock
 from pyomid.types import EpochChanges
 
-LEASE_S = 2.0
+LEASE_S = 6.0
 
 
 def test_a_standby_takes_over_and_nothing_acknowledged_is_lost(url: str, tmp_path: Path, table_name: str) -> None:
