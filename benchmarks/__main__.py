@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import runpy
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,13 +19,18 @@ def names() -> list[str]:
     ]
 
 
-def main(wanted: list[str]) -> None:
-    for name in names():
-        if not wanted or any(word in name for word in wanted):
-            print(f"\n=== {name}", flush=True)
-            sys.argv = [name]
-            runpy.run_module(name, run_name="__main__")
+def main(wanted: list[str]) -> int:
+    """Each in a process of its own, so that none inherits another's heap; 1 where one failed."""
+    failed = [name for name in names() if (not wanted or any(word in name for word in wanted)) and not succeeds(name)]
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def succeeds(name: str) -> bool:
+    print(f"\n=== {name}", flush=True)
+    return subprocess.run([sys.executable, "-m", name], check=False).returncode == 0
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))
