@@ -88,8 +88,8 @@ def count(frame: DataFrame) -> Callable[[], object]:
 
 
 def aggregate(frame: DataFrame) -> Callable[[], object]:
-    totals = frame.agg(f.count(f.lit(1)), f.sum("distance"), f.sum("dep_delay"))
-    return lambda: tuple(totals.collect()[0])
+    """A new frame each time: one that is collected again only fetches the shuffled sums of its first time."""
+    return lambda: tuple(frame.agg(f.count(f.lit(1)), f.sum("distance"), f.sum("dep_delay")).collect()[0])
 
 
 if __name__ == "__main__":
