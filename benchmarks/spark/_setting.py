@@ -37,7 +37,7 @@ class Setting:
 
 
 @contextmanager
-def setting(options: str = "conflictMapEntries=16777216&leaseSeconds=60") -> Iterator[Setting]:
+def setting(options: str = "conflictMapEntries=33554432&leaseSeconds=60") -> Iterator[Setting]:
     pyomid.spark.use_this_python()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     from pyspark.sql import SparkSession

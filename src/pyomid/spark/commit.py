@@ -100,12 +100,13 @@ def commit(
 
 
 def check_ids_count(conn: Connection, reports: Sequence[BranchReport]) -> None:
-    """Half of the conflict map in one commit would push everybody else's history out of it."""
-    most = conn.parts.settings.conflict_map_entries // 2
+    """A larger part of the conflict map in one commit would push everybody else's history out of it: the TSO's rule
+    (`TsoSettings.write_set_fraction_max`), told before the ids travel."""
+    most = conn.parts.settings.conflict_map_entries // 4
     count = sum(len(report.ids) for report in reports)
     if count > most:
         raise Misuse(
-            f"the write set has {count} ids, over {most} (half of conflictMapEntries): "
+            f"the write set has {count} ids, over {most} (a quarter of conflictMapEntries): "
             "write at conflict level 'table', or at 'row' into a table of level row",
             ids=count,
         )
