@@ -228,7 +228,7 @@ def test_what_the_client_wrote_is_read_with_a_schema_of_the_reader(conn: Connect
     assert [row for batch in batches for row in batch.to_pylist()] == [{"who": "alice", "balance": "100"}]
 
 
-def test_ids_beyond_half_of_the_conflict_map_are_refused_with_the_way_out() -> None:
+def test_ids_beyond_a_quarter_of_the_conflict_map_are_refused_with_the_way_out() -> None:
     conn = connection(f"omid-memory:spark-ids-{next(_numbers)}?conflictMapEntries=64")
     info = table(conn)
     begun = begin(conn)
