@@ -127,7 +127,7 @@ def ingest(run: Run, spark: SparkSession) -> None:
         "worker": Fault("worker", "kill -9 of a Spark Python worker behind a batch it wrote"),
         "driver": Fault("driver", "kill -9 of a driver before its commit"),
         "answer": Fault("answer", "kill -9 of a driver between the TSO's answer and the shadow cells"),
-        "tso": Fault("tso", "kill -9 of the TSO with commits in flight"),
+        "tso": Fault("tso", "kill -9 of the TSO while transactions run"),
     }
     pipelines = {
         "A": start_pipeline(
@@ -234,7 +234,7 @@ def show_progress(run: Run, shown: int) -> int:
         elif event.kind == "already":
             run.say(f"pipeline {event.lane}: month {event.values['month']:2} is committed already, not counted twice")
         elif event.kind == "killed" and event.lane == "tso":
-            run.say(f"TSO {event.values['pid']} killed with commits in flight")
+            run.say(f"TSO {event.values['pid']} killed while transactions run")
         elif event.kind == "torn":
             run.say(f"snapshot {event.values['start_ts']} is TORN")
     return len(events)

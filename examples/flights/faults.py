@@ -3,7 +3,7 @@
     worker   SIGKILL of a Spark Python worker behind a batch that it wrote     Spark tries the task again
     driver   SIGKILL of a driver behind its tasks, before its commit           its months are run again, by id
     answer   SIGKILL of a driver behind the TSO's "committed"                  its id says: done
-    tso      SIGKILL of the TSO with commits in flight                         the next client starts another
+    tso      SIGKILL of the TSO while transactions run                          the next client starts another
 
 Nothing of it is repaired by code of the demo: each is only started again, and asked what became of its id.
 """
