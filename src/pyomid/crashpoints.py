@@ -35,12 +35,23 @@ POINTS: Final[dict[str, str]] = {
     "client.rollback.before": "rolling back, no cell deleted",
     "client.rollback.after": "a batch of cells was deleted in a rollback",
     "client.heal.before": "before a reader's shadow cells",
+    "tso.flush.before": "a batch of commits is decided, none of its entries sent",
+    "tso.flush.after": "a batch's entries are durable, the epoch row not read since, nobody told",
+    "tso.decision.before": "the pending record of a large commit is durable, its decision is not",
+    "tso.decision.after": "a large commit is decided for ever, no branch has its entry",
+    "tso.branches.before": "before the entries of a large commit's branches",
+    "tso.branches.after": "the branches' entries are durable, the caller is not told, the record still there",
+    "tso.epoch_row.before": "before a change of the epoch row: lease, pending record, W, H",
+    "tso.epoch_row.after": "a change of the epoch row is durable, and nothing follows from it yet",
+    "tso.ceiling.before": "before the timestamp ceiling is moved by a TSO that serves",
     "spark.task.before_write": "a task has drawn its branch and not written this batch",
     "spark.task.after_write": "a task's batch is durable under its branch",
     "spark.task.written": "all of a task's rows are durable, Spark does not know yet",
     "spark.write.noted": "the driver has the branches of one write",
     "spark.commit.before": "all branches durable, nothing sent to the TSO",
     "spark.commit.after": "committed, and the marker has its shadow cell",
+    "spark.adopt.piece_done": "every cell of a piece is adopted, Spark does not know yet",
+    "spark.adopt.before_register": "every cell of the table is adopted, the catalogue does not know the table",
 }
 """Every place, with what is true there. Rooms prefix their own: client, tso, storage, spark."""
 

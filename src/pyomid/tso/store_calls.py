@@ -28,6 +28,7 @@ from pyomid.core.instructions import (
     UpdateEpochRow,
 )
 from pyomid.core.take_over import TakenOver, TakeOverSteps
+from pyomid.crashpoints import crash_point
 from pyomid.ports import Catalogue, CeilingStore, CommitTable, EpochRow, SealsMany, TakesBlocks
 
 
@@ -46,15 +47,21 @@ def perform(stores: TsoStores, operation: StoreOperation) -> object:
     table, row = stores.commit_table, stores.epoch_row
     match operation:
         case Flush(entries, block):
+            crash_point("tso.flush.before")
             refused = frozenset(table.put(entries)) if entries else frozenset()
             if block is not None and len(block):
                 refused |= frozenset(_put_block(table, block))
+            crash_point("tso.flush.after")
             return Flushed(refused, row.read().epoch)
         case PutDecision(start_ts, commit_ts):
+            crash_point("tso.decision.before")
             placed = table.put_unless_sealed(start_ts, commit_ts)
+            crash_point("tso.decision.after")
             return Flushed(frozenset() if placed else frozenset((start_ts,)), row.read().epoch)
         case PutBranches(branches, commit_ts):
+            crash_point("tso.branches.before")
             table.put_branches(branches, commit_ts)
+            crash_point("tso.branches.after")
             return row.read().epoch
         case LookupEntries(starts):
             return table.lookup(starts)
@@ -73,10 +80,13 @@ def perform(stores: TsoStores, operation: StoreOperation) -> object:
         case TakeOverEpoch(expected, epoch, ceiling):
             return row.take_over(expected=expected, epoch=epoch, ceiling=ceiling)
         case UpdateEpochRow(epoch, changes):
+            crash_point("tso.epoch_row.before")
             row.update(epoch, changes)
+            crash_point("tso.epoch_row.after")
         case ReadCeiling():
             return _ceiling(stores).read()
         case MoveCeiling(expected, ceiling):
+            crash_point("tso.ceiling.before")
             return _ceiling(stores).compare_and_set(expected, ceiling)
         case ReadTables():
             return frozenset(table_id(info.name.encode()) for info in stores.catalogue.tables())
