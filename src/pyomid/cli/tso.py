@@ -100,6 +100,10 @@ OPTIONS: Final = (
     Option("unread-bytes", int, 64 << 20, "answers a connection does not read before it is cut off", "limits"),
     Option("handshake-timeout", float, 10.0, "seconds a connection may take for its handshake", "limits"),
     Option("frame-timeout", float, 30.0, "seconds half a request may wait for its rest", "limits"),
+    Option("idle-timeout", float, 0.0, "seconds a connection may be silent; 0: for ever", "limits"),
+    Option("keepalive", float, 60.0, "seconds until a peer whose machine is gone without a word is noticed", "limits"),
+    Option("held-bytes", int, 1 << 30, "unfinished requests and unread answers of all connections; beyond it who "
+           "holds most is cut off", "limits"),
     Option("tls-cert", str, "", "server certificate (PEM); TCP is served by TLS only", "security"),
     Option("tls-key", str, "", "its key", "security"),
     Option("tls-client-ca", str, "", "clients must show a certificate of this authority", "security"),

@@ -1,14 +1,14 @@
 """One peer of the service: its bytes cut into requests, its answers put on the wire. No peer's mistake is another's.
 
 Limits are per peer: frame size, unanswered requests (reading pauses), unread answers (the peer is cut off), time
-until the handshake and time that half a frame may take (slow-loris).
+until the handshake, time that half a frame may take however its bytes drip in (slow-loris), time without a request.
+What all of them hold together is bounded by the service.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import logging
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
@@ -26,8 +26,6 @@ from pyomid.wire.responses import HandshakeReply, encode_answer
 if TYPE_CHECKING:
     from pyomid.tso.kernel.fast_path import FastPath
     from pyomid.tso.service import TsoService
-
-log = logging.getLogger(__name__)
 
 DONE: Final = 0
 RARE_FRAME: Final = 1
@@ -48,6 +46,14 @@ class PeerLimits:
     handshake_s_max: float = 10.0
     frame_s_max: float = 30.0
     """How long half a frame may wait for its rest."""
+    idle_s_max: float = float("inf")
+    """How long a peer that waits for nothing may be silent."""
+    keepalive_s: float = 60.0
+    """A peer whose machine is gone without a word (half-open) is noticed within about so many seconds."""
+
+
+HANDSHAKE_BYTES_MAX: Final = 16 << 10
+"""A stranger's first frame: capabilities and a token. Longer ones are refused before their bytes are kept."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -56,7 +62,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, service: TsoService, limits: PeerLimits) -> None:
         self._service = service
         self._limits = limits
-        self._cutter = FrameCutter(limits.frame_bytes_max)
+        self._cutter = FrameCutter(min(HANDSHAKE_BYTES_MAX, limits.frame_bytes_max))
         self._tail = b""
         """The unfinished end of the last chunk, where the kernel takes this peer's frames."""
         self._transport: asyncio.Transport | None = None
@@ -65,7 +71,8 @@ class Connection(asyncio.BufferedProtocol):
         self._paused = False
         self._greeted = False
         self._is_ending = False
-        self._since_s = service.now_s()
+        self._since_s = self._heard_s = service.now_s()
+        """When what it owes began to be owed; when its last bytes came."""
         self.extended = False
         self.name = "?"
 
@@ -77,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         sock: socket.socket | None = transport.get_extra_info("socket")
         if sock is not None and sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            _keep_alive(sock)
+            _keep_alive(sock, self._limits.keepalive_s)
         self.name = str(transport.get_extra_info("peername") or "unix")
         if not self._service.connected(self):
             self._transport.abort()
@@ -90,9 +97,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         begin, end = 0, len(self._tail) + nbytes
-        self._tail = b""
+        self._heard_s = self._service.machine.now_s
         if self._service.fast is not None and self._may_go_fast():
             begin = self._decide(self._service.fast, end)
+        else:
+            self._tail = b""
         if begin < end:
             self._read_plainly(bytes(self._service.receive.view[begin:end]))
         self._pause_if_full()
@@ -104,6 +113,8 @@ class Connection(asyncio.BufferedProtocol):
     def _decide(self, fast: FastPath, end: int) -> int:
         """By the kernel, frame by frame where it hands one back. Returns where the plain path has to go on."""
         begin = 0
+        went_on = bool(self._tail)
+        self._tail = b""
         while begin < end and self._may_go_fast() and self._service.may_decide():
             decided = fast.decide(self._service.receive.array, begin, end, peer=self, extended=self.extended)
             begin = decided.consumed
@@ -113,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._outstanding += decided.committed
                 self._service.settle_soon()
             if decided.status == DONE:
-                return self._keep_tail(begin, end)
+                return self._keep_tail(begin, end, is_older=went_on and begin == 0)
             if decided.status == RARE_FRAME:
                 stop = begin + HEADER_BYTES + self._service.receive.frame_bytes(begin)
                 self._read_plainly(bytes(self._service.receive.view[begin:stop]))
@@ -122,27 +133,32 @@ class Connection(asyncio.BufferedProtocol):
                     return end
         return begin
 
-    def _keep_tail(self, begin: int, end: int) -> int:
-        """Half a frame waits here for its rest; a long one is gathered (or refused) by the plain path."""
+    def _keep_tail(self, begin: int, end: int, *, is_older: bool) -> int:
+        """Half a frame waits here for its rest; a long one is gathered (or refused) by the plain path.
+
+        `is_older`: it waited before, and a few more bytes of it win it no more time.
+        """
         receive = self._service.receive
         longest = min(receive.bytes_max // 2, self._limits.frame_bytes_max)
         if end - begin >= HEADER_BYTES and receive.frame_bytes(begin) > longest:
             return begin
         self._tail = bytes(receive.view[begin:end])
-        if self._tail:
+        if self._tail and not is_older:
             self._since_s = self._service.now_s()
         return end
 
     def _read_plainly(self, data: bytes) -> None:
         events: list[Event] = []
+        went_on = self._cutter.unfinished_bytes > 0
         try:
             for payload in self._cutter.feed(data):
+                went_on = False
                 self._read(payload, events)
         except ProtocolError as error:
             self._service.feed(events)
             self._refuse(error)
             return
-        if self._cutter.unfinished_bytes and events:
+        if self._cutter.unfinished_bytes and self._greeted and not went_on:
             self._since_s = self._service.now_s()
         self._service.feed(events)
 
@@ -152,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         """The peer does not read: nobody else waits for it."""
-        log.warning("cut off a slow reader", extra={"peer": self.name})
+        self._service.said.warning("slow reader", "cut off a slow reader", peer=self.name)
         self._service.machine.counters["slow_readers"] += 1
         self.abort()
 
@@ -164,6 +180,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is None:
             return
         frames = [encode_answer(answer, request_id=tag, extended=self.extended) for tag, answer in answers]
+        for _, answer in answers:
+            if isinstance(answer, Refused):
+                self._service.said.warning(answer.code, f"refused a request: {answer.message}", peer=self.name)
         self._transport.write(b"".join(frame for frame in frames if frame is not None))
         self._resume_if_drained()
 
@@ -174,13 +193,25 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(data)
             self._resume_if_drained()
 
-    def is_overdue(self, now_s: float) -> bool:
-        """Whether it owes a handshake, or the rest of a frame, for too long."""
+    def debt(self, now_s: float) -> str:
+        """What it owes for too long: its handshake, the rest of a frame, any request at all; empty: nothing."""
+        if self._is_ending:
+            return ""
+        waited_s = now_s - self._since_s
         if not self._greeted:
-            return now_s - self._since_s > self._limits.handshake_s_max
-        return (
-            self._cutter.unfinished_bytes > 0 or bool(self._tail)
-        ) and now_s - self._since_s > self._limits.frame_s_max
+            return f"sent no handshake for {waited_s:.1f} s" if waited_s > self._limits.handshake_s_max else ""
+        if (self._cutter.unfinished_bytes or self._tail) and waited_s > self._limits.frame_s_max:
+            return f"left half a frame unfinished for {waited_s:.1f} s"
+        silent_s = now_s - self._heard_s
+        if silent_s > self._limits.idle_s_max and self._outstanding <= 0:
+            return f"was silent for {silent_s:.1f} s"
+        return ""
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that this peer occupies: what it has not finished saying, and what it has not read."""
+        unread = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return len(self._tail) + self._cutter.unfinished_bytes + self._parts.bytes_held + unread
 
     def stop_reading(self) -> None:
         if self._transport is not None and not self._paused:
@@ -221,6 +252,7 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError("a second handshake on one connection")
         self._check_token(handshake)
         self._greeted = True
+        self._cutter.frame_bytes_max = self._limits.frame_bytes_max
         self._service.note_commit_retry(handshake.commit_retry_s)
         self.extended = handshake.extensions == EXTENSIONS_VERSION
         reply = HandshakeReply(
@@ -243,7 +275,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse(self, error: ProtocolError) -> None:
         self._is_ending = True
-        log.warning("refused a peer: %s", error, extra={"peer": self.name, "code": error.code})
+        self._service.said.warning(error.code, f"refused a peer: {error}", peer=self.name)
         self._service.machine.counters["protocol_errors"] += 1
         if self._transport is not None:
             frame = encode_answer(Refused.of(error), extended=self.extended)
@@ -262,10 +294,15 @@ class Connection(asyncio.BufferedProtocol):
             self.stop_reading()
 
 
-def _keep_alive(sock: socket.socket) -> None:
-    """A peer whose machine is gone without a word (half-open) is noticed within a minute."""
+def _keep_alive(sock: socket.socket, keepalive_s: float) -> None:
+    """Half the time until the first probe, the rest in three probes; an answer nobody acknowledges has all of it."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+    for name, value in (
+        ("TCP_KEEPIDLE", max(1, int(keepalive_s / 2))),
+        ("TCP_KEEPINTVL", max(1, int(keepalive_s / 6))),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", max(1, int(keepalive_s * 1000))),
+    ):
         if hasattr(socket, name):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
@@ -292,6 +329,10 @@ class CommitParts:
         self._ids_max = bytes_max // self._ID_BYTES
         self._ids = 0
         self._parts: dict[int, list[CommitPart]] = {}
+
+    @property
+    def bytes_held(self) -> int:
+        return self._ids * self._ID_BYTES
 
     @property
     def pending(self) -> bool:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +32,53 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
+
+
+class BoundedLog:
+    """Lines whose cause is somebody else: at most `lines_max` of a kind per interval, the rest counted and told.
+
+    A peer that is refused a million times fills no disk, and hides no other kind of line.
+    """
+
+    def __init__(
+        self, log: logging.Logger, *, clock: Callable[[], float], interval_s: float = 60.0, lines_max: int = 100
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._interval_s = interval_s
+        self._lines_max = lines_max
+        self._said: Counter[str] = Counter()
+        self._unsaid: Counter[str] = Counter()
+        self._texts: dict[str, str] = {}
+        self._until_s = clock() + interval_s
+
+    def warning(self, kind: str, message: str, **extra: object) -> None:
+        if self._said[kind] < self._lines_max:
+            self._said[kind] += 1
+            self._log.warning("%s", message, extra={"kind": kind, **extra})
+        else:
+            self._unsaid[kind] += 1
+            self._texts[kind] = f"more of these, the last: {message}"
+
+    def count(self, kind: str, count: int, text: str) -> None:
+        """For what happens too often for lines of their own: the first at once, then sums."""
+        if not self._said[kind]:
+            self._said[kind] = 1
+            self._log.warning("%d %s", count, text, extra={"kind": kind, "count": count})
+        else:
+            self._unsaid[kind] += count
+            self._texts[kind] = text
+
+    def tell(self, now_s: float) -> None:
+        """Once per interval: what was counted and not said."""
+        if now_s < self._until_s:
+            return
+        self._until_s = now_s + self._interval_s
+        for kind, count in self._unsaid.items():
+            self._log.warning("%d %s", count, self._texts[kind], extra={"kind": kind, "count": count})
+        self._said.clear()
+        self._unsaid.clear()
+        self._texts.clear()
 
 
 def log_to(path: Path | None, *, level: str = "info") -> None:

@@ -39,6 +39,7 @@ from pyomid.errors import OmidError, Unavailable
 from pyomid.ports import Clock
 from pyomid.tso.connection import Connection, PeerLimits, ReceiveBuffer
 from pyomid.tso.latency import Durations
+from pyomid.tso.logs import BoundedLog
 from pyomid.tso.store_calls import TsoStores, perform
 
 if TYPE_CHECKING:
@@ -73,16 +74,24 @@ class TsoService:
         die: Callable[[str], None],
         limits: PeerLimits | None = None,
         connections_max: int = 10_000,
+        held_bytes_max: int = 1 << 30,
         idle_exit_s: float = float("inf"),
         token: bytes = b"",
+        lease_until_s: Callable[[], float] = lambda: float("inf"),
     ) -> None:
         self.machine = machine
+        self._lease_until_s = lease_until_s
+        """Until when this process leads, as its keeper knows it now: asked before each step of the machine."""
         self.token = token
         self._stores = stores
         self._clock = clock
         self._die = die
         self._limits = limits or PeerLimits()
         self._connections_max = connections_max
+        self._held_bytes_max = held_bytes_max
+        self.said = BoundedLog(log, clock=clock)
+        """Lines that peers cause: their number must not be theirs to choose."""
+        self._late_commits = 0
         self._idle_exit_s = idle_exit_s
         self._connections: set[Connection] = set()
         self._threads = ThreadPoolExecutor(
@@ -94,7 +103,8 @@ class TsoService:
         """The kernel, once somebody called `use_kernel`."""
         self._settling = False
         self._flushes_inline = bool(getattr(stores.commit_table, "is_immediate", False))
-        self._stopping: asyncio.Event | None = None
+        self._stopping = asyncio.Event()
+        self._serving = False
         self._flushing: dict[int, float] = {}
         self.flush_seconds = Durations()
         self._idle_since_s = clock()
@@ -108,7 +118,7 @@ class TsoService:
     @property
     def is_serving(self) -> bool:
         """For health checks: it listens, and the machine is alive."""
-        return self._stopping is not None and not self._stopping.is_set() and not self.machine.dead
+        return self._serving and not self._stopping.is_set() and not self.machine.dead
 
     def now_s(self) -> float:
         return self._clock()
@@ -120,12 +130,18 @@ class TsoService:
     async def run(self, listeners: Sequence[tuple[socket.socket, ssl.SSLContext | None]]) -> None:
         """Serves the (bound) sockets until it is stopped or idle; then drains. Everything answered is durable."""
         loop = asyncio.get_running_loop()
-        self._stopping = asyncio.Event()
+        self._serving = True
         for sock, tls in listeners:
+            # Whoever takes long over TLS's own handshake is no connection of ours yet, and counted nowhere.
+            patience_s = self._limits.handshake_s_max if tls is not None else None
             if sock.family == socket.AF_UNIX:
-                server = await loop.create_unix_server(self._accept, sock=sock, ssl=tls, backlog=1024)
+                server = await loop.create_unix_server(
+                    self._accept, sock=sock, ssl=tls, backlog=1024, ssl_handshake_timeout=patience_s
+                )
             else:
-                server = await loop.create_server(self._accept, sock=sock, ssl=tls, backlog=1024)
+                server = await loop.create_server(
+                    self._accept, sock=sock, ssl=tls, backlog=1024, ssl_handshake_timeout=patience_s
+                )
             self._servers.append(server)
         while not self._stopping.is_set():
             self._tick()
@@ -135,9 +151,8 @@ class TsoService:
                 continue
 
     def stop(self) -> None:
-        """Ends `run`; from a signal handler of the loop."""
-        if self._stopping is not None:
-            self._stopping.set()
+        """Ends `run`, also one that has not begun; from a signal handler of the loop."""
+        self._stopping.set()
 
     async def drain(self, *, drain_s_max: float = 10.0) -> bool:
         """After `run`: no new requests; what was decided is made durable and answered. False where time ran out."""
@@ -161,7 +176,10 @@ class TsoService:
     def connected(self, connection: Connection) -> bool:
         """False where there are too many already: the newcomer is closed, nobody else notices."""
         if len(self._connections) >= self._connections_max:
-            log.warning("refused a connection", extra={"peer": connection.name, "limit": self._connections_max})
+            self.said.warning(
+                "connections", f"refused a connection: there are {self._connections_max} already", peer=connection.name
+            )
+            self.machine.counters["refused_connections"] += 1
             return False
         self._connections.add(connection)
         return True
@@ -209,16 +227,47 @@ class TsoService:
 
     def feed(self, events: Sequence[Event]) -> None:
         """One step of the machine, and everything it asks for."""
+        self.machine.serve_until_s = self._lease_until_s()
         self._perform(self.machine.handle(events, self._clock(), time.time_ns() // 1_000_000))
 
     def _tick(self) -> None:
         self.feed([])
         self.count_up()
         now_s = self._clock()
-        for connection in [each for each in self._connections if each.is_overdue(now_s)]:
-            log.warning("cut off a peer that owes a handshake or half a frame", extra={"peer": connection.name})
-            connection.abort()
+        self._cut_off_debtors(now_s)
+        self._cut_off_hoarders()
+        self._tell_of_late_commits()
+        self.said.tell(now_s)
         self._exit_if_idle(now_s)
+
+    def _cut_off_debtors(self, now_s: float) -> None:
+        for connection in list(self._connections):
+            debt = connection.debt(now_s)
+            if debt:
+                self.said.warning("debt", f"cut off a peer that {debt}", peer=connection.name)
+                self.machine.counters["overdue_peers"] += 1
+                connection.abort()
+
+    def _cut_off_hoarders(self) -> None:
+        """Unfinished requests and unread answers of all peers together are bounded: who holds most goes first."""
+        held = {connection: connection.held_bytes for connection in self._connections}
+        total = sum(held.values())
+        if total <= self._held_bytes_max:
+            return
+        for connection in sorted(held, key=held.__getitem__, reverse=True):
+            self.said.warning("hoarder", f"cut off a peer that holds {held[connection]} bytes", peer=connection.name)
+            self.machine.counters["hoarders"] += 1
+            connection.abort()
+            total -= held[connection]
+            if total <= self._held_bytes_max // 2:
+                return
+
+    def _tell_of_late_commits(self) -> None:
+        """Each was answered "aborted" and is counted; the log says once in a while that there are such."""
+        count = self.machine.counters["aborts_low_watermark"]
+        if count > self._late_commits:
+            self.said.count("late", count - self._late_commits, "commits began at or below the low watermark: aborted")
+            self._late_commits = count
 
     def _exit_if_idle(self, now_s: float) -> None:
         """T14: never with a connection open or a lease live.

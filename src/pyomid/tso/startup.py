@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import socket
 import ssl
@@ -12,21 +13,23 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyomid.core.conflict_map import BucketMap
-from pyomid.core.instructions import LeaseRenewed
 from pyomid.core.take_over import take_over_steps
 from pyomid.core.tso_machine import TsoMachine, TsoSettings
 from pyomid.tso.connection import PeerLimits
 from pyomid.tso.leadership import Leadership, boot_clock, die_now
-from pyomid.tso.metrics import serve_metrics
+from pyomid.tso.metrics import Watched, serve_metrics
 from pyomid.tso.service import TsoService
 from pyomid.tso.store_calls import TsoStores, take_over
 
 log = logging.getLogger(__name__)
 
 Listener = tuple[socket.socket, ssl.SSLContext | None]
+
+FILES_BESIDE_CONNECTIONS: Final = 128
+"""Stores, logs, listeners, modules that are loaded late, and newcomers on their way to being refused."""
 
 SWITCH_INTERVAL_S = 0.0005
 """A store thread that holds the interpreter must not keep the event loop waiting for Python's default 5 ms."""
@@ -39,6 +42,8 @@ class ServiceOptions:
     settings: TsoSettings = field(default_factory=TsoSettings)
     limits: PeerLimits = field(default_factory=PeerLimits)
     connections_max: int = 10_000
+    held_bytes_max: int = 1 << 30
+    """Unfinished requests and unread answers of all connections together."""
     idle_exit_s: float = float("inf")
     token: bytes = b""
     metrics: str = ""
@@ -69,14 +74,31 @@ class ServiceOptions:
                 unread_bytes_max=options["unread-bytes"],
                 handshake_s_max=options["handshake-timeout"],
                 frame_s_max=options["frame-timeout"],
+                idle_s_max=options["idle-timeout"] or float("inf"),
+                keepalive_s=options["keepalive"],
             ),
-            options["connections"],
-            options["idle-exit"] or float("inf"),
-            token,
-            options["metrics"],
-            options["kernel"] == "on",
-            options["kernel"] == "auto" and is_compiled(),
+            connections_max=options["connections"],
+            held_bytes_max=options["held-bytes"],
+            idle_exit_s=options["idle-exit"] or float("inf"),
+            token=token,
+            metrics=options["metrics"],
+            kernel=options["kernel"] == "on",
+            kernel_soon=options["kernel"] == "auto" and is_compiled(),
         )
+
+
+def connections_possible(wanted: int) -> int:
+    """So many, or as many as the system lets this process have files open; that limit is raised as far as it goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + FILES_BESIDE_CONNECTIONS
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return wanted
+    possible = max(1, soft - FILES_BESIDE_CONNECTIONS)
+    log.warning("serves at most %d connections: this process may open %d files", possible, soft)
+    return possible
 
 
 def is_compiled() -> bool:
@@ -96,6 +118,33 @@ def take_over_and_build(stores: TsoStores, settings: TsoSettings) -> TsoMachine:
     return TsoMachine(settings, taken_over, now_s=boot_clock(), conflict_map=BucketMap(settings.conflict_map_entries))
 
 
+class LeaderTerm:
+    """Until when this process leads, told by the thread that renews the lease. Law: never past what it last wrote."""
+
+    def __init__(self, until_s: float = float("inf")) -> None:
+        self._until_s = until_s
+
+    def renewed(self, until_s: float) -> None:
+        self._until_s = max(self._until_s, until_s)
+
+    def until_s(self) -> float:
+        return self._until_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Duty:
+    """What a process that wants to lead was told, handed from the standby to the leader."""
+
+    stores: TsoStores
+    options: ServiceOptions
+    listeners: Sequence[Listener]
+    ready: Callable[[], None]
+    stop_signals: Sequence[signal.Signals]
+    stop: threading.Event = field(default_factory=threading.Event)
+    """Set by a signal that came before the service was there."""
+    watched: Watched = field(default_factory=Watched)
+
+
 async def serve(
     stores: TsoStores,
     options: ServiceOptions,
@@ -110,47 +159,72 @@ async def serve(
     With a `leadership` (a cluster's; a folder's lock is held already) it waits as a standby until it leads.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    serve_until_s = float("inf")
-    if leadership is not None:
-        leading = await _stand_by(leadership, stop_signals)
-        if leading is None:
-            return
-        serve_until_s = leading
-    machine = take_over_and_build(stores, options.settings)
+    duty = _Duty(stores, options, listeners, ready, stop_signals)
+    for each in stop_signals:
+        asyncio.get_running_loop().add_signal_handler(each, duty.stop.set)
+    metrics = await serve_metrics(duty.watched, options.metrics) if options.metrics else None
+    try:
+        if leadership is None:
+            await _lead(duty, LeaderTerm(), announce=lambda epoch: None)
+        else:
+            await _lead_in_turn(duty, leadership)
+    finally:
+        if metrics is not None:
+            metrics.close()
+
+
+async def _lead_in_turn(duty: _Duty, leadership: Leadership) -> None:
+    """Stands by until it leads (or is told to stop); gives the lease back at the end, however it comes."""
+    log.info("stands by")
+    leading = await asyncio.get_running_loop().run_in_executor(None, leadership.acquire, duty.stop)
+    if leading is None:
+        return
+    term = LeaderTerm(leading)
+    try:
+        # From here on, not from the first request on: reading a large store, finishing jobs and loading the kernel
+        # may last longer than a lease, and a leader that lets it end meanwhile dies as if it had been replaced.
+        leadership.keep(term.renewed, die_now)
+        await _lead(duty, term, announce=leadership.announce)
+    finally:
+        leadership.release()
+
+
+async def _lead(duty: _Duty, term: LeaderTerm, *, announce: Callable[[int], object]) -> None:
+    """Takes over, announces itself, serves, drains. The take-over runs beside the loop: a signal is heard meanwhile."""
+    loop = asyncio.get_running_loop()
+    options = duty.options
+    machine = await loop.run_in_executor(None, take_over_and_build, duty.stores, options.settings)
     service = TsoService(
         machine,
-        stores,
+        duty.stores,
         clock=boot_clock,
         die=die_now,
         limits=options.limits,
-        connections_max=options.connections_max,
+        connections_max=connections_possible(options.connections_max),
+        held_bytes_max=options.held_bytes_max,
         idle_exit_s=options.idle_exit_s,
         token=options.token,
+        lease_until_s=term.until_s,
     )
-    loop = asyncio.get_running_loop()
-    for each in stop_signals:
+    for each in duty.stop_signals:
         loop.add_signal_handler(each, service.stop)
+    if duty.stop.is_set():
+        service.stop()
     if options.kernel:
         if not is_compiled():
             log.warning("compiles its kernel before it serves, some 20 s; next time it is there")
         service.use_kernel(wait_for_memory=True)
-    service.feed([LeaseRenewed(serve_until_s)])
-    if leadership is not None:
-        leadership.keep(lambda until_s: loop.call_soon_threadsafe(service.feed, [LeaseRenewed(until_s)]), die_now)
-        leadership.announce(machine.epoch)
+    service.feed([])
+    announce(machine.epoch)
+    duty.watched.service = service
     log.info("leads", extra={"epoch": machine.epoch, "watermark": machine.watermark, "horizon": machine.horizon})
-    metrics = await serve_metrics(service, options.metrics) if options.metrics else None
-    ready()
+    duty.ready()
     loading = asyncio.create_task(_use_kernel_soon(service)) if options.kernel_soon else None
-    await service.run(listeners)
+    await service.run(duty.listeners)
     if loading is not None:
         loading.cancel()
     log.info("stops", extra={"epoch": machine.epoch, "connections": service.connections})
     drained = await service.drain()
-    if metrics is not None:
-        metrics.close()
-    if leadership is not None:
-        leadership.release()
     log.info("stopped", extra={"epoch": machine.epoch, "drained": drained})
 
 
@@ -164,13 +238,3 @@ def _load_kernel() -> None:
     from pyomid.tso.kernel.decide_kernel import decide_chunk
 
     decide_chunk.compiled()
-
-
-async def _stand_by(leadership: Leadership, stop_signals: Sequence[signal.Signals]) -> float | None:
-    """Until when this process leads without a renewal; None where a signal came first."""
-    loop = asyncio.get_running_loop()
-    stop = threading.Event()
-    for each in stop_signals:
-        loop.add_signal_handler(each, stop.set)
-    log.info("stands by")
-    return await loop.run_in_executor(None, leadership.acquire, stop)
