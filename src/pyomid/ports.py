@@ -113,6 +113,15 @@ class DataStore(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class HoldsForeignTables(Protocol):
+    """A store in which others make and write tables too: HBase. Optional; such tables can be adopted."""
+
+    def check_table(self, table: str, families: Iterable[bytes]) -> object:
+        """`UnknownTable` where there is none; `Misuse` that says what to alter where one of these families is not
+        there or could lose what transactions need."""
+
+
 class CommitTable(Protocol):
     """start → commit, and marks start → invalid. Starts are multiples of 50."""
 
@@ -228,6 +237,10 @@ class Tso(Protocol):
     retry, and raises `OutcomeUnknown` when that cannot settle it.
     """
 
+    @property
+    def extended(self) -> bool:
+        """Whether it knows leases, branches, seals and table-level commits. Apache Omid's own TSO does not."""
+
     def begin(self, *, not_before: int = 0) -> BeginReply:
         """A start timestamp above `not_before` (0: any)."""
 
@@ -263,6 +276,3 @@ Clock = Callable[[], float]
 """Monotonic seconds that count suspension (CLOCK_BOOTTIME); injected everywhere time matters."""
 
 Sleep = Callable[[float], None]
-
-Rows = Iterable[tuple[bytes, dict[bytes, bytes]]]
-"""Rows as a table returns them: key, then b"family:qualifier" → value."""

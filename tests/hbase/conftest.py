@@ -9,6 +9,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hbase_processes import TsoProcess
@@ -22,6 +23,9 @@ from pyomid.storage.hbase.tables import create_database
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.testing.hbase_server import HBaseServer
 from pyomid.testing.jars import HBASE, OMID, JavaMissing, class_path, missing
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _table_numbers = itertools.count(1)
 
@@ -110,3 +114,13 @@ def table(database: Database, table_name: str) -> Iterator[str]:
     database.create_table(table_name, families=["f"])
     yield table_name
     database.drop_table(table_name)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One Spark for all tests of Spark over HBase, as tests/spark has its own."""
+    from spark_sessions import local_session
+
+    session = local_session()
+    yield session
+    session.stop()

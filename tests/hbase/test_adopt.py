@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 from pyomid.cli import main
+from pyomid.client.adoption import newest_adopted
 from pyomid.client.database import Database
+from pyomid.client.drivers import Driver
+from pyomid.core.adoption import adopt_range_steps
+from pyomid.core.hashing import table_id
 from pyomid.errors import Misuse
-from pyomid.storage.hbase.adopt import adopt_range
 from pyomid.storage.hbase.store import HBaseStore
-from pyomid.types import Column, KeyRange, RowWrite, TableInfo
+from pyomid.types import CellVersion, Column, KeyRange, RowWrite, ShadowWrite, TableInfo
 
 Q = Column(b"f", b"q")
 
@@ -29,9 +32,62 @@ def test_an_adopted_table_is_seen_whole(url: str, database: Database, store: HBa
     database.drop_table(table_name)
 
 
-def test_cells_that_nobody_would_see_are_refused(store: HBaseStore, table_name: str) -> None:
+def test_adopting_again_commits_nothing_that_a_transaction_left_undecided(
+    url: str, database: Database, table: str
+) -> None:
+    """The table is in the catalogue: its cells without shadow cells are transactions' business."""
+    writer = database.begin()
+    writer.table(table).put(b"r", {b"f:q": b"undecided"})
+    writer.flush()
+    assert main(["adopt", url, table, "f"]) == 0
+    with database.begin() as tx:
+        assert tx.table(table).get(b"r") == {}
+    writer.rollback()
+
+
+def test_a_run_that_is_overtaken_adopts_no_cell_of_a_later_transaction(
+    url: str, database: Database, store: HBaseStore, table_name: str
+) -> None:
+    """One run drew its timestamp and was slow; another finished and registered; then a transaction wrote."""
+    store.create_table(TableInfo(table_name, (b"f",)))
+    store.write_cells(table_name, 3, [RowWrite(b"r", ((Q, b"old"),))])
+    slow = newest_adopted(database.parts, table_name, [b"f"])
+    assert main(["adopt", url, table_name, "f"]) == 0
+    writer = database.begin()
+    writer.table(table_name).put(b"r", {b"f:q": b"undecided"})
+    writer.flush()
+    with pytest.raises(Misuse, match="newer than the TSO's timestamp"):
+        Driver(database.parts).run(adopt_range_steps(table_name, KeyRange(), slow))
+    writer.rollback()
+    database.drop_table(table_name)
+
+
+def test_cells_that_nobody_would_see_are_refused(database: Database, store: HBaseStore, table_name: str) -> None:
     store.create_table(TableInfo(table_name, (b"f",)))
     store.write_cells(table_name, 1_700_000_000_000, [RowWrite(b"r", ((Q, b"v"),))])
     with pytest.raises(Misuse, match="world-time"):
-        adopt_range(store, table_name, KeyRange(), newest_ts=1_000_000)
+        Driver(database.parts).run(adopt_range_steps(table_name, KeyRange(), newest_ts=1_000_000))
     store.drop_table(table_name)
+
+
+def test_a_table_that_unregistered_transactions_wrote_is_refused(
+    database: Database, store: HBaseStore, table_name: str
+) -> None:
+    """Told by the TSO's mark of the table, or by a shadow cell that is not the cell's own version."""
+    store.create_table(TableInfo(table_name, (b"f",)))
+    store.write_cells(table_name, 100, [RowWrite(b"r", ((Q, b"v"),))])
+    store.write_shadow_cells(table_name, [ShadowWrite(CellVersion(b"r", *Q, 100), 150)])
+    newest_ts = newest_adopted(database.parts, table_name, [b"f"])
+    with pytest.raises(Misuse, match=r"start 100, committed at 150.*register"):
+        Driver(database.parts).run(adopt_range_steps(table_name, KeyRange(), newest_ts))
+    catalogue = database.parts.catalogue
+    catalogue.mark_unknown_table(table_id(table_name.encode()))
+    with pytest.raises(Misuse, match="register"):
+        newest_adopted(database.parts, table_name, [b"f"])
+    catalogue.clear_unknown_table(table_id(table_name.encode()))
+    store.drop_table(table_name)
+
+
+def test_a_store_where_nobody_else_writes_has_nothing_to_adopt(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["adopt", "omid-memory:adoption", "t", "f"]) == 1
+    assert "only tables of HBase" in capsys.readouterr().err

@@ -4,40 +4,75 @@ from __future__ import annotations
 
 import argparse
 
-from pyomid.errors import Misuse
 from pyomid.types import ConflictLevel
+
+_OF_SPARK = "of-spark"
+"""`--spark` without a master: what spark-submit or Spark's own configuration says."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
         "adopt",
         help="make an existing HBase table transactional",
-        description="Gives every cell a shadow cell and registers the table. Stop its writers first. Repeatable.",
+        description="Gives every cell a shadow cell and registers the table. Stop its writers first. Repeatable: what "
+        "was adopted before is only read.",
     )
     parser.add_argument("url", help="omid+hbase://zk1:2181,zk2:2181/znode")
     parser.add_argument("table")
-    parser.add_argument("families", nargs="+")
+    parser.add_argument("families", nargs="+", help="those that transactions will use")
     parser.add_argument(
         "--conflict-level", choices=[level.value for level in ConflictLevel], default=ConflictLevel.CELL.value
+    )
+    parser.add_argument(
+        "--spark",
+        nargs="?",
+        const=_OF_SPARK,
+        metavar="MASTER",
+        help="as a Spark job, one task a region: at this master (local[4], yarn, spark://…), or at that of "
+        "spark-submit; without it, region by region in this process. Behind the other arguments",
     )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.spark is None:
+        return _run_here(arguments)
+    return _run_on_spark(arguments, None if arguments.spark == _OF_SPARK else arguments.spark)
+
+
+def _run_here(arguments: argparse.Namespace) -> int:
     import pyomid
-    from pyomid.storage.hbase.adopt import adopt_range, check_adoptable
-    from pyomid.storage.hbase.store import HBaseStore
+    from pyomid.client.adoption import newest_adopted, register_adopted
+    from pyomid.client.drivers import Driver
+    from pyomid.core.adoption import adopt_range_steps
 
     with pyomid.connect(arguments.url) as database:
-        store = database.parts.store
-        if not isinstance(store, HBaseStore):
-            raise Misuse(f"{arguments.url} is not a database in HBase: there is nothing to adopt")
-        check_adoptable(store, arguments.table, [family.encode() for family in arguments.families])
-        newest_ts = database.parts.tso.begin().start_ts
-        regions = store.regions(arguments.table)
+        parts, table = database.parts, arguments.table
+        newest_ts = newest_adopted(parts, table, [family.encode() for family in arguments.families])
+        if not newest_ts:
+            print(f"{table} was transactional already: nothing was done")
+            return 0
+        regions = parts.store.regions(table)
         for number, region in enumerate(regions, 1):
-            adopted = adopt_range(store, arguments.table, region, newest_ts)
-            print(f"region {number} of {len(regions)}: {adopted} records adopted", flush=True)
-        database.create_table(arguments.table, arguments.families, arguments.conflict_level, if_not_exists=True)
-    print(f"{arguments.table} is transactional now")
+            done = Driver(parts).run(adopt_range_steps(table, region, newest_ts))
+            print(f"region {number} of {len(regions)}: {done.adopted} of {done.records} records adopted", flush=True)
+        register_adopted(parts, table, arguments.families, ConflictLevel(arguments.conflict_level))
+    print(f"{table} is transactional now")
+    return 0
+
+
+def _run_on_spark(arguments: argparse.Namespace, master: str | None) -> int:
+    import pyomid.spark
+
+    pyomid.spark.use_this_python()
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(f"pyomid adopt {arguments.table}")
+    spark = (builder.master(master) if master else builder).getOrCreate()
+    done = pyomid.spark.adopt(
+        spark, arguments.url, arguments.table, arguments.families, conflict_level=arguments.conflict_level
+    )
+    print(done)
+    pyomid.spark.close_connections()
+    spark.stop()
     return 0

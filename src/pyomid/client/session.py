@@ -73,6 +73,7 @@ class TsoSession:
         self._sleep = sleep
         self._closed = False
         self._epoch = 0
+        self._extended: bool | None = None
         self._pid = os.getpid()
         self._connection: _Connection | None = None
         self._dialling = threading.Lock()
@@ -86,8 +87,12 @@ class TsoSession:
 
     @property
     def extended(self) -> bool:
-        """Whether the TSO speaks pyomid's extensions: leases, branches, seals. Connects if need be."""
-        return self._connected(self._request_s).conversation.extended
+        """Whether the TSO, as it was last met, speaks pyomid's extensions: leases, branches, seals. `Unavailable`
+        where none was ever met and none answers."""
+        if self._extended is None:
+            self.begin()  # Every TSO answers that, and it is tried again while none is there.
+        assert self._extended is not None
+        return self._extended
 
     def begin(self, *, not_before: int = 0) -> BeginReply:
         reply = self._ask_for(Begin(not_before), BeginReply)
@@ -168,11 +173,17 @@ class TsoSession:
         connection = self._connection
         if connection is not None and not connection.broken:
             return connection
-        with self._dialling:
+        # Each waits for the one that dials, but no longer than its own patience: a hundred threads behind a server
+        # that takes no connection must not wait a hundred times as long.
+        if not self._dialling.acquire(timeout=timeout_s):
+            raise Lost(f"another thread has been looking for a TSO for {timeout_s:.1f} s", sent=False)
+        try:
             connection = self._connection
             if connection is None or connection.broken:
                 connection = self._connection = self._open(timeout_s)
             return connection
+        finally:
+            self._dialling.release()
 
     def _open(self, timeout_s: float) -> _Connection:
         conversation = Conversation(token=self._token, commit_retry_s=self._retry_s)
@@ -181,6 +192,7 @@ class TsoSession:
         except (Unavailable, OSError) as error:
             raise Lost(f"no TSO to talk to: {error}", sent=False) from error
         server = conversation.server
+        self._extended = conversation.extended
         self._epoch = max(self._epoch, server.epoch if server is not None else 0)
         return connection
 
@@ -287,10 +299,15 @@ class _Connection:
     # ── receiving ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _greet(self, timeout_s: float) -> None:
+        deadline_s = self._clock() + timeout_s
         try:
             self._sock.settimeout(timeout_s)
             self._sock.sendall(self.conversation.greeting())
             while self.conversation.server is None:
+                left_s = deadline_s - self._clock()
+                if left_s <= 0:
+                    raise TimeoutError(f"not whole within {timeout_s:.1f} s")
+                self._sock.settimeout(left_s)
                 chunk = self._sock.recv(RECEIVE_BYTES)
                 if not chunk:
                     raise Lost("the TSO closed the connection before its handshake", sent=False)

@@ -21,6 +21,10 @@ class SharedTableTso:
         self.session = session
         self._commit_table = commit_table
 
+    @property
+    def extended(self) -> bool:
+        return self.session.extended
+
     def begin(self, *, not_before: int = 0) -> BeginReply:
         return self.session.begin(not_before=not_before)
 
@@ -42,7 +46,7 @@ class SharedTableTso:
     def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
         if not starts:
             return []
-        if self.session.extended:
+        if self.extended:
             return self.session.seal(starts)
         return [self._commit_table.seal(start) for start in starts]
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from pyomid.spark.adoption import adopt
     from pyomid.spark.connection import close_connections
     from pyomid.spark.failures import original_error, original_errors
     from pyomid.spark.jobs import compact, sanitize, verify
@@ -22,6 +23,7 @@ __all__ = [
     "RunState",
     "SparkTransaction",
     "WriteResult",
+    "adopt",
     "close_connections",
     "compact",
     "look_up_run",
@@ -36,6 +38,7 @@ __all__ = [
 ]
 
 _MODULES: Final = {
+    "adopt": "adoption",
     "close_connections": "connection",
     "original_error": "failures",
     "original_errors": "failures",

@@ -14,6 +14,7 @@ from typing import Final
 from pyomid.client.drivers import Driver
 from pyomid.client.parts import Parts
 from pyomid.core.commit_cache import CommitCache
+from pyomid.errors import Misuse
 from pyomid.wiring import open_parts
 
 _open: dict[tuple[int, str], Connection] = {}
@@ -29,6 +30,20 @@ class Connection:
     driver: Driver
     cache: CommitCache
     _renewed_s: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def has_leases(self) -> bool:
+        """Without (a Java TSO) a snapshot is readable for as long as nobody cleans what it sees."""
+        return self.parts.tso.extended
+
+    def require_branches(self) -> None:
+        """`Misuse`, before anything is written, where the TSO cannot decide a write of many tasks."""
+        if not self.parts.tso.extended:
+            raise Misuse(
+                f"the TSO of {self.url} is Apache Omid's, which knows no branches: a write from many tasks cannot be "
+                "one commit there. Reading works. To write from Spark let `pyomid tso` serve this database; to write "
+                "under this TSO use pyomid.connect in one process"
+            )
 
     def renew(self, leases: Iterable[int]) -> None:
         """Renews each lease whose last renewal from here is a third of a term ago. SnapshotTooOld: it is gone."""

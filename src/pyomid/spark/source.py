@@ -101,9 +101,11 @@ class OmidDataSource(DataSource):
         if given is not None:
             if given > begun.start_ts:
                 raise Misuse(f"snapshotTimestamp {given} was never handed out: {begun.start_ts} is the latest")
-            conn.parts.tso.grant_lease(given, self._options.seconds("leaseSeconds"))
+            if conn.has_leases:
+                conn.parts.tso.grant_lease(given, self._options.seconds("leaseSeconds"))
             return BeginReply(given, begun.epoch)
-        conn.parts.tso.grant_lease(begun.start_ts, self._options.seconds("leaseSeconds"))
+        if conn.has_leases:
+            conn.parts.tso.grant_lease(begun.start_ts, self._options.seconds("leaseSeconds"))
         return begun
 
     def _info(self) -> TableInfo:
@@ -142,7 +144,8 @@ class OmidDataSource(DataSource):
 
         rows = self._options.whole("batchRows", BATCH_ROWS, least=1)
         assert rows is not None
-        return ReadPlan(self._url, self._table, schema, wanted, self._snapshot(), rows, leased=True)
+        leased = self._connection().has_leases
+        return ReadPlan(self._url, self._table, schema, wanted, self._snapshot(), rows, leased=leased)
 
     def _snapshot(self) -> Snapshot:
         from pyomid.core.reading import Snapshot
@@ -201,7 +204,8 @@ class OmidReader(DataSourceReader):
         with coded_errors():
             arrow = to_arrow_schema(self._schema, timezone="UTC")
             conn = connection(self._plan.url)
-            conn.renew((self._plan.snapshot.start_ts,))
+            if self._plan.leased:
+                conn.renew((self._plan.snapshot.start_ts,))
             yield from read_range(conn, self._plan, KeyRange(partition.start, partition.stop), arrow)
 
 
@@ -239,6 +243,7 @@ class OmidWriter(DataSourceArrowWriter):
 
         url, name = options.required("url"), options.required("table")
         conn = connection(url)
+        conn.require_branches()
         write = write_options(options)
         given = options.text("conflictLevel")
         level = None if given is None else checked_choice("conflictLevel", given, LEVELS)

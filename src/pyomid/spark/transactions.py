@@ -110,7 +110,7 @@ class SparkTransaction:
         self.transaction_id: Final = transaction_id
         self.commit_ts: int | None = None
         """None until committed, and for a transaction that wrote nothing."""
-        self._lease = _Lease(conn, begun.start_ts, lease_seconds)
+        self._lease = _Lease(conn, begun.start_ts, lease_seconds) if conn.has_leases else None
 
     @property
     def start_ts(self) -> int:
@@ -184,6 +184,7 @@ class SparkTransaction:
         a new table's level. A write that fails leaves the transaction rollback-only.
         """
         self._step(Event.WRITE)
+        self._conn.require_branches()
         mode = checked_choice("mode", mode, MODES)
         options = WriteOptions(
             row_key=None if row_key is None else row_key_parts(row_key),
@@ -205,6 +206,7 @@ class SparkTransaction:
         """Deletes the rows whose key columns `keys` names; further columns of it are not looked at. Rows that do not
         exist are no error."""
         self._step(Event.WRITE)
+        self._conn.require_branches()
         info = find_table(self._conn.parts, table)
         plan = self._plan(info, ())
         names = [part.name for part in schema_of(info).row_key]
@@ -372,7 +374,8 @@ class SparkTransaction:
     def _end(self, event: Event | None) -> None:
         if event is not None:
             self._state = next_state(self._state, event, start_ts=self.start_ts, reason=self._doom)
-        self._lease.end(release=self._state is not State.UNKNOWN)
+        if self._lease is not None:
+            self._lease.end(release=self._state is not State.UNKNOWN)
 
     def _step(self, event: Event) -> None:
         if (os.getpid(), threading.get_ident()) != self._owner:

@@ -66,6 +66,10 @@ class LocalTso:
         steps = take_over_steps(ceiling_step=settings.ceiling_step, ceiling_elsewhere=settings.ceiling_elsewhere)
         self.machine = TsoMachine(settings, take_over(stores, steps), now_s=clock())
 
+    @property
+    def extended(self) -> bool:
+        return True
+
     def begin(self, *, not_before: int = 0) -> BeginReply:
         return self._ask(Begin(not_before), BeginReply)
 

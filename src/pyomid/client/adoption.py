@@ -1,0 +1,46 @@
+"""The two ends of adopting a table (`core.adoption`): what is looked at before, what is written behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyomid.client.parts import Parts
+from pyomid.client.tables import create_table
+from pyomid.core.hashing import table_id
+from pyomid.errors import Misuse, UnknownTable
+from pyomid.ports import HoldsForeignTables
+from pyomid.types import ConflictLevel, TableInfo
+
+
+def newest_adopted(parts: Parts, table: str, families: Sequence[bytes]) -> int:
+    """The timestamp below which every cell is adopted; 0 where the table is transactional already.
+
+    `UnknownTable` where the store has no such table; `Misuse` where it keeps too few versions, or where a
+    transaction of a Java client wrote it.
+    """
+    if not isinstance(parts.store, HoldsForeignTables):
+        raise Misuse("only tables of HBase can be adopted: in this store nobody else writes", table=table)
+    newest_ts = parts.tso.begin().start_ts
+    if _is_registered(parts, table):
+        return 0
+    if table_id(table.encode()) in parts.catalogue.unknown_tables():
+        raise Misuse(
+            f"table {table} was written by transactions of a Java client: adopting it would commit what they left "
+            "undecided; register it with `pyomid tables URL register`",
+            table=table,
+        )
+    parts.store.check_table(table, families)
+    return newest_ts
+
+
+def register_adopted(parts: Parts, table: str, families: Sequence[str], level: ConflictLevel) -> TableInfo:
+    """When every range is adopted: from now on it is a table as any other."""
+    return create_table(parts, table, families, conflict_level=level, if_not_exists=True)
+
+
+def _is_registered(parts: Parts, table: str) -> bool:
+    try:
+        parts.catalogue.table(table)
+    except UnknownTable:
+        return False
+    return True
