@@ -36,6 +36,15 @@ class Column(NamedTuple):
         return f"{self.family.decode('utf-8', 'backslashreplace')}:{self.qualifier.decode('utf-8', 'backslashreplace')}"
 
 
+class CellVersion(NamedTuple):
+    """The name of one stored cell, without its value: what a heal or an exact delete is aimed at."""
+
+    row: bytes
+    family: bytes
+    qualifier: bytes
+    version: int
+
+
 class Cell(NamedTuple):
     """One stored version of one column of one row, as a store returns it.
 
@@ -50,14 +59,9 @@ class Cell(NamedTuple):
     value: bytes | None
     commit_ts: int = 0
 
-
-class CellVersion(NamedTuple):
-    """The name of one stored cell, without its value: what a heal or an exact delete is aimed at."""
-
-    row: bytes
-    family: bytes
-    qualifier: bytes
-    version: int
+    @property
+    def name(self) -> CellVersion:
+        return CellVersion(self.row, self.family, self.qualifier, self.version)
 
 
 class RowWrite(NamedTuple):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pyomid.cells import batch_of
 from pyomid.core.commit_cache import CommitCache
 from pyomid.core.compaction import compact_region_steps
 from pyomid.core.effects import (
@@ -55,8 +56,6 @@ class World:
             case ReadRows(table, rows, columns):
                 return self.store.read_rows(table, rows, columns)
             case ReadRange(table, key_range, columns, rows_max):
-                from pyomid.cells import batch_of
-
                 found = self.store.scan(table, key_range, columns, batch_rows_max=rows_max or 1_000_000)
                 return next(iter(found), batch_of([]))
             case LookupCommits(starts):

@@ -97,13 +97,9 @@ def _read_own_steps(own: OwnCells) -> Steps[list[Cell]]:
         rows = list(dict.fromkeys(cell.row for cell in wanted))
         columns = sorted({Column(cell.family, cell.qualifier) for cell in wanted})
         lists: list[list[Cell]] = yield ReadRows(table, rows, columns)
-        found.extend(cell for cells in lists for cell in cells if _name(cell) in names)
+        found.extend(cell for cells in lists for cell in cells if cell.name in names)
     return found
 
 
 def _committed(cells: Iterable[Cell]) -> int:
     return next((cell.commit_ts for cell in cells if cell.commit_ts), 0)
-
-
-def _name(cell: Cell) -> CellVersion:
-    return CellVersion(cell.row, cell.family, cell.qualifier, cell.version)

@@ -328,7 +328,7 @@ def _healed(rows: Iterable[Iterable[Cell]], commits: Mapping[int, int]) -> Itera
         for cell in cells:
             commit_ts = 0 if cell.commit_ts else commits.get(start_of(cell.version), 0)
             if commit_ts:
-                yield ShadowWrite(_name(cell), commit_ts)
+                yield ShadowWrite(cell.name, commit_ts)
 
 
 def _orphaned(rows: Iterable[Iterable[Cell]], orphans: Collection[int]) -> Iterable[CellVersion]:
@@ -337,8 +337,4 @@ def _orphaned(rows: Iterable[Iterable[Cell]], orphans: Collection[int]) -> Itera
     for cells in rows:
         for cell in cells:
             if not cell.commit_ts and start_of(cell.version) in orphans:
-                yield _name(cell)
-
-
-def _name(cell: Cell) -> CellVersion:
-    return CellVersion(cell.row, cell.family, cell.qualifier, cell.version)
+                yield cell.name

@@ -11,7 +11,7 @@ from pyomid.client.tables import ensure_markers_table
 from pyomid.core.outcome import outcome_steps
 from pyomid.spark.commit import find_run
 from pyomid.spark.connection import Connection, connection
-from pyomid.types import Cell, CellVersion
+from pyomid.types import Cell
 
 
 class RunState(StrEnum):
@@ -51,7 +51,7 @@ def look_up_run(url: str, transaction_id: str, *, settle: bool = False) -> RunOu
     if not settle:
         return RunOutcome(transaction_id, RunState.OPEN, latest.version)
     for cell in cells:
-        own = {marker.MARKERS_TABLE: [CellVersion(cell.row, cell.family, cell.qualifier, cell.version)]}
+        own = {marker.MARKERS_TABLE: [cell.name]}
         outcome = conn.driver.run(outcome_steps(cell.version, (), own))
         if outcome.commit_ts:
             return RunOutcome(transaction_id, RunState.COMMITTED, cell.version, outcome.commit_ts)
