@@ -173,17 +173,18 @@ class TsoSession:
         connection = self._connection
         if connection is not None and not connection.broken:
             return connection
-        # Each waits for the one that dials, but no longer than its own patience: a hundred threads behind a server
-        # that takes no connection must not wait a hundred times as long.
-        if not self._dialling.acquire(timeout=timeout_s):
-            raise Lost(f"another thread has been looking for a TSO for {timeout_s:.1f} s", sent=False)
+        # Each waits for the one that dials, but not without end: a hundred threads behind a server that takes no
+        # connection must not wait a hundred times as long.
+        dialling = self._dialling
+        if not dialling.acquire(timeout=self._retry_s):
+            raise Lost(f"other threads have been looking for a TSO for {self._retry_s:.1f} s", sent=False)
         try:
             connection = self._connection
             if connection is None or connection.broken:
                 connection = self._connection = self._open(timeout_s)
             return connection
         finally:
-            self._dialling.release()
+            dialling.release()
 
     def _open(self, timeout_s: float) -> _Connection:
         conversation = Conversation(token=self._token, commit_retry_s=self._retry_s)

@@ -113,7 +113,10 @@ def _start(command: Sequence[str], timeout_s: float) -> bool:
         _, said = process.communicate(timeout=max(timeout_s, POLL_S))
     except subprocess.TimeoutExpired:
         process.kill()
-        process.communicate()
+        process.wait()
+        # Not read to its end: a child of it that was stopped halfway may hold the other side for ever.
+        assert process.stderr is not None
+        process.stderr.close()
         return False
     if process.returncode in (0, LOST_EXIT_CODE):
         return process.returncode == 0

@@ -186,7 +186,7 @@ class Admin:
     def servers(self) -> list[tuple[Address, int]]:
         """Live region servers with their start codes, as ZooKeeper lists them."""
         zookeeper = self._cluster.zookeeper
-        names = zookeeper.session().get_children(f"{zookeeper.znode}/rs")
+        names = zookeeper.ask("get_children", f"{zookeeper.znode}/rs")
         parsed = (name.split(",") for name in names)
         return sorted((Address(host, int(port)), int(code)) for host, port, code in parsed)
 

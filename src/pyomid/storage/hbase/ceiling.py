@@ -54,15 +54,15 @@ class ZooKeeperCeiling:
         return self._read()[0]
 
     def compare_and_set(self, expected: int, ceiling: int) -> bool:
-        session = self._zookeeper.session()
+        ask = self._zookeeper.ask
         try:
             found, version = self._read()
             if found != expected:
                 return False
             if version < 0:
-                session.create(self._path, timestamp_bytes(ceiling), makepath=True)
+                ask("create", self._path, timestamp_bytes(ceiling), makepath=True)
             else:
-                session.set(self._path, timestamp_bytes(ceiling), version=version)
+                ask("set", self._path, timestamp_bytes(ceiling), version=version)
         except (BadVersionError, NodeExistsError):
             return False
         except KazooException as error:
@@ -71,9 +71,9 @@ class ZooKeeperCeiling:
 
     def _read(self) -> tuple[int, int]:
         """Ceiling and znode version; (0, -1) where there is none."""
-        session = self._zookeeper.session()
+        zookeeper = self._zookeeper
         try:
-            content, stat = session.retry(session.get, self._path)
+            content, stat = zookeeper.session().retry(zookeeper.ask, "get", self._path)
         except NoNodeError:
             return 0, -1
         except KazooException as error:

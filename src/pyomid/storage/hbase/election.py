@@ -22,7 +22,6 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from kazoo.client import KazooClient
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
 from pyomid.errors import Corruption, Deposed, Unavailable
@@ -98,13 +97,13 @@ class LeaderLease:
     def announce(self, epoch: int) -> None:
         """Clients find this TSO when it returns. `Deposed` where a later epoch is announced already."""
         content = f"{self._address}#{epoch}".encode()
-        session = self._zookeeper.session()
+        ask = self._zookeeper.ask
         try:
-            session.ensure_path(self._address_path)
-            found, stat = session.get(self._address_path)
+            ask("ensure_path", self._address_path)
+            found, stat = ask("get", self._address_path)
             if found and parse_address(found)[2] > epoch:
                 raise Deposed(f"{self._address_path} announces {found!r}, later than epoch {epoch}", epoch=epoch)
-            session.set(self._address_path, content, version=stat.version)
+            ask("set", self._address_path, content, version=stat.version)
         except BadVersionError as error:
             raise Deposed(f"another TSO announces itself in {self._address_path}", epoch=epoch) from error
         except KazooException as error:
@@ -141,22 +140,22 @@ class LeaderLease:
     def _look(self) -> tuple[int, bool]:
         """The lease's version, -1 where there is none; and whether nobody holds it."""
         try:
-            content, stat = self._session().get(self._lease_path)
+            content, stat = self._zookeeper.ask("get", self._lease_path)
         except NoNodeError:
             return -1, True
         return stat.version, content == b"" and stat.version > 0
 
     def _set(self, content: bytes, version: int) -> bool:
         """Compare-and-set. True too where an earlier try of ours was done and only its answer lost."""
-        session = self._session()
+        ask = self._zookeeper.ask
         try:
             if version < 0:
-                session.create(self._lease_path, content, makepath=True)
+                ask("create", self._lease_path, content, makepath=True)
                 self._version = 0
             else:
-                self._version = session.set(self._lease_path, content, version=version).version
+                self._version = ask("set", self._lease_path, content, version=version).version
         except (BadVersionError, NodeExistsError):
-            found, stat = session.get(self._lease_path)
+            found, stat = ask("get", self._lease_path)
             if found != self._name or stat.version != version + 1:
                 return False
             self._version = stat.version
@@ -164,16 +163,12 @@ class LeaderLease:
             return False
         return True
 
-    def _session(self) -> KazooClient:
-        return self._zookeeper.session()
-
 
 def find_tso(zookeeper: ZooKeeper, *, namespace: str = NAMESPACE) -> tuple[str, int]:
     """Where the TSO is now; `Unavailable` where none has announced itself."""
     path = f"{namespace}/current-tso"
-    session = zookeeper.session()
     try:
-        content, _ = session.retry(session.get, path)
+        content, _ = zookeeper.session().retry(zookeeper.ask, "get", path)
     except NoNodeError:
         content = b""
     except KazooException as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Final
+from typing import Any, Final
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
@@ -15,6 +15,9 @@ from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.forks import ProcessGuard
 
 _CONNECT_S_MAX: Final = 10.0
+
+_ANSWER_S_MAX: Final = 10.0
+"""kazoo keeps commands while it looks for a server, for as long as that takes: nobody here waits longer than this."""
 
 _kazoo_log: Final = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.ERROR)
@@ -45,19 +48,31 @@ class ZooKeeper:
         path = f"{self.znode}/{name}"
         client = self.session()
         try:
-            content: bytes = client.retry(client.get, path)[0]
+            content: bytes = client.retry(self.ask, "get", path)[0]
             return content
         except NoNodeError:
             pass
         except (KazooException, KazooTimeoutError) as error:
             raise Unavailable(f"ZooKeeper {self.quorum} did not answer for {path}: {error!r}") from error
-        if not client.exists(self.znode):
+        if not self.ask("exists", self.znode):
             raise Misuse(
                 f"ZooKeeper {self.quorum} has no znode {self.znode}: HBase keeps itself below another root "
-                f"(zookeeper.znode.parent), or never started; there are {self._roots(client)}",
+                f"(zookeeper.znode.parent), or never started; there are {self._roots()}",
                 znode=self.znode,
             )
         raise Unavailable(f"ZooKeeper {self.quorum} has no {path}: HBase is down or starting")
+
+    def ask(self, command: str, *arguments: Any, **options: Any) -> Any:
+        """kazoo's `command`, waited for at most `_ANSWER_S_MAX`: then `Unavailable`, and what was to be written may
+        or may not have been. Raises kazoo's own errors otherwise.
+        """
+        asked = getattr(self.session(), f"{command}_async")(*arguments, **options)
+        try:
+            return asked.get(timeout=_ANSWER_S_MAX)
+        except KazooTimeoutError as error:
+            raise Unavailable(
+                f"ZooKeeper {self.quorum} did not answer {command} {arguments[0]} within {_ANSWER_S_MAX:g} s"
+            ) from error
 
     def session(self) -> KazooClient:
         """The connected client of kazoo; `Unavailable` where no server of the quorum answers."""
@@ -92,6 +107,5 @@ class ZooKeeper:
             ) from error
         return client
 
-    @staticmethod
-    def _roots(client: KazooClient) -> str:
-        return ", ".join(sorted(f"/{name}" for name in client.get_children("/"))) or "none"
+    def _roots(self) -> str:
+        return ", ".join(sorted(f"/{name}" for name in self.ask("get_children", "/"))) or "none"
