@@ -3,7 +3,8 @@
     python -m examples.flights.corrections KEYS.json
 
 Every flight is asked for by two threads, in different orders, under one durable id: whoever comes second finds it
-done. Both race the pipelines for the totals, too.
+done. Both race the pipelines for the totals, too. A commit request is noted just before it leaves, so that whoever
+kills the TSO can wait until it has one in hand.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ from examples.flights.events import note
 from examples.flights.settings import CLEARED, DAILY, FLIGHTS, ROUTES, URL
 
 import pyomid
+from pyomid.crashpoints import arm_action
 from pyomid.spark.rowkey import key_layout
 from pyomid.spark.values import decode_value, encode_value
 
 LANE = "corrections"
+
+_attempt = threading.local()
+"""What this thread is at: `thread` by number, `start_ts` and `key` of its transaction."""
 
 
 class Typed:
@@ -58,8 +63,15 @@ class Typed:
         return b"%b:%b" % place
 
 
+def note_commit_request() -> None:
+    """All cells are durable, the request leaves now."""
+    if hasattr(_attempt, "start_ts"):
+        note(LANE, "committing", thread=_attempt.thread, start_ts=_attempt.start_ts, key=_attempt.key)
+
+
 def cancel(tx: pyomid.Transaction, origin: str, time_hour: datetime, carrier: str, flight: int) -> bool:
     """One flight cancelled, its day and its route adjusted. False: it was cancelled before."""
+    _attempt.start_ts = tx.start_ts
     flights, daily, routes = Typed(tx, FLIGHTS), Typed(tx, DAILY), Typed(tx, ROUTES)
     row, found = flights.get(origin, time_hour, carrier, flight)
     if "dep_time" not in found:
@@ -75,12 +87,15 @@ def cancel(tx: pyomid.Transaction, origin: str, time_hour: datetime, carrier: st
 def work(db: pyomid.Database, keys: list[list[Any]], seed: int) -> None:
     order = list(keys)
     random.Random(seed).shuffle(order)
+    _attempt.thread = seed
     for key in order:
+        _attempt.key = key
         origin, time_hour, carrier, flight = key
         moment = datetime.fromisoformat(time_hour)
         run_id = f"cancel {origin} {time_hour} {carrier} {flight}"
         done = again(lambda: db.run_once(run_id, cancel, origin, moment, carrier, flight))  # noqa: B023
-        note(LANE, "corrected" if done is True else "corrected before", key=key)
+        kind = "corrected" if done is True else "corrected before"
+        note(LANE, kind, thread=seed, start_ts=_attempt.start_ts, key=key)
 
 
 def again(attempt: Any) -> Any:
@@ -90,7 +105,7 @@ def again(attempt: Any) -> Any:
         try:
             return attempt()
         except (pyomid.Unavailable, pyomid.OutcomeUnknown) as error:
-            note(LANE, "interrupted", error=type(error).__name__)
+            note(LANE, "interrupted", thread=_attempt.thread, error=type(error).__name__)
             if time.monotonic() > deadline_s:
                 raise
             time.sleep(0.05)
@@ -107,6 +122,7 @@ def main(path: str) -> None:
             failures.append(error)
             raise
 
+    arm_action("client.commit.before", note_commit_request)
     with pyomid.connect(URL) as db:
         note(LANE, "started")
         threads = [threading.Thread(target=guarded, args=(seed,)) for seed in (1, 2)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from examples.flights import data, faults, months, report, settings
 from examples.flights.comparison import Comparison, compare
-from examples.flights.events import all_events, count, note
+from examples.flights.events import Event, all_events, count, note
 from examples.flights.sessions import session
 from examples.flights.settings import CONFLICT_LEVEL, FOLDER, PIPELINES, URL
 from examples.flights.snapshots import SnapshotReader
@@ -50,6 +50,7 @@ class Run:
     began: float = field(default_factory=time.time)
     faults: dict[str, Fault] = field(default_factory=dict)
     corrections: list[list[Any]] = field(default_factory=list)
+    in_flight: list[Event] = field(default_factory=list)
     snapshots: int = 0
     torn: int = 0
     before: Verification | None = None
@@ -127,7 +128,7 @@ def ingest(run: Run, spark: SparkSession) -> None:
         "worker": Fault("worker", "kill -9 of a Spark Python worker behind a batch it wrote"),
         "driver": Fault("driver", "kill -9 of a driver before its commit"),
         "answer": Fault("answer", "kill -9 of a driver between the TSO's answer and the shadow cells"),
-        "tso": Fault("tso", "kill -9 of the TSO while transactions run"),
+        "tso": Fault("tso", "kill -9 of the TSO with commit requests in its hand"),
     }
     pipelines = {
         "A": start_pipeline(
@@ -151,7 +152,8 @@ def ingest(run: Run, spark: SparkSession) -> None:
         if corrections is None and all(count("committed", name) + count("already", name) for name in PIPELINES):
             corrections = start_corrections(run)
         if corrections is not None and not run.faults["tso"].hit and count("corrected") >= settings.CORRECTIONS // 3:
-            run.faults["tso"].hit = faults.kill_tso() > 0
+            run.in_flight = faults.kill_tso()
+            run.faults["tso"].hit = bool(run.in_flight)
         if time.time() > deadline_s:
             run.require(False, f"pipelines and corrections ended within {TIME_MAX_S} s")
             for process in pipelines.values():
@@ -208,9 +210,8 @@ def finish_faults(run: Run) -> None:
     worker, tso = run.faults["worker"], run.faults["tso"]
     worker.hit = faults.was_hit("worker")
     worker.outcome = "the task was tried again under a branch of its own"
-    interrupted = count("interrupted", "corrections")
     corrected = len({tuple(e.values["key"]) for e in all_events() if e.kind == "corrected"})
-    tso.outcome = f"started again on demand; {interrupted} requests interrupted, {corrected} corrections, each once"
+    tso.outcome = f"{'; '.join(map(faults.after, run.in_flight))}; {corrected} corrections, each once"
     run.require(corrected == len(run.corrections), f"{corrected} of {len(run.corrections)} flights were corrected")
     for fault in run.faults.values():
         run.require(fault.hit, f"fault {fault.name} happened")
@@ -234,7 +235,8 @@ def show_progress(run: Run, shown: int) -> int:
         elif event.kind == "already":
             run.say(f"pipeline {event.lane}: month {event.values['month']:2} is committed already, not counted twice")
         elif event.kind == "killed" and event.lane == "tso":
-            run.say(f"TSO {event.values['pid']} killed while transactions run")
+            starts = ", ".join(map(str, event.values["starts"]))
+            run.say(f"TSO {event.values['pid']} killed with the commit requests of {starts} in its hand")
         elif event.kind == "torn":
             run.say(f"snapshot {event.values['start_ts']} is TORN")
     return len(events)

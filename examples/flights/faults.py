@@ -3,7 +3,7 @@
     worker   SIGKILL of a Spark Python worker behind a batch that it wrote     Spark tries the task again
     driver   SIGKILL of a driver behind its tasks, before its commit           its months are run again, by id
     answer   SIGKILL of a driver behind the TSO's "committed"                  its id says: done
-    tso      SIGKILL of the TSO while transactions run                          the next client starts another
+    tso      SIGKILL of the TSO that has commit requests in hand                the next client starts another
 
 Nothing of it is repaired by code of the demo: each is only started again, and asked what became of its id.
 """
@@ -14,6 +14,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,9 @@ from examples.flights.settings import DATABASE, FOLDER, LOGS, URL, transaction_i
 import pyomid.spark
 from pyomid.spark import RunOutcome
 from pyomid.tso.leadership import holder
+
+QUIET_SECONDS = 0.5
+"""A frozen TSO's clients have come to rest when they do nothing for so long."""
 
 
 @dataclass(slots=True)
@@ -70,15 +74,57 @@ def was_hit(fault: str) -> bool:
     return (FOLDER / f"fault-{fault}").exists()
 
 
-def kill_tso() -> int:
-    """The process that holds the folder's lock; 0 where none is there to kill."""
+def kill_tso() -> list[Event]:
+    """Kills the process that holds the folder's lock with commit requests in hand; which: "committing" events.
+
+    The TSO is frozen first. Then no request is answered any more: a correction whose request is noted, and which
+    notes nothing further, waits for an answer that this TSO will never give. Where none waits (all are at their
+    reads) the TSO goes on, unharmed, and the answer is empty: try again.
+    """
     pid = int(holder(DATABASE).get("pid", 0))
     try:
+        os.kill(pid, signal.SIGSTOP)
+        waiting = _settled_requests()
+        if not waiting:
+            os.kill(pid, signal.SIGCONT)
+            return []
         os.kill(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        return 0
-    note("tso", "killed", pid=pid)
-    return pid
+        return []
+    note("tso", "killed", pid=pid, starts=[event.values["start_ts"] for event in waiting])
+    return waiting
+
+
+def after(request: Event) -> str:
+    """What became of a commit request that was in the hand of the killed TSO."""
+    thread, start_ts = request.values["thread"], request.values["start_ts"]
+    for event in all_events():
+        if event.at <= request.at or event.values.get("thread") != thread:
+            continue
+        if event.kind == "committing":
+            return f"start {start_ts}: not committed, run again as {event.values['start_ts']}"
+        if event.kind == "corrected":
+            return f"start {start_ts}: committed"
+        if event.kind == "corrected before":
+            return f"start {start_ts}: the other thread's run of this id committed"
+    return f"start {start_ts}: never answered"
+
+
+def _settled_requests() -> list[Event]:
+    """The corrections' requests without an answer, once nothing has changed for a while."""
+    seen, since = _unanswered(), time.monotonic()
+    while time.monotonic() - since < QUIET_SECONDS:
+        time.sleep(QUIET_SECONDS / 10)
+        now = _unanswered()
+        if now != seen:
+            seen, since = now, time.monotonic()
+    return seen
+
+
+def _unanswered() -> list[Event]:
+    """The last event of each of the service's threads, where that is a commit request."""
+    last = {event.values["thread"]: event for event in all_events() if "thread" in event.values}
+    return [event for event in last.values() if event.kind == "committing"]
 
 
 def unfinished(lane: str) -> Event | None:
