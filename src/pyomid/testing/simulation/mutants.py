@@ -418,8 +418,16 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "test_while_a_client_is_frozen_at_any_step_others_commit_and_it_finishes_when_it_wakes",
     ),
     "C7": ("tests/client/test_client_failures.py::test_of_all_runs_under_one_id_one_commits",),
-    "S2": ("tests/spark/test_spark_dataframes.py::test_many_tables_commit_together_and_a_failed_block_leaves_nothing",),
-    "S3": ("tests/spark/test_spark_dataframes.py::test_a_transaction_id_commits_once_and_says_so",),
+    "S2": (
+        "tests/spark/test_spark_dataframes.py::test_many_tables_commit_together_and_a_failed_block_leaves_nothing",
+        "tests/spark/test_spark_faults.py::test_a_plain_write_that_dies_around_its_commit_is_counted_once_under_its_id",
+        "tests/spark/test_spark_faults.py::"
+        "test_an_exception_between_the_answer_and_the_end_of_the_block_loses_and_repeats_nothing",
+    ),
+    "S3": (
+        "tests/spark/test_spark_dataframes.py::test_a_transaction_id_commits_once_and_says_so",
+        "tests/spark/test_spark_faults.py::test_a_driver_killed_at_each_step_and_run_again_under_its_id_is_counted_once",
+    ),
     "S5": (
         "tests/spark/test_spark_dataframes.py::test_a_snapshot_is_one_for_all_reads_and_partitions",
         "tests/spark/test_spark_dataframes.py::test_one_frame_used_twice_keeps_both_its_filters",
