@@ -8,7 +8,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,23 @@ class Service:
     def session(self, **more: Any) -> TsoSession:
         return TsoSession(tcp_dial(self.address), **{"request_s": 5.0, "retry_s": 5.0, **more})
 
-    def raw(self) -> RawPeer:
+    def connect(self, *, timeout_s: float = 60.0) -> socket.socket:
         host, _, port = self.address.rpartition(":")
-        return RawPeer(socket.create_connection((host, int(port)), timeout=10))
+        return socket.create_connection((host, int(port)), timeout=timeout_s)
+
+    def raw(self) -> RawPeer:
+        return RawPeer(self.connect())
+
+    def metrics(self) -> dict[str, float]:
+        """Name, or name{labels}, and value; of a service with `--metrics 127.0.0.1:0`."""
+        lines = self.page("/metrics").splitlines()
+        pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, _, value in pairs}
+
+    def page(self, path: str) -> str:
+        [port] = [line["port"] for line in self.log_lines() if line["message"] == "metrics and health"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as response:
+            return str(response.read().decode())
 
     def log_lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines()]
@@ -80,10 +95,10 @@ class RawPeer:
 
 
 @contextlib.contextmanager
-def served(tmp_path: Path, *options: str, store: str = "memory") -> Iterator[Service]:
-    """A service on a free port; killed at the end if it still runs."""
+def served(tmp_path: Path, *options: str, store: str = "memory", before: Sequence[str] = ()) -> Iterator[Service]:
+    """A service on a free port; killed at the end if it still runs. `before`: words before the command's own."""
     log = tmp_path / "service.log"
-    command = [*COMMAND, "--listen", "127.0.0.1:0", "--store", store, "--log-file", str(log), *options]
+    command = [*before, *COMMAND, "--listen", "127.0.0.1:0", "--store", store, "--log-file", str(log), *options]
     if "--conflict-map-entries" not in options:
         command += ["--conflict-map-entries", "65536"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

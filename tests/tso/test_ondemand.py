@@ -124,19 +124,27 @@ def _kill_under_load(folder: Path, session_of: SessionOf, *, rounds: int, seed: 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
-    for _ in range(rounds):
-        time.sleep(rng.uniform(0.05, 0.5))
-        before = len(acknowledged)
-        kill_tso(folder)
-        while len(acknowledged) <= before and not failures:
-            time.sleep(0.01)
-    stop.set()
-    for thread in threads:
-        thread.join()
+    table = EmbeddedCommitTable(folder, writable=False)
+
+    def check() -> None:
+        told = list(acknowledged)
+        assert table.lookup([s for s, _ in told]) == [c for _, c in told]
+
+    try:
+        for _ in range(rounds):
+            time.sleep(rng.uniform(0.05, 0.5))
+            before = len(acknowledged)
+            kill_tso(folder)
+            check()
+            while len(acknowledged) <= before and not failures:
+                time.sleep(0.01)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
     assert not failures, failures
     assert len(starts) == len(set(starts)), "a timestamp was handed out twice"
-    table = EmbeddedCommitTable(folder, writable=False)
-    assert table.lookup([s for s, _ in acknowledged]) == [c for _, c in acknowledged]
+    check()
     assert all(found <= 0 for found in table.lookup([s for s, _ in aborted])), "told aborted, yet it stands"  # type: ignore[has-type]
     table.close()
 

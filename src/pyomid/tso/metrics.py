@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Iterator
 from typing import Final
 
@@ -15,6 +16,8 @@ from prometheus_client.registry import Collector
 from pyomid.errors import Misuse, Unavailable
 from pyomid.tso.service import TsoService
 from pyomid.types import AbortReason
+
+log = logging.getLogger(__name__)
 
 PREFIX: Final = "pyomid_tso_"
 REQUEST_BYTES_MAX: Final = 8192
@@ -56,9 +59,11 @@ async def serve_metrics(watched: Watched, address: str) -> asyncio.Server:
         await writer.drain()
 
     try:
-        return await asyncio.start_server(answer, host or "127.0.0.1", int(port), limit=REQUEST_BYTES_MAX)
+        server = await asyncio.start_server(answer, host or "127.0.0.1", int(port), limit=REQUEST_BYTES_MAX)
     except OSError as error:
         raise Unavailable(f"cannot listen on {address} for metrics: {error.strerror}", address=address) from error
+    log.info("metrics and health", extra={"port": server.sockets[0].getsockname()[1]})
+    return server
 
 
 def _response(line: bytes, watched: Watched, registry: CollectorRegistry) -> bytes:
