@@ -104,6 +104,10 @@ class Environment:
         self.databases: dict[bytes, Any] = {}
         self._open()
 
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
     # Transactions
 
     def read(self, work: Callable[[Transaction], T]) -> T:

@@ -13,6 +13,8 @@ from pyomid.storage.embedded.keys import ESCAPED_ROW_BYTES_MAX, TABLE_BYTES, VER
 from pyomid.storage.embedded.records import HEADER_BYTES, VARINT_BYTES_MAX
 from pyomid.types import TIMESTAMP_MAX
 
+# Indices in the inner loops are unsigned: to a signed one numba adds the test whether it counts from the array's end,
+# and with it a loop that copies bytes is no longer one that the compiler can do many bytes at a time (18 times slower).
 # Which arrays and machine integers these are is said by each kernel's signature; the type checker cannot follow
 # numba from `np.int64` to `int` and back.
 Bytes = Any
@@ -53,32 +55,58 @@ _CRC: Final = _crc_tables()
 
 
 @kernel("uint32(uint8[::1], int64, int64, uint32)")
-def crc32(data: Bytes, at: Int, stop: Int, before: Int) -> Any:
-    """`zlib.crc32(data[at:stop], before)`."""
+def crc32(data: Bytes, first: Int, stop: Int, before: Int) -> Any:
+    """`zlib.crc32(data[first:stop], before)`. Sixteen bytes a step, then eight, four, one."""
     state = before ^ np.uint32(0xFFFFFFFF)
-    while at + 16 <= stop:
+    low = np.uint32(255)
+    at, left = np.uint64(first), np.uint64(stop - first)
+    while left >= np.uint64(16):
         state = (
-            _CRC[15, (state ^ data[at]) & np.uint32(255)]
-            ^ _CRC[14, ((state >> np.uint32(8)) ^ data[at + 1]) & np.uint32(255)]
-            ^ _CRC[13, ((state >> np.uint32(16)) ^ data[at + 2]) & np.uint32(255)]
-            ^ _CRC[12, ((state >> np.uint32(24)) ^ data[at + 3]) & np.uint32(255)]
-            ^ _CRC[11, data[at + 4]]
-            ^ _CRC[10, data[at + 5]]
-            ^ _CRC[9, data[at + 6]]
-            ^ _CRC[8, data[at + 7]]
-            ^ _CRC[7, data[at + 8]]
-            ^ _CRC[6, data[at + 9]]
-            ^ _CRC[5, data[at + 10]]
-            ^ _CRC[4, data[at + 11]]
-            ^ _CRC[3, data[at + 12]]
-            ^ _CRC[2, data[at + 13]]
-            ^ _CRC[1, data[at + 14]]
-            ^ _CRC[0, data[at + 15]]
+            _CRC[15, np.uint64((state ^ data[at]) & low)]
+            ^ _CRC[14, np.uint64(((state >> np.uint32(8)) ^ data[at + np.uint64(1)]) & low)]
+            ^ _CRC[13, np.uint64(((state >> np.uint32(16)) ^ data[at + np.uint64(2)]) & low)]
+            ^ _CRC[12, np.uint64(((state >> np.uint32(24)) ^ data[at + np.uint64(3)]) & low)]
+            ^ _CRC[11, np.uint64(data[at + np.uint64(4)])]
+            ^ _CRC[10, np.uint64(data[at + np.uint64(5)])]
+            ^ _CRC[9, np.uint64(data[at + np.uint64(6)])]
+            ^ _CRC[8, np.uint64(data[at + np.uint64(7)])]
+            ^ _CRC[7, np.uint64(data[at + np.uint64(8)])]
+            ^ _CRC[6, np.uint64(data[at + np.uint64(9)])]
+            ^ _CRC[5, np.uint64(data[at + np.uint64(10)])]
+            ^ _CRC[4, np.uint64(data[at + np.uint64(11)])]
+            ^ _CRC[3, np.uint64(data[at + np.uint64(12)])]
+            ^ _CRC[2, np.uint64(data[at + np.uint64(13)])]
+            ^ _CRC[1, np.uint64(data[at + np.uint64(14)])]
+            ^ _CRC[0, np.uint64(data[at + np.uint64(15)])]
         )
-        at += 16
-    while at < stop:
-        state = (state >> np.uint32(8)) ^ _CRC[0, (state ^ data[at]) & np.uint32(255)]
-        at += 1
+        at += np.uint64(16)
+        left -= np.uint64(16)
+    if left >= np.uint64(8):
+        state = (
+            _CRC[7, np.uint64((state ^ data[at]) & low)]
+            ^ _CRC[6, np.uint64(((state >> np.uint32(8)) ^ data[at + np.uint64(1)]) & low)]
+            ^ _CRC[5, np.uint64(((state >> np.uint32(16)) ^ data[at + np.uint64(2)]) & low)]
+            ^ _CRC[4, np.uint64(((state >> np.uint32(24)) ^ data[at + np.uint64(3)]) & low)]
+            ^ _CRC[3, np.uint64(data[at + np.uint64(4)])]
+            ^ _CRC[2, np.uint64(data[at + np.uint64(5)])]
+            ^ _CRC[1, np.uint64(data[at + np.uint64(6)])]
+            ^ _CRC[0, np.uint64(data[at + np.uint64(7)])]
+        )
+        at += np.uint64(8)
+        left -= np.uint64(8)
+    if left >= np.uint64(4):
+        state = (
+            _CRC[3, np.uint64((state ^ data[at]) & low)]
+            ^ _CRC[2, np.uint64(((state >> np.uint32(8)) ^ data[at + np.uint64(1)]) & low)]
+            ^ _CRC[1, np.uint64(((state >> np.uint32(16)) ^ data[at + np.uint64(2)]) & low)]
+            ^ _CRC[0, np.uint64(((state >> np.uint32(24)) ^ data[at + np.uint64(3)]) & low)]
+        )
+        at += np.uint64(4)
+        left -= np.uint64(4)
+    while left > np.uint64(0):
+        state = (state >> np.uint32(8)) ^ _CRC[0, np.uint64((state ^ data[at]) & low)]
+        at += np.uint64(1)
+        left -= np.uint64(1)
     return state ^ np.uint32(0xFFFFFFFF)
 
 
@@ -112,8 +140,9 @@ def _cells_max(data: Bytes, lens: Int64s) -> Int:
 @kernel("boolean(uint8[::1], int64, int64, int64)")
 def _equal(data: Bytes, left: Int, right: Int, length: Int) -> bool:
     """From the end: rows next to each other have long beginnings in common."""
-    for index in range(length - 1, -1, -1):  # noqa: SIM110 (numba compiles a loop better than a generator)
-        if data[left + index] != data[right + index]:
+    for back in range(length):
+        index = length - 1 - back
+        if data[np.uint64(left + index)] != data[np.uint64(right + index)]:
             return False
     return True
 
@@ -122,29 +151,32 @@ def _equal(data: Bytes, left: Int, right: Int, length: Int) -> bool:
 def _little_endian(data: Bytes, at: Int, size: Int) -> Int:
     number = np.int64(0)
     for index in range(size):
-        number |= np.int64(data[at + index]) << (8 * index)
+        number |= np.int64(data[np.uint64(at + index)]) << (8 * index)
     return number
 
 
 @kernel("int64(uint8[::1], int64)")
 def _key_version(data: Bytes, stop: Int) -> Int:
     inverted = np.int64(0)
-    for index in range(stop - VERSION_BYTES, stop):
-        inverted = (inverted << 8) | np.int64(data[index])
+    for index in range(VERSION_BYTES):
+        inverted = (inverted << 8) | np.int64(data[np.uint64(stop - VERSION_BYTES + index)])
     return TIMESTAMP_MAX - inverted
 
 
 @kernel("int32(uint8[::1], int64, int64)")
 def _unescape(data: Bytes, at: Int, length: Int) -> Int:
     """In place; returns the row's own length."""
-    out = at
-    index = at
-    while index < at + length:
+    first, stop = np.uint64(at), np.uint64(at + length)
+    index = first
+    while index < stop and data[index] != 0:
+        index += np.uint64(1)
+    out = index
+    while index < stop:
         byte = data[index]
         data[out] = byte
-        index += 1 + np.int64(byte == 0)
-        out += 1
-    return np.int32(out - at)
+        index += np.uint64(2) if byte == 0 else np.uint64(1)
+        out += np.uint64(1)
+    return np.int32(out - first)
 
 
 @kernel(
@@ -186,8 +218,9 @@ def decode_records(data: Bytes, lens: Int64s, column_of: Int32s) -> Any:
         count, place = _varint(data, value + HEADER_BYTES, stop)
         for _ in range(count):
             number, length = np.int64(-1), np.int64(-1)
-            if place + 1 < stop and (data[place] | data[place + 1]) < 0x80:  # nearly always: one byte each
-                number, length = np.int64(data[place]), np.int64(data[place + 1])
+            near = np.uint64(place)
+            if place + 1 < stop and (data[near] | data[near + np.uint64(1)]) < 0x80:  # nearly always: one byte each
+                number, length = np.int64(data[near]), np.int64(data[near + np.uint64(1)])
                 place += 2
             else:
                 number, place = _varint(data, place, stop)
@@ -198,10 +231,12 @@ def decode_records(data: Bytes, lens: Int64s, column_of: Int32s) -> Any:
             if number >= len(column_of):
                 verdict, culprit = np.int64(UNKNOWN_COLUMN), np.int64(record)
                 break
-            if column_of[number] >= 0:
-                cell_col[cells] = column_of[number]
-                cell_off[cells] = place
-                cell_len[cells] = np.int32(length - 1) if length > 0 else np.int32(TOMBSTONE)
+            column = column_of[np.uint64(number)]
+            if column >= 0:
+                cell = np.uint64(cells)
+                cell_col[cell] = column
+                cell_off[cell] = place
+                cell_len[cell] = np.int32(length - 1) if length > 0 else np.int32(TOMBSTONE)
                 cells += 1
             place += max(length - 1, 0)
         if verdict == GOOD and (count < 0 or place != stop):
@@ -238,6 +273,13 @@ def decode_records(data: Bytes, lens: Int64s, column_of: Int32s) -> Any:
     )
 
 
+@kernel("void(uint8[::1], int64, uint8[::1], int64, int64)")
+def _copy(buffer: Bytes, at: Int, out: Bytes, to: Int, length: Int) -> None:
+    source, target = np.uint64(at), np.uint64(to)
+    for index in range(np.uint64(length)):
+        out[target + index] = buffer[source + index]
+
+
 @kernel("int64(uint8[::1], int64, uint64)")
 def _put_varint(out: Bytes, at: Int, number: Any) -> Int:
     while number >= np.uint64(0x80):
@@ -250,20 +292,24 @@ def _put_varint(out: Bytes, at: Int, number: Any) -> Int:
 
 @kernel("int64(uint8[::1], int64, int64, uint8[::1], int64)")
 def _put_escaped(buffer: Bytes, at: Int, length: Int, out: Bytes, to: Int) -> Int:
-    for index in range(at, at + length):
-        out[to] = buffer[index]
-        to += 1
-        if buffer[index] == 0:
-            out[to] = 255
-            to += 1
-    return to
+    source, target = np.uint64(at), np.uint64(to)
+    for _ in range(length):
+        byte = buffer[source]
+        out[target] = byte
+        source += np.uint64(1)
+        target += np.uint64(1)
+        if byte == 0:
+            out[target] = 255
+            target += np.uint64(1)
+    return np.int64(target)
 
 
 @kernel("int64(uint8[::1], int64, int64, int64, int64)")
 def _compare(data: Bytes, left: Int, left_len: Int, right: Int, right_len: Int) -> Int:
-    for index in range(min(left_len, right_len)):
-        if data[left + index] != data[right + index]:
-            return np.int64(data[left + index]) - np.int64(data[right + index])
+    one, other = np.uint64(left), np.uint64(right)
+    for index in range(np.uint64(min(left_len, right_len))):
+        if data[one + index] != data[other + index]:
+            return np.int64(data[one + index]) - np.int64(data[other + index])
     return left_len - right_len
 
 
@@ -360,9 +406,9 @@ def encode_rows(
             at = _put_varint(out, at, np.uint64(number_of[cell_col[cell]]))
             length = np.int64(cell_len[cell])
             at = _put_varint(out, at, np.uint64(length + 1))
-            for index in range(length):
-                out[at + index] = buffer[cell_off[cell] + index]
-            at += max(length, 0)
+            if length > 0:
+                _copy(buffer, cell_off[cell], out, at, length)
+                at += length
         crc = crc32(out, value + 4, at, key_crc)
         for index in range(4):
             out[value + index] = np.uint8((crc >> np.uint32(8 * index)) & np.uint32(255))

@@ -30,6 +30,7 @@ from pyomid.storage.embedded.keys import (
     version_suffix,
 )
 from pyomid.storage.embedded.layout import CELLS, SAMPLES, open_data, open_folder
+from pyomid.storage.embedded.pages import Pages, Records
 from pyomid.storage.embedded.records import Record, corrupt, decode_record, encode_record
 from pyomid.storage.embedded.regions import SAMPLE_MASK, cuts, grown_splits
 from pyomid.storage.embedded.tables import Table, Tables
@@ -79,6 +80,7 @@ class EmbeddedStore:
         region_rows: int = _REGION_ROWS_DEFAULT,
     ) -> None:
         self._environment = open_data(open_folder(folder, create=create), map_bytes=map_bytes)
+        self._pages = Pages(self._environment.folder)
         self._tables = Tables(self._environment)
         self._region_rows = region_rows
         self._closed = False
@@ -274,38 +276,48 @@ class EmbeddedStore:
     ) -> Iterator[CellBatch]:
         resume: bytes | None = b""
         while resume is not None:
-            current, items, resume = self._environment.read(
+            current, found = self._environment.read(
                 partial(self._fetch, table=table, key_range=key_range, resume=resume, records_max=rows_max)
             )
-            if items:
-                batch = self._decoded(current, items, columns)
+            resume = None if found.next_key is None else found.next_key[:-VERSION_BYTES]
+            if len(found.lens):
+                batch = self._decoded(current, found, columns)
                 if batch.rows:
                     yield batch
 
     def _fetch(
         self, transaction: Transaction, *, table: str, key_range: KeyRange, resume: bytes, records_max: int
-    ) -> tuple[Table, list[bytes], bytes | None]:
-        """Key, value, key, value … of whole rows, and the row prefix to resume at (None: the range ends)."""
+    ) -> tuple[Table, Records]:
+        """Whole rows from `resume` on, about `records_max` of their records."""
         current = self._tables.loaded(transaction, table)
         start, stop = range_bounds(current.prefix, key_range)
-        with transaction.cursor(self._cells) as cursor:
-            if start >= stop or not cursor.set_range(max(start, resume)):
-                return current, [], None
-            items, resume_at = _records_until(cursor, stop, records_max)
-        return current, items, resume_at
+        start = max(start, resume)
+        if start >= stop:
+            return current, _joined([], None)
+        found = self._pages.records(
+            transaction,
+            (CELLS, self._cells),
+            start,
+            stop,
+            tail_bytes=VERSION_BYTES,
+            records_max=records_max,
+            bytes_max=_BATCH_BYTES_MAX,
+        )
+        if found is None:
+            with transaction.cursor(self._cells) as cursor:
+                found = _joined(*_records_until(cursor, start, stop, records_max))
+        return current, found
 
-    def _decoded(self, table: Table, items: list[bytes], columns: Sequence[Column] | None) -> CellBatch:
-        lens = np.fromiter(map(len, items), dtype=np.int64, count=len(items))
-        data = np.frombuffer(bytearray().join(items), dtype=np.uint8)
+    def _decoded(self, table: Table, found: Records, columns: Sequence[Column] | None) -> CellBatch:
         for _ in range(2):
             names, column_of = _column_indices(table, columns)
-            *arrays, verdict, culprit = kernels.decode_records(data, lens, column_of)
+            *arrays, verdict, culprit = kernels.decode_records(found.data, found.lens, column_of)
             if verdict != kernels.UNKNOWN_COLUMN:
                 break
             self._environment.read(lambda transaction: table.load(transaction, self._tables.database))
         if verdict != kernels.GOOD:
-            raise _corrupt(items[2 * culprit], verdict)
-        return CellBatch(data, names, *arrays)
+            raise _corrupt(_key_of(found, culprit), verdict)
+        return CellBatch(found.data, names, *arrays)
 
     # Changing records that are there
 
@@ -456,15 +468,27 @@ def _row_records(cursor: Any, prefix: bytes) -> list[tuple[bytes, bytes]]:
     return records
 
 
-def _records_until(cursor: Any, stop: bytes, records_max: int) -> tuple[list[bytes], bytes | None]:
-    """From the cursor's place; then the row prefix of what comes next before `stop`, None where nothing does.
+def _joined(items: list[bytes], next_key: bytes | None) -> Records:
+    lens = np.fromiter(map(len, items), dtype=np.int64, count=len(items))
+    return Records(np.frombuffer(bytearray().join(items), dtype=np.uint8), lens, next_key)
+
+
+def _key_of(found: Records, record: int) -> bytes:
+    at = int(found.lens[: 2 * record].sum())
+    return found.data[at : at + int(found.lens[2 * record])].tobytes()
+
+
+def _records_until(cursor: Any, start: bytes, stop: bytes, records_max: int) -> tuple[list[bytes], bytes | None]:
+    """What `Pages.records` finds, by LMDB's cursor: its plain twin, and the way where it gives up.
 
     Fetches in growing steps: a short range does not pay for a long one, a long range not for every record.
     """
     items: list[bytes] = []
+    if not cursor.set_range(start):
+        return items, None
     source = cursor.iternext()
     step, total = min(_FIRST_FETCH, records_max), 0
-    while len(items) < 2 * records_max and total < _BATCH_BYTES_MAX:
+    while len(items) < 2 * records_max and total <= _BATCH_BYTES_MAX:
         found = list(chain.from_iterable(islice(source, min(step, records_max - len(items) // 2))))
         if not found:
             return items, None
@@ -492,7 +516,7 @@ def _finish_row(source: Iterator[tuple[bytes, bytes]], items: list[bytes], stop:
     last = items[-2][:-VERSION_BYTES]
     for key, value in source:
         if key[:-VERSION_BYTES] != last:
-            return key[:-VERSION_BYTES] if key < stop else None
+            return key if key < stop else None
         items += (key, value)
     return None
 

@@ -1,0 +1,224 @@
+"""Records out of LMDB's pages in bulk, without a Python object for each; `pages` says when this may be done.
+
+The format is that of LMDB 0.9 (`mdb.c`: MDB_page, MDB_node, MDB_db) on 64-bit little-endian machines:
+
+    page       number (8), padding (2), flags (2), lower (2), upper (2), then a 2-byte offset for each node
+    node       low half (2), high half (2), flags (2), key's length (2), key, value
+    leaf       the halves are the value's length; a big value's node holds the number of its overflow pages' first
+    branch     the halves and the flags are the child's page number; the first node's key counts as the least
+
+The plain twin is LMDB's own cursor: `store._records_until`. Nothing read here is believed: a page or node that does
+not look like the above ends the walk with STRANGE, and the caller asks LMDB.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from pyomid.compiled import kernel
+
+Bytes = Any
+Int64s = Any
+Int = Any
+
+WHOLE: Final = 0
+"""The range ended."""
+MORE: Final = 1
+"""The limit was reached; a next row is there."""
+OUTSIDE: Final = 2
+"""A page lies behind the end of the mapped bytes: the file has grown, or it is damaged."""
+STRANGE: Final = 3
+"""Something that this reader does not know."""
+
+_PAGE_HEADER: Final = 16
+_NODE_HEADER: Final = 8
+_BRANCH: Final = 0x01
+_LEAF: Final = 0x02
+_BIG_VALUE: Final = 0x01
+_DEPTH_MAX: Final = 32
+"""LMDB's own bound (CURSOR_STACK)."""
+
+_READ: Final = "Array(uint8, 1, 'C', readonly=True)"
+
+
+@kernel(f"int64({_READ}, int64)")
+def _u16(data: Bytes, at: Int) -> Int:
+    place = np.uint64(at)
+    return np.int64(data[place]) | np.int64(data[place + np.uint64(1)]) << 8
+
+
+@kernel(f"int64({_READ}, int64)")
+def _u64(data: Bytes, at: Int) -> Int:
+    number = np.int64(0)
+    for index in range(8):
+        number |= np.int64(data[np.uint64(at + index)]) << (8 * index)
+    return number
+
+
+@kernel(f"int64({_READ}, int64, int64, {_READ})")
+def _order(data: Bytes, at: Int, length: Int, key: Bytes) -> Int:
+    """Below, at or above 0 as the bytes in `data` are before, equal to or behind `key`."""
+    place = np.uint64(at)
+    for index in range(np.uint64(min(length, len(key)))):
+        if data[place + index] != key[index]:
+            return np.int64(data[place + index]) - np.int64(key[index])
+    return length - len(key)
+
+
+@kernel(f"boolean({_READ}, int64, int64, int64)")
+def _equal(data: Bytes, left: Int, right: Int, length: Int) -> bool:
+    one, other = np.uint64(left), np.uint64(right)
+    for index in range(np.uint64(length)):  # noqa: SIM110 (numba compiles a loop better than a generator)
+        if data[one + index] != data[other + index]:
+            return False
+    return True
+
+
+@kernel(f"void({_READ}, int64, uint8[::1], int64, int64)")
+def _copy(data: Bytes, at: Int, out: Bytes, to: Int, length: Int) -> None:
+    """Unsigned indices: with signed ones numba asks each time whether they count from the end (18 times slower)."""
+    source, target = np.uint64(at), np.uint64(to)
+    for index in range(np.uint64(length)):
+        out[target + index] = data[source + index]
+
+
+@kernel(f"int64({_READ}, int64, int64, int64)")
+def _nodes(pages: Bytes, page: Int, page_bytes: Int, kind: Int) -> Int:
+    """How many nodes a page of this kind has; -1 where it is none."""
+    at = page * page_bytes
+    if _u64(pages, at) != page or _u16(pages, at + 10) & 0x0F != kind:
+        return np.int64(-1)
+    lower, upper = _u16(pages, at + 12), _u16(pages, at + 14)
+    if lower < _PAGE_HEADER or lower > upper or upper > page_bytes or lower & 1:
+        return np.int64(-1)
+    return (lower - _PAGE_HEADER) >> 1
+
+
+@kernel(f"int64({_READ}, int64, int64, int64)")
+def _node(pages: Bytes, page: Int, page_bytes: Int, index: Int) -> Int:
+    """Where the node lies; -1 where its key does not lie inside the page."""
+    at = page * page_bytes
+    offset = _u16(pages, at + _PAGE_HEADER + 2 * index)
+    if offset + _NODE_HEADER > page_bytes:
+        return np.int64(-1)
+    if offset + _NODE_HEADER + _u16(pages, at + offset + 6) > page_bytes:
+        return np.int64(-1)
+    return at + offset
+
+
+@kernel(f"int64({_READ}, int64, int64, int64, int64, {_READ}, boolean)")
+def _place(pages: Bytes, page: Int, page_bytes: Int, nodes: Int, first: Int, key: Bytes, above: bool) -> Int:
+    """The first node from `first` whose key is not before `key` (`above`: is behind it); -1: a node is strange."""
+    low, high = first, nodes
+    while low < high:
+        middle = (low + high) >> 1
+        node = _node(pages, page, page_bytes, middle)
+        if node < 0:
+            return np.int64(-1)
+        order = _order(pages, node + _NODE_HEADER, _u16(pages, node + 6), key)
+        if order < 0 or (above and order == 0):
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@kernel(
+    f"UniTuple(int64, 5)({_READ}, int64, int64, {_READ}, {_READ}, int64, int64, int64, uint8[::1], int64[::1])"
+)
+def walk(
+    pages: Bytes,
+    page_bytes: Int,
+    root: Int,
+    start: Bytes,
+    stop: Bytes,
+    tail_bytes: Int,
+    records_max: Int,
+    bytes_max: Int,
+    out: Bytes,
+    lens: Int64s,
+) -> tuple[Int, Int, Int, Int, Int]:
+    """Records with `start` ≤ key < `stop` in order: key, value, key, value … into `out`, their lengths into `lens`.
+
+    Ends behind the row in which one of the limits is reached; rows are keys that differ in more than their last
+    `tail_bytes`. With an empty `out` it only measures. Returns how it ended, records, bytes, and for MORE where the
+    next key lies in `pages` and its length. The tree must stay as it is meanwhile: a read transaction holds it.
+    """
+    stack = np.empty(_DEPTH_MAX, dtype=np.int64)
+    places = np.empty(_DEPTH_MAX, dtype=np.int64)
+    limit = len(pages)
+    copies = len(out) > 0
+    records, written, depth = np.int64(0), np.int64(0), np.int64(0)
+    last, last_len = np.int64(0), np.int64(-1)
+    page, seeking = root, True
+    while True:
+        while True:  # down to a leaf: to the start's place the first time, to the left afterwards
+            if page < 0 or (page + 1) * page_bytes > limit:
+                return OUTSIDE, records, written, 0, 0
+            nodes = _nodes(pages, page, page_bytes, _BRANCH)
+            if nodes < 0:
+                break
+            index = np.int64(0)
+            if seeking:
+                index = _place(pages, page, page_bytes, nodes, 1, start, True) - 1
+            if nodes < 1 or index < 0 or depth == _DEPTH_MAX:
+                return STRANGE, records, written, 0, 0
+            stack[depth], places[depth] = page, index
+            depth += 1
+            node = _node(pages, page, page_bytes, index)
+            if node < 0:
+                return STRANGE, records, written, 0, 0
+            page = _u16(pages, node) | _u16(pages, node + 2) << 16 | _u16(pages, node + 4) << 32
+        nodes = _nodes(pages, page, page_bytes, _LEAF)
+        index = np.int64(0)
+        if seeking and nodes > 0:
+            index = _place(pages, page, page_bytes, nodes, 0, start, False)
+        if nodes < 0 or index < 0:
+            return STRANGE, records, written, 0, 0
+        seeking = False
+        for each in range(index, nodes):
+            node = _node(pages, page, page_bytes, each)
+            if node < 0:
+                return STRANGE, records, written, 0, 0
+            key, key_len = node + _NODE_HEADER, _u16(pages, node + 6)
+            size = _u16(pages, node) | _u16(pages, node + 2) << 16
+            flags = _u16(pages, node + 4)
+            value = key + key_len
+            end = (page + 1) * page_bytes
+            if flags == _BIG_VALUE and value + 8 <= end:
+                value = _u64(pages, value) * page_bytes + _PAGE_HEADER
+                end = limit
+                if value < 0 or value + size > end:
+                    return OUTSIDE, records, written, 0, 0
+            elif flags != 0:
+                return STRANGE, records, written, 0, 0
+            if value + size > end or key_len < tail_bytes:
+                return STRANGE, records, written, 0, 0
+            if _order(pages, key, key_len, stop) >= 0:
+                return WHOLE, records, written, 0, 0
+            if records >= records_max or written > bytes_max:
+                if key_len != last_len or not _equal(pages, key, last, key_len - tail_bytes):
+                    return MORE, records, written, key, key_len
+            last, last_len = key, key_len
+            if copies:
+                _copy(pages, key, out, written, key_len)
+                _copy(pages, value, out, written + key_len, size)
+                lens[2 * records] = key_len
+                lens[2 * records + 1] = size
+            records += 1
+            written += key_len + size
+        while True:  # up to a branch with a next child
+            if depth == 0:
+                return WHOLE, records, written, 0, 0
+            depth -= 1
+            page, index = stack[depth], places[depth] + 1
+            if index < _nodes(pages, page, page_bytes, _BRANCH):
+                break
+        node = _node(pages, page, page_bytes, index)
+        if node < 0:
+            return STRANGE, records, written, 0, 0
+        stack[depth], places[depth] = page, index
+        depth += 1
+        page = _u16(pages, node) | _u16(pages, node + 2) << 16 | _u16(pages, node + 4) << 32

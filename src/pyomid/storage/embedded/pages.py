@@ -1,0 +1,118 @@
+"""LMDB's data file, mapped once more for reading in bulk.
+
+py-lmdb makes three Python objects a record, which costs more than everything else that a scan does with it. Inside a
+read transaction the tree under its root is immutable: no writer takes back a page that a reader may see, and a page
+is written before any root that names it. So the compiled walk of `page_kernels` may read those pages through a
+mapping of its own, as long as that transaction is open. LMDB itself says where the root is: the record of a named
+database in the unnamed one.
+
+Where the format is not the one that is known (another LMDB, another kind of machine), or a page looks strange, the
+answer is None, and the caller reads through LMDB's cursor, which also knows how to name what is wrong.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import lmdb
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.storage.embedded import page_kernels as kernels
+from pyomid.storage.embedded.environments import Transaction
+
+_FILE: Final = "data.mdb"
+_META: Final = struct.Struct("<16x II")
+"""The first page: its header, then LMDB's magic number and the version of its data format."""
+_KNOWN_META: Final = (0xBEEFC0DE, 1)
+_KNOWN_LMDB: Final = (0, 9)
+_DATABASE: Final = struct.Struct("<I HH QQQQ Q")
+"""MDB_db: padding, flags, depth, pages of three kinds, entries, root."""
+_NO_ROOT: Final = (1 << 64) - 1
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Key, value, key, value … of whole rows, their lengths, and the key that comes next (None: the range ended)."""
+
+    data: Bytes
+    lens: NDArray[np.int64]
+    next_key: bytes | None
+
+
+class Pages:
+    """The file of one environment. Safe with threads; a mapping is replaced by a longer one, never changed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / _FILE
+        self._mapped: Bytes | None = None
+        self._is_known = _is_known_here()
+
+    def records(
+        self,
+        transaction: Transaction,
+        database: tuple[bytes, Any],
+        start: bytes,
+        stop: bytes,
+        *,
+        tail_bytes: int,
+        records_max: int,
+        bytes_max: int,
+    ) -> Records | None:
+        """As `page_kernels.walk` says, copied out; None: ask LMDB's cursor. Inside a read transaction.
+
+        `database`: name and handle.
+        """
+        name, handle = database
+        page_bytes, root = transaction.stat(handle)["psize"], _root(transaction, name)
+        if not self._is_known or root is None:
+            return None
+        if root == _NO_ROOT:
+            return Records(_NO_BYTES, _NO_LENGTHS, None)
+        borders = np.frombuffer(start, dtype=np.uint8), np.frombuffer(stop, dtype=np.uint8)
+        asked = page_bytes, root, *borders, tail_bytes, records_max, bytes_max
+        pages = self._mapped if self._mapped is not None else self._map()
+        how, count, size, _, _ = kernels.walk(pages, *asked, _NO_BYTES, _NO_LENGTHS)
+        if how == kernels.OUTSIDE:
+            pages = self._map()
+            how, count, size, _, _ = kernels.walk(pages, *asked, _NO_BYTES, _NO_LENGTHS)
+        if how not in (kernels.WHOLE, kernels.MORE):
+            return None
+        if not count:
+            return Records(_NO_BYTES, _NO_LENGTHS, None)
+        data, lens = np.empty(size, dtype=np.uint8), np.empty(2 * count, dtype=np.int64)
+        how, _, _, at, length = kernels.walk(pages, *asked, data, lens)
+        return Records(data, lens, pages[at : at + length].tobytes() if how == kernels.MORE else None)
+
+    def _map(self) -> Bytes:
+        """The file as long as it is now; it never gets shorter."""
+        with open(self._path, "rb") as file:
+            mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), dtype=np.uint8)
+        if len(mapped) < _META.size or _META.unpack_from(mapped.data) != _KNOWN_META:
+            self._is_known, mapped = False, _NO_BYTES
+        self._mapped = mapped
+        return mapped
+
+
+_NO_BYTES: Final = np.empty(0, dtype=np.uint8)
+_NO_LENGTHS: Final = np.empty(0, dtype=np.int64)
+
+
+def _is_known_here() -> bool:
+    return lmdb.version()[:2] == _KNOWN_LMDB and sys.byteorder == "little" and sys.maxsize > 1 << 32
+
+
+def _root(transaction: Transaction, name: bytes) -> int | None:
+    """The number of the root page of a named database, as LMDB keeps it in the unnamed one."""
+    record = transaction.get(name)
+    if record is None or len(record) != _DATABASE.size:
+        return None
+    root: int = _DATABASE.unpack(record)[-1]
+    return root
