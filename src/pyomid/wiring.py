@@ -226,7 +226,7 @@ def _hbase_parts(address: HBaseAddress, settings: Settings) -> Parts:
     from pyomid.client.session import TsoSession
     from pyomid.client.shared_commit_table import SharedTableTso
     from pyomid.storage.hbase.database import open_hbase
-    from pyomid.storage.hbase.election import dial_tso
+    from pyomid.storage.hbase.election import announced_epoch, dial_tso
 
     database = open_hbase(address.quorum, address.znode)
     session = TsoSession(
@@ -234,6 +234,7 @@ def _hbase_parts(address: HBaseAddress, settings: Settings) -> Parts:
         request_s=settings.request_seconds,
         retry_s=settings.commit_retry_seconds,
         clock=boot_clock,
+        announced_epoch=lambda: announced_epoch(database.zookeeper),
     )
     return Parts(
         database.store,

@@ -53,6 +53,8 @@ class TsoSession:
     """`ports.Tso` over a connection. Thread-safe; a forked child gets a connection of its own (C5).
 
     `request_s` is one try's patience, `retry_s` that of the whole request: longer than a fail-over.
+    `announced_epoch`: where a TSO that tells no epoch (Apache Omid's) announces it; asked after each begin's answer, so
+    that it is never older than the start timestamp that came with it (T6).
     """
 
     def __init__(
@@ -64,8 +66,10 @@ class TsoSession:
         token: bytes = b"",
         clock: Clock = time.monotonic,
         sleep: Sleep = time.sleep,
+        announced_epoch: Callable[[], int] | None = None,
     ) -> None:
         self._dial = dial
+        self._announced_epoch = announced_epoch
         self._request_s = request_s
         self._retry_s = retry_s
         self._token = token
@@ -82,7 +86,7 @@ class TsoSession:
 
     @property
     def epoch(self) -> int:
-        """The newest epoch any answer carried; 0 with a Java TSO, which tells none."""
+        """The newest epoch any answer carried, or that a Java TSO, whose answers carry none, announced."""
         return self._epoch
 
     @property
@@ -97,6 +101,8 @@ class TsoSession:
     def begin(self, *, not_before: int = 0) -> BeginReply:
         reply = self._ask_for(Begin(not_before), BeginReply)
         self._epoch = max(self._epoch, reply.epoch)
+        if self._announced_epoch is not None and not self._extended:
+            self._epoch = max(self._epoch, self._announced_epoch())
         return with_epoch(reply, self._epoch)
 
     def commit(self, request: CommitRequest) -> CommitReply:

@@ -1,8 +1,9 @@
 """A session with the TSO of a store whose commit table clients may write themselves: HBase, as Java Omid's do.
 
 Completion goes straight to the commit table, off the TSO's path. Marks go through the TSO where it speaks pyomid's
-extensions. A Java TSO does not: then a client may place the mark itself, but only its own (`core.outcome` asks for no
-other): nobody else was told an outcome, so a commit entry that lands behind the mark changes nothing.
+extensions. A Java TSO does not: then a client places the mark itself, as Java's clients do. It does so for a start of
+an earlier epoch (`core.reading`; a Java TSO announces its epoch in a znode), and for its own (`core.outcome`): nobody
+else was told an outcome, so a commit entry that lands behind the mark changes nothing.
 """
 
 from __future__ import annotations

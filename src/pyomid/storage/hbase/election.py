@@ -166,6 +166,16 @@ class LeaderLease:
 
 def find_tso(zookeeper: ZooKeeper, *, namespace: str = NAMESPACE) -> tuple[str, int]:
     """Where the TSO is now; `Unavailable` where none has announced itself."""
+    host, port, _ = _announced(zookeeper, namespace)
+    return host, port
+
+
+def announced_epoch(zookeeper: ZooKeeper, *, namespace: str = NAMESPACE) -> int:
+    """The present TSO's epoch: a Java TSO tells it here and nowhere else."""
+    return _announced(zookeeper, namespace)[2]
+
+
+def _announced(zookeeper: ZooKeeper, namespace: str) -> tuple[str, int, int]:
     path = f"{namespace}/current-tso"
     try:
         content, _ = zookeeper.session().retry(zookeeper.ask, "get", path)
@@ -177,8 +187,7 @@ def find_tso(zookeeper: ZooKeeper, *, namespace: str = NAMESPACE) -> tuple[str, 
         raise Unavailable(
             f"no TSO has announced itself in {path} of ZooKeeper {zookeeper.quorum}: start one with `pyomid tso`"
         )
-    host, port, _ = parse_address(content)
-    return host, port
+    return parse_address(content)
 
 
 def dial_tso(zookeeper: ZooKeeper, *, timeout_s: float, namespace: str = NAMESPACE) -> socket.socket:
