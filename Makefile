@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python
 PYTEST := $(BIN)/pytest
 
-.PHONY: help setup check test test-fast test-process test-spark test-hbase demo bench bench-tso bench-hbase soak proto lock format clean
+.PHONY: help setup check test test-fast test-process test-spark test-hbase demo demo-hbase bench bench-tso bench-hbase soak proto lock format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,6 +43,9 @@ test-hbase: setup ## a real HBase, ZooKeeper and Apache Omid, from their jars
 demo: setup ## the flights pipeline with its faults; report in build/demo/report.html
 	$(RUN) -m examples.flights
 
+demo-hbase: setup ## the same over a real HBase, with its servers' faults; report in build/demo-hbase/report.html
+	$(RUN) -m examples.flights hbase
+
 bench: setup ## embedded store and Spark: ratios against raw peers of the same run
 	$(RUN) -m benchmarks
 
@@ -52,6 +55,7 @@ bench-tso: setup ## the TSO beside Apache Omid's: commits, begins, restart; the 
 
 bench-hbase: setup ## a real HBase: native client and transactions, Java peers in the same run
 	$(RUN) -m benchmarks.hbase.run
+	$(RUN) -m benchmarks.hbase.spark
 
 soak: setup ## long runs: simulation seeds, kills, histories
 	$(PYTEST) -m soak

@@ -95,8 +95,8 @@ class Setting:
 
 
 @contextmanager
-def our_tso(url: str, log: Path) -> Iterator[None]:
-    command = [sys.executable, "-m", "pyomid", "tso", "--listen", "127.0.0.1:0", "--store", url]
+def our_tso(url: str, log: Path, *options: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "pyomid", "tso", "--listen", "127.0.0.1:0", "--store", url, *options]
     with open(log, "ab") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:

@@ -34,10 +34,12 @@ class Setting:
     url: str
     flights: DataFrame
     """Cached by Spark: reading the source is no part of what is measured."""
+    rows: int = ROWS
 
 
 @contextmanager
-def setting(options: str = "conflictMapEntries=33554432&leaseSeconds=60") -> Iterator[Setting]:
+def setting(options: str = "conflictMapEntries=33554432&leaseSeconds=60", *, url: str = "") -> Iterator[Setting]:
+    """`url`: a database that runs already; otherwise an embedded one with these options."""
     pyomid.spark.use_this_python()
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
     from pyspark.sql import SparkSession
@@ -59,7 +61,7 @@ def setting(options: str = "conflictMapEntries=33554432&leaseSeconds=60") -> Ite
         folder = Path(name)
         flights = spark.read.csv(_unpacked(folder), schema=DDL, header=True, nullValue="NA").repartition(PARTS).cache()
         assert flights.count() == ROWS
-        yield Setting(spark, folder, f"omid://{folder}/db?{options}", flights)
+        yield Setting(spark, folder, url or f"omid://{folder}/db?{options}", flights)
         pyomid.spark.close_connections()
         spark.stop()
 

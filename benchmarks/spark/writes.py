@@ -57,7 +57,7 @@ def write_plainly(at: Setting) -> None:
     info = prepared_table(conn, table, fields, WriteOptions(row_key=row_key_parts(KEY)), None)
     task = functools.partial(plain_task, at.url, info, conn.parts.tso.begin().start_ts)
     rows = at.flights.mapInArrow(task, "rows long").collect()
-    assert sum(row["rows"] for row in rows) == ROWS
+    assert sum(row["rows"] for row in rows) == at.rows
     drop(at, table)
 
 

@@ -1,7 +1,38 @@
-"""`python -m examples.flights`, which is `make demo`."""
+"""`python -m examples.flights [embedded|hbase]`: `make demo` and `make demo-hbase`.
 
+Settings are read from the environment, by this process and by its children: it is set before they are imported.
+"""
+
+import argparse
+import os
+import shutil
 import sys
 
-from examples.flights.demo import main
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m examples.flights", description=__doc__)
+    parser.add_argument("store", nargs="?", choices=("embedded", "hbase"), default="embedded")
+    os.environ["DEMO_STORE"] = store = parser.parse_args().store
+
+    from examples.flights.settings import FOLDER
+
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    if store == "embedded":
+        from examples.flights import demo
+        from examples.flights.places import Folder
+
+        return demo.main(Folder())
+    return on_hbase()
+
+
+def on_hbase() -> int:
+    from examples.flights import servers
+
+    with servers.started() as place:
+        from examples.flights import demo
+
+        return demo.main(place)
+
 
 sys.exit(main())

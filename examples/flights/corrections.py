@@ -13,13 +13,14 @@ import json
 import random
 import sys
 import threading
-import time
 from datetime import date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from examples.flights.again import again
 from examples.flights.events import note
-from examples.flights.settings import CLEARED, DAILY, FLIGHTS, ROUTES, URL
+from examples.flights.settings import CLEARED, DAILY, FLIGHTS, ROUTES, url
 
 import pyomid
 from pyomid.crashpoints import arm_action
@@ -93,22 +94,14 @@ def work(db: pyomid.Database, keys: list[list[Any]], seed: int) -> None:
         origin, time_hour, carrier, flight = key
         moment = datetime.fromisoformat(time_hour)
         run_id = f"cancel {origin} {time_hour} {carrier} {flight}"
-        done = again(lambda: db.run_once(run_id, cancel, origin, moment, carrier, flight))  # noqa: B023
+        attempt = partial(db.run_once, run_id, cancel, origin, moment, carrier, flight)
+        done = again(attempt, interrupted)
         kind = "corrected" if done is True else "corrected before"
         note(LANE, kind, thread=seed, start_ts=_attempt.start_ts, key=key)
 
 
-def again(attempt: Any) -> Any:
-    """The database is away for a moment when its TSO is killed; the id makes a repetition harmless."""
-    deadline_s = time.monotonic() + 60
-    while True:
-        try:
-            return attempt()
-        except (pyomid.Unavailable, pyomid.OutcomeUnknown) as error:
-            note(LANE, "interrupted", thread=_attempt.thread, error=type(error).__name__)
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(0.05)
+def interrupted(error: pyomid.OmidError) -> None:
+    note(LANE, "interrupted", thread=_attempt.thread, error=type(error).__name__)
 
 
 def main(path: str) -> None:
@@ -123,7 +116,7 @@ def main(path: str) -> None:
             raise
 
     arm_action("client.commit.before", note_commit_request)
-    with pyomid.connect(URL) as db:
+    with pyomid.connect(url()) as db:
         note(LANE, "started")
         threads = [threading.Thread(target=guarded, args=(seed,)) for seed in (1, 2)]
         for thread in threads:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -13,8 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from examples.flights import data, faults, months, report, settings
 from examples.flights.comparison import Comparison, compare
 from examples.flights.events import Event, all_events, count, note
+from examples.flights.places import CLUSTER, Fault, Place
 from examples.flights.sessions import session
-from examples.flights.settings import CONFLICT_LEVEL, FOLDER, PIPELINES, URL
+from examples.flights.settings import CONFLICT_LEVEL, FOLDER, PIPELINES, url
 from examples.flights.snapshots import SnapshotReader
 
 import pyomid
@@ -32,21 +32,10 @@ TIME_MAX_S = 900
 
 
 @dataclass(slots=True)
-class Fault:
-    """One kill: what was looked up afterwards, what was left behind, and what took it away."""
-
-    name: str
-    what: str
-    hit: bool = False
-    outcome: str = ""
-    orphans: int = 0
-    branches: set[int] = field(default_factory=set)
-
-
-@dataclass(slots=True)
 class Run:
     """What the demo has learned so far; the report is made of it."""
 
+    place: Place
     began: float = field(default_factory=time.time)
     faults: dict[str, Fault] = field(default_factory=dict)
     corrections: list[list[Any]] = field(default_factory=list)
@@ -69,11 +58,10 @@ class Run:
             self.say(f"FAILED: {what}")
 
 
-def main() -> int:
-    run = Run()
-    shutil.rmtree(FOLDER, ignore_errors=True)
-    FOLDER.mkdir(parents=True)
-    run.say(f"unpacking the flights of 2013, database in {settings.DATABASE}")
+def main(place: Place) -> int:
+    """In an empty folder, with the place's servers running. The process's exit status."""
+    run = Run(place)
+    run.say(f"unpacking the flights of 2013; {place.title}: {url()}")
     data.unpack()
     spark = session("demo")
     spark.sparkContext.setJobDescription("demo")
@@ -101,7 +89,7 @@ def load_small_tables(run: Run, spark: SparkSession) -> None:
         return rows
 
     begun = time.time()
-    rows = pyomid.spark.run(spark, URL, load, transaction_id="small-tables", conflict_level=CONFLICT_LEVEL)
+    rows = pyomid.spark.run(spark, url(), load, transaction_id="small-tables", conflict_level=CONFLICT_LEVEL)
     note("demo", "small tables", seconds=time.time() - begun)
     run.say(f"four tables in one transaction: {rows}")
 
@@ -129,6 +117,7 @@ def ingest(run: Run, spark: SparkSession) -> None:
         "driver": Fault("driver", "kill -9 of a driver before its commit"),
         "answer": Fault("answer", "kill -9 of a driver between the TSO's answer and the shadow cells"),
         "tso": Fault("tso", "kill -9 of the TSO with commit requests in its hand"),
+        **{fault.name: fault for fault in run.place.faults()},
     }
     pipelines = {
         "A": start_pipeline(
@@ -152,8 +141,11 @@ def ingest(run: Run, spark: SparkSession) -> None:
         if corrections is None and all(count("committed", name) + count("already", name) for name in PIPELINES):
             corrections = start_corrections(run)
         if corrections is not None and not run.faults["tso"].hit and count("corrected") >= settings.CORRECTIONS // 3:
-            run.in_flight = faults.kill_tso()
+            run.in_flight = faults.kill_tso(run.place.tso_pid())
             run.faults["tso"].hit = bool(run.in_flight)
+            if run.in_flight:
+                run.place.tso_was_killed()
+        run.place.watch()
         if time.time() > deadline_s:
             run.require(False, f"pipelines and corrections ended within {TIME_MAX_S} s")
             for process in pipelines.values():
@@ -212,6 +204,7 @@ def finish_faults(run: Run) -> None:
     worker.outcome = "the task was tried again under a branch of its own"
     corrected = len({tuple(e.values["key"]) for e in all_events() if e.kind == "corrected"})
     tso.outcome = f"{'; '.join(map(faults.after, run.in_flight))}; {corrected} corrections, each once"
+    run.place.finish()
     run.require(corrected == len(run.corrections), f"{corrected} of {len(run.corrections)} flights were corrected")
     for fault in run.faults.values():
         run.require(fault.hit, f"fault {fault.name} happened")
@@ -237,6 +230,10 @@ def show_progress(run: Run, shown: int) -> int:
         elif event.kind == "killed" and event.lane == "tso":
             starts = ", ".join(map(str, event.values["starts"]))
             run.say(f"TSO {event.values['pid']} killed with the commit requests of {starts} in its hand")
+        elif event.lane == CLUSTER:
+            run.say(f"cluster: {event.kind}, {', '.join(f'{k} {v}' for k, v in event.values.items())}")
+        elif event.kind == "interrupted" and event.lane in PIPELINES:
+            run.say(f"pipeline {event.lane}: month {event.values['month']:2} had no answer, runs again by its id")
         elif event.kind == "torn":
             run.say(f"snapshot {event.values['start_ts']} is TORN")
     return len(events)
@@ -247,16 +244,16 @@ def show_progress(run: Run, shown: int) -> int:
 
 def clean(run: Run, spark: SparkSession) -> None:
     wait_for_watermark(run)
-    run.before = timed("verify", lambda: pyomid.spark.verify(spark, URL))
+    run.before = timed("verify", lambda: pyomid.spark.verify(spark, url()))
     run.say(f"before cleaning\n{run.before}")
     attribute_orphans(run, run.before)
-    run.compaction = timed("compact", lambda: pyomid.spark.compact(spark, URL))
+    run.compaction = timed("compact", lambda: pyomid.spark.compact(spark, url()))
     run.say(f"compaction\n{run.compaction}")
     run.say(f"sanitising waits for the longest commit retry, {settings.COMMIT_RETRY_SECONDS} s")
     time.sleep(settings.COMMIT_RETRY_SECONDS + 0.5)
-    run.sanitising = timed("sanitize", lambda: pyomid.spark.sanitize(spark, URL))
+    run.sanitising = timed("sanitize", lambda: pyomid.spark.sanitize(spark, url()))
     run.say(f"sanitising\n{run.sanitising}")
-    run.after = timed("verify", lambda: pyomid.spark.verify(spark, URL))
+    run.after = timed("verify", lambda: pyomid.spark.verify(spark, url()))
     run.say(f"after cleaning\n{run.after}")
     run.require(run.before.ok and run.after.ok, "verification found no torn commit and no violation")
     run.require(run.after.orphans == 0, f"no orphans are left: {run.after.orphans}")
@@ -267,7 +264,7 @@ def clean(run: Run, spark: SparkSession) -> None:
 
 def wait_for_watermark(run: Run) -> None:
     """Until the published low watermark has passed everything that the pipelines did."""
-    with pyomid.connect(URL) as db:
+    with pyomid.connect(url()) as db:
         with db.begin() as tx:
             target = tx.start_ts
         run.say(f"waiting for the low watermark to pass {target}: leases of the dead end, age does the rest")
@@ -278,13 +275,15 @@ def wait_for_watermark(run: Run) -> None:
 
 
 def attribute_orphans(run: Run, found: Verification) -> None:
-    """Orphans by the fault that left them; those of conflicts are nobody's fault."""
+    """Orphans by the fault that left them; those of conflicts are nobody's fault. A branch that no pipeline ever named
+    is the killed worker's, unless other tasks of a pipeline failed too, for want of an answer."""
     losers = {branch for event in all_events() if event.kind == "written" for branch in event.values["branches"]}
+    only_worker = not any(count("interrupted", lane) for lane in PIPELINES)
     for start, cells in found.orphan_starts.items():
         for fault in run.faults.values():
             if start in fault.branches:
                 fault.orphans += cells
-        if start not in losers:
+        if start not in losers and only_worker:
             run.faults["worker"].orphans += cells
 
 
@@ -299,7 +298,7 @@ def timed(what: str, job: Callable[[], T]) -> T:
 
 
 def compare_all(run: Run, spark: SparkSession) -> None:
-    with pyomid.spark.transaction(spark, URL) as tx:
+    with pyomid.spark.transaction(spark, url()) as tx:
         run.comparisons = compare(spark, tx, run.corrections)
     for comparison in run.comparisons:
         run.require(comparison.equal, f"{comparison.what}: {comparison.source}, not {comparison.database}")
@@ -325,7 +324,7 @@ def summary(run: Run) -> None:
         [(c.what, c.source, c.database, "equal" if c.equal else "DIFFERENT") for c in run.comparisons],
     )
     healed = f"compaction healed {run.compaction.cells_healed} cells"
-    print(f"\n{faults_text}\n\n{healed}\n{sizes}\n\n{report.growth_text()}\n\n{figures}\n", flush=True)
+    print(f"\n{faults_text}\n\n{healed}\n{sizes}\n\n{report.growth_text(run.place)}\n\n{figures}\n", flush=True)
     seconds = time.time() - run.began
     verdict = "GREEN" if not run.failures else f"{len(run.failures)} FAILURES"
     print(f"{verdict} in {seconds:.0f} s", flush=True)

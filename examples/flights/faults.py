@@ -16,14 +16,15 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from examples.flights.again import again
 from examples.flights.events import Event, all_events, note
-from examples.flights.settings import DATABASE, FOLDER, LOGS, URL, transaction_id
+from examples.flights.settings import FOLDER, LOGS, transaction_id, url
 
 import pyomid.spark
 from pyomid.spark import RunOutcome
-from pyomid.tso.leadership import holder
 
 QUIET_SECONDS = 0.5
 """A frozen TSO's clients have come to rest when they do nothing for so long."""
@@ -74,14 +75,15 @@ def was_hit(fault: str) -> bool:
     return (FOLDER / f"fault-{fault}").exists()
 
 
-def kill_tso() -> list[Event]:
-    """Kills the process that holds the folder's lock with commit requests in hand; which: "committing" events.
+def kill_tso(pid: int) -> list[Event]:
+    """Kills the TSO, process `pid`, with commit requests in hand; which: "committing" events.
 
     The TSO is frozen first. Then no request is answered any more: a correction whose request is noted, and which
     notes nothing further, waits for an answer that this TSO will never give. Where none waits (all are at their
     reads) the TSO goes on, unharmed, and the answer is empty: try again.
     """
-    pid = int(holder(DATABASE).get("pid", 0))
+    if not pid:
+        return []
     try:
         os.kill(pid, signal.SIGSTOP)
         waiting = _settled_requests()
@@ -140,4 +142,5 @@ def unfinished(lane: str) -> Event | None:
 
 def outcome(month: int) -> RunOutcome:
     """What the month's durable id says of the dead driver's run; a run that was still open is sealed."""
-    return pyomid.spark.look_up_run(URL, transaction_id(month), settle=True)
+    look_up = partial(pyomid.spark.look_up_run, url(), transaction_id(month), settle=True)
+    return again(look_up, lambda error: note("demo", "interrupted", error=type(error).__name__))

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import Any
 
 from examples.flights import data, months
+from examples.flights.again import again
 from examples.flights.events import note
 from examples.flights.sessions import session
-from examples.flights.settings import CONFLICT_LEVEL, URL, transaction_id
+from examples.flights.settings import CONFLICT_LEVEL, transaction_id, url
 
 import pyomid.spark
 from pyomid.spark import SparkTransaction
@@ -28,7 +30,7 @@ def main(name: str, wanted: list[int]) -> None:
 
 
 def ingest_month(spark: Any, name: str, month: int) -> None:
-    """The month, once: again on conflict, not at all where a run under its id is committed."""
+    """The month, once: again on conflict or interruption, not at all where a run under its id is committed."""
     frame = data.flights(spark, month).cache()
 
     def ingest(tx: SparkTransaction) -> list[int]:
@@ -37,14 +39,16 @@ def ingest_month(spark: Any, name: str, month: int) -> None:
         note(name, "written", month=month, start_ts=tx.start_ts, rows=rows, branches=tx.branches)
         return rows
 
-    result = pyomid.spark.run(
+    run = partial(
+        pyomid.spark.run,
         spark,
-        URL,
+        url(),
         ingest,
         transaction_id=transaction_id(month),
         conflict_level=CONFLICT_LEVEL,
         on_conflict=lambda error: note(name, "conflict", month=month, **_timestamps(error)),
     )
+    result = again(run, lambda error: note(name, "interrupted", month=month, error=type(error).__name__))
     if isinstance(result, list):
         note(name, "committed", month=month, rows=result)
     else:

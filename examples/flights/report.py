@@ -8,43 +8,39 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from examples.flights.events import Event, all_events
+from examples.flights.places import (
+    CLUSTER,
+    SECONDS_A_YEAR,
+    SEED_ENTRY_BYTES,
+    SEED_FAILING,
+    SEED_RATE,
+    Place,
+)
 from examples.flights.settings import MONTHS, PIPELINES, REPORT
-
-from pyomid.storage.embedded.commit_table import RECORD_BYTES, RECORD_TIMESTAMPS
 
 if TYPE_CHECKING:
     from examples.flights.demo import Run
 
 PAGE: Final = Path(__file__).with_name("page.html")
 
-SEED_RATE: Final = 100_000
-SEED_FAILING: Final = 0.01
-SEED_ENTRY_BYTES: Final = 16
-SECONDS_A_YEAR: Final = 365 * 24 * 3600
-
 WIDTH, LEFT, LANE_HEIGHT = 1080, 110, 46
-LANES: Final = ("A", "B", "corrections", "reader", "tso")
-LANE_NAMES: Final = {"A": "pipeline A", "B": "pipeline B", "corrections": "service", "reader": "reader", "tso": "TSO"}
+LANE_NAMES: Final = {
+    "A": "pipeline A",
+    "B": "pipeline B",
+    "corrections": "service",
+    "reader": "reader",
+    "tso": "TSO",
+    CLUSTER: "HBase",
+}
 
 
-def growth_bytes_of_seed() -> float:
-    """A year's entries of transactions whose client died before it completed them, in the layout of the paper."""
-    return SEED_RATE * SEED_FAILING * SECONDS_A_YEAR * SEED_ENTRY_BYTES
-
-
-def growth_bytes_here() -> float:
-    """The same in the embedded layout: a record stays as long as one of its starts does (each transaction takes two
-    timestamps, its start and its commit)."""
-    starts_a_record = RECORD_TIMESTAMPS / 2
-    kept = 1 - (1 - SEED_FAILING) ** starts_a_record
-    return SEED_RATE / starts_a_record * kept * SECONDS_A_YEAR * RECORD_BYTES
-
-
-def growth_text() -> str:
+def growth_text(place: Place) -> str:
+    """A year's entries of transactions whose client died before it completed them: in the paper's layout, and here."""
+    seed = SEED_RATE * SEED_FAILING * SECONDS_A_YEAR * SEED_ENTRY_BYTES
+    words, here = place.growth()
     return (
-        f"without sanitising the commit table would grow by {growth_bytes_of_seed() / 1e9:.0f} GB a year at "
-        f"{SEED_RATE:,} tx/s × {SEED_FAILING:.0%} failing × {SEED_ENTRY_BYTES} B; in this store, which keeps "
-        f"{RECORD_TIMESTAMPS} timestamps to a record of {RECORD_BYTES} B, by {growth_bytes_here() / 1e12:.0f} TB"
+        f"without sanitising the commit table would grow by {seed / 1e9:.0f} GB a year at {SEED_RATE:,} tx/s × "
+        f"{SEED_FAILING:.0%} failing × {SEED_ENTRY_BYTES} B; this store {words}: {here / 1e12:.1f} TB"
     )
 
 
@@ -64,7 +60,7 @@ def write(run: Run) -> None:
         ),
         "<h2>The store before and after cleaning</h2>",
         _sizes(run),
-        f"<p>{html.escape(growth_text())}.</p>",
+        f"<p>{html.escape(growth_text(run.place))}.</p>",
         "<h2>Against the source</h2>",
         _table(
             ("figure", "source", "database", ""),
@@ -83,8 +79,8 @@ def _verdict(run: Run) -> str:
     if run.failures:
         return f"<span class='bad'>{len(run.failures)} things are not as they must be.</span>"
     return (
-        "Two PySpark pipelines, a service and a reader on one embedded database; a worker, two drivers and the TSO "
-        "were killed. <b>Nothing was lost, nothing counted twice, no snapshot was torn.</b>"
+        f"Two PySpark pipelines, a service and a reader on {run.place.title}; a worker, two drivers and "
+        f"{run.place.deaths} were killed. <b>Nothing was lost, nothing counted twice, no snapshot was torn.</b>"
     )
 
 
@@ -110,19 +106,20 @@ def _tiles(run: Run, events: Sequence[Event]) -> str:
 
 
 def _timeline(events: Sequence[Event]) -> str:
-    shown = [event for event in events if event.lane in LANES]
+    shown = [event for event in events if event.lane in LANE_NAMES]
     if not shown:
         return ""
+    lanes = [lane for lane in LANE_NAMES if any(event.lane == lane for event in shown)]
     first, last = shown[0].at, max(event.at for event in shown)
     scale = (WIDTH - LEFT - 20) / max(last - first, 1e-9)
 
     def x(at: float) -> float:
         return LEFT + (at - first) * scale
 
-    height = LANE_HEIGHT * len(LANES) + 40
+    height = LANE_HEIGHT * len(lanes) + 40
     parts = [f"<svg viewBox='0 0 {WIDTH} {height}' role='img' aria-label='time line'>"]
     parts += _axis(first, last, x, height)
-    for index, lane in enumerate(LANES):
+    for index, lane in enumerate(lanes):
         middle = 20 + LANE_HEIGHT * index + LANE_HEIGHT / 2
         parts.append(f"<text x='{LEFT - 12}' y='{middle + 4}' class='lane'>{LANE_NAMES[lane]}</text>")
         parts.append(f"<line x1='{LEFT}' y1='{middle}' x2='{WIDTH - 20}' y2='{middle}' class='rail'/>")
@@ -148,8 +145,8 @@ def _attempts(events: Sequence[Event], x: Any, middle: float) -> Iterable[str]:
     for event in events:
         if event.kind == "begun":
             begun = event
-        elif event.kind in ("committed", "conflict", "killed") and begun is not None:
-            kind = {"committed": "good", "conflict": "lost", "killed": "dead"}[event.kind]
+        elif event.kind in ("committed", "conflict", "interrupted", "killed") and begun is not None:
+            kind = {"committed": "good", "conflict": "lost", "interrupted": "lost", "killed": "dead"}[event.kind]
             title = f"month {begun.values['month']}, start {begun.values['start_ts']}: {event.kind}"
             yield _bar(x(begun.at), x(event.at), middle, kind, str(begun.values["month"]), title)
             begun = None
@@ -170,7 +167,10 @@ def _dots(events: Sequence[Event], x: Any, middle: float) -> Iterable[str]:
         elif event.kind == "interrupted":
             yield _dot(x(event.at), middle, 3, "lost", "interrupted")
         elif event.kind == "killed":
-            yield _skull(x(event.at), middle, f"TSO killed, process {event.values['pid']}")
+            yield _skull(x(event.at), middle, f"process {event.values['pid']} killed")
+        elif event.kind in ("split", "moved", "started"):
+            words = ", ".join(f"{name} {value}" for name, value in event.values.items())
+            yield _mark(x(event.at), middle, "known", f"{event.kind}: {words}")
 
 
 def _dot(at: float, middle: float, radius: int, kind: str, title: str) -> str:

@@ -1,4 +1,7 @@
-"""Where the demo keeps its things, and the terms that it shortens so that minutes are enough."""
+"""Where the demo keeps its things, and the terms that it shortens so that minutes are enough.
+
+The store is chosen by the command line and handed to every process of the demo by its environment.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,26 @@ import os
 from pathlib import Path
 from typing import Final
 
-FOLDER: Final = Path("build/demo").absolute()
+STORE: Final = os.environ.get("DEMO_STORE", "embedded")
+FOLDER: Final = Path("build/demo" if STORE == "embedded" else f"build/demo-{STORE}").absolute()
 DATABASE: Final = FOLDER / "database"
 SOURCE: Final = FOLDER / "source"
 EVENTS: Final = FOLDER / "events.jsonl"
 LOGS: Final = FOLDER / "logs"
 REPORT: Final = FOLDER / "report.html"
 
-LEASE_SECONDS: Final = 15
-"""A killed driver holds the watermark back this long (default: 5 minutes)."""
+LEASE_SECONDS: Final = {"embedded": 15, "hbase": 45}[STORE]
+"""A killed driver holds the watermark back this long (default: 5 minutes). On a cluster longer than a fail-over and the
+recovery of a region server together: a driver that lives through both keeps its snapshot."""
 
-COMMIT_RETRY_SECONDS: Final = 10
+COMMIT_RETRY_SECONDS: Final = {"embedded": 10, "hbase": 20}[STORE]
 """Sanitising waits this long behind compaction (default: 60)."""
 
-URL: Final = (
-    f"omid://{DATABASE}?leaseSeconds={LEASE_SECONDS}&commitRetrySeconds={COMMIT_RETRY_SECONDS}"
-    "&maxTransactionAgeSeconds=8&tsoIdleExitSeconds=30"
+MAX_AGE_SECONDS: Final = 8
+"""The watermark follows this closely behind transactions without a lease (default: 10 minutes)."""
+
+TERMS: Final = (
+    f"leaseSeconds={LEASE_SECONDS}&commitRetrySeconds={COMMIT_RETRY_SECONDS}&maxTransactionAgeSeconds={MAX_AGE_SECONDS}"
 )
 
 MONTHS_EACH: Final = int(os.environ.get("DEMO_MONTHS_EACH", "6"))
@@ -44,6 +51,11 @@ CORRECTIONS: Final = 60
 
 CLEARED: Final = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 """What a cancelled flight has not."""
+
+
+def url() -> str:
+    """The database's. Of servers that the demo starts: known, and in the environment, once they run."""
+    return os.environ.get("DEMO_URL", f"omid://{DATABASE}?{TERMS}&tsoIdleExitSeconds=30")
 
 
 def transaction_id(month: int) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from examples.flights import months
 from examples.flights.events import note
-from examples.flights.settings import DAILY, DAILY_KEY, FLIGHTS, ROUTES, ROUTES_KEY, URL
+from examples.flights.settings import DAILY, DAILY_KEY, FLIGHTS, ROUTES, ROUTES_KEY, url
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
@@ -45,7 +45,7 @@ class SnapshotReader(threading.Thread):
 
     def check_one(self) -> None:
         try:
-            with pyomid.spark.transaction(self._spark, URL) as tx:
+            with pyomid.spark.transaction(self._spark, url()) as tx:
                 rows, differences = differences_at(tx)
         except (pyomid.Unavailable, pyomid.ConflictError) as error:
             note(LANE, "interrupted", error=type(error).__name__)

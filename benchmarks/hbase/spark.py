@@ -1,0 +1,89 @@
+"""Spark over HBase: what snapshots and commits cost beside Spark's raw reads and writes over the same client.
+
+Flights of 2013, 19 columns, two partitions, a real HBase. The peers are those of the embedded store: the same decoder
+without visibility, the same writer without transaction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks._report import Report
+from benchmarks.hbase.run import our_tso
+from benchmarks.spark._peers import Raw
+from benchmarks.spark._setting import PARTS, Setting, setting
+from benchmarks.spark.reads import aggregate, count, settle
+from benchmarks.spark.reads import write as write_flights
+from benchmarks.spark.writes import write, write_plainly
+
+from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.tables import create_database
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.testing.hbase_server import HBaseServer
+
+RUNS = 3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=60_000)
+    arguments = parser.parse_args()
+    report = Report(f"Spark over HBase: {arguments.rows} rows of 19 columns, local[{PARTS}]")
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name, database(Path(name)) as url:
+        with setting(url=url) as whole:
+            flights = whole.flights.limit(arguments.rows).repartition(PARTS).cache()
+            at = replace(whole, flights=flights, rows=flights.count())
+            at.spark.dataSource.register(Raw)
+            writes(report, at)
+            write_flights(at, at.flights)
+            reads(report, at, "unhealed")
+            settle(at)
+            reads(report, at, "healed")
+    return report.finish()
+
+
+@contextmanager
+def database(folder: Path) -> Iterator[str]:
+    """A fresh one on a server of its own, with a TSO whose watermark follows closely."""
+    server = HBaseServer(folder / "hbase", heap_mb=2048)
+    server.start()
+    try:
+        cluster = Cluster(ZooKeeper(server.quorum))
+        create_database(cluster)
+        cluster.close()
+        url = f"omid+hbase://{server.quorum}/hbase"
+        with our_tso(url, folder / "tso.log", "--max-transaction-age", "1"):
+            yield f"{url}?maxTransactionAgeSeconds=1&leaseSeconds=60"
+    finally:
+        server.kill()
+
+
+def writes(report: Report, at: Setting) -> None:
+    """Level table: no ids travel, so what is measured is branches, leases and the commit."""
+    works = {
+        "the same writer, no transaction": lambda: write_plainly(at),
+        "transaction, level table": lambda: write(at, "table", "last"),
+    }
+    plain, ours = report.measure_together(works, items=at.rows, unit="rows", runs=RUNS)
+    report.ratio("write: transaction ÷ raw", ours, plain, at_least=0.9)
+
+
+def reads(report: Report, at: Setting, state: str) -> None:
+    common = {"url": at.url, "table": "flights"}
+    raw = at.spark.read.format("bench_raw").options(**common, parts=PARTS).load()
+    ours = at.spark.read.format("omid").options(**common, numPartitions=PARTS).load()
+    for action, work in (("count", count), ("aggregate", aggregate)):
+        assert work(raw)() == work(ours)()
+        works = {f"{state}, {action}: {name}": work(frame) for name, frame in (("raw", raw), ("snapshot", ours))}
+        plain, snapshot = report.measure_together(works, items=at.rows, unit="rows", runs=RUNS)
+        report.ratio(f"{state}, {action}: snapshot ÷ raw", snapshot, plain, at_least=0.9)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,292 @@
+"""A real HBase for the demo, with what only a cluster has: regions, region servers, and two TSOs of which one leads.
+
+    split     a region of flights is split in the middle of a job                 scans and writes follow it
+    move      a region of flights goes to the other server in the middle of a job the same
+    server    SIGKILL of the region server that holds it, under a running job;    its log is replayed elsewhere
+              then a new one is started
+
+The master process (with ZooKeeper and one region server) stays; it is the second region server that dies.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from examples.flights import settings
+from examples.flights.events import Event, all_events, count, note
+from examples.flights.places import CLUSTER, SECONDS_A_YEAR, SEED_FAILING, SEED_RATE, Fault
+
+from pyomid.errors import Misuse, OmidError
+from pyomid.spark.rowkey import key_layout
+from pyomid.storage.hbase.admin import Admin
+from pyomid.storage.hbase.catalogue import HBaseCatalogue
+from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.election import find_tso
+from pyomid.storage.hbase.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, commit_row
+from pyomid.storage.hbase.locations import Region
+from pyomid.storage.hbase.tables import create_database
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.testing.hbase_server import HBaseServer, Process
+
+LEADER_LEASE_SECONDS = 5
+"""A standby follows a killed leader after this long (default: 10)."""
+
+SPLIT_AT = ("JFK", "EWR", "LGA")
+"""Origins, in the order in which splits are tried: one that fell between two jobs is tried again at the next."""
+
+_CELL_BYTES = 4 + 4 + 2 + 1 + 8 + 1
+"""HBase's KeyValue without row, family, qualifier and value: lengths, timestamp, type."""
+
+
+@contextmanager
+def started() -> Iterator[Servers]:
+    """Servers, database and TSOs, all of which are gone afterwards; the environment tells their URL."""
+    servers = Servers(settings.FOLDER)
+    try:
+        servers.start()
+        os.environ["DEMO_URL"] = servers.url
+        yield servers
+    finally:
+        servers.stop()
+
+
+@dataclass(slots=True)
+class TsoProcess:
+    """`pyomid tso`, which says its address when it leads."""
+
+    popen: subprocess.Popen[bytes]
+    said: Path
+
+    @property
+    def address(self) -> str:
+        """Empty until it leads."""
+        words = self.said.read_text().split()
+        return words[-1] if words else ""
+
+
+@dataclass(slots=True)
+class Injection:
+    """One fault of the cluster: the months after which it comes, and what does it: the words of what it did, or None
+    where there was nothing to do it to yet."""
+
+    fault: Fault
+    after_months: int
+    act: Callable[[], str | None]
+    then: Callable[[], object] = lambda: None
+    jobs: list[Event] = field(default_factory=list)
+    did: str = ""
+
+
+class Servers:
+    """See `places.Place`."""
+
+    title = "an HBase of two region servers, under a pair of TSOs"
+    deaths = "the leading TSO and a region server"
+
+    def __init__(self, folder: Path) -> None:
+        # Sessions of ten seconds, which ticks of six (HBase's default) would make twelve.
+        ticks = {"hbase.zookeeper.property.tickTime": "2000"}
+        self._hbase = HBaseServer(folder / "hbase", heap_mb=1024, settings=ticks)
+        self._tsos: list[TsoProcess] = []
+        self._second: tuple[Process, int] | None = None
+        self._cluster: Cluster | None = None
+        self._split_at = list(SPLIT_AT)
+        split = Fault("split", "a region of flights split in the middle of a job")
+        move = Fault("move", "a region of flights moved in the middle of a job")
+        server = Fault("server", "kill -9 of a region server under a running job, then a new one")
+        self._injections = [
+            Injection(split, 1, self._split),
+            Injection(move, settings.MONTHS // 4, self._move),
+            Injection(server, settings.MONTHS // 2, self._kill, self._start_region_server),
+        ]
+
+    # --- life ---------------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        return f"omid+hbase://{self._hbase.quorum}/hbase?{settings.TERMS}"
+
+    @property
+    def cluster(self) -> Cluster:
+        assert self._cluster is not None
+        return self._cluster
+
+    def start(self) -> None:
+        print("starting HBase, a second region server and two TSOs …", flush=True)
+        settings.LOGS.mkdir(parents=True, exist_ok=True)
+        self._hbase.start()
+        self._cluster = Cluster(ZooKeeper(self._hbase.quorum))
+        create_database(self._cluster)
+        self._start_region_server()
+        self._start_tso()
+        self._start_tso()
+        _wait(lambda: self.tso_pid() > 0, "a TSO leads", 60.0)
+
+    def stop(self) -> None:
+        for tso in self._tsos:
+            tso.popen.kill()
+            tso.popen.wait()
+        if self._cluster is not None:
+            self._cluster.close()
+        if self._second is not None:
+            self._second[0].send(signal.SIGKILL)
+        self._hbase.kill()
+
+    def tso_pid(self) -> int:
+        try:
+            host, port = find_tso(self.cluster.zookeeper)
+        except OmidError:
+            return 0
+        living = (tso for tso in self._tsos if tso.popen.poll() is None)
+        return next((tso.popen.pid for tso in living if tso.address == f"{host}:{port}"), 0)
+
+    def tso_was_killed(self) -> None:
+        """The standby takes over by itself; a new one makes them a pair again."""
+        self._start_tso()
+
+    def _start_tso(self) -> None:
+        number = len(self._tsos) + 1
+        said = settings.LOGS / f"tso-{number}.address"
+        options = {
+            "--listen": "127.0.0.1:0",
+            "--store": self.url,
+            "--leader-lease": LEADER_LEASE_SECONDS,
+            "--max-transaction-age": settings.MAX_AGE_SECONDS,
+            "--lease-term": settings.LEASE_SECONDS,
+            "--commit-retry": settings.COMMIT_RETRY_SECONDS,
+            "--conflict-map-entries": 1 << 20,
+            "--log-file": settings.LOGS / f"tso-{number}.log",
+        }
+        command = [sys.executable, "-m", "pyomid", "tso", *(str(word) for pair in options.items() for word in pair)]
+        with said.open("wb") as output, (settings.LOGS / f"tso-{number}.err").open("wb") as errors:
+            popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
+        self._tsos.append(TsoProcess(popen, said))
+
+    def _start_region_server(self) -> None:
+        self._second = self._hbase.start_region_server(heap_mb=512, deadline_s=120.0)
+        note(CLUSTER, "started", pid=self._second[0].pid, port=self._second[1])
+
+    # --- faults -------------------------------------------------------------------------------------------
+
+    def faults(self) -> list[Fault]:
+        return [injection.fault for injection in self._injections]
+
+    def watch(self) -> None:
+        """At most one fault a call, each while a transaction is open; again where the jobs were done before it was."""
+        injection = next((each for each in self._injections if not each.fault.hit), None)
+        if injection is None or count("committed") < injection.after_months:
+            return
+        jobs = open_jobs()
+        if not jobs:
+            return
+        try:
+            did = injection.act()
+            if did is None:
+                return
+            injection.did, injection.jobs = did, [job for job in jobs if job in open_jobs()]
+            injection.fault.hit = bool(injection.jobs)
+            injection.then()
+        except OmidError as error:
+            note(CLUSTER, "failed", fault=injection.fault.name, error=str(error)[:500])
+
+    def finish(self) -> None:
+        for injection in self._injections:
+            jobs = "; ".join(f"start {job.values['start_ts']}: {fate(job)}" for job in injection.jobs)
+            injection.fault.outcome = f"{injection.did}; {jobs}" if injection.did else "never done"
+
+    def _split(self) -> str | None:
+        (table,) = [info for info in HBaseCatalogue(self.cluster).tables() if info.name == settings.FLIGHTS]
+        assert table.schema is not None, "Spark made it"
+        if not self._split_at:
+            return None
+        origin = self._split_at.pop(0)
+        Admin(self.cluster).split(settings.FLIGHTS, key_layout(table.schema).encode_prefix([origin]))
+        regions = len(self.cluster.regions(settings.FLIGHTS))
+        note(CLUSTER, "split", at_origin=origin, regions=regions)
+        return f"at {origin}, {regions} regions then"
+
+    def _move(self) -> str | None:
+        """To the second server; back, where that was too early or too late."""
+        region = self._last_region()
+        assert self._second is not None
+        others = [each for each in Admin(self.cluster).servers() if each[0] != region.server]
+        if not others:
+            return None
+        (address, start_code), *_ = sorted(others, key=lambda each: each[0].port != self._second[1])  # type: ignore[index]
+
+        def is_there() -> bool:
+            found = self._last_region()
+            if found.server != address:
+                Admin(self.cluster).move(found, address, start_code)
+            return found.server == address
+
+        _wait(is_there, "the region moved", 60.0)
+        note(CLUSTER, "moved", port=address.port)
+        return f"to the server at port {address.port}"
+
+    def _kill(self) -> str | None:
+        """The second server, with at least the region that was moved there."""
+        assert self._second is not None
+        process, port = self._second
+        servers = [region.server for region in self.cluster.regions(settings.FLIGHTS)]
+        held = sum(server is not None and server.port == port for server in servers)
+        if not held:
+            self._move()
+            return None
+        process.send(signal.SIGKILL)
+        note(CLUSTER, "killed", pid=process.pid, port=port)
+        return f"port {port} with {held} of {len(servers)} regions of flights"
+
+    def _last_region(self) -> Region:
+        return max(self.cluster.regions(settings.FLIGHTS), key=lambda region: region.key_range.start)
+
+    # --- figures ------------------------------------------------------------------------------------------
+
+    def growth(self) -> tuple[str, float]:
+        entry = _CELL_BYTES + len(commit_row(0)) + 1 + len(COMMIT_FAMILY) + len(COMMIT_QUALIFIER) + 2
+        return f"keeps an entry in a cell of about {entry} B", SEED_RATE * SEED_FAILING * SECONDS_A_YEAR * entry
+
+
+def open_jobs() -> list[Event]:
+    """The transactions of pipelines that have begun and not come to an end."""
+    last: dict[str, Event] = {}
+    begun: dict[str, Event] = {}
+    for event in all_events():
+        if event.lane in settings.PIPELINES:
+            last[event.lane] = event
+            if event.kind == "begun":
+                begun[event.lane] = event
+    return [begun[lane] for lane, event in last.items() if event.kind in ("begun", "written")]
+
+
+def fate(job: Event) -> str:
+    """How a transaction that was open under a fault ended."""
+    for event in all_events():
+        if event.lane == job.lane and event.at > job.at and event.kind in _FATES:
+            return _FATES[event.kind]
+    return "never ended"
+
+
+_FATES = {
+    "committed": "committed",
+    "conflict": "lost a race, run again",
+    "interrupted": "interrupted, run again by its id",
+    "killed": "its driver was killed",
+}
+
+
+def _wait(condition: Callable[[], bool], what: str, deadline_s: float) -> None:
+    waiting = threading.Event()
+    for _ in range(int(deadline_s / 0.5)):
+        if condition():
+            return
+        waiting.wait(0.5)
+    raise Misuse(f"not within {deadline_s:g} s: {what}")
