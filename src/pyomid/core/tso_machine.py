@@ -34,6 +34,7 @@ from typing import Any, Final
 
 from pyomid.core.conflict_map import BucketMap, ConflictMap
 from pyomid.core.epoch_changes import merged
+from pyomid.core.forgetting import NewestEntries
 from pyomid.core.instructions import (
     DeleteBelow,
     DeleteEntries,
@@ -145,12 +146,25 @@ class TsoSettings:
     ceiling_elsewhere: bool = False
     write_set_fraction_max: float = 0.25
     """A larger part of the conflict map than this is no write set: it would evict everybody else's."""
+    unknown_tables_max: int = 1000
+    """Table ids that are not in the catalogue: each is remembered, and marked durably when a commit names it (K6)."""
+    leases_max: int = 10_000
+    """Live leases: all of them are in the epoch row, which is written whole."""
+    refused_starts_max: int = 100_000
+    """Starts above W that were sealed or asked for by a retry; they are forgotten when W passes them."""
+    completions_max: int = 1_000_000
+    """Entries that wait for their deletion; what comes beyond it is left to the sanitiser."""
+    entries_kept_max: int = 0
+    """For a commit table that nobody but this TSO reads: entries older than so many are forgotten (decision 0016).
+    0: none is, until a sanitiser asks."""
 
     def __post_init__(self) -> None:
         for name in ("conflict_map_entries", "window_starts", "batch_entries_max", "flights_max", "ceiling_step"):
             self._check(name, 1)
         for name in ("max_transaction_age_s", "lease_term_s", "stall_s_max"):
             self._check(name, 0.001)
+        for name in ("unknown_tables_max", "leases_max", "refused_starts_max", "completions_max", "entries_kept_max"):
+            self._check(name, 0)
         for name in ("commit_retry_s", "store_retry_s", "watermark_interval_s", "tables_interval_s"):
             self._check(name, 0)
 
@@ -259,6 +273,8 @@ class TsoMachine:
         self.rare_version = 0
         """Moves whenever `rare_starts` may have changed."""
         self.known_tables = frozenset(known_tables)
+        self.unknown_tables: set[int] = set()
+        """Named by commits or fences of this TSO's life, and in no catalogue."""
         self.counters: Counter[str] = Counter()
         self.serve_until_s = float("inf")
         self.dead = False
@@ -275,6 +291,8 @@ class TsoMachine:
         self._epoch_queue: list[tuple[EpochChanges, Callable[[Any], None]]] = []
         self._epoch_writing = False
         self._after_release: dict[int, list[Procedure]] = {}
+        self._newest_entries = NewestEntries(settings.entries_kept_max)
+        self._forgetting = False
         self._completions: list[int] = []
         self._completing = False
         self._moving_ceiling = False
@@ -309,6 +327,11 @@ class TsoMachine:
     def may_decide_fast(self) -> bool:
         """Whether a kernel may decide commits on its own now; begins too unless `begins_wait`."""
         return not (self.dead or self._in_doubt or self._stalled)
+
+    @property
+    def in_doubt(self) -> bool:
+        """After a stall, until the epoch row was read: no answer leaves, whoever gave it."""
+        return self._in_doubt
 
     @property
     def begins_wait(self) -> bool:
@@ -392,7 +415,7 @@ class TsoMachine:
             case Seal(starts):
                 self._on_seal(peer, tag, starts)
             case Complete(starts):
-                self._completions.extend(starts)
+                self._on_complete(starts)
             case AdvanceHorizon(horizon):
                 self._run(self._advance_horizon_steps(peer, tag, horizon))
             case AskStatus():
@@ -424,6 +447,7 @@ class TsoMachine:
         self._expire_leases()
         self._age()
         self._publish_watermark()
+        self._forget_entries()
         self._refresh_tables()
 
     def _notice_stall(self, now_s: float) -> None:
@@ -485,7 +509,7 @@ class TsoMachine:
 
     def _read_tables_steps(self) -> Procedure:
         with suppress(Unavailable):  # the old list refuses nothing: an id not on it is looked up before its commit
-            self.known_tables = yield ReadTables()
+            self._know_tables((yield ReadTables()))
         self._reading_tables = False
         self._tables_due_s = self.now_s + self.settings.tables_interval_s
 
@@ -574,7 +598,11 @@ class TsoMachine:
     def _register_tables_steps(self, peer: Hashable, tag: int, request: CommitRequest) -> Procedure:
         """K6: a table id that is not in the catalogue leaves a durable mark before the commit is decided."""
         try:
-            self.known_tables = yield ReadTables()
+            self._know_tables((yield ReadTables()))
+            error = self._too_many_unknown(request.table_ids, request.start_ts)
+            if error is not None:
+                self._refuse(peer, tag, error)
+                return
             for table_id in request.table_ids:
                 if table_id not in self.known_tables:
                     yield MarkUnknownTable(table_id)
@@ -583,6 +611,22 @@ class TsoMachine:
             self._refuse(peer, tag, error)
             return
         self._decide(peer, tag, request)
+
+    def _know_tables(self, table_ids: frozenset[int]) -> None:
+        self.known_tables = table_ids
+        self.unknown_tables -= table_ids
+
+    def _too_many_unknown(self, table_ids: Iterable[int], start_ts: int) -> Misuse | None:
+        """Remembers those that are in no catalogue; random ids must not fill it, nor our memory."""
+        unknown = self.unknown_tables.union(table_ids) - self.known_tables
+        if len(unknown) > max(self.settings.unknown_tables_max, len(self.unknown_tables)):
+            return Misuse(
+                f"start_ts {start_ts} names tables that are not registered, and {len(self.unknown_tables)} such are "
+                "known already: register them with `pyomid tables`",
+                start_ts=start_ts,
+            )
+        self.unknown_tables = unknown
+        return None
 
     def _decide(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
         """The one place where a transaction's fate is chosen."""
@@ -623,6 +667,10 @@ class TsoMachine:
 
     def _on_fence(self, peer: Hashable, tag: int, table_id: int) -> None:
         """T8: an entry of its batch, and the batch closes behind it: the next window lies above the fence."""
+        error = self._too_many_unknown((table_id,), self.last_issued)
+        if error is not None:
+            self._refuse(peer, tag, error)
+            return
         fence_ts = self.clock.take()
         if fence_ts is None:
             self._stalled.append((peer, tag, Fence(table_id)))
@@ -670,6 +718,8 @@ class TsoMachine:
     def _release_batches(self) -> None:
         """In order, however the flushes end."""
         while (batch := self.windows.release()) is not None:
+            if self.settings.entries_kept_max:
+                self._newest_entries.release(batch.size, self.newest_start)
             for answer in batch.answers:
                 if isinstance(answer, SendEncoded):
                     (self._held if self._in_doubt else self._out).append(answer)
@@ -774,6 +824,9 @@ class TsoMachine:
         if self._names_other_branches(request):
             self._refuse(peer, tag, self._other_branches(start_ts))
             return
+        if self._remembers_too_many(1):
+            self._refuse(peer, tag, self._unknown(start_ts, self._why_too_many()))
+            return
         self._refuse_from_now_on((start_ts,))
         yield AfterBatch(self._batch_that_may_hold((start_ts,)))
         try:
@@ -822,6 +875,9 @@ class TsoMachine:
             if not self._is_issued_start(start_ts):
                 self._refuse(peer, tag, self._not_a_start(start_ts))
                 return
+        if self._remembers_too_many(len(starts)):
+            self._refuse(peer, tag, Unavailable(self._why_too_many()))
+            return
         self._run(self._seal_steps(peer, tag, starts))
 
     def _seal_steps(self, peer: Hashable, tag: int, starts: tuple[int, ...]) -> Procedure:
@@ -836,6 +892,15 @@ class TsoMachine:
         self.counters["seals"] += len(starts)
         self._reply(peer, tag, SealReply(tuple(outcomes)))
 
+    def _remembers_too_many(self, more: int) -> bool:
+        return len(self.refused_starts) + more > self.settings.refused_starts_max
+
+    def _why_too_many(self) -> str:
+        return (
+            f"{len(self.refused_starts)} starts above the published low watermark {self.watermark_sent} were sealed: "
+            "no more are until it has passed some"
+        )
+
     def _refuse_from_now_on(self, starts: Iterable[int]) -> None:
         """Those at or below W need no memory: neither LWM nor W lets them commit."""
         self.refused_starts.update(start for start in starts if start > self.watermark_sent)
@@ -848,6 +913,10 @@ class TsoMachine:
             self._refuse(peer, tag, self._not_a_start(start_ts))
         elif start_ts <= self.watermark_sent:
             self._refuse(peer, tag, self._too_old(start_ts))
+        elif self.leases.find(start_ts) is None and len(self.leases) >= self.settings.leases_max:
+            self._refuse(peer, tag, Unavailable(
+                f"there are {len(self.leases)} leases already, no more are granted", leases_max=self.settings.leases_max
+            ))  # fmt: skip
         else:
             self._run(self._grant_steps(peer, tag, start_ts, term_s))
 
@@ -929,25 +998,58 @@ class TsoMachine:
         yield EpochWrite(EpochChanges(watermark=watermark))
         self.watermark = max(self.watermark, watermark)
 
+    def _forget_entries(self) -> None:
+        """Where nobody else reads the commit table: what is old by count goes, as a sanitiser would make it go.
+
+        No region of any table has cells that need it (law 7 asks for nothing), but a transaction that has not ended
+        may still come with its commit, or again with it: LWM passes it first, H never passes W.
+        """
+        start_ts = self._newest_entries.forgotten_start
+        if not start_ts:
+            return
+        if self.leases.lowest is not None:
+            start_ts = min(start_ts, self.leases.lowest - 1)
+        if start_ts > self.low_watermark:
+            self.oracle.raise_low_watermark(start_ts)
+            self._lift_low_watermark()
+        horizon = min(start_ts, self.watermark)
+        if horizon > self.horizon and not self._forgetting:
+            self._forgetting = True
+            self._run(self._forget_steps(horizon))
+
+    def _forget_steps(self, horizon: int) -> Procedure:
+        with suppress(Unavailable):
+            yield from self._sanitise_steps(horizon)
+        self._forgetting = False
+
     def _advance_horizon_steps(self, peer: Hashable, tag: int, horizon: int) -> Procedure:
-        """Law 7: H durable, then entries below it go. From the first moment no outcome below it is told (R4)."""
         if horizon > self.watermark:
             self._refuse(peer, tag, Misuse(
                 f"horizon {horizon} is above the published low watermark {self.watermark}", horizon=horizon
             ))  # fmt: skip
             return
-        self.horizon = max(self.horizon, horizon)
-        # Also where H stands there already: an earlier request's write may still be on its way.
-        yield EpochWrite(EpochChanges(horizon=self.horizon))
         try:
-            deleted: int = yield DeleteBelow(horizon)
+            deleted = yield from self._sanitise_steps(horizon)
         except Unavailable as error:
             self._refuse(peer, tag, error)
             return
-        self.counters["entries_sanitised"] += deleted
         self._reply(peer, tag, HorizonReply(deleted))
 
+    def _sanitise_steps(self, horizon: int) -> Generator[StoreOperation | AfterBatch | EpochWrite, Any, int]:
+        """Law 7: H durable, then entries below it go. From the first moment no outcome below it is told (R4)."""
+        self.horizon = max(self.horizon, horizon)
+        # Also where H stands there already: an earlier request's write may still be on its way.
+        yield EpochWrite(EpochChanges(horizon=self.horizon))
+        deleted: int = yield DeleteBelow(horizon)
+        self.counters["entries_sanitised"] += deleted
+        return deleted
+
     # ── completion ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _on_complete(self, starts: tuple[int, ...]) -> None:
+        room = max(0, self.settings.completions_max - len(self._completions))
+        self._completions.extend(starts[:room])
+        self.counters["completions_left"] += len(starts[room:])
 
     def _start_completion(self) -> None:
         """Entries go in one delete at a time; those of a large commit only after its pending record is gone."""

@@ -66,6 +66,8 @@ class Connection(asyncio.BufferedProtocol):
         self._tail = b""
         """The unfinished end of the last chunk, where the kernel takes this peer's frames."""
         self._transport: asyncio.Transport | None = None
+        self._held: list[bytes] = []
+        """Answers of this step of the loop; they leave in one write behind it."""
         self._parts = CommitParts(limits.parts_bytes_max)
         self._outstanding = 0
         self._paused = False
@@ -116,13 +118,14 @@ class Connection(asyncio.BufferedProtocol):
         went_on = bool(self._tail)
         self._tail = b""
         while begin < end and self._may_go_fast() and self._service.may_decide():
-            decided = fast.decide(self._service.receive.array, begin, end, peer=self, extended=self.extended)
+            decided = fast.decide_more(self._service.receive.array, begin, end, peer=self, extended=self.extended)
             begin = decided.consumed
-            if decided.now and self._transport is not None:
-                self._transport.write(decided.now)
-            if decided.committed:
-                self._outstanding += decided.committed
-                self._service.settle_soon()
+            self._outstanding += decided.committed
+            if decided.now:
+                if not self._held:
+                    self._service.holding.append(self)
+                self._held.append(decided.now)
+            self._service.settle_soon()
             if decided.status == DONE:
                 return self._keep_tail(begin, end, is_older=went_on and begin == 0)
             if decided.status == RARE_FRAME:
@@ -183,15 +186,27 @@ class Connection(asyncio.BufferedProtocol):
         for _, answer in answers:
             if isinstance(answer, Refused):
                 self._service.said.warning(answer.code, f"refused a request: {answer.message}", peer=self.name)
-        self._transport.write(b"".join(frame for frame in frames if frame is not None))
+        self._write(b"".join(frame for frame in frames if frame is not None))
         self._resume_if_drained()
 
     def send_encoded(self, data: bytes, count: int) -> None:
         """Answers that are bytes already, as `send`."""
         self._outstanding -= count
+        self._write(data)
+        self._resume_if_drained()
+
+    def write_held(self) -> None:
+        """What the kernel answered in this step of the loop. Nothing where it left together with other answers."""
+        if self._held:
+            self._write(b"")
+
+    def _write(self, data: bytes) -> None:
+        """In one write with what was held, behind it. A peer that is gone takes nothing else with it."""
+        if self._held:
+            data = b"".join([*self._held, data])
+            self._held.clear()
         if self._transport is not None:
             self._transport.write(data)
-            self._resume_if_drained()
 
     def debt(self, now_s: float) -> str:
         """What it owes for too long: its handshake, the rest of a frame, any request at all; empty: nothing."""
@@ -263,7 +278,7 @@ class Connection(asyncio.BufferedProtocol):
         )
         frame = encode_answer(reply, extended=self.extended)
         if self._transport is not None and frame is not None:
-            self._transport.write(frame)
+            self._write(frame)
         if not handshake.compatible:
             raise ProtocolError("a handshake without capabilities")
 
@@ -279,8 +294,7 @@ class Connection(asyncio.BufferedProtocol):
         self._service.machine.counters["protocol_errors"] += 1
         if self._transport is not None:
             frame = encode_answer(Refused.of(error), extended=self.extended)
-            if frame is not None:
-                self._transport.write(frame)
+            self._write(frame or b"")
             self._transport.close()
 
     def _resume_if_drained(self) -> None:

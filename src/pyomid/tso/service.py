@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 RECEIVE_BYTES: Final = 256 << 10
 """One chunk, of one peer: what a kernel call takes at most."""
 
-FRESH_S: Final = 0.001
+FRESH_S: Final = 0.004
 """How long the machine's notion of the time is good enough for another chunk."""
 
 TICKS_PER_STALL: Final = 4
@@ -101,6 +101,8 @@ class TsoService:
         self.receive = ReceiveBuffer(RECEIVE_BYTES)
         self.fast: FastPath | None = None
         """The kernel, once somebody called `use_kernel`."""
+        self.holding: list[Connection] = []
+        """Peers with answers of the kernel that are not yet written."""
         self._settling = False
         self._flushes_inline = bool(getattr(stores.commit_table, "is_immediate", False))
         self._stopping = asyncio.Event()
@@ -113,6 +115,7 @@ class TsoService:
     def count_up(self) -> None:
         """The machine's counters are complete after this; the kernel counts apart."""
         if self.fast is not None:
+            self.fast.give_back()
             self.fast.fold_counters()
 
     @property
@@ -207,10 +210,11 @@ class TsoService:
         self.fast = adopt(self.machine, chunk_bytes_max=RECEIVE_BYTES, wait_for_memory=wait_for_memory)
 
     def may_decide(self) -> bool:
-        """Whether a kernel may take a chunk now, with the machine told the time."""
-        now_s = self._clock()
-        if now_s - self.machine.now_s >= FRESH_S or now_s >= self.machine.serve_until_s:
-            self.feed([])
+        """Whether a kernel may take a chunk now, with the machine told the time, once a step of the loop."""
+        if not self._settling:
+            now_s = self._clock()
+            if now_s - self.machine.now_s >= FRESH_S or now_s >= self.machine.serve_until_s:
+                self.feed([])
         return self.machine.may_decide_fast
 
     def settle_soon(self) -> None:
@@ -220,13 +224,24 @@ class TsoService:
             asyncio.get_running_loop().call_soon(self._settle)
 
     def _settle(self) -> None:
+        """Behind the step: its commits go to their flush, its answers leave, one write a peer."""
         self._settling = False
         self.feed([])
+        self._write_held()
+
+    def _write_held(self) -> None:
+        """Begins too are answered only by a process that leads (T4): in doubt they wait, as the machine's own do."""
+        if self.holding and not (self.machine.in_doubt or self.machine.dead):
+            holding, self.holding = self.holding, []
+            for connection in holding:
+                connection.write_held()
 
     # ── the machine ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def feed(self, events: Sequence[Event]) -> None:
         """One step of the machine, and everything it asks for."""
+        if self.fast is not None:
+            self.fast.give_back()
         self.machine.serve_until_s = self._lease_until_s()
         self._perform(self.machine.handle(events, self._clock(), time.time_ns() // 1_000_000))
 
@@ -307,6 +322,8 @@ class TsoService:
         for connection, replies_of in encoded.items():
             data = b"".join([replies.data for replies in replies_of])
             connection.send_encoded(data, sum([replies.count for replies in replies_of]))
+        if not self._settling:
+            self._write_held()
 
     def _start(self, call: StoreCall) -> None:
         loop = asyncio.get_running_loop()

@@ -5,7 +5,9 @@
                               answers to send now ◄──┴──► entries in the open batch's block, answers for its release
 
 The machine stays the one owner of every rule that is not a plain begin or commit, and of all time: the service calls
-`machine.handle` before a chunk whenever its clock has moved (`TsoService.decide`).
+`machine.handle` before a chunk whenever its clock has moved (`TsoService.may_decide`). Between two steps of the
+machine the kernel may take many chunks: what it decided stays in the state words until `give_back`, because carrying
+it over costs as much as deciding some ten commits.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ OPS_AFTER_RARE: Final = 64
 REPLY_BYTES: Final = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CommitReplies:
     """`core.instructions.EncodedReplies` of one peer."""
 
@@ -59,7 +61,7 @@ class CommitReplies:
         return CommitReplies(self.peer, b"".join(frames), self.count, self.extended)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Decided:
     """What became of a chunk: how far it was taken, why no further, and what to send at once."""
 
@@ -85,6 +87,10 @@ class FastPath:
         self._adopt_tables()
         self._decide_chunk = words.decide_chunk.compiled()
         self._state = np.zeros(words.STATE_WORDS, dtype=np.int64)
+        self._word = memoryview(self._state)  # type: ignore[arg-type]
+        """The same, a word at a time: an array's own way there is five times as long."""
+        self._taken: EntryBlock | None = None
+        """The open batch's block, while the state words are ahead of the machine."""
         ops_max = chunk_bytes_max // FRAME_BYTES_MIN + 1
         self._ops = np.zeros((ops_max, parse_kernel.OP_WORDS), dtype=np.int64)
         self._ops_next = ops_max
@@ -96,26 +102,49 @@ class FastPath:
         self._later_view = memoryview(self._later)  # type: ignore[arg-type]
 
     def decide(self, data: NDArray[np.uint8], begin: int, end: int, *, peer: Hashable, extended: bool) -> Decided:
-        """The frames of `data[begin:end]`, up to the first that is not the kernel's. Only while `may_decide_fast`."""
-        machine = self._machine
-        if machine.known_tables is not self._known:
-            self._known = machine.known_tables
-            self._tables.set_known(self._known)
-        if machine.rare_version != self._rare_version:
-            self._rare_version = machine.rare_version
-            self._rare_starts = np.array(machine.rare_starts(), dtype=np.int64)
-        block = self._block()
-        state = self._state
-        self._copy_in(state, block, extended)
+        """`decide_more`, and the machine knows of it at once."""
+        decided = self.decide_more(data, begin, end, peer=peer, extended=extended)
+        self.give_back()
+        return decided
+
+    def decide_more(self, data: NDArray[np.uint8], begin: int, end: int, *, peer: Hashable, extended: bool) -> Decided:
+        """The frames of `data[begin:end]`, up to the first that is not the kernel's. Only while `may_decide_fast`.
+
+        The machine must not be asked for anything before `give_back`.
+        """
+        block = self._taken or self._take()
+        word = self._word
+        before = block.count
+        word[words.EXTENDED], word[words.OPS_MAX] = extended, self._ops_next
         status = self._decide_chunk(
-            data, begin, end, state, self._map.words, self._buckets, self._tables.rows, self._rare_starts,
+            data, begin, end, self._state, self._map.words, self._buckets, self._tables.rows, self._rare_starts,
             self._ops, self._cells, self._table_ids, block.rows, self._now, self._later,
         )  # fmt: skip
-        decided = self._copy_out(state.tolist(), block, int(status), peer, extended)
-        if status == words.FULL and block.count == len(block.rows):
-            self._make_room(block)
+        block.count = word[words.RECORDS]
+        committed = block.count - before
+        if committed:
+            later = bytes(self._later_view[: word[words.LATER_BYTES]])
+            self._machine.windows.open_batch.answers.append(CommitReplies(peer, later, committed, extended))
+        now_bytes = word[words.NOW_BYTES]
+        decided = Decided(
+            word[words.CONSUMED], status, bytes(self._now_view[:now_bytes]) if now_bytes else b"", committed
+        )
         self._ops_next = OPS_AFTER_RARE if status == words.RARE_FRAME else min(4 * self._ops_next, len(self._ops))
+        if status == words.FULL and block.count == len(block.rows):
+            self.give_back()
+            self._make_room(block)
         return decided
+
+    def give_back(self) -> None:
+        """Timestamps, windows and low watermark go back to the machine. Before each of its steps."""
+        if self._taken is None:
+            return
+        self._taken = None
+        machine, word = self._machine, self._word
+        machine.clock.next_ts = word[words.NEXT_TS]
+        head = machine.windows.head
+        head.next_start, head.window_end = word[words.WINDOW_NEXT], word[words.WINDOW_END]
+        machine.absorb(newest_start=word[words.NEWEST_START], low_watermark=word[words.LWM], replies=None)
 
     def fold_counters(self) -> None:
         """Counts of begins and aborts, kept in the state between two folds."""
@@ -141,17 +170,21 @@ class FastPath:
         oracle.fences = fences(self._tables)
         oracle.table_commits = table_commits(self._tables)
 
-    def _block(self) -> EntryBlock:
-        batch = self._machine.windows.open_batch
-        if batch.block is None:
-            batch.block = EntryBlock()
-        return batch.block
-
-    def _copy_in(self, state: NDArray[np.int64], block: EntryBlock, extended: bool) -> None:
-        machine, windows, settings = self._machine, self._machine.windows, self._machine.settings
+    def _take(self) -> EntryBlock:
+        """The machine's timestamps, windows and rules into the state words, until `give_back`."""
+        machine = self._machine
+        if machine.known_tables is not self._known:
+            self._known = machine.known_tables
+            self._tables.set_known(self._known)
+        if machine.rare_version != self._rare_version:
+            self._rare_version = machine.rare_version
+            self._rare_starts = np.array(machine.rare_starts(), dtype=np.int64)
+        batch = machine.windows.open_batch
+        block = self._taken = batch.block = batch.block or EntryBlock()
+        windows, settings = machine.windows, machine.settings
         head = windows.head
         is_open = head.state is BatchState.OPEN
-        state[: words.BEGINS] = (
+        self._state[: words.EXTENDED] = (
             machine.clock.next_ts,
             machine.clock.ceiling,
             head.next_start,
@@ -165,28 +198,8 @@ class FastPath:
             not machine.begins_wait,
             is_open,
             block.count,
-            extended,
-            self._ops_next,
-            0,
-            0,
-            0,
         )
-
-    def _copy_out(self, state: list[int], block: EntryBlock, status: int, peer: Hashable, extended: bool) -> Decided:
-        machine = self._machine
-        machine.clock.next_ts = state[words.NEXT_TS]
-        head = machine.windows.head
-        head.next_start, head.window_end = state[words.WINDOW_NEXT], state[words.WINDOW_END]
-        committed = state[words.RECORDS] - block.count
-        block.count = state[words.RECORDS]
-        later = bytes(self._later_view[: state[words.LATER_BYTES]])
-        machine.absorb(
-            newest_start=state[words.NEWEST_START],
-            low_watermark=state[words.LWM],
-            replies=CommitReplies(peer, later, committed, extended) if committed else None,
-        )
-        now = bytes(self._now_view[: state[words.NOW_BYTES]])
-        return Decided(state[words.CONSUMED], status, now, committed)
+        return block
 
     def _make_room(self, block: EntryBlock) -> None:
         rows_max = self._machine.settings.batch_entries_max

@@ -35,14 +35,14 @@ _LOW_32: Final = np.uint64(0xFFFF_FFFF)
 _TAG: Final = np.uint64(0xFFFF)
 
 
-@kernel("uint64(uint64, uint64)", nogil=False)
+@kernel("uint64(uint64, uint64)", nogil=False, _nrt=False)
 def bucket_of(cell_id: Any, buckets: Any) -> Any:
     """floor(id × buckets ÷ 2⁶⁴) for fewer than 2³² buckets, in unsigned words throughout (T10)."""
     low = ((cell_id & _LOW_32) * buckets) >> np.uint64(32)
     return ((cell_id >> np.uint64(32)) * buckets + low) >> np.uint64(32)
 
 
-@kernel("int64(uint64[::1], int64, uint64)", nogil=False)
+@kernel("int64(uint64[::1], int64, uint64)", nogil=False, _nrt=False)
 def find_slot(words: Any, base: Any, cell_id: Any) -> Any:
     """The id's place in the bucket that begins at word `base`, or -1."""
     pattern = (cell_id & _TAG) * _LANES
@@ -60,7 +60,7 @@ def find_slot(words: Any, base: Any, cell_id: Any) -> Any:
     return -1
 
 
-@kernel("uint64(uint64[::1], uint64, uint64)", nogil=False)
+@kernel("uint64(uint64[::1], uint64, uint64)", nogil=False, _nrt=False)
 def last_commit(words: Any, buckets: Any, cell_id: Any) -> Any:
     """0 where none is kept."""
     base = np.int64(bucket_of(cell_id, buckets)) * BUCKET_WORDS
@@ -68,7 +68,7 @@ def last_commit(words: Any, buckets: Any, cell_id: Any) -> Any:
     return np.uint64(0) if slot < 0 else words[base + COMMITS_AT + slot]
 
 
-@kernel("uint64(uint64[::1], uint64, uint64, uint64)", nogil=False)
+@kernel("uint64(uint64[::1], uint64, uint64, uint64)", nogil=False, _nrt=False)
 def record_commit(words: Any, buckets: Any, cell_id: Any, commit_ts: Any) -> Any:
     """Keeps the entry; returns the commit timestamp of the one evicted for it, 0 where there was room."""
     base = np.int64(bucket_of(cell_id, buckets)) * BUCKET_WORDS
@@ -92,12 +92,12 @@ def record_commit(words: Any, buckets: Any, cell_id: Any, commit_ts: Any) -> Any
     return evicted
 
 
-@kernel("void(uint64[::1], uint64, uint64)", nogil=False)
+@kernel("void(uint64[::1], uint64, uint64)", nogil=False, _nrt=False)
 def prefetch_tags(words: Any, buckets: Any, cell_id: Any) -> Any:
     prefetch_word(words, np.int64(bucket_of(cell_id, buckets)) * BUCKET_WORDS)
 
 
-@kernel("void(uint64[::1], uint64, uint64)", nogil=False)
+@kernel("void(uint64[::1], uint64, uint64)", nogil=False, _nrt=False)
 def prefetch_commits(words: Any, buckets: Any, cell_id: Any) -> Any:
     base = np.int64(bucket_of(cell_id, buckets)) * BUCKET_WORDS
     for line in range(4, 8):

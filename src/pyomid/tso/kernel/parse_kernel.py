@@ -27,7 +27,7 @@ HEADER_BYTES: Final = 4
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 
 
-@kernel("UniTuple(int64, 2)(uint8[::1], int64, int64)", nogil=False)
+@kernel("UniTuple(int64, 2)(uint8[::1], int64, int64)", nogil=False, _nrt=False)
 def read_varint(data: Any, at: Any, end: Any) -> Any:
     """(value as 64 bits, where it ends); -1 where it is cut off or does not fit 64 bits."""
     value = np.uint64(0)
@@ -44,7 +44,7 @@ def read_varint(data: Any, at: Any, end: Any) -> Any:
     return 0, -1
 
 
-@kernel("int64(uint8[::1], int64, int64, int64)", nogil=False)
+@kernel("int64(uint8[::1], int64, int64, int64)", nogil=False, _nrt=False)
 def skip_field(data: Any, at: Any, end: Any, wire_type: Any) -> Any:
     """Where an unknown field ends; -1 where it is cut off or a group."""
     if wire_type == _VARINT:
@@ -60,7 +60,7 @@ def skip_field(data: Any, at: Any, end: Any, wire_type: Any) -> Any:
     return at + size
 
 
-@kernel("UniTuple(int64, 2)(uint8[::1], int64, int64)", nogil=False)
+@kernel("UniTuple(int64, 2)(uint8[::1], int64, int64)", nogil=False, _nrt=False)
 def read_key(data: Any, at: Any, end: Any) -> Any:
     """(field number and wire type, where the key ends); -1 for field 0 and what does not fit 32 bits."""
     key, at = read_varint(data, at, end)
@@ -69,7 +69,7 @@ def read_key(data: Any, at: Any, end: Any) -> Any:
     return key, at
 
 
-@kernel("int64(uint8[::1], int64, int64, int64[::1])", nogil=False)
+@kernel("int64(uint8[::1], int64, int64, int64[::1])", nogil=False, _nrt=False)
 def parse_begin(data: Any, at: Any, end: Any, op: Any) -> Any:
     """A TimestampRequest: its `not_before`, if any."""
     op[TS] = 0
@@ -88,7 +88,7 @@ def parse_begin(data: Any, at: Any, end: Any, op: Any) -> Any:
     return BEGIN
 
 
-@kernel("UniTuple(int64, 2)(uint8[::1], int64, int64, int64, int64[::1], int64)", nogil=False)
+@kernel("UniTuple(int64, 2)(uint8[::1], int64, int64, int64, int64[::1], int64)", nogil=False, _nrt=False)
 def parse_ids(data: Any, at: Any, end: Any, wire_type: Any, ids: Any, count: Any) -> Any:
     """Ids, one or packed, appended to `ids` from `count`: (new count, where the field ends); -1 as ever."""
     if wire_type == _VARINT:
@@ -110,7 +110,7 @@ def parse_ids(data: Any, at: Any, end: Any, wire_type: Any, ids: Any, count: Any
     return count, at
 
 
-@kernel("int64(uint8[::1], int64, int64, int64[::1], int64[::1], int64[::1])", nogil=False)
+@kernel("int64(uint8[::1], int64, int64, int64[::1], int64[::1], int64[::1])", nogil=False, _nrt=False)
 def parse_commit(data: Any, at: Any, end: Any, op: Any, cells: Any, tables: Any) -> Any:
     """A CommitRequest with nothing rare in it."""
     op[TS] = 0
@@ -143,7 +143,7 @@ def parse_commit(data: Any, at: Any, end: Any, op: Any, cells: Any, tables: Any)
     return RARE if retried else COMMIT
 
 
-@kernel("int64(uint8[::1], int64, int64, int64[::1], int64[::1], int64[::1])", nogil=False)
+@kernel("int64(uint8[::1], int64, int64, int64[::1], int64[::1], int64[::1])", nogil=False, _nrt=False)
 def parse_frame(data: Any, at: Any, end: Any, op: Any, cells: Any, tables: Any) -> Any:
     """One Request, into `op`: BEGIN, COMMIT or RARE. `op[CELL_BEGIN]`, `op[TABLE_BEGIN]` say where ids may go."""
     op[TAG] = 0
@@ -182,6 +182,7 @@ def parse_frame(data: Any, at: Any, end: Any, op: Any, cells: Any, tables: Any) 
 @kernel(
     "UniTuple(int64, 2)(uint8[::1], int64, int64, int64, int64[:, ::1], int64[::1], int64[::1])",
     nogil=False,
+    _nrt=False,
 )
 def parse_chunk(data: Any, at: Any, end: Any, ops_max: Any, ops: Any, cells: Any, tables: Any) -> Any:
     """(how many ops, where the first frame begins that is not among them: rare, unfinished or one too many)."""
