@@ -64,13 +64,16 @@ def ordered_block(column: pa.Array, kind: ColumnType, *, descending: bool) -> Bl
     return np.bitwise_not(block) if descending else block
 
 
-def from_little_endian(block: Block, kind: ColumnType, arrow: pa.DataType, valid: NDArray[np.bool_] | None) -> pa.Array:
-    """An Arrow column from stored values, their bytes reversed (`gather_blocks`); decimals: 16 bytes each."""
+def fixed_array(
+    data: NDArray[np.uint8], rows: int, kind: ColumnType, arrow: pa.DataType, bits: pa.Buffer | None
+) -> pa.Array:
+    """An Arrow column from values one behind the other, their bytes little-endian; decimals: 16 bytes each.
+
+    `bits`: its validity bitmap, None where nothing is null.
+    """
     if kind.layout is Layout.BOOLEAN:
-        data: NDArray[Any] = np.packbits(block[:, 0] != 0, bitorder="little")
-    else:
-        data = block
-    return pa.Array.from_buffers(arrow, len(block), [_bitmap(valid), pa.py_buffer(data)])
+        data = np.packbits(data.reshape(-1) != 0, bitorder="little")
+    return pa.Array.from_buffers(arrow, rows, [bits, pa.py_buffer(data)])
 
 
 def from_ordered(block: Block, kind: ColumnType, arrow: pa.DataType, *, descending: bool) -> pa.Array:
@@ -83,13 +86,13 @@ def from_ordered(block: Block, kind: ColumnType, arrow: pa.DataType, *, descendi
     elif kind.layout is not Layout.BOOLEAN:
         ascending[:, 0] ^= _SIGN
     little = np.ascontiguousarray(ascending[:, ::-1])
-    return from_little_endian(_widened(little) if kind.layout is Layout.DECIMAL else little, kind, arrow, None)
+    return fixed_array(_widened(little) if kind.layout is Layout.DECIMAL else little, len(block), kind, arrow, None)
 
 
 def text_array(
-    offsets: NDArray[np.int32], data: NDArray[np.uint8], arrow: pa.DataType, valid: NDArray[np.bool_] | None
+    offsets: NDArray[np.int32], data: NDArray[np.uint8], arrow: pa.DataType, bits: pa.Buffer | None
 ) -> pa.Array:
-    return pa.Array.from_buffers(arrow, len(offsets) - 1, [_bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(data)])
+    return pa.Array.from_buffers(arrow, len(offsets) - 1, [bits, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def text_parts(column: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
@@ -122,7 +125,3 @@ def _widened(little: Block) -> Block:
     wide[:, :width] = little
     wide[:, width:] = np.where(little[:, -1:] & _SIGN, np.uint8(0xFF), np.uint8(0))
     return wide
-
-
-def _bitmap(valid: NDArray[np.bool_] | None) -> pa.Buffer | None:
-    return None if valid is None else pa.py_buffer(np.packbits(valid, bitorder="little"))

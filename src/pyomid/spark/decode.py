@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch
 from pyomid.core.visibility import VisibleCells
 from pyomid.errors import Corruption, Misuse
-from pyomid.spark.blocks import from_little_endian, from_ordered, text_array
+from pyomid.spark.blocks import fixed_array, from_ordered, text_array
 from pyomid.spark.columntypes import ColumnType, Layout, column_type
 from pyomid.spark.kernels.decimals import gather_decimals
-from pyomid.spark.kernels.gather_blocks import gather_blocks
+from pyomid.spark.kernels.fill_columns import fill_columns
 from pyomid.spark.kernels.gather_texts import copy_texts, text_offsets
-from pyomid.spark.kernels.place_cells import place_cells
 from pyomid.spark.kernels.take_blocks import take_blocks
 from pyomid.spark.kernels.unescape import unescape
 from pyomid.spark.nested import from_json
@@ -34,26 +33,73 @@ class RowDecoder:
     def __init__(self, schema: TableSchema, wanted: Sequence[str], arrow: pa.Schema | None = None) -> None:
         """`wanted`: columns in the order of the result; `arrow`: its schema, where it must be somebody's own."""
         known = {column.name: column for column in schema.columns}
+        self.schema = arrow if arrow is not None else arrow_schema(schema, wanted)
         self._layout = key_layout(schema)
         self._key_names = frozenset(self._layout.names) & set(wanted)
-        self._values = [known[name] for name in wanted if name not in self._layout.names]
-        self._place = {column.column: place for place, column in enumerate(self._values)}
-        self.schema = arrow if arrow is not None else arrow_schema(schema, wanted)
+        values = [known[name] for name in wanted if name not in self._layout.names]
+        self._values = [
+            (column.name, column_type(column.spark_type, column.name), self.schema.field(column.name).type)
+            for column in values
+        ]
+        self._place = {column.column: place for place, column in enumerate(values)}
+        self._widths = np.array([_fixed_width(kind) for _, kind, _ in self._values], dtype=np.int64)
 
     def decode(self, batch: CellBatch, visible: VisibleCells) -> pa.RecordBatch:
         """One row for each row of the batch that exists for the reader, in key order."""
         rows = visible.rows_present()
         columns = self._decode_keys(batch, rows) if self._key_names else {}
-        chosen = np.empty((len(self._values), len(rows)), dtype=np.int64)
-        place = np.array([self._place.get(column, -1) for column in batch.columns], dtype=np.int32)
-        place_cells(visible.cells, visible.row_cell, batch.cell_col, rows, place, chosen)
-        for index, column in enumerate(self._values):
-            kind = column_type(column.spark_type, column.name)
-            arrow = self.schema.field(column.name).type
-            columns[column.name] = _decode_column(batch, chosen[index], kind, arrow, column.name, rows)
+        if self._values:
+            columns |= self._decode_values(batch, visible, rows)
         if not self.schema.names:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), type=pa.struct([])))
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
+
+    def _decode_values(
+        self, batch: CellBatch, visible: VisibleCells, rows: NDArray[np.int64]
+    ) -> dict[str, pa.Array]:
+        count, widths = len(rows), self._widths
+        place_of = np.array([self._place.get(column, -1) for column in batch.columns], dtype=np.int64)
+        at_of = np.where(widths > 0, np.cumsum(widths) - widths, 0) * count
+        at_of[widths == 0] = np.arange(np.count_nonzero(widths == 0))
+        fixed = np.zeros(int(widths.sum()) * count, dtype=np.uint8)
+        chosen = np.full((np.count_nonzero(widths == 0), count), -1, dtype=np.int64)
+        valid = np.zeros((len(widths), (count + 7) // 8), dtype=np.uint8)
+        present = np.zeros(len(widths), dtype=np.int64)
+        bad, place = fill_columns(
+            batch.buffer,
+            batch.cell_off,
+            batch.cell_len,
+            batch.cell_col,
+            visible.cells,
+            visible.row_cell,
+            rows,
+            place_of,
+            widths,
+            at_of,
+            fixed,
+            chosen,
+            valid,
+            present,
+        )
+        if bad >= 0:
+            raise self._misfit(batch, visible, int(rows[bad]), place)
+        columns = {}
+        for index, (name, kind, arrow) in enumerate(self._values):
+            bits = None if present[index] == count else pa.py_buffer(valid[index])
+            at = int(at_of[index])
+            if widths[index]:
+                data = fixed[at : at + int(widths[index]) * count]
+                columns[name] = fixed_array(data, count, kind, arrow, bits)
+            else:
+                columns[name] = _decode_chosen(batch, chosen[at], kind, arrow, name, rows, bits)
+        return columns
+
+    def _misfit(self, batch: CellBatch, visible: VisibleCells, row: int, place: int) -> Corruption:
+        """What to say of the row's value that is not as long as its column's type."""
+        name, kind, _ = self._values[place]
+        cells = visible.cells[visible.row_cell[row] : visible.row_cell[row + 1]].tolist()
+        cell = next(each for each in cells if self._place.get(batch.columns[batch.cell_col[each]], -1) == place)
+        return _corrupt_value(batch, row, cell, kind, name)
 
     def _decode_keys(self, batch: CellBatch, rows: NDArray[np.int64]) -> dict[str, pa.Array]:
         places = batch.row_off[rows]
@@ -101,30 +147,35 @@ def _take_part(
     return (text_array(offsets, data, arrow, None) if bad < 0 else None), bad
 
 
-def _decode_column(
+def _fixed_width(kind: ColumnType) -> int:
+    """Bytes of every stored value of the type; 0 where they vary."""
+    return 0 if kind.is_text or kind.layout in (Layout.JSON, Layout.DECIMAL) else kind.width
+
+
+def _decode_chosen(
     batch: CellBatch,
     chosen: NDArray[np.int64],
     kind: ColumnType,
     arrow: pa.DataType,
     name: str,
     rows: NDArray[np.int64],
+    bits: pa.Buffer | None,
 ) -> pa.Array:
-    valid = chosen >= 0
-    mask = None if valid.all() else valid
-    if kind.is_text or kind.layout is Layout.JSON:
-        return _decode_text(batch, chosen, kind, arrow, name, mask)
-    block = np.empty((len(chosen), kind.width or 16), dtype=np.uint8)
-    if kind.layout is Layout.DECIMAL:
-        bad = gather_decimals(batch.buffer, batch.cell_off, batch.cell_len, chosen, kind.scale, block)
-    else:
-        bad = gather_blocks(batch.buffer, batch.cell_off, batch.cell_len, chosen, block)
+    """A column whose stored values vary in length; `bits`: its validity bitmap, None where nothing is null."""
+    if kind.layout is not Layout.DECIMAL:
+        return _decode_text(batch, chosen, kind, arrow, name, bits)
+    block = np.empty((len(chosen), 16), dtype=np.uint8)
+    bad = gather_decimals(batch.buffer, batch.cell_off, batch.cell_len, chosen, kind.scale, block)
     if bad >= 0:
-        raise Corruption(
-            f"column {name!r} of row {batch.row_key(int(rows[bad]))!r}: stored value "
-            f"{batch.value(int(chosen[bad]))!r} cannot be a {kind.name}",
-            column=name,
-        )
-    return from_little_endian(block, kind, arrow, mask)
+        raise _corrupt_value(batch, int(rows[bad]), int(chosen[bad]), kind, name)
+    return fixed_array(block, len(chosen), kind, arrow, bits)
+
+
+def _corrupt_value(batch: CellBatch, row: int, cell: int, kind: ColumnType, name: str) -> Corruption:
+    return Corruption(
+        f"column {name!r} of row {batch.row_key(row)!r}: stored value {batch.value(cell)!r} cannot be a {kind.name}",
+        column=name,
+    )
 
 
 def _decode_text(
@@ -133,7 +184,7 @@ def _decode_text(
     kind: ColumnType,
     arrow: pa.DataType,
     name: str,
-    mask: NDArray[np.bool_] | None,
+    bits: pa.Buffer | None,
 ) -> pa.Array:
     offsets = np.empty(len(chosen) + 1, dtype=np.int64)
     total = text_offsets(batch.buffer, batch.cell_off, batch.cell_len, chosen, offsets, kind.is_text)
@@ -141,8 +192,8 @@ def _decode_text(
     data = np.empty(total, dtype=np.uint8)
     copy_texts(batch.buffer, batch.cell_off, chosen, offsets, data)
     if kind.layout is not Layout.JSON:
-        return text_array(offsets.astype(np.int32), data, arrow, mask)
-    stored = text_array(offsets.astype(np.int32), data, pa.binary(), mask).to_pylist()
+        return text_array(offsets.astype(np.int32), data, arrow, bits)
+    stored = text_array(offsets.astype(np.int32), data, pa.binary(), bits).to_pylist()
     return pa.array([None if value is None else from_json(value, kind.name) for value in stored], type=arrow)
 
 

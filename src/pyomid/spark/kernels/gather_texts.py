@@ -60,9 +60,9 @@ def copy_texts(
     for row in range(len(chosen)):
         cell = chosen[row]
         if cell >= 0:
-            source = cell_off[cell]
-            begin = offsets[row]
-            for byte in range(offsets[row + 1] - begin):
+            source = np.uint64(cell_off[cell])
+            begin = np.uint64(offsets[row])
+            for byte in range(np.uint64(offsets[row + 1]) - begin):
                 out[begin + byte] = buffer[source + byte]
 
 

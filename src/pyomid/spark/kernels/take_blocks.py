@@ -21,8 +21,9 @@ def take_blocks(
         at = places[row]
         if at + width > ends[row]:
             return row
-        for byte in range(width):
-            out[row, byte] = buffer[at + byte]
+        source = np.uint64(at)
+        for byte in range(np.uint64(width)):
+            out[row, byte] = buffer[source + byte]
         places[row] = at + width
     return -1
 

@@ -21,26 +21,27 @@ def unescape(
 
     `out` has room for all bytes of all keys. -1, or the first row whose text has no ending.
     """
-    written = 0
+    one = np.uint64(1)
+    written = np.uint64(0)
     offsets[0] = 0
     for row in range(len(places)):
-        at = places[row]
-        end = ends[row]
+        at = np.uint64(places[row])
+        end = np.uint64(ends[row])
         ended = False
         while at < end:
             byte = buffer[at] ^ inversion
             if byte != 0:
                 out[written] = byte
-                written += 1
-                at += 1
+                written += one
+                at += one
                 continue
-            if at + 1 >= end:
+            if at + one >= end:
                 break
-            following = buffer[at + 1] ^ inversion
-            at += 2
+            following = buffer[at + one] ^ inversion
+            at += np.uint64(2)
             if following == 0xFF:
                 out[written] = 0
-                written += 1
+                written += one
             else:
                 ended = following == 0x01
                 break
