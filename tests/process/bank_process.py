@@ -114,6 +114,7 @@ def audit_until(url: str, stop: str) -> None:
 
 @dataclass(frozen=True)
 class Audit:
+    start_ts: int
     transfers: int
     ids: frozenset[bytes]
 
@@ -135,7 +136,7 @@ def audit(db: Database, acknowledged: str = "", *, by_rows: bool = False) -> Aud
                 assert int(found[account][b"f:balance"]) == expected[name, account], (name, account, tx.start_ts)
     missing = acknowledged_ids(acknowledged) - ledger.keys() if acknowledged else set()
     assert not missing, f"acknowledged and lost: {sorted(missing)}"
-    return Audit(len(ledger), frozenset(ledger))
+    return Audit(tx.start_ts, len(ledger), frozenset(ledger))
 
 
 def run_one_in_child(url: str, ident: bytes) -> None:
