@@ -1,27 +1,57 @@
-"""Spark over HBase: the very bodies of tests/spark with a URL of HBase, and what only regions can show."""
+"""Spark over HBase: a chosen part of tests/spark, the very same bodies with another URL; and what only regions show."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from hbase_processes import TsoProcess
-from test_spark_jobs import *  # noqa: F403
-from test_spark_source import *  # noqa: F403
-from test_spark_transactions import *  # noqa: F403
-from test_spark_verification import *  # noqa: F403
+from test_spark_jobs import (  # noqa: F401
+    test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_commit_table,
+)
+from test_spark_source import (  # noqa: F401
+    load,
+    test_a_plain_append_that_lost_is_written_again_and_wins,
+    test_a_row_key_of_one_text_column_bounds_a_read_by_text,
+    test_all_partitions_and_actions_of_one_load_share_its_snapshot,
+    test_an_append_replaces_the_whole_row_unless_nulls_are_to_be_kept,
+    test_an_overwrite_at_table_level_loses_to_a_row_inserted_meanwhile,
+    test_overwriting_with_nothing_leaves_an_empty_table,
+    test_the_number_of_partitions_and_of_rows_in_a_batch_change_no_result,
+    test_the_option_if_exists_gives_the_other_modes,
+)
+from test_spark_transactions import (  # noqa: F401
+    test_a_reader_beside_the_writer_never_sees_half_of_a_commit_over_three_tables,
+    test_a_run_under_an_id_that_rolled_back_may_run_again_and_one_that_wrote_nothing_counts_as_done,
+    test_a_transaction_reads_its_own_writes_and_deletes_in_their_order,
+    test_an_overwrite_and_its_rollback,
+    test_of_two_runs_under_one_id_at_the_same_time_one_commits,
+    test_two_pipelines_that_add_to_one_total_both_count,
+    test_what_another_transaction_must_have_written_to_conflict,
+)
+from test_spark_verification import (  # noqa: F401
+    test_a_commit_without_its_shadow_cells_is_counted_cell_by_cell_and_healed_by_compaction,
+    test_a_planted_cell_of_nobody_is_open_at_first_and_an_orphan_once_w_has_passed_it,
+)
 
 import pyomid
 import pyomid.spark
+from pyomid.spark.connection import connection
+from pyomid.spark.source import OmidDataSource
+from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.testing.hbase_server import HBaseServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.hbase]
 
 
 @pytest.fixture(scope="module")
 def url(hbase: HBaseServer, cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A database without tables and a TSO with the terms of tests/spark; its tables go afterwards."""
+    """A database without tables, and a TSO with the terms of tests/spark; its tables go afterwards."""
     options = "leaseSeconds=120&commitRetrySeconds=10&maxTransactionAgeSeconds=2"
     found = f"omid+hbase://{hbase.quorum}/hbase?{options}"
     terms = ("--max-transaction-age", "2", "--lease-term", "120", "--commit-retry", "10")
@@ -34,7 +64,57 @@ def url(hbase: HBaseServer, cluster: Cluster, tmp_path_factory: pytest.TempPathF
         tso.stop()
 
 
+@pytest.fixture(autouse=True)
+def no_leases_of_earlier_tests(url: str) -> None:
+    """In tests/spark each module has a database; here all share one, whose watermark the leases would hold back."""
+    tso = connection(url).parts.tso
+    for start_ts in tso.status().leases:
+        tso.end_lease(start_ts)
+
+
 def drop_all(url: str) -> None:
     with pyomid.connect(url) as database:
         for table in database.tables():
-            database.drop_table(table.name)
+            if not table.name.startswith("PYOMID_"):
+                database.drop_table(table.name)
+
+
+KEYS = [f"{number:04}" for number in range(400)]
+
+
+@pytest.fixture
+def divided(spark: SparkSession, url: str, cluster: Cluster, table_name: str) -> str:
+    """Four hundred rows in three regions."""
+    Admin(cluster).create_table(TableDescriptor(table_name, (FamilyDescriptor(b"d"),)), [b"0100", b"0250"])
+    content = spark.createDataFrame([(key, 1) for key in KEYS], "name string, count long").coalesce(1)
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(content, table_name, row_key=["name"])
+    return table_name
+
+
+def parts_of(frame: DataFrame) -> list[list[str]]:
+    """The keys of each partition that has rows."""
+    return sorted(sorted(row["name"] for row in part) for part in frame.rdd.glom().collect() if part)
+
+
+def test_partitions_are_regions_and_a_large_region_is_cut(spark: SparkSession, url: str, divided: str) -> None:
+    by_region = parts_of(load(spark, url, divided, numPartitions="1"))
+    assert [(part[0], part[-1]) for part in by_region] == [("0000", "0099"), ("0100", "0249"), ("0250", "0399")]
+    cut = parts_of(load(spark, url, divided, numPartitions="9"))
+    assert len(cut) >= 6, [len(part) for part in cut]
+    assert [key for part in cut for key in part] == KEYS, "each row in one partition, all of them"
+    assert {"0100", "0250"} <= {part[0] for part in cut}, "no partition lies in two regions"
+
+
+def test_regions_that_split_under_a_task_change_no_result(url: str, cluster: Cluster, divided: str) -> None:
+    """The reader's own steps, as Spark takes them; each region splits between two batches of its task."""
+    source = OmidDataSource({"url": url, "table": divided, "numPartitions": "1", "batchRows": "20"})
+    reader = source.reader(source.schema())
+    names: list[str] = []
+    for partition, between in zip(reader.partitions(), (b"0080", b"0180", b"0380"), strict=True):
+        for number, batch in enumerate(reader.read(partition)):
+            if number == 1:
+                Admin(cluster).split(divided, between)
+            names += batch.column("name").to_pylist()
+    assert names == KEYS
+    assert len(cluster.regions(divided)) == 6

@@ -55,6 +55,7 @@ def test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_c
     assert before.commit_table_entries > 4
     assert count("t") == 6
 
+    horizon_before = connection(url).parts.epoch_row.read_watermarks()[1]
     cleaned = pyomid.spark.compact(spark, url)
     assert cleaned.orphans_dropped == 20
     after = pyomid.spark.verify(spark, url, ["t"])
@@ -64,7 +65,7 @@ def test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_c
     again = pyomid.spark.compact(spark, url)
     assert (again.cells_healed, again.cells_dropped) == (0, 0)
     held = pyomid.spark.sanitize(spark, url)
-    assert held.horizon == 0, "records younger than the longest retry must not count"
+    assert held.horizon == horizon_before, "records younger than the longest retry must not count"
     time.sleep(10.5)
     sanitised = pyomid.spark.sanitize(spark, url)
     assert sanitised.entries_deleted >= before.commit_table_entries - sanitised.entries_left
