@@ -143,8 +143,6 @@ def ingest(run: Run, spark: SparkSession) -> None:
         if corrections is not None and not run.faults["tso"].hit and count("corrected") >= settings.CORRECTIONS // 3:
             run.in_flight = faults.kill_tso(run.place.tso_pid())
             run.faults["tso"].hit = bool(run.in_flight)
-            if run.in_flight:
-                run.place.tso_was_killed()
         run.place.watch()
         if time.time() > deadline_s:
             run.require(False, f"pipelines and corrections ended within {TIME_MAX_S} s")

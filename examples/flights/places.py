@@ -48,9 +48,6 @@ class Place(Protocol):
     def tso_pid(self) -> int:
         """The TSO that answers now; 0 while there is none."""
 
-    def tso_was_killed(self) -> None:
-        """Where no client starts a TSO by itself, somebody starts another one."""
-
     def watch(self) -> None:
         """Called again and again while jobs run: injects the place's own faults, each at its moment."""
 
@@ -73,9 +70,6 @@ class Folder:
 
     def tso_pid(self) -> int:
         return int(holder(DATABASE).get("pid", 0))
-
-    def tso_was_killed(self) -> None:
-        """The next client starts another."""
 
     def watch(self) -> None:
         """Nothing but the common faults."""

@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,8 +37,11 @@ from pyomid.storage.hbase.tables import create_database
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.testing.hbase_server import HBaseServer, Process
 
-LEADER_LEASE_SECONDS = 5
+LEADER_LEASE_SECONDS = 6
 """A standby follows a killed leader after this long (default: 10)."""
+
+PAUSE_SECONDS = 5
+"""Between two tries of one fault: a region that was split just now is not split again before it was compacted."""
 
 SPLIT_AT = ("JFK", "EWR", "LGA")
 """Origins, in the order in which splits are tried: one that fell between two jobs is tried again at the next."""
@@ -96,9 +100,13 @@ class Servers:
         ticks = {"hbase.zookeeper.property.tickTime": "2000"}
         self._hbase = HBaseServer(folder / "hbase", heap_mb=1024, settings=ticks)
         self._tsos: list[TsoProcess] = []
+        self._started = 0
         self._second: tuple[Process, int] | None = None
         self._cluster: Cluster | None = None
-        self._split_at = list(SPLIT_AT)
+        self._ended = threading.Event()
+        self._supervisor = threading.Thread(target=self._keep_a_pair, name="supervisor", daemon=True)
+        self._splits = iter(SPLIT_AT)
+        self._next_try_s = 0.0
         split = Fault("split", "a region of flights split in the middle of a job")
         move = Fault("move", "a region of flights moved in the middle of a job")
         server = Fault("server", "kill -9 of a region server under a running job, then a new one")
@@ -128,9 +136,13 @@ class Servers:
         self._start_region_server()
         self._start_tso()
         self._start_tso()
+        self._supervisor.start()
         _wait(lambda: self.tso_pid() > 0, "a TSO leads", 60.0)
 
     def stop(self) -> None:
+        self._ended.set()
+        if self._supervisor.is_alive():
+            self._supervisor.join()
         for tso in self._tsos:
             tso.popen.kill()
             tso.popen.wait()
@@ -148,12 +160,16 @@ class Servers:
         living = (tso for tso in self._tsos if tso.popen.poll() is None)
         return next((tso.popen.pid for tso in living if tso.address == f"{host}:{port}"), 0)
 
-    def tso_was_killed(self) -> None:
-        """The standby takes over by itself; a new one makes them a pair again."""
-        self._start_tso()
+    def _keep_a_pair(self) -> None:
+        """What systemd does for an operator: a TSO that ended, killed or in doubt of its lease, is started again."""
+        while not self._ended.wait(0.5):
+            for tso in [tso for tso in self._tsos if tso.popen.poll() is not None]:
+                self._tsos.remove(tso)
+                self._start_tso()
 
     def _start_tso(self) -> None:
-        number = len(self._tsos) + 1
+        self._started += 1
+        number = self._started
         said = settings.LOGS / f"tso-{number}.address"
         options = {
             "--listen": "127.0.0.1:0",
@@ -185,8 +201,9 @@ class Servers:
         if injection is None or count("committed") < injection.after_months:
             return
         jobs = open_jobs()
-        if not jobs:
+        if not jobs or time.monotonic() < self._next_try_s:
             return
+        self._next_try_s = time.monotonic() + PAUSE_SECONDS
         try:
             did = injection.act()
             if did is None:
@@ -205,9 +222,9 @@ class Servers:
     def _split(self) -> str | None:
         (table,) = [info for info in HBaseCatalogue(self.cluster).tables() if info.name == settings.FLIGHTS]
         assert table.schema is not None, "Spark made it"
-        if not self._split_at:
+        origin = next(self._splits, None)
+        if origin is None:
             return None
-        origin = self._split_at.pop(0)
         Admin(self.cluster).split(settings.FLIGHTS, key_layout(table.schema).encode_prefix([origin]))
         regions = len(self.cluster.regions(settings.FLIGHTS))
         note(CLUSTER, "split", at_origin=origin, regions=regions)
@@ -215,12 +232,13 @@ class Servers:
 
     def _move(self) -> str | None:
         """To the second server; back, where that was too early or too late."""
-        region = self._last_region()
         assert self._second is not None
+        _, preferred = self._second
+        region = self._last_region()
         others = [each for each in Admin(self.cluster).servers() if each[0] != region.server]
         if not others:
             return None
-        (address, start_code), *_ = sorted(others, key=lambda each: each[0].port != self._second[1])  # type: ignore[index]
+        address, start_code = min(others, key=lambda each: each[0].port != preferred)
 
         def is_there() -> bool:
             found = self._last_region()
