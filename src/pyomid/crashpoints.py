@@ -36,7 +36,7 @@ POINTS: Final[dict[str, str]] = {
     "client.rollback.after": "a batch of cells was deleted in a rollback",
     "client.heal.before": "before a reader's shadow cells",
     "tso.flush.before": "a batch of commits is decided, none of its entries sent",
-    "tso.flush.after": "a batch's entries are durable, the epoch row not read since, nobody told",
+    "tso.flush.after": "a batch's entries are durable, nobody told",
     "tso.decision.before": "the pending record of a large commit is durable, its decision is not",
     "tso.decision.after": "a large commit is decided for ever, no branch has its entry",
     "tso.branches.before": "before the entries of a large commit's branches",

@@ -164,6 +164,17 @@ class TakesBlocks(Protocol):
 
 
 @runtime_checkable
+class FlushesAtOnce(Protocol):
+    """A commit table that shares a server with the epoch row. Optional."""
+
+    def flush(self, entries: NDArray[np.int64]) -> tuple[list[int], int] | None:
+        """`put_block`, and the epoch as it was read *after* all entries were durable, in one round trip.
+
+        None where that was not to be had: nothing is known of the entries, which are put again the ordinary way.
+        """
+
+
+@runtime_checkable
 class SealsMany(Protocol):
     """A commit table that seals many starts as cheaply as one. Optional; a take-over finds thousands."""
 

@@ -29,7 +29,7 @@ from pyomid.core.instructions import (
 )
 from pyomid.core.take_over import TakenOver, TakeOverSteps
 from pyomid.crashpoints import crash_point
-from pyomid.ports import Catalogue, CeilingStore, CommitTable, EpochRow, SealsMany, TakesBlocks
+from pyomid.ports import Catalogue, CeilingStore, CommitTable, EpochRow, FlushesAtOnce, SealsMany, TakesBlocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,9 @@ def perform(stores: TsoStores, operation: StoreOperation) -> object:
     match operation:
         case Flush(entries, block):
             crash_point("tso.flush.before")
+            if isinstance(table, FlushesAtOnce) and (both := table.flush(_joined(entries, block))) is not None:
+                crash_point("tso.flush.after")
+                return Flushed(frozenset(both[0]), both[1])
             refused = frozenset(table.put(entries)) if entries else frozenset()
             if block is not None and len(block):
                 refused |= frozenset(_put_block(table, block))
@@ -104,6 +107,14 @@ def take_over(stores: TsoStores, steps: TakeOverSteps) -> TakenOver:
     except StopIteration as end:
         taken_over: TakenOver = end.value
         return taken_over
+
+
+def _joined(entries: tuple[tuple[int, int], ...], block: NDArray[np.int64] | None) -> NDArray[np.int64]:
+    """All entries of a flush as rows (start, commit)."""
+    rows = np.array(entries, dtype=np.int64).reshape(-1, 2)
+    if block is None:
+        return rows
+    return np.concatenate([rows, block]) if len(rows) else block
 
 
 def _put_block(table: CommitTable, block: NDArray[np.int64]) -> list[int]:

@@ -1,20 +1,22 @@
-"""Bulk puts: batches encoded by compiled kernels, a region at a time, the next piece encoded while one is on its way.
+"""Bulk writes: rows encoded by compiled kernels, region by region, the next piece encoded while one is on its way.
 
-A piece whose reply holds any failure, and only such a piece, is taken apart row by row: refusals go again by the
-ordinary way, everything else is unsure.
+A piece is one call to one server. One whose reply holds any failure, and only such a piece, is taken apart row by
+row: refusals go again by the ordinary way, everything else is unsure.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch
+from pyomid.storage.hbase.change_kernel import encode_changes
+from pyomid.storage.hbase.changes import Changes
 from pyomid.storage.hbase.encode_kernel import (
     ACTION_BYTES_MAX,
     CELL_BYTES_MAX,
@@ -23,10 +25,12 @@ from pyomid.storage.hbase.encode_kernel import (
     encode_puts,
 )
 from pyomid.storage.hbase.failures import RemoteFailure
-from pyomid.storage.hbase.frames import CLIENT, Call, Reply, varint
+from pyomid.storage.hbase.frames import CLIENT, Address, Call, Reply, varint
 from pyomid.storage.hbase.hbase_pb2 import MultiResponse
+from pyomid.storage.hbase.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.layout import commit_row
 from pyomid.storage.hbase.locations import Region
+from pyomid.storage.hbase.requests import RowGet
 from pyomid.storage.hbase.steps import (
     Answer,
     Budget,
@@ -34,6 +38,7 @@ from pyomid.storage.hbase.steps import (
     RegionOperations,
     Start,
     Steps,
+    ask_steps,
     finish_steps,
     is_unsure,
 )
@@ -45,6 +50,9 @@ COMMITS_MAX: Final = 4000
 FLIGHTS_MAX: Final = 2
 """Pieces on their way while another is encoded."""
 
+_COMMIT_ROW_BYTES: Final = 9
+_COMMIT_CELL_BYTES: Final = CELL_BYTES_MAX + 32
+
 
 @dataclass(frozen=True, slots=True)
 class BulkOutcome:
@@ -55,12 +63,47 @@ class BulkOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """Rows of one region, encoded. `rows`: their numbers in the whole."""
+class _Group:
+    """One region action, encoded. `rows`: their numbers in the whole, as its actions are numbered."""
 
     region: Region
-    call: Call
     rows: Sequence[int]
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Region actions for one server, in one call."""
+
+    server: Address
+    groups: list[_Group] = field(default_factory=list)
+    parameters: list[bytes] = field(default_factory=list)
+    blocks: list[memoryview] = field(default_factory=list)
+    rows: int = 0
+    bytes_count: int = 0
+
+    def call(self) -> Call:
+        cells = self.blocks[0] if len(self.blocks) == 1 else b"".join(self.blocks)
+        return Call(CLIENT, "Multi", b"".join(self.parameters), cells)
+
+
+class _Rows(Protocol):
+    """Rows in the order of their keys, ready to be encoded."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def rows_max(self) -> int:
+        """In one piece."""
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """For each row an upper bound of the encoded bytes up to its end."""
+
+    def key(self, row: int) -> bytes: ...
+
+    def encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece) -> None:
+        """Adds rows of one region to a piece."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +129,13 @@ def put_batch_steps(
     operations: RegionOperations, table: str, version: int, batch: CellBatch, budget: Budget
 ) -> Steps[BulkOutcome]:
     """`CellBatch` rows, sorted and unique, one record each, under `version`."""
-    pieces = _batch_pieces(operations, table, version, batch, budget)
-    outcome = yield from _send_steps(operations, pieces, budget)
+    outcome = yield from _send_steps(operations, table, _BatchRows(version, batch), budget)
+    return outcome
+
+
+def put_changes_steps(operations: RegionOperations, table: str, changes: Changes, budget: Budget) -> Steps[BulkOutcome]:
+    """Each row's changes take effect together or not at all."""
+    outcome = yield from _send_steps(operations, table, _ChangedRows(changes), budget)
     return outcome
 
 
@@ -95,132 +143,279 @@ def put_commits_steps(
     operations: RegionOperations, table: str, entries: NDArray[np.int64], budget: Budget
 ) -> Steps[BulkOutcome]:
     """Commit-table rows of entries (start, commit)."""
-    pieces = _commit_pieces(operations, table, entries, budget)
-    outcome = yield from _send_steps(operations, pieces, budget)
-    return outcome
+    rows = _CommitRows(entries)
+    outcome = yield from _send_steps(operations, table, rows, budget)
+    return rows.renumbered(outcome)
 
 
-def _send_steps(operations: RegionOperations, pieces: Steps[None], budget: Budget) -> Steps[BulkOutcome]:
-    """`pieces` yields requests of its own and `_Piece`s; each piece goes out at once, a few are on their way."""
+def put_commits_then_get_steps(
+    operations: RegionOperations,
+    table: str,
+    entries: NDArray[np.int64],
+    get_table: str,
+    get: RowGet,
+    budget: Budget,
+) -> Steps[list[KeyValue] | None]:
+    """All entries durable, then the cells of `get` as they were *after* that; None where it was not all one call.
+
+    None says nothing about the entries: they are put again (the same bytes under the same version). It comes where
+    the rows are on several servers, are too many for a call, or anything failed.
+
+    Why the get sees what came after the puts: a server takes the region actions of a call one after the other, in
+    their order, and answers a put's after it is in its log (RSRpcServices.multi; decision 0022).
+    """
+    rows = _CommitRows(entries)
+    if rows.count > COMMITS_MAX:
+        return None
+    source = _Pieces(operations, table, rows, budget)
+    pieces: list[_Piece] = yield from source.all_steps()
+    region = yield from operations.locate_steps(get_table, get.row, budget)
+    if len(pieces) != 1 or pieces[0].server != region.server:
+        return None
+    piece = pieces[0]
+    action = b"".join((b"\x08\x00\x1a", _delimited(get.message().SerializeToString())))
+    piece.parameters.append(_region_action(region, b"\x1a" + _delimited(action)))
+    piece.groups.append(_Group(region, range(0)))
+    answer: Answer = yield from ask_steps(piece.server, piece.call(), budget)
+    if isinstance(answer, Reply) and answer.failure is None:
+        if all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
+            return list(decode(answer.cells))
+        for group, failure in _failed_groups(piece, answer):
+            operations.react(group.region, failure, budget)
+    return None
+
+
+def _send_steps(operations: RegionOperations, table: str, rows: _Rows, budget: Budget) -> Steps[BulkOutcome]:
+    """Each piece goes out at once, a few are on their way."""
     outcome = BulkOutcome([], [])
     flights: list[tuple[_Piece, Flight]] = []
-    request: Any = next(pieces, None)
-    while request is not None:
-        if not isinstance(request, _Piece):
-            answer = yield request
-            request = _following(pieces, answer)
-            continue
-        server = request.region.server
-        assert server is not None
-        (flight,) = yield Start(((server, request.call),), budget.call_s)
-        flights.append((request, flight))
+    pieces = _Pieces(operations, table, rows, budget)
+    while (piece := (yield from pieces.next_steps())) is not None:
+        (flight,) = yield Start(((piece.server, piece.call()),), budget.call_s)
+        flights.append((piece, flight))
         if len(flights) > FLIGHTS_MAX:
             yield from _settle_steps(operations, *flights.pop(0), outcome, budget)
-        request = _following(pieces, None)
     for piece, flight in flights:
         yield from _settle_steps(operations, piece, flight, outcome, budget)
     return outcome
 
 
-def _following(pieces: Steps[None], answer: Any) -> Any:
-    try:
-        return pieces.send(answer)
-    except StopIteration:
-        return None
+class _Pieces:
+    """Cuts rows into pieces: neighbours, of one server, bounded in rows and bytes."""
+
+    def __init__(self, operations: RegionOperations, table: str, rows: _Rows, budget: Budget) -> None:
+        self._operations = operations
+        self._table = table
+        self._rows = rows
+        self._budget = budget
+        self._next = 0
+
+    def next_steps(self) -> Steps[_Piece | None]:
+        piece: _Piece | None = None
+        rows, ends = self._rows, self._rows.ends
+        while self._next < rows.count:
+            first = self._next
+            region = yield from self._operations.locate_steps(self._table, rows.key(first), self._budget)
+            assert region.server is not None
+            if piece is None:
+                piece = _Piece(region.server)
+            elif piece.server != region.server:
+                break
+            before = int(ends[first - 1]) if first else 0
+            end = int(np.searchsorted(ends, before + PIECE_BYTES_MAX - piece.bytes_count, side="right"))
+            end = min(end, first + rows.rows_max - piece.rows, rows.count)
+            if end <= first:
+                if piece.rows:
+                    break
+                end = first + 1
+            end = _within(rows, first, end, region.key_range.stop)
+            rows.encode(first, end, region, self._operations.durability.value, piece)
+            piece.rows += end - first
+            piece.bytes_count += int(ends[end - 1]) - before
+            self._next = end
+        return piece
+
+    def all_steps(self) -> Steps[list[_Piece]]:
+        pieces = []
+        while (piece := (yield from self.next_steps())) is not None:
+            pieces.append(piece)
+        return pieces
+
+
+def _within(rows: _Rows, first: int, end: int, stop: bytes | None) -> int:
+    """The first of the rows `first` + 1 … `end` that is not before `stop`."""
+    if stop is None or rows.key(end - 1) < stop:
+        return end
+    return bisect_left(range(end), stop, lo=first + 1, hi=end, key=rows.key)
 
 
 def _settle_steps(
     operations: RegionOperations, piece: _Piece, flight: Flight, outcome: BulkOutcome, budget: Budget
 ) -> Steps[None]:
     answer: Answer = yield from finish_steps(flight, budget)
-    failures: dict[int, Exception]
     if isinstance(answer, Reply) and answer.failure is None:
         if all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
             return
-        failures = _failures(MultiResponse.FromString(answer.message), len(piece.rows))  # type: ignore[arg-type]
+        failed = _failed_rows(piece, answer)
     else:
         failure = answer.failure if isinstance(answer, Reply) else answer
         assert failure is not None
-        failures = dict.fromkeys(range(len(piece.rows)), failure)
-    for index, each in failures.items():
-        operations.react(piece.region, each, budget)
-        (outcome.unsure if is_unsure(each) else outcome.refused).append(piece.rows[index])
+        failed = [(group, row, failure) for group in piece.groups for row in group.rows]
+    for group, row, each in failed:
+        operations.react(group.region, each, budget)
+        (outcome.unsure if is_unsure(each) else outcome.refused).append(row)
 
 
-def _failures(response: MultiResponse, rows: int) -> dict[int, Exception]:
-    """By number of the action; the region's own failure is everybody's."""
-    (result,) = response.regionActionResult
-    if result.HasField("exception"):
-        failure = RemoteFailure.of_pair(result.exception.name, result.exception.value)
-        return dict.fromkeys(range(rows), failure)
-    return {
-        each.index: RemoteFailure.of_pair(each.exception.name, each.exception.value)
-        for each in result.resultOrException
-        if each.HasField("exception")
-    }
+def _failed_rows(piece: _Piece, answer: Reply) -> list[tuple[_Group, int, Exception]]:
+    """A region action's own failure is everybody's in it."""
+    response = MultiResponse.FromString(answer.message)  # type: ignore[arg-type]
+    failed: list[tuple[_Group, int, Exception]] = []
+    for group, result in zip(piece.groups, response.regionActionResult, strict=True):
+        if result.HasField("exception"):
+            failure = RemoteFailure.of_pair(result.exception.name, result.exception.value)
+            failed += [(group, row, failure) for row in group.rows]
+            continue
+        failed += [
+            (group, group.rows[each.index], RemoteFailure.of_pair(each.exception.name, each.exception.value))
+            for each in result.resultOrException
+            if each.HasField("exception")
+        ]
+    return failed
 
 
-def _batch_pieces(
-    operations: RegionOperations, table: str, version: int, batch: CellBatch, budget: Budget
-) -> Steps[None]:
-    names = ColumnNames.of(batch.columns)
-    value_bytes = np.maximum(batch.cell_len, 0).astype(np.int64)
-    name_bytes = np.diff(names.begin)[batch.cell_col]
-    row_cells = np.diff(batch.rec_cell[batch.row_rec])
-    row_of_cell = np.repeat(np.arange(batch.rows), row_cells)
-    cell_bytes = value_bytes + name_bytes + CELL_BYTES_MAX + batch.row_len[row_of_cell]
-    ends = np.cumsum(np.bincount(row_of_cell, weights=cell_bytes, minlength=batch.rows).astype(np.int64))
-    first = 0
-    while first < batch.rows:
-        region = yield from operations.locate_steps(table, batch.row_key(first), budget)
-        before = int(ends[first - 1]) if first else 0
-        end = int(np.searchsorted(ends, before + PIECE_BYTES_MAX, side="right"))
-        end = min(max(end, first + 1), first + PIECE_ROWS_MAX, batch.rows)
-        end = _within(batch, first, end, region.key_range.stop)
+def _failed_groups(piece: _Piece, answer: Reply) -> list[tuple[_Group, RemoteFailure]]:
+    """Region actions that failed as a whole: what is believed of their regions may be wrong."""
+    response = MultiResponse.FromString(answer.message)  # type: ignore[arg-type]
+    return [
+        (group, RemoteFailure.of_pair(result.exception.name, result.exception.value))
+        for group, result in zip(piece.groups, response.regionActionResult, strict=True)
+        if result.HasField("exception")
+    ]
+
+
+class _BatchRows:
+    """Data cells, without shadow cells."""
+
+    rows_max = PIECE_ROWS_MAX
+
+    def __init__(self, version: int, batch: CellBatch) -> None:
+        self._version = version
+        self._batch = batch
+        self._names = ColumnNames.of(batch.columns)
+        self.count = batch.rows
+        self.ends = self._block_ends()
+
+    def _block_ends(self) -> NDArray[np.int64]:
+        batch = self._batch
+        value_bytes = np.maximum(batch.cell_len, 0).astype(np.int64)
+        name_bytes = np.diff(self._names.begin)[batch.cell_col]
+        row_cells = np.diff(batch.rec_cell[batch.row_rec])
+        row_of_cell = np.repeat(np.arange(batch.rows), row_cells)
+        cell_bytes = value_bytes + name_bytes + CELL_BYTES_MAX + batch.row_len[row_of_cell]
+        return np.cumsum(np.bincount(row_of_cell, weights=cell_bytes, minlength=batch.rows).astype(np.int64))
+
+    def key(self, row: int) -> bytes:
+        return self._batch.row_key(row)
+
+    def encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece) -> None:
+        batch, names = self._batch, self._names
+        before = int(self.ends[first - 1]) if first else 0
         actions = np.empty(int((ACTION_BYTES_MAX + batch.row_len[first:end].astype(np.int64)).sum()), dtype=np.uint8)
-        block = np.empty(int(ends[end - 1]) - before, dtype=np.uint8)
+        block = np.empty(int(self.ends[end - 1]) - before, dtype=np.uint8)
         sizes = np.zeros(2, dtype=np.int64)
         encode_puts(
-            first, end, version, batch.buffer, batch.row_off, batch.row_len, batch.row_rec, batch.rec_cell,
-            batch.cell_col, batch.cell_off, batch.cell_len, names.names, names.begin, names.family_len,
+            first, end, self._version, durability, batch.buffer, batch.row_off, batch.row_len, batch.row_rec,
+            batch.rec_cell, batch.cell_col, batch.cell_off, batch.cell_len, names.names, names.begin, names.family_len,
             actions, block, sizes,
         )  # fmt: skip
-        yield _piece(region, actions, block, sizes, range(first, end))
-        first = end
+        _add(piece, region, actions, block, sizes, range(first, end))
 
 
-def _within(batch: CellBatch, first: int, end: int, stop: bytes | None) -> int:
-    """The first of the rows `first` + 1 … `end` that is not before `stop`."""
-    if stop is None or batch.row_key(end - 1) < stop:
-        return end
-    return bisect_left(range(end), stop, lo=first + 1, hi=end, key=batch.row_key)
+class _CommitRows:
+    """Entries in the order of their rows: by bucket, then by start."""
 
+    rows_max = COMMITS_MAX
 
-def _commit_pieces(operations: RegionOperations, table: str, entries: NDArray[np.int64], budget: Budget) -> Steps[None]:
-    """In the order of rows: by bucket, then by start."""
-    starts = entries[:, 0]
-    order = np.lexsort((starts, starts & 15))
-    first = 0
-    while first < len(order):
-        region = yield from operations.locate_steps(table, commit_row(int(starts[order[first]])), budget)
-        stop = region.key_range.stop
-        end = min(first + COMMITS_MAX, len(order))
-        if stop is not None:
-            end = bisect_left(
-                range(end), stop, lo=first + 1, hi=end, key=lambda index: commit_row(int(starts[order[index]]))
-            )
-        actions = np.empty((end - first) * (ACTION_BYTES_MAX + 9), dtype=np.uint8)
-        block = np.empty((end - first) * (CELL_BYTES_MAX + 32), dtype=np.uint8)
+    def __init__(self, entries: NDArray[np.int64]) -> None:
+        starts = entries[:, 0]
+        self._entries = entries
+        self._order = np.lexsort((starts, starts & 15))
+        self.count = len(entries)
+        self.ends = np.arange(1, len(entries) + 1, dtype=np.int64) * _COMMIT_CELL_BYTES
+
+    def key(self, row: int) -> bytes:
+        return commit_row(int(self._entries[self._order[row], 0]))
+
+    def encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece) -> None:
+        actions = np.empty((end - first) * (ACTION_BYTES_MAX + _COMMIT_ROW_BYTES), dtype=np.uint8)
+        block = np.empty((end - first) * _COMMIT_CELL_BYTES, dtype=np.uint8)
         sizes = np.zeros(2, dtype=np.int64)
-        encode_commits(entries, order, first, end, actions, block, sizes)
-        yield _piece(region, actions, block, sizes, order[first:end].tolist())
-        first = end
+        encode_commits(self._entries, self._order, first, end, durability, actions, block, sizes)
+        _add(piece, region, actions, block, sizes, range(first, end))
+
+    def renumbered(self, outcome: BulkOutcome) -> BulkOutcome:
+        """By the numbers of the entries as they were given."""
+        return BulkOutcome(self._order[outcome.refused].tolist(), self._order[outcome.unsure].tolist())
 
 
-def _piece(
-    region: Region, actions: NDArray[np.uint8], block: NDArray[np.uint8], sizes: NDArray[np.int64], rows: Sequence[int]
-) -> Any:
-    specifier = region.specifier.SerializeToString()
-    body = b"".join((b"\x0a", varint(len(specifier)), specifier, actions[: sizes[0]].tobytes()))
-    parameter = b"".join((b"\x0a", varint(len(body)), body))
-    return _Piece(region, Call(CLIENT, "Multi", parameter, block[: sizes[1]].data), rows)
+class _ChangedRows:
+    """Shadow cells and exact deletes."""
+
+    rows_max = PIECE_ROWS_MAX
+
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+        self.count = changes.rows
+        self.ends = changes.block_ends()
+
+    def key(self, row: int) -> bytes:
+        return self._changes.key(row)
+
+    def encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece) -> None:
+        self._encode(first, end, region, durability, piece, atomic=False)
+        self._encode(first, end, region, durability, piece, atomic=True)
+
+    def _encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece, *, atomic: bool) -> None:
+        changes = self._changes
+        specifier = np.frombuffer(bytearray(region.specifier.SerializeToString()), dtype=np.uint8)
+        row_bytes = int(changes.row_bytes[first:end].sum())
+        actions_max = 2 * ((end - first) * ACTION_BYTES_MAX + row_bytes) + (end - first) * (len(specifier) + 16)
+        before = int(self.ends[first - 1]) if first else 0
+        actions = np.empty(actions_max, dtype=np.uint8)
+        block = np.empty(int(self.ends[end - 1]) - before, dtype=np.uint8)
+        encoded = np.empty(end - first, dtype=np.int64)
+        sizes = np.zeros(3, dtype=np.int64)
+        encode_changes(
+            first, end, atomic, specifier, durability, changes.keys, changes.row_at, changes.row_bytes,
+            changes.row_cell, changes.names, changes.name_at, changes.family_bytes, changes.qualifier_bytes,
+            changes.version, changes.change, actions, block, encoded, sizes,
+        )  # fmt: skip
+        rows = encoded[: sizes[2]].tolist()
+        if atomic and rows:
+            piece.parameters.append(actions[: sizes[0]].tobytes())
+            piece.blocks.append(block[: sizes[1]].data)
+            piece.groups += [_Group(region, (row,)) for row in rows]
+        elif rows:
+            _add(piece, region, actions, block, sizes, rows)
+
+
+def _add(
+    piece: _Piece,
+    region: Region,
+    actions: NDArray[np.uint8],
+    block: NDArray[np.uint8],
+    sizes: NDArray[np.int64],
+    rows: Sequence[int],
+) -> None:
+    piece.parameters.append(_region_action(region, actions[: sizes[0]].tobytes()))
+    piece.blocks.append(block[: sizes[1]].data)
+    piece.groups.append(_Group(region, rows))
+
+
+def _region_action(region: Region, actions: bytes) -> bytes:
+    """As a field of a MultiRequest."""
+    return b"\x0a" + _delimited(b"\x0a" + _delimited(region.specifier.SerializeToString()) + actions)
+
+
+def _delimited(message: bytes) -> bytes:
+    return varint(len(message)) + message

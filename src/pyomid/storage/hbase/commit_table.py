@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.errors import Unavailable
-from pyomid.storage.hbase.bulk import put_commits_steps
+from pyomid.storage.hbase.bulk import put_commits_steps, put_commits_then_get_steps
 from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.epoch_row import HBaseEpochRow
 from pyomid.storage.hbase.keyvalues import DELETE_COLUMN, DELETE_VERSION, KeyValue, decode
 from pyomid.storage.hbase.layout import (
     BUCKETS,
@@ -46,11 +47,20 @@ _DELETE_ROWS_MAX = 4000
 
 class HBaseCommitTable:
     """See `ports.CommitTable`. `others_seal`: Java clients that call fence(), or low-latency readers, may place
-    marks of the current epoch: then `put` reads the marks of its rows back before it returns (Leadership)."""
+    marks of the current epoch: then `put` reads the marks of its rows back before it returns (Leadership).
+    `epoch_row`: what `flush` reads behind its entries."""
 
-    def __init__(self, cluster: Cluster, *, table: str = COMMIT_TABLE, others_seal: bool = False) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        table: str = COMMIT_TABLE,
+        others_seal: bool = False,
+        epoch_row: HBaseEpochRow | None = None,
+    ) -> None:
         self._cluster = cluster
         self._table = table
+        self._epoch_row = epoch_row
         self._others_seal = others_seal
 
     def lookup(self, starts: Sequence[int]) -> list[int]:
@@ -70,6 +80,17 @@ class HBaseCommitTable:
             return []
         starts = entries[:, 0].tolist()
         return [start for start, found in zip(starts, self.lookup(starts), strict=True) if found == SEALED]
+
+    def flush(self, entries: NDArray[np.int64]) -> tuple[list[int], int] | None:
+        """`ports.FlushesAtOnce`: one call for entries and epoch, where one server has both."""
+        if self._epoch_row is None or self._others_seal or not len(entries):
+            return None
+        budget = self._cluster.budget(f"flushing {len(entries)} commit entries")
+        row = self._epoch_row
+        found = self._cluster.run(
+            put_commits_then_get_steps(self._cluster.operations, self._table, entries, row.table, row.epoch_get, budget)
+        )
+        return None if found is None else ([], row.epoch_of(found))
 
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
         no_mark = RowCondition(COMMIT_FAMILY, MARK_QUALIFIER, None)

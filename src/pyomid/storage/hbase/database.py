@@ -44,11 +44,12 @@ def open_hbase(quorum: str, znode: str, *, deadline_s: float = 60.0, others_seal
     except BaseException:
         cluster.close()
         raise
+    epoch_row = HBaseEpochRow(cluster)
     return HBaseDatabase(
         cluster,
-        HBaseStore(cluster),
-        HBaseCommitTable(cluster, others_seal=others_seal),
-        HBaseEpochRow(cluster),
+        HBaseStore(cluster, read_watermark=lambda: epoch_row.read_watermarks()[0]),
+        HBaseCommitTable(cluster, others_seal=others_seal, epoch_row=epoch_row),
+        epoch_row,
         HBaseCatalogue(cluster),
         HBaseCeiling(cluster),
     )

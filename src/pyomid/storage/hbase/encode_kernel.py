@@ -1,7 +1,7 @@
 """Puts of whole batches as HBase takes them, in one compiled pass: actions (protobuf) and their cell block.
 
 An action is, inside the region action that `bulk` wraps around it:
-    1A len { 08 index  12 len { 0A len row  10 02 (PUT)  40 count } }
+    1A len { 08 index  12 len { 0A len row  10 02 (PUT)  [30 durability]  40 count } }
 """
 
 from __future__ import annotations
@@ -54,9 +54,24 @@ def _copy(out: Bytes, at: int, source: Bytes, begin: int, size: int) -> int:
     return at + size
 
 
-@kernel("int64(uint8[::1], int64, int64, uint8[::1], int64, int64, int64)")
-def _put_action(out: Bytes, at: int, number: int, buffer: Bytes, row_at: int, row_bytes: int, cells: int) -> int:
-    mutation = 1 + _varint_bytes(row_bytes) + row_bytes + 2 + 1 + _varint_bytes(cells)
+@kernel("int64(int64, int64, int64)")
+def _mutation_bytes(row_bytes: int, cells: int, durability: int) -> int:
+    return 1 + _varint_bytes(row_bytes) + row_bytes + 2 + (2 if durability else 0) + 1 + _varint_bytes(cells)
+
+
+@kernel("int64(int64, int64, int64, int64)")
+def _action_bytes(number: int, row_bytes: int, cells: int, durability: int) -> int:
+    """Of the whole action, its tag included."""
+    mutation = _mutation_bytes(row_bytes, cells, durability)
+    action = 1 + _varint_bytes(number) + 1 + _varint_bytes(mutation) + mutation
+    return 1 + _varint_bytes(action) + action
+
+
+@kernel("int64(uint8[::1], int64, int64, uint8[::1], int64, int64, int64, int64, int64)")
+def _put_action(
+    out: Bytes, at: int, number: int, buffer: Bytes, row_at: int, row_bytes: int, cells: int, kind: int, durability: int
+) -> int:
+    mutation = _mutation_bytes(row_bytes, cells, durability)
     action = 1 + _varint_bytes(number) + 1 + _varint_bytes(mutation) + mutation
     out[at] = 0x1A
     at = _put_varint(out, at + 1, action)
@@ -68,19 +83,25 @@ def _put_action(out: Bytes, at: int, number: int, buffer: Bytes, row_at: int, ro
     at = _put_varint(out, at + 1, row_bytes)
     at = _copy(out, at, buffer, row_at, row_bytes)
     out[at] = 0x10
-    out[at + 1] = 0x02
-    out[at + 2] = 0x40
-    return _put_varint(out, at + 3, cells)
+    out[at + 1] = kind
+    at += 2
+    if durability:
+        out[at] = 0x30
+        out[at + 1] = durability
+        at += 2
+    out[at] = 0x40
+    return _put_varint(out, at + 1, cells)
 
 
 @kernel(
-    "void(int64, int64, int64, uint8[::1], int64[::1], int32[::1], int64[::1], int64[::1], int32[::1], int64[::1],"
-    " int32[::1], uint8[::1], int64[::1], int64[::1], uint8[::1], uint8[::1], int64[::1])"
+    "void(int64, int64, int64, int64, uint8[::1], int64[::1], int32[::1], int64[::1], int64[::1], int32[::1],"
+    " int64[::1], int32[::1], uint8[::1], int64[::1], int64[::1], uint8[::1], uint8[::1], int64[::1])"
 )
 def encode_puts(
     first: int,
     end: int,
     version: int,
+    durability: int,
     buffer: Bytes,
     row_off: Int64s,
     row_len: Int32s,
@@ -104,7 +125,7 @@ def encode_puts(
     for row in range(first, end):
         row_at, row_bytes = int(row_off[row]), int(row_len[row])
         begin, stop = int(rec_cell[row_rec[row]]), int(rec_cell[row_rec[row + 1]])
-        action_at = _put_action(actions, action_at, row - first, buffer, row_at, row_bytes, stop - begin)
+        action_at = _put_action(actions, action_at, row - first, buffer, row_at, row_bytes, stop - begin, 2, durability)
         for cell in range(begin, stop):
             column = cell_col[cell]
             name_bytes = int(name_begin[column + 1] - name_begin[column])
@@ -124,9 +145,16 @@ def encode_puts(
     sizes[1] = at
 
 
-@kernel("void(int64[:, ::1], int64[::1], int64, int64, uint8[::1], uint8[::1], int64[::1])")
+@kernel("void(int64[:, ::1], int64[::1], int64, int64, int64, uint8[::1], uint8[::1], int64[::1])")
 def encode_commits(
-    entries: NDArray[np.int64], order: Int64s, first: int, end: int, actions: Bytes, block: Bytes, sizes: Int64s
+    entries: NDArray[np.int64],
+    order: Int64s,
+    first: int,
+    end: int,
+    durability: int,
+    actions: Bytes,
+    block: Bytes,
+    sizes: Int64s,
 ) -> None:
     """Commit-table entries (start, commit) in `order[first:end]` as puts of `F:C` = varint(commit - start)."""
     row = np.empty(9, dtype=np.uint8)
@@ -136,7 +164,7 @@ def encode_commits(
         difference = int(entries[order[position], 1]) - start
         row[0] = start & 15
         _put_number(row, 1, start, 8)
-        action_at = _put_action(actions, action_at, position - first, row, 0, 9, 1)
+        action_at = _put_action(actions, action_at, position - first, row, 0, 9, 1, 2, durability)
         value_bytes = _varint_bytes(difference)
         at = _put_number(block, at, 8 + 23 + value_bytes, 4)
         at = _put_number(block, at, 23, 4)

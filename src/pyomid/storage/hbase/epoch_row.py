@@ -29,7 +29,7 @@ from pyomid.storage.hbase.layout import (
     timestamp_bytes,
 )
 from pyomid.storage.hbase.meta_cells import MetaCells
-from pyomid.storage.hbase.requests import Mutation, RowMutation, deletes, puts
+from pyomid.storage.hbase.requests import Mutation, RowGet, RowMutation, deletes, puts
 from pyomid.types import EpochChanges, EpochState, PendingCommit
 
 ROW: Final = b"epoch"
@@ -72,10 +72,24 @@ class HBaseEpochRow:
         self._cluster = cluster
         self._commit_table = commit_table
         self._cells = MetaCells(cluster, table=table)
+        self.table = table
         self._nonce = os.urandom(8)
 
     def read(self) -> EpochState:
         return _epoch_state(self._cells.read_row(ROW))
+
+    @property
+    def epoch_get(self) -> RowGet:
+        """Of `table`: brings the one cell that `epoch_of` reads."""
+        return RowGet(ROW, ((META_FAMILY, (_STATE,)),), max_versions=1)
+
+    @staticmethod
+    def epoch_of(found: list[KeyValue]) -> int:
+        return _State.decode(found[0].value if found else b"").epoch
+
+    def read_epoch(self) -> int:
+        """Fresh. Leases and pending records are left where they are."""
+        return _State.decode(self._cells.read(ROW, _STATE)).epoch
 
     def read_watermarks(self) -> tuple[int, int]:
         state = _State.decode(self._cells.read(ROW, _STATE))

@@ -13,16 +13,23 @@ from pyomid.cells import CellBatch
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.batches import BatchDecoder, cells_of
-from pyomid.storage.hbase.bulk import put_batch_steps
+from pyomid.storage.hbase.bulk import put_batch_steps, put_changes_steps
+from pyomid.storage.hbase.change_kernel import DROPPED, ORPHANED
+from pyomid.storage.hbase.changes import (
+    Changes,
+    changes_of,
+    changes_of_batch,
+    key_range_of,
+    missing_cells,
+)
 from pyomid.storage.hbase.cluster import Cluster, Scan
-from pyomid.storage.hbase.keyvalues import DELETE_VERSION, LATEST, KeyValue
+from pyomid.storage.hbase.keyvalues import LATEST, KeyValue
 from pyomid.storage.hbase.layout import (
     COMPACTION_ATTRIBUTE,
     COPROCESSOR,
     LEGACY_TOMBSTONE,
     is_shadow,
     shadow_qualifier,
-    timestamp_bytes,
 )
 from pyomid.storage.hbase.middle_keys import keys_between
 from pyomid.storage.hbase.requests import (
@@ -32,12 +39,21 @@ from pyomid.storage.hbase.requests import (
     RowGet,
     RowMutation,
     column_list,
-    deletes,
     puts,
 )
 from pyomid.storage.hbase.steps import ScanSpec
 from pyomid.storage.limits import check_column, check_row_key, check_value_length, check_version, check_writes
-from pyomid.types import Cell, CellVersion, Column, KeyRange, RowWrite, ShadowWrite, StoreLimits, TableInfo
+from pyomid.types import (
+    Cell,
+    CellVersion,
+    Column,
+    KeyRange,
+    RowWrite,
+    ShadowWrite,
+    StoreLimits,
+    TableInfo,
+    start_of,
+)
 
 _SHADOW_NAME_BYTES: Final = 5
 
@@ -51,20 +67,16 @@ LIMITS: Final = StoreLimits(
 _Columns = tuple[tuple[bytes, tuple[bytes, ...]], ...]
 
 
-_Names = Callable[[bytes], Iterable[bytes]]
-"""What of a cell is deleted, by its qualifier."""
-
-
-def _both(qualifier: bytes) -> tuple[bytes, bytes]:
-    """The cell and its shadow cell."""
-    return qualifier, shadow_qualifier(qualifier)
-
-
 class HBaseStore:
-    """See `ports.DataStore`. Shares its cluster's connections with every other user of it; `close` leaves them."""
+    """See `ports.DataStore`. Shares its cluster's connections with every other user of it; `close` leaves them.
 
-    def __init__(self, cluster: Cluster) -> None:
+    `read_watermark` (fresh W): nobody but its own transaction deletes a cell whose start is above W, so that shadow
+    cells of such cells need no second look (`write_shadow_cells`). Without it each is looked at.
+    """
+
+    def __init__(self, cluster: Cluster, *, read_watermark: Callable[[], int] | None = None) -> None:
         self._cluster = cluster
+        self._read_watermark = read_watermark
         self._admin = Admin(cluster)
         self._families: dict[str, frozenset[bytes]] = {}
         self._without_coprocessor: set[str] = set()
@@ -108,42 +120,32 @@ class HBaseStore:
         return _batches(self._cluster.scan(spec))
 
     def write_shadow_cells(self, table: str, shadows: Sequence[ShadowWrite]) -> None:
-        by_row: dict[bytes, list[KeyValue]] = {}
-        for (row, family, qualifier, version), commit_ts in shadows:
-            cell = KeyValue(row, family, shadow_qualifier(qualifier), version, timestamp_bytes(commit_ts))
-            by_row.setdefault(row, []).append(cell)
-        self._cluster.rows(table, [RowMutation(row, (puts(cells),)) for row, cells in by_row.items()])
-        self._remove_orphans(table, [shadow.cell for shadow in shadows])
+        """Then whoever may be an orphan is looked for: cells that a compactor may have dropped meanwhile.
+
+        A compactor that reads W later than this finds the shadow cells, and drops them with their cells.
+        """
+        if not shadows:
+            return
+        cells = [shadow.cell for shadow in shadows]
+        self._change(table, changes_of(cells, [shadow.commit_ts for shadow in shadows]))
+        if self._read_watermark is not None:
+            watermark = self._read_watermark()
+            cells = [cell for cell in cells if start_of(cell.version) <= watermark]
+        self._remove_orphans(table, cells)
 
     def delete_versions(self, table: str, cells: Sequence[CellVersion]) -> None:
-        self._drop(table, cells)
+        self._change(table, changes_of(cells, [DROPPED] * len(cells)))
 
     def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
         """`Misuse` where Omid's compaction coprocessor is at work on the table: it keeps other versions than we do."""
         self._check_no_coprocessor(table)
-        dropped: dict[bytes, list[CellVersion]] = {}
-        for index in drops:
-            cell = batch.cell_version(int(index))
-            dropped.setdefault(cell.row, []).append(cell)
-        gone = {cell for cells in dropped.values() for cell in cells}
-        healed: dict[bytes, list[KeyValue]] = {}
-        healed_cells: list[CellVersion] = []
-        for record in heals:
-            commit = timestamp_bytes(int(batch.rec_commit[record]))
-            for index in range(int(batch.rec_cell[record]), int(batch.rec_cell[record + 1])):
-                cell = batch.cell_version(index)
-                if cell in gone:
-                    continue
-                healed_cells.append(cell)
-                shadow = KeyValue(cell.row, cell.family, shadow_qualifier(cell.qualifier), cell.version, commit)
-                healed.setdefault(cell.row, []).append(shadow)
-        requests = []
-        for row in sorted({*dropped, *healed}):
-            mutations = [puts(healed[row])] if row in healed else []
-            mutations += [_drop_of(dropped[row])] if row in dropped else []
-            requests.append(RowMutation(row, tuple(mutations)))
-        self._cluster.rows(table, requests)
-        self._remove_orphans(table, healed_cells)
+        changes = changes_of_batch(batch, heals, drops)
+        self._change(table, changes)
+        healed = changes.only(changes.change > 0)
+        if healed.rows:
+            spec = ScanSpec(table, key_range_of(healed), max_versions=ALL_VERSIONS, is_fresh=True)
+            missing = missing_cells(healed, _batches(self._cluster.scan(spec)))
+            self._change(table, healed.only(missing, ORPHANED))
 
     def regions(self, table: str) -> list[KeyRange]:
         return [region.key_range for region in self._cluster.regions(table)]
@@ -208,11 +210,15 @@ class HBaseStore:
         if lost:
             raise _unsure(table, len(lost), len(mutations))
 
-    def _drop(self, table: str, cells: Iterable[CellVersion], names: _Names = _both) -> None:
-        by_row: dict[bytes, list[CellVersion]] = {}
-        for cell in cells:
-            by_row.setdefault(cell.row, []).append(cell)
-        self._cluster.rows(table, [RowMutation(row, (_drop_of(drops, names),)) for row, drops in by_row.items()])
+    def _change(self, table: str, changes: Changes) -> None:
+        """Durable on return. Idempotent, so what was refused or is unsure simply goes again."""
+        if not changes.rows:
+            return
+        budget = self._cluster.budget(f"changing {changes.rows} rows of {table}")
+        outcome = self._cluster.run(put_changes_steps(self._cluster.operations, table, changes, budget))
+        again = sorted(outcome.refused + outcome.unsure)
+        if again:
+            self._cluster.rows(table, [changes.as_mutation(row) for row in again])
 
     def _remove_orphans(self, table: str, cells: Sequence[CellVersion]) -> None:
         """Shadow cells written just now beside cells that are gone.
@@ -220,6 +226,8 @@ class HBaseStore:
         Looked for after the writing, so that no deletion slips between a look and a write; a crash in between
         leaves a shadow cell alone, which no reader takes for a cell.
         """
+        if not cells:
+            return
         by_version: dict[tuple[bytes, int], list[CellVersion]] = {}
         for cell in cells:
             by_version.setdefault((cell.row, cell.version), []).append(cell)
@@ -237,7 +245,7 @@ class HBaseStore:
             present = {(cell.family, cell.qualifier) for cell in found}
             orphans += [cell for cell in members if (cell.family, cell.qualifier) not in present]
         # Only the shadow cells: a delete marker of the cell's own version would hide a cell that is still to come.
-        self._drop(table, orphans, names=lambda qualifier: (shadow_qualifier(qualifier),))
+        self._change(table, changes_of(orphans, [ORPHANED] * len(orphans)))
 
     def _check_no_coprocessor(self, table: str) -> None:
         if table not in self._without_coprocessor:
@@ -351,14 +359,6 @@ def _put_of(write: RowWrite, version: int) -> Mutation:
     row = write.row
     return puts(
         [KeyValue(row, column.family, column.qualifier, version, value or b"") for column, value in write.cells]
-    )
-
-
-def _drop_of(cells: Iterable[CellVersion], names: _Names = _both) -> Mutation:
-    return deletes(
-        KeyValue(row, family, name, version, b"", DELETE_VERSION)
-        for row, family, qualifier, version in cells
-        for name in names(qualifier)
     )
 
 
