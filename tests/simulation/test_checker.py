@@ -187,6 +187,17 @@ def test_unknown_commit_once_seen_is_seen_for_ever() -> None:
     assert names(SETUP, writer, first, second) == ["stale read"]
 
 
+def test_an_unknown_delete_may_be_why_nothing_is_there() -> None:
+    """It shows itself in absence alone, which names no writer."""
+    deletes = txn("T1", (2, 3), Write(X, None), outcome=UNKNOWN)
+    sees_nothing = txn("R", (4, 5), Read(X, None), Read(Y, "y0"))
+    writes_again = txn("T2", (6, 7), Read(X, None), Write(X, "x2"))
+    assert names(SETUP, deletes, sees_nothing, writes_again) == []
+    assert names(SETUP, sees_nothing) == ["stale read"]
+    later = txn("T1", (6, 7), Write(X, None), outcome=UNKNOWN)
+    assert names(SETUP, sees_nothing, later) == ["stale read"], "it had not asked to commit yet"
+
+
 def test_unknown_commit_is_whole_or_not_at_all() -> None:
     writer = txn("T1", (2, 3), Write(X, "x1"), Write(Y, "y1"), outcome=UNKNOWN)
     assert names(SETUP, writer, txn("R", (4, 5), Read(X, "x1"), Read(Y, "y0"))) == ["fractured read"]

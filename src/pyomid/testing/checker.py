@@ -118,6 +118,7 @@ class _Evidence:
         self.committed = self._committed()
         self.orders: dict[Item, list[int]] = {}
         self._places: dict[Item, dict[int, int]] = {}
+        self._deletes: dict[Item, list[int]] | None = None
         self.successors: dict[Item, dict[int, set[int]]] = {}
         self.broken_lists: list[Anomaly] = []
         self._order_versions()
@@ -174,7 +175,7 @@ class _Evidence:
             if first is None:
                 continue
             if first.value is None:
-                if not any(self.last[other][item] is None for other in indexes):
+                if not any(self.last[other][item] is None for other in (*indexes, *self._unknown_deletes(item))):
                     following[INITIAL].add(index)
                 continue
             writer = self.writer_of.get((item, first.value))
@@ -247,7 +248,13 @@ class _Evidence:
         return self._writer_of_absence(reader, item)
 
     def _writer_of_absence(self, reader: int, item: Item) -> int | None:
-        """Nothing there: never written, or a delete. Where several fit, timestamps decide, else time narrows."""
+        """Nothing there: never written, or a delete. Where several fit, timestamps decide, else time narrows.
+
+        A delete whose commit found no answer shows itself in nothing but absence: where one may have been the last
+        writer, nobody is named.
+        """
+        if any(self._may_be_seen(self.txns[reader], item, index) for index in self._unknown_deletes(item)):
+            return None
         order = self.orders.get(item)
         if order is None:
             return None if item in self.successors else INITIAL
@@ -265,9 +272,21 @@ class _Evidence:
         possible = [index for index in candidates if self._may_be_seen(txn, item, index)]
         return possible[0] if len(possible) == 1 else None if possible else candidates[-1]
 
+    def _unknown_deletes(self, item: Item) -> Iterable[int]:
+        if self._deletes is None:
+            self._deletes = defaultdict(list)
+            for index in set(range(len(self.txns))) - self.committed:
+                if self.txns[index].outcome is Outcome.UNKNOWN and self.txns[index].commit_called is not None:
+                    for deleted, value in self.last[index].items():
+                        if value is None:
+                            self._deletes[deleted].append(index)
+        return self._deletes[item]
+
     def _may_be_seen(self, reader: Transaction, item: Item, writer: int) -> bool:
         if writer != INITIAL and (self.txns[writer].commit_called or 0.0) > reader.begin_answered:
             return False
+        if writer != INITIAL and writer not in self.committed:
+            return True
         return all(
             (answered := _answered(self.txns[following])) is None or answered >= reader.begin_called
             for following in self.next_writers(item, writer)
