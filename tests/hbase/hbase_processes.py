@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 
@@ -16,16 +18,58 @@ class TsoProcess:
     The lease is long, so that a busy machine ends no leader; tests of fail-over shorten it.
     """
 
-    def __init__(self, url: str, log: Path, *, lease_s: float = 20.0, options: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        url: str,
+        log: Path,
+        *,
+        lease_s: float = 20.0,
+        options: tuple[str, ...] = (),
+        stops_at: str = "",
+        python: tuple[str, ...] = ("-m", "pyomid"),
+    ) -> None:
+        """`stops_at`: a crash point at which it freezes (SIGSTOP), with `:n` for its n-th passage; see `frozen`.
+        `python`: what the interpreter runs instead of the command itself."""
         self.log = log
-        command = [sys.executable, "-m", "pyomid", "tso", "--listen", "127.0.0.1:0", "--store", url]
+        self.address = ""
+        """Where it serves, once it leads."""
+        self._note = log.with_suffix(".note")
+        environment = dict(os.environ)
+        if stops_at:
+            environment |= {
+                "PYOMID_CRASH_AT": stops_at,
+                "PYOMID_CRASH_HOW": "stop",
+                "PYOMID_CRASH_NOTE": str(self._note),
+            }
+        command = [sys.executable, *python, "tso", "--listen", "127.0.0.1:0", "--store", url]
         command += ["--leader-lease", str(lease_s), "--conflict-map-entries", "100000", *options]
         with open(log, "ab") as errors:
             self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
             )
 
-    def wait_until_leading(self, *, deadline_s: float = 60.0) -> str:
+    def wait_until_frozen(self, *, deadline_s: float = 120.0) -> str:
+        """The crash point it stands at, once it does: the note is written, and the kernel says stopped."""
+        end_s = time.monotonic() + deadline_s
+        while time.monotonic() < end_s:
+            assert self.process.poll() is None, f"it ended instead: {self.log.read_text()[-2000:]}"
+            if self._note.exists() and (written := self._note.read_text()).endswith("\n") and self._is_stopped():
+                return written.split()[0]
+            time.sleep(0.01)
+        raise AssertionError("the TSO never came to its crash point")
+
+    def _is_stopped(self) -> bool:
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        return stat[stat.rindex(")") + 2] == "T"
+
+    def wait_until_standing_by(self, *, deadline_s: float = 120.0) -> None:
+        """It has looked at the lease once and waits for its turn (or has it already)."""
+        end_s = time.monotonic() + deadline_s
+        while "stands by" not in self.log.read_text():
+            assert time.monotonic() < end_s, "it never stood by"
+            time.sleep(0.02)
+
+    def wait_until_leading(self, *, deadline_s: float = 120.0) -> str:
         """The address it serves on. Raises where it ended instead."""
         timer = threading.Timer(deadline_s, self.process.kill)
         timer.start()
@@ -34,7 +78,8 @@ class TsoProcess:
         timer.cancel()
         if not line:
             raise AssertionError(f"the TSO never led: {self.log.read_text()[-2000:]}")
-        return line.split()[-1]
+        self.address = line.split()[-1]
+        return self.address
 
     def send(self, number: signal.Signals) -> None:
         self.process.send_signal(number)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +10,9 @@ import pytest
 import pyomid
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError, OmidError
-from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.testing.hbase_server import HBaseServer
 from pyomid.testing.java_omid import JavaClient, JavaTso
-from pyomid.types import Cell, CommitRequest
+from pyomid.types import NOT_FOUND, SEALED, Cell, Column, CommitRequest, RowWrite
 
 SOURCES = Path(__file__).parent / "java"
 
@@ -22,16 +20,9 @@ SOURCES = Path(__file__).parent / "java"
 @pytest.fixture(scope="module")
 def java_tso(hbase: HBaseServer, url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaTso]:
     port = hbase.ports.zookeeper
-    zookeeper = ZooKeeper(hbase.quorum)
-    session = zookeeper.session()
-    if session.exists("/omid/current-tso"):
-        session.delete("/omid/current-tso")
-    with JavaTso(tmp_path_factory.mktemp("java-tso"), zookeeper_port=port, lease_s=1.0) as tso:
-        announced = threading.Event()
-        while not (session.exists("/omid/current-tso") and session.get("/omid/current-tso")[0]):
-            announced.wait(0.1)
+    with JavaTso(tmp_path_factory.mktemp("java-tso"), zookeeper_port=port, lease_s=2.0) as tso:
+        tso.wait_until_announced()
         yield tso
-    zookeeper.close()
 
 
 @pytest.fixture(scope="module")
@@ -87,3 +78,21 @@ def test_what_needs_pyomid_s_tso_is_refused_clearly(database: Database) -> None:
     begun = database.parts.tso.begin()
     with pytest.raises(OmidError, match=r"extension|Java|branch"):
         database.parts.tso.commit(CommitRequest(begun.start_ts, branches=(begun.start_ts + 50,)))
+
+
+def test_what_a_dead_java_tso_left_undecided_is_sealed_by_us_too(
+    url: str, hbase: HBaseServer, java_tso: JavaTso, database: Database, table: str
+) -> None:
+    """T6: a flush of the dead TSO may still be on its way. Java's TSO tells no epoch; it is read from its znode."""
+    old = database.parts.tso.begin()
+    assert old.epoch > 0, "the epoch that the Java TSO announced"
+    database.parts.store.write_cells(table, old.start_ts, [RowWrite(b"r", ((Column(b"f", b"q"), b"v"),))])
+    with database.begin() as tx:
+        assert tx.table(table).get(b"r") == {}
+    assert database.parts.commit_table.lookup([old.start_ts]) == [NOT_FOUND], "it may still commit"
+    java_tso.kill()
+    java_tso.start()
+    assert java_tso.wait_until_announced(newer_than=old.epoch) > old.start_ts
+    with database.begin() as tx:
+        assert tx.table(table).get(b"r") == {}
+    assert database.parts.commit_table.lookup([old.start_ts]) == [SEALED], "else its late entry would bring v to light"

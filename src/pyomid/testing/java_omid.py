@@ -28,8 +28,15 @@ leaseModule: !!org.apache.omid.tso.VoidLeaseManagementModule [ ]
 
 _HBASE_MODULES: Final = """\
 commitTableStoreModule: !!org.apache.omid.committable.hbase.DefaultHBaseCommitTableStorageModule [ ]
-timestampStoreModule: !!org.apache.omid.timestamp.storage.DefaultHBaseTimestampStorageModule [ ]
+timestampStoreModule: {timestamps}
 leaseModule: {lease}
+"""
+
+_TIMESTAMPS_IN_HBASE: Final = "!!org.apache.omid.timestamp.storage.DefaultHBaseTimestampStorageModule [ ]"
+
+_TIMESTAMPS_IN_ZOOKEEPER: Final = """!!org.apache.omid.timestamp.storage.DefaultZKTimestampStorageModule
+    zkCluster: "127.0.0.1:{port}"
+    namespace: "omid"
 """
 
 _NO_LEASE: Final = "!!org.apache.omid.tso.VoidLeaseManagementModule [ ]"
@@ -64,8 +71,9 @@ class JavaTso:
         wait_strategy: str = "LOW_CPU",
         heap_mb: int = 512,
         lease_s: float | None = None,
+        ceiling_in_zookeeper: bool = False,
     ) -> None:
-        """`lease_s`: elected through ZooKeeper, in Omid's znodes."""
+        """`lease_s`: elected through ZooKeeper, in Omid's znodes. The timestamp ceiling is in HBase by default."""
         self.folder = folder
         self.port = free_port()
         self._zookeeper_port = zookeeper_port
@@ -73,7 +81,12 @@ class JavaTso:
         lease = _NO_LEASE
         if lease_s is not None:
             lease = _ZOOKEEPER_LEASE.format(lease_ms=int(lease_s * 1000), port=zookeeper_port)
-        modules = _MEMORY_MODULES if zookeeper_port is None else _HBASE_MODULES.format(lease=lease)
+        timestamps = _TIMESTAMPS_IN_HBASE
+        if ceiling_in_zookeeper:
+            timestamps = _TIMESTAMPS_IN_ZOOKEEPER.format(port=zookeeper_port)
+        modules = _MEMORY_MODULES
+        if zookeeper_port is not None:
+            modules = _HBASE_MODULES.format(lease=lease, timestamps=timestamps)
         self._settings = (
             f"networkIfaceName: lo\nport: {self.port}\nwaitStrategy: {wait_strategy}\n"
             f"conflictMapSize: {conflict_map_entries}\ntimestampType: INCREMENTAL\n"
@@ -112,6 +125,22 @@ class JavaTso:
                 raise Unavailable(f"the Java TSO did not start; its log is {self.folder / 'log'}")
             time.sleep(0.1)
 
+    def wait_until_announced(self, *, newer_than: int = -1, deadline_s: float = 120.0) -> int:
+        """Its epoch, once clients find it in ZooKeeper: with `lease_s` it listens first and is elected later.
+
+        `newer_than`: the epoch of an earlier life on the same port, which may still stand there.
+        """
+        assert self._zookeeper_port is not None
+        end_s = time.monotonic() + deadline_s
+        while time.monotonic() < end_s:
+            if self._process is None or self._process.poll() is not None:
+                raise Unavailable(f"the Java TSO ended; its log is {self.folder / 'log'}")
+            address, _, epoch = read_znode(self._zookeeper_port, "/omid/current-tso").decode().partition("#")
+            if address.endswith(f":{self.port}") and int(epoch) > newer_than:
+                return int(epoch)
+            time.sleep(0.1)
+        raise Unavailable(f"the Java TSO did not lead within {deadline_s:g} s; its log is {self.folder / 'log'}")
+
     def kill(self) -> None:
         """kill -9."""
         if self._process is not None:
@@ -120,6 +149,23 @@ class JavaTso:
 
     def stop(self) -> None:
         _end(self._process)
+
+
+def read_znode(zookeeper_port: int, path: str) -> bytes:
+    """The znode's content as it is there; empty where there is none."""
+    from kazoo.client import KazooClient
+    from kazoo.exceptions import NoNodeError
+
+    client = KazooClient(hosts=f"127.0.0.1:{zookeeper_port}")
+    client.start(timeout=30.0)
+    try:
+        content: bytes = client.get(path)[0]
+        return content
+    except NoNodeError:
+        return b""
+    finally:
+        client.stop()
+        client.close()
 
 
 def make_omid_tables(folder: Path, zookeeper_port: int, *, regions: int = 16) -> None:
@@ -221,6 +267,10 @@ class JavaClient:
     def commit(self, name: str) -> int:
         """The commit timestamp; `JavaError` of kind RollbackException where it was aborted."""
         return int(self.ask("commit", name))
+
+    def dump(self, table: str) -> bytes:
+        """The table as it lies there, tombstones and shadow cells included, in the Java side's own encoding."""
+        return _bytes(self.ask("dump", table))
 
     def rollback(self, name: str) -> None:
         self.ask("rollback", name)

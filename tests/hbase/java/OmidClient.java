@@ -4,6 +4,7 @@
 package org.apache.omid.transaction;
 
 import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
@@ -25,7 +26,10 @@ import org.apache.hadoop.hbase.client.Put;
 import org.apache.hadoop.hbase.client.Result;
 import org.apache.hadoop.hbase.client.ResultScanner;
 import org.apache.hadoop.hbase.client.Scan;
+import org.apache.hadoop.hbase.client.Table;
 import org.apache.hadoop.hbase.client.TableDescriptorBuilder;
+import org.apache.hadoop.hbase.codec.Codec;
+import org.apache.hadoop.hbase.codec.KeyValueCodec;
 import org.apache.hadoop.hbase.util.Bytes;
 import org.apache.omid.tso.client.CellId;
 import org.apache.omid.tso.client.OmidClientConfiguration;
@@ -87,7 +91,8 @@ public final class OmidClient {
             case "commit": return commit(words[1]);
             case "flush": return flush(words[1]);
             case "rollback": manager.rollback(transactions.remove(words[1])); return "";
-            case "fence": return Long.toString(manager.fence(Bytes.toBytes(words[1])).getTransactionId());
+            case "fence": return fence(words[1], words.length > 2 ? words[2] : null);
+            case "dump": return dump(words[1]);
             case "shadow": return hex(CellUtils.addShadowCellSuffixPrefix(bytes(words[1])));
             default: throw new IllegalArgumentException("unknown request " + words[0]);
         }
@@ -130,6 +135,15 @@ public final class OmidClient {
         Transaction tx = (dies ? dying : manager).begin();
         transactions.put(name, tx);
         return Long.toString(((AbstractTransaction<?>) tx).getStartTimestamp());
+    }
+
+    /** The fence is a transaction too, whose epoch is its own timestamp: it seals whatever it meets undecided. */
+    private String fence(String table, String name) throws Exception {
+        Transaction tx = manager.fence(Bytes.toBytes(table));
+        if (name != null) {
+            transactions.put(name, tx);
+        }
+        return Long.toString(tx.getTransactionId());
     }
 
     private TTable table(String name) throws Exception {
@@ -193,6 +207,22 @@ public final class OmidClient {
         AbstractTransaction<?> tx = (AbstractTransaction<?>) transactions.remove(name);
         tx.getTransactionManager().commit(tx);
         return Long.toString(tx.getCommitTimestamp());
+    }
+
+    /** Every cell of a table, encoded as HBase sends it: by the codec that our client asks the server for. */
+    private String dump(String name) throws Exception {
+        ByteArrayOutputStream block = new ByteArrayOutputStream();
+        Codec.Encoder encoder = new KeyValueCodec().getEncoder(block);
+        try (Table raw = connection.getTable(TableName.valueOf(name));
+                ResultScanner scanner = raw.getScanner(new Scan().setRaw(true).readAllVersions())) {
+            for (Result row : scanner) {
+                for (Cell cell : row.rawCells()) {
+                    encoder.write(cell);
+                }
+            }
+        }
+        encoder.flush();
+        return hex(block.toByteArray());
     }
 
     private static String show(Result result) {
