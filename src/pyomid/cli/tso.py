@@ -82,6 +82,11 @@ OPTIONS: Final = (
     Option("log-level", str, "info", "debug, info, warning or error"),
     Option("metrics", str, "", "HOST:PORT for Prometheus (/metrics) and health (/health)"),
     Option("conflict-map-entries", int, 16_000_000, "cells remembered; fewer: more false aborts", "oracle"),
+    Option("memory-entries", int, 4_000_000, "--store memory: commits remembered; older ones, and transactions older "
+           "than they, are forgotten", "oracle"),
+    Option("unknown-tables", int, 1000, "table ids that nobody registered; commits that name more are refused",
+           "oracle"),
+    Option("leases", int, 10_000, "most leases at once", "oracle"),
     Option("max-transaction-age", float, 600.0, "a transaction without a lease cannot commit after, seconds", "oracle"),
     Option("lease-term", float, 300.0, "seconds a lease lasts without renewal", "oracle"),
     Option("commit-retry", float, 600.0, "seconds for which retries of large commits are matched", "oracle"),

@@ -18,9 +18,8 @@ from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Deposed, UnknownTable
 from pyomid.storage.forks import ProcessGuard
 from pyomid.storage.limits import check_version, check_writes
+from pyomid.storage.memory_commit_table import MemoryCommitTable as MemoryCommitTable
 from pyomid.types import (
-    NOT_FOUND,
-    SEALED,
     Cell,
     CellVersion,
     Column,
@@ -30,7 +29,6 @@ from pyomid.types import (
     PendingCommit,
     RegionWatermark,
     RowWrite,
-    SealOutcome,
     ShadowWrite,
     StoreLimits,
     TableInfo,
@@ -257,95 +255,6 @@ def _row_writes(batch: CellBatch) -> list[RowWrite]:
         )
         for index in range(batch.rows)
     ]
-
-
-class MemoryCommitTable:
-    """`CommitTable` in memory."""
-
-    is_immediate = True
-    """A flush is a step in memory: a service need not leave its loop for it."""
-
-    def __init__(self) -> None:
-        self._folded: dict[int, int] = {}
-        self._blocks: list[NDArray[np.int64]] = []
-        """Entries of flushes that nobody asked for yet, newest last: a dictionary costs ten times as much."""
-        self._marks: set[int] = set()
-        self._lock = threading.Lock()
-        self._guard = ProcessGuard("MemoryCommitTable")
-
-    def lookup(self, starts: Sequence[int]) -> list[int]:
-        self._guard.check()
-        with self._lock:
-            return [SEALED if start in self._marks else self._commits.get(start, NOT_FOUND) for start in starts]
-
-    def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
-        self._guard.check()
-        with self._lock:
-            self._commits.update((start, commit) for start, commit in entries if start not in self._marks)
-            return [start for start, _ in entries if start in self._marks]
-
-    def put_block(self, entries: NDArray[np.int64]) -> list[int]:
-        self._guard.check()
-        with self._lock:
-            if not self._marks:
-                self._blocks.append(entries.copy())
-                return []
-        return self.put([(start, commit) for start, commit in entries.tolist()])
-
-    @property
-    def _commits(self) -> dict[int, int]:
-        """Start → commit, with all blocks folded in. Under the lock."""
-        if self._blocks:
-            blocks, self._blocks = self._blocks, []
-            for block in blocks:
-                self._folded.update(zip(block[:, 0].tolist(), block[:, 1].tolist(), strict=True))
-        return self._folded
-
-    def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
-        return not self.put([(start, commit_ts)])
-
-    def put_branches(self, branches: Sequence[int], commit_ts: int) -> None:
-        self._guard.check()
-        with self._lock:
-            self._marks.difference_update(branches)
-            self._commits.update((branch, commit_ts) for branch in branches)
-
-    def seal(self, start: int) -> SealOutcome:
-        self._guard.check()
-        with self._lock:
-            if start in self._marks or start not in self._commits:
-                self._marks.add(start)
-                return SealOutcome(placed=True)
-            return SealOutcome(placed=False, commit_ts=self._commits[start])
-
-    def delete(self, starts: Sequence[int]) -> None:
-        self._guard.check()
-        with self._lock:
-            for start in starts:
-                self._commits.pop(start, None)
-
-    def delete_below(self, horizon: int) -> int:
-        self._guard.check()
-        with self._lock:
-            gone = [start for start in {*self._commits, *self._marks} if start < horizon]
-            for start in gone:
-                self._commits.pop(start, None)
-                self._marks.discard(start)
-            return len(gone)
-
-    def entries(self) -> Iterator[tuple[int, int]]:
-        self._guard.check()
-        with self._lock:
-            found = {**self._commits, **dict.fromkeys(self._marks, SEALED)}
-        return iter(sorted(found.items()))
-
-    def count(self) -> int:
-        self._guard.check()
-        with self._lock:
-            return len({*self._commits, *self._marks})
-
-    def close(self) -> None:
-        pass
 
 
 class MemoryEpochRow:

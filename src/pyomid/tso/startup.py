@@ -67,6 +67,9 @@ class ServiceOptions:
                 store_retry_s=options["store-retry"],
                 stall_s_max=options["stall"],
                 world_time=options["timestamps"] == "world-time",
+                unknown_tables_max=options["unknown-tables"],
+                leases_max=options["leases"],
+                entries_kept_max=options["memory-entries"] if options["store"] == "memory" else 0,
             ),
             PeerLimits(
                 frame_bytes_max=options["frame-bytes"],

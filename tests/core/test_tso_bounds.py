@@ -1,0 +1,167 @@
+"""What strangers can make a TSO remember is bounded; what an ordinary life makes it remember is forgotten again."""
+
+from __future__ import annotations
+
+import pytest
+from machine_script import Script
+
+from pyomid.core.forgetting import NewestEntries
+from pyomid.core.hashing import table_id
+from pyomid.core.instructions import DeleteEntries, UpdateEpochRow
+from pyomid.core.requests import Complete, Fence, FenceReply, GrantLease, LeaseReply, RenewLease, Seal, SealReply
+from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
+from pyomid.types import AbortReason, CommitReply, CommitRequest, TableInfo
+
+pytestmark = pytest.mark.fast
+
+
+def test_random_table_ids_fill_neither_the_catalogue_nor_memory() -> None:
+    tso = Script(unknown_tables_max=5)
+    for number in range(30):
+        start_ts = tso.begin()
+        waiting = tso.ask_settled(CommitRequest(start_ts, (number,), (1000 + number,)))
+        if number < 5:
+            assert isinstance(waiting.answer, CommitReply)
+            assert waiting.answer.committed
+        else:
+            refusal = waiting.refusal()
+            assert isinstance(refusal, Misuse)
+            assert "pyomid tables" in refusal.message
+            assert refusal.values["start_ts"] == start_ts
+    assert tso.stores.catalogue.unknown_tables() == [1000, 1001, 1002, 1003, 1004]
+    assert len(tso.machine.oracle.table_commits) == 5
+    known = tso.ask_settled(CommitRequest(tso.begin(), (99,), (1003,))).answer
+    assert isinstance(known, CommitReply)
+    assert known.committed, "one that is marked already goes on"
+    for number in range(30):
+        tso.ask_settled(Fence(5000 + number))
+    assert not tso.machine.oracle.fences
+    assert isinstance(tso.ask_settled(Fence(1002)).answer, FenceReply)
+
+
+def test_tables_that_are_registered_make_room_and_are_never_refused() -> None:
+    tso = Script(unknown_tables_max=1)
+    names = [f"t{number}" for number in range(4)]
+    first = table_id(names[0].encode())
+    assert isinstance(tso.ask_settled(CommitRequest(tso.begin(), (1,), (first,))).answer, CommitReply)
+    for name in names:
+        tso.stores.catalogue.put_table(TableInfo(name, (b"f",)), replace=False)
+    for name in names:
+        reply = tso.ask_settled(CommitRequest(tso.begin(), (2,), (table_id(name.encode()),))).answer
+        assert isinstance(reply, CommitReply)
+        assert reply.committed
+    assert tso.machine.unknown_tables == set()
+    assert isinstance(tso.ask_settled(CommitRequest(tso.begin(), (3,), (77,))).answer, CommitReply)
+
+
+def test_leases_are_bounded_and_those_granted_are_kept() -> None:
+    tso = Script(leases_max=3)
+    starts = [tso.begin() for _ in range(5)]
+    granted = [tso.ask_settled(GrantLease(start, 0.0)) for start in starts]
+    assert [isinstance(waiting.answer, LeaseReply) for waiting in granted] == [True] * 3 + [False] * 2
+    assert isinstance(granted[4].refusal(), Unavailable)
+    assert isinstance(tso.ask_settled(GrantLease(starts[0], 0.0)).answer, LeaseReply)
+    assert isinstance(tso.ask_settled(RenewLease(starts[1])).answer, LeaseReply)
+
+
+def test_seals_are_bounded_until_w_passes_them_and_a_retry_is_told_that_nothing_is_known() -> None:
+    tso = Script(refused_starts_max=3, max_transaction_age_s=10.0)
+    starts = [tso.begin() for _ in range(4)]
+    assert isinstance(tso.ask_settled(Seal(tuple(starts[:3]))).answer, SealReply)
+    assert isinstance(tso.ask_settled(Seal((starts[3],))).refusal(), Unavailable)
+    assert isinstance(tso.ask_settled(CommitRequest(starts[3], (1,), is_retry=True)).refusal(), OutcomeUnknown)
+    for _ in range(40):
+        tso.now_s += 1.0
+        tso.tick()
+        tso.settle()
+    assert not tso.machine.refused_starts
+    assert isinstance(tso.ask_settled(Seal((tso.begin(),))).answer, SealReply)
+
+
+def test_completions_that_come_faster_than_entries_go_are_left_to_the_sanitiser() -> None:
+    tso = Script(completions_max=10)
+    starts = []
+    for number in range(30):
+        starts.append(tso.begin())
+        tso.ask_settled(CommitRequest(starts[-1], (number,)))
+    tso.ask(Complete((starts[0],)))  # its delete is under way while the others come
+    for start_ts in starts[1:]:
+        tso.ask(Complete((start_ts,)))
+    assert len(tso.machine._completions) == 10
+    assert tso.machine.counters["completions_left"] == 19
+    tso.finish(DeleteEntries)
+    tso.settle()
+    assert tso.stores.commit_table.count() == 19
+
+
+# ── entries in memory: decision 0016 ─────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_newest_entries_are_counted_in_samples() -> None:
+    newest = NewestEntries(160)
+    for number in range(1000):
+        newest.release(7, number)
+        kept = 7 * (number - newest.forgotten_start)
+        assert kept <= 160 + 7 + 10
+    assert newest.forgotten_start > 950
+
+
+def _commit(tso: Script, number: int) -> int:
+    """Of a cell that shares its bucket of the conflict map with few: nothing is evicted."""
+    start_ts = tso.begin()
+    cell = (number * 0x9E3779B97F4A7C15 & ((1 << 64) - 1)) - (1 << 63)
+    reply = tso.ask_settled(CommitRequest(start_ts, (cell,))).answer
+    assert isinstance(reply, CommitReply)
+    assert reply.committed
+    return start_ts
+
+
+def _tick(tso: Script) -> None:
+    for _ in range(3):
+        tso.now_s += 1.1
+        tso.tick()
+        tso.settle()
+        tso.machine.validate()
+
+
+def test_a_table_in_memory_forgets_what_is_old_by_count_below_w_and_h_first() -> None:
+    tso = Script(entries_kept_max=32)
+    old = tso.begin()
+    starts = [_commit(tso, number) for number in range(100)]
+    _tick(tso)
+    assert 0 < tso.stores.commit_table.count() <= 48
+    machine = tso.machine
+    row = tso.stores.epoch_row.read()
+    assert starts[50] < row.horizon <= row.watermark <= machine.low_watermark
+    assert tso.stores.commit_table.lookup([starts[-1]])[0] > 0
+    late = tso.ask_settled(CommitRequest(old, (1000,))).answer
+    assert isinstance(late, CommitReply)
+    assert late.reason is AbortReason.LOW_WATERMARK
+    forgotten = tso.ask_settled(CommitRequest(starts[0], (0,), is_retry=True))
+    assert isinstance(forgotten.refusal(), OutcomeUnknown), "its outcome is not guessed"
+    found = tso.ask_settled(CommitRequest(starts[-1], (99,), is_retry=True)).answer
+    assert isinstance(found, CommitReply)
+    assert found.committed
+
+
+def test_a_lease_keeps_the_entries_above_it() -> None:
+    tso = Script(entries_kept_max=32)
+    leased = tso.begin()
+    tso.ask_settled(GrantLease(leased, 10_000.0))
+    starts = [_commit(tso, number) for number in range(100)]
+    _tick(tso)
+    assert tso.stores.epoch_row.read().horizon < leased
+    assert all(commit > 0 for commit in tso.stores.commit_table.lookup(starts))
+    reply = tso.ask_settled(CommitRequest(leased, (5000,))).answer
+    assert isinstance(reply, CommitReply)
+    assert reply.committed
+
+
+def test_nothing_is_forgotten_where_others_read_the_table() -> None:
+    tso = Script()
+    for number in range(100):
+        _commit(tso, number)
+    _tick(tso)
+    assert tso.stores.commit_table.count() == 100
+    assert not [call for call in tso.calls if isinstance(call.operation, UpdateEpochRow)]
+    assert tso.machine.horizon == 0
