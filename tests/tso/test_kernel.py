@@ -251,6 +251,21 @@ def test_the_map_is_its_twin_entry_by_entry_and_moves_whole(seed: int) -> None:
     assert compiled.entries == plain.entries
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_many_cells_at_once_are_the_same_cells_one_by_one(seed: int) -> None:
+    rng = random.Random(seed)
+    plain, compiled = BucketMap(28 * 7), CacheLineMap(28 * 7)
+    pool = [rng.getrandbits(64) - (1 << 63) for _ in range(600)] + [0, -(1 << 63), (1 << 63) - 1]
+    for ts in range(100, 20_000, 50):
+        cells = rng.choices(pool, k=rng.randrange(30))
+        start_ts = max(ts - rng.randrange(2_000), 50)
+        one_by_one = [found for cell in cells if (found := plain.last_commit(cell)) > start_ts][:1] or [0]
+        assert [plain.first_conflict(cells, start_ts)] == one_by_one
+        assert [compiled.first_conflict(cells, start_ts)] == one_by_one
+        assert compiled.record_all(cells, ts) == plain.record_all(cells, ts)
+    assert {cell: compiled.last_commit(cell) for cell in pool} == {cell: plain.last_commit(cell) for cell in pool}
+
+
 # ── the parser ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -8,6 +8,7 @@ remembers. Source: "A Critique of Snapshot Isolation" and the Omid papers, with 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import numpy as np
@@ -35,6 +36,12 @@ class ConflictMap(Protocol):
 
     def record(self, cell_id: int, commit_ts: int) -> int:
         """Keeps the entry; returns the commit timestamp of the one evicted for it, 0 where there was room."""
+
+    def first_conflict(self, cell_ids: Sequence[int], start_ts: int) -> int:
+        """The last commit of the first of these cells that was committed later than `start_ts`; 0 where none was."""
+
+    def record_all(self, cell_ids: Sequence[int], commit_ts: int) -> int:
+        """`record` of each; returns the greatest commit timestamp that was evicted, 0 where there was room."""
 
 
 class BucketMap:
@@ -74,6 +81,12 @@ class BucketMap:
         self.ids[first + slot] = cell_id
         self.commits[first + slot] = commit_ts
         return evicted
+
+    def first_conflict(self, cell_ids: Sequence[int], start_ts: int) -> int:
+        return next((found for each in cell_ids if (found := self.last_commit(each)) > start_ts), 0)
+
+    def record_all(self, cell_ids: Sequence[int], commit_ts: int) -> int:
+        return max((self.record(each, commit_ts) for each in cell_ids), default=0)
 
     def _find(self, cell_id: int) -> tuple[int, int]:
         """The bucket's first slot, and the id's place in it or -1. A slot whose commit is 0 is empty."""

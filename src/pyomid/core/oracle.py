@@ -66,11 +66,9 @@ class StatusOracle:
         if request.level is WriteSetLevel.TABLE:
             for table_id in request.table_ids:
                 self.fence(table_id, commit_ts)
-        record = self.conflict_map.record
-        for cell_id in request.cell_ids:
-            evicted = record(cell_id, commit_ts)
-            if evicted > self.low_watermark:
-                self.low_watermark = evicted
+        evicted = self.conflict_map.record_all(request.cell_ids, commit_ts)
+        if evicted > self.low_watermark:
+            self.low_watermark = evicted
 
     def fence(self, table_id: int, fence_ts: int) -> None:
         """Writers of the table that started before `fence_ts` abort from now on."""
@@ -93,12 +91,8 @@ class StatusOracle:
         return None
 
     def _cell_conflict(self, start_ts: int, cell_ids: tuple[int, ...]) -> Conflict | None:
-        last_commit = self.conflict_map.last_commit
-        for cell_id in cell_ids:
-            commit_ts = last_commit(cell_id)
-            if commit_ts > start_ts:
-                return Conflict(AbortReason.CONFLICT, commit_ts)
-        return None
+        commit_ts = self.conflict_map.first_conflict(cell_ids, start_ts)
+        return Conflict(AbortReason.CONFLICT, commit_ts) if commit_ts else None
 
     def _table_history_conflict(self, start_ts: int, watermark_sent: int) -> Conflict | None:
         if start_ts <= self.epoch:

@@ -54,9 +54,7 @@ class RowDecoder:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), type=pa.struct([])))
         return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
 
-    def _decode_values(
-        self, batch: CellBatch, visible: VisibleCells, rows: NDArray[np.int64]
-    ) -> dict[str, pa.Array]:
+    def _decode_values(self, batch: CellBatch, visible: VisibleCells, rows: NDArray[np.int64]) -> dict[str, pa.Array]:
         count, widths = len(rows), self._widths
         place_of = np.array([self._place.get(column, -1) for column in batch.columns], dtype=np.int64)
         at_of = np.where(widths > 0, np.cumsum(widths) - widths, 0) * count

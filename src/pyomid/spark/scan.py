@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -56,8 +57,19 @@ def visible_batches(conn: Connection, plan: ReadPlan, key_range: KeyRange) -> It
     conn.driver.run(check_snapshot_steps(plan.snapshot))
 
 
+@runtime_checkable
+class CutsEvenly(Protocol):
+    """A store without servers, where it does not matter which task reads what: its regions need not be respected."""
+
+    def even_parts(self, table: str, key_range: KeyRange, pieces: int) -> list[KeyRange]:
+        """The range in up to `pieces` parts of about equal size, in key order."""
+
+
 def divided(store: DataStore, table: str, key_range: KeyRange, pieces: int) -> list[KeyRange]:
-    """The range by the store's regions, each cut again until there are about `pieces` parts."""
+    """The range in `pieces` even parts; by the store's regions where those lie on servers, each cut again until
+    there are about `pieces` parts."""
+    if isinstance(store, CutsEvenly):
+        return store.even_parts(table, key_range, pieces)
     regions = [part for region in store.regions(table) if (part := intersection(region, key_range)) is not None]
     cuts_each = math.ceil(pieces / max(1, len(regions)))
     parts: list[KeyRange] = []

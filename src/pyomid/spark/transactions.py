@@ -219,6 +219,8 @@ class SparkTransaction:
     def commit(self) -> None:
         """Durable, and visible to every later begin, on return. Errors as `pyomid.Transaction.commit`."""
         self._step(Event.COMMIT)
+        if self._lease is not None:
+            self._lease.decision_ends_it()
         try:
             crash_point("spark.commit.before")
             self.commit_ts = self._decide() or None
@@ -375,7 +377,7 @@ class SparkTransaction:
         if event is not None:
             self._state = next_state(self._state, event, start_ts=self.start_ts, reason=self._doom)
         if self._lease is not None:
-            self._lease.end(release=self._state is not State.UNKNOWN)
+            self._lease.end(release=self._state is not State.UNKNOWN, committed=self._state is State.COMMITTED)
 
     def _step(self, event: Event) -> None:
         if (os.getpid(), threading.get_ident()) != self._owner:
@@ -418,14 +420,23 @@ class _Lease:
         self._conn = conn
         self._start_ts = start_ts
         self._ended = threading.Event()
+        self._deciding = False
+        self._lost: OmidError | None = None
+        """Told while the commit was on its way: it may have been its own commit that ended the lease."""
         self._term_s = conn.parts.tso.grant_lease(start_ts, term_s)
         self._thread = threading.Thread(target=self._renew, name=f"pyomid-lease-{start_ts}", daemon=True)
         self._thread.start()
 
-    def end(self, *, release: bool) -> None:
+    def decision_ends_it(self) -> None:
+        """The commit request leaves: its decision ends the lease before its answer is here."""
+        self._deciding = True
+
+    def end(self, *, release: bool, committed: bool) -> None:
         self._ended.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
+        if self._lost is not None and not committed:
+            logger.warning("lease %d is lost: %s", self._start_ts, self._lost)
         if release:
             try:
                 self._conn.parts.tso.end_lease(self._start_ts)
@@ -437,7 +448,10 @@ class _Lease:
             try:
                 self._conn.parts.tso.renew_lease(self._start_ts)
             except ConflictError as error:
-                logger.warning("lease %d is lost: %s", self._start_ts, error)
+                if self._deciding:
+                    self._lost = error
+                else:
+                    logger.warning("lease %d is lost: %s", self._start_ts, error)
                 return
             except OmidError as error:
                 logger.warning("lease %d was not renewed: %s", self._start_ts, error)

@@ -125,9 +125,7 @@ def _place(pages: Bytes, page: Int, page_bytes: Int, nodes: Int, first: Int, key
     return low
 
 
-@kernel(
-    f"UniTuple(int64, 5)({_READ}, int64, int64, {_READ}, {_READ}, int64, int64, int64, uint8[::1], int64[::1])"
-)
+@kernel(f"UniTuple(int64, 5)({_READ}, int64, int64, {_READ}, {_READ}, int64, int64, int64, uint8[::1], int64[::1])")
 def walk(
     pages: Bytes,
     page_bytes: Int,
@@ -198,9 +196,9 @@ def walk(
                 return STRANGE, records, written, 0, 0
             if _order(pages, key, key_len, stop) >= 0:
                 return WHOLE, records, written, 0, 0
-            if records >= records_max or written > bytes_max:
-                if key_len != last_len or not _equal(pages, key, last, key_len - tail_bytes):
-                    return MORE, records, written, key, key_len
+            is_full = records >= records_max or written > bytes_max
+            if is_full and (key_len != last_len or not _equal(pages, key, last, key_len - tail_bytes)):
+                return MORE, records, written, key, key_len
             last, last_len = key, key_len
             if copies:
                 _copy(pages, key, out, written, key_len)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice, takewhile
+from itertools import chain, islice, pairwise, takewhile
 from typing import Any, Final
 from zlib import crc32
 
@@ -413,6 +413,11 @@ class EmbeddedStore:
             return self._sampled_rows(transaction, self._tables.loaded(transaction, table), key_range)
 
         return [cut for cut in cuts(self._environment.read(read), pieces) if cut > key_range.start]
+
+    def even_parts(self, table: str, key_range: KeyRange, pieces: int) -> list[KeyRange]:
+        """The range in up to `pieces` parts of about equal size, in key order, whatever the regions."""
+        borders = [key_range.start, *self.split_points(table, key_range, pieces), key_range.stop]
+        return [KeyRange(start or b"", stop) for start, stop in pairwise(borders)]
 
     def _sampled_rows(self, transaction: Transaction, table: Table, key_range: KeyRange) -> list[bytes]:
         """Ascending."""

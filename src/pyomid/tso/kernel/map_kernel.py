@@ -11,6 +11,7 @@ module's plain twin.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -104,6 +105,25 @@ def prefetch_commits(words: Any, buckets: Any, cell_id: Any) -> Any:
         prefetch_word(words, base + 8 * line)
 
 
+@kernel("uint64(uint64[::1], uint64, int64[::1], uint64)", nogil=False)
+def first_conflict(words: Any, buckets: Any, cell_ids: Any, start_ts: Any) -> Any:
+    """The last commit of the first of these cells that was committed later; 0 where none was."""
+    for index in range(np.uint64(len(cell_ids))):
+        found = last_commit(words, buckets, np.uint64(cell_ids[index]))
+        if found > start_ts:
+            return found
+    return np.uint64(0)
+
+
+@kernel("uint64(uint64[::1], uint64, int64[::1], uint64)", nogil=False)
+def record_all(words: Any, buckets: Any, cell_ids: Any, commit_ts: Any) -> Any:
+    """`record_commit` of each; the greatest that was evicted, 0 where there was room."""
+    evicted = np.uint64(0)
+    for index in range(np.uint64(len(cell_ids))):
+        evicted = max(evicted, record_commit(words, buckets, np.uint64(cell_ids[index]), commit_ts))
+    return evicted
+
+
 class CacheLineMap:
     """`core.conflict_map.ConflictMap` for the plain machine, over the words that the kernel works on."""
 
@@ -120,6 +140,14 @@ class CacheLineMap:
 
     def record(self, cell_id: int, commit_ts: int) -> int:
         return int(record_commit(self.words, np.uint64(self.buckets), _unsigned(cell_id), np.uint64(commit_ts)))
+
+    def first_conflict(self, cell_ids: Sequence[int], start_ts: int) -> int:
+        ids = np.array(cell_ids, dtype=np.int64)
+        return int(first_conflict(self.words, np.uint64(self.buckets), ids, np.uint64(start_ts)))
+
+    def record_all(self, cell_ids: Sequence[int], commit_ts: int) -> int:
+        ids = np.array(cell_ids, dtype=np.int64)
+        return int(record_all(self.words, np.uint64(self.buckets), ids, np.uint64(commit_ts)))
 
     @property
     def entries(self) -> int:
