@@ -190,7 +190,7 @@ def test_unknown_commit_once_seen_is_seen_for_ever() -> None:
 def test_an_unknown_delete_may_be_why_nothing_is_there() -> None:
     """It shows itself in absence alone, which names no writer."""
     deletes = txn("T1", (2, 3), Write(X, None), outcome=UNKNOWN)
-    sees_nothing = txn("R", (4, 5), Read(X, None), Read(Y, "y0"))
+    sees_nothing = txn("R", (4, 5), Read(X, None))
     writes_again = txn("T2", (6, 7), Read(X, None), Write(X, "x2"))
     assert names(SETUP, deletes, sees_nothing, writes_again) == []
     assert names(SETUP, sees_nothing) == ["stale read"]
