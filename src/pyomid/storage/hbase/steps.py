@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 from typing import Any, Final, TypeVar
 
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
-from pyomid.errors import Misuse, Unavailable, UnknownTable
+from pyomid.errors import Corruption, Misuse, Unavailable, UnknownTable
 from pyomid.storage.hbase.failures import CallTimedOut, ConnectionLost, Reaction, RemoteFailure
 from pyomid.storage.hbase.frames import CLIENT, Address, Call, Reply
 from pyomid.storage.hbase.hbase_pb2 import (
@@ -43,6 +44,7 @@ from pyomid.storage.hbase.requests import (
 from pyomid.types import KeyRange
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 
 _META_PAGE_ROWS: Final = 1000
 _LAST_REGION_ID: Final = b"99999999999999"
@@ -219,9 +221,9 @@ class RegionOperations:
             request.region.CopyFrom(region.specifier)
             answer = yield from self._ask_region_steps(region, "Scan", request, budget)
             if isinstance(answer, Reply):
-                response = ScanResponse.FromString(answer.message)  # type: ignore[arg-type]
+                response = _parsed(ScanResponse, answer)
                 cells = decode(answer.cells)
-                return [[next(cells) for _ in range(count)] for count in response.cells_per_result]
+                return [_taken(cells, count) for count in response.cells_per_result]
             yield budget.pause()
 
     # ---- one row or many --------------------------------------------------------------------------------------
@@ -366,7 +368,9 @@ class _Batch:
             return self._all(answer)
         if answer.failure is not None:
             return self._all(answer.failure)
-        response = MultiResponse.FromString(answer.message)  # type: ignore[arg-type]
+        response = _parsed(MultiResponse, answer)
+        if len(response.regionActionResult) != len(self._order):
+            raise Corruption(f"{len(response.regionActionResult)} results for {len(self._order)} actions on regions")
         cells = decode(answer.cells)
         found: list[_Outcome] = []
         for indices, result in zip(self._order, response.regionActionResult, strict=True):
@@ -387,13 +391,27 @@ class _Batch:
                 failure = RemoteFailure.of_pair(each.exception.name, each.exception.value)
                 answered[each.index] = _Outcome(each.index, failure)
             elif each.index not in answered:
-                count = each.result.associated_cell_count
-                answered[each.index] = _Outcome(each.index, [next(cells) for _ in range(count)])
+                answered[each.index] = _Outcome(each.index, _taken(cells, each.result.associated_cell_count))
         # An atomic group answers with fewer results than it has actions: it holds as a whole.
         return [answered.get(index, _Outcome(index, None)) for index in indices]
 
     def _all(self, failure: Exception) -> list[_Outcome]:
         return [_Outcome(index, failure) for indices in self._order for index in indices]
+
+
+def _parsed(kind: type[M], reply: Reply) -> M:
+    try:
+        return kind.FromString(reply.message)  # type: ignore[arg-type]
+    except DecodeError as error:
+        raise Corruption(f"a reply's message is no {kind.__name__}: {error}") from error
+
+
+def _taken(cells: Iterator[KeyValue], count: int) -> list[KeyValue]:
+    """The next `count` cells of a reply's block."""
+    found = list(islice(cells, max(0, count)))
+    if len(found) < count:
+        raise Corruption(f"a reply announces {count} cells of a row and holds {len(found)}")
+    return found
 
 
 _REFUSALS: Final = frozenset(
@@ -538,7 +556,7 @@ class ScanCursor:
             assert failure is not None
             yield from self._recover_steps(failure, budget)
             return None
-        response = ScanResponse.FromString(answer.message)  # type: ignore[arg-type]
+        response = _parsed(ScanResponse, answer)
         budget.tries = 0
         if response.HasField("scanner_id") and not self._is_fresh:
             self._scanner_id = response.scanner_id
