@@ -1,0 +1,92 @@
+"""A TSO's memory does not grow with the transactions it has seen: the real process under the compiled generator."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from service_process import Service, served
+
+ROOT = Path(__file__).parents[2]
+MEMORY_ENTRIES = 200_000
+WARM_UP = 1_000_000
+"""Transactions until everything of fixed size is filled: the conflict map, the entries that are remembered."""
+
+GROWTH_BYTES_MAX = 8
+"""Per transaction: half of what a forgotten commit-table entry, the smallest thing that could leak, would cost."""
+
+
+@pytest.fixture(scope="module")
+def generator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("gcc") is None:
+        pytest.skip("the load generator needs gcc")
+    program = tmp_path_factory.mktemp("load") / "load"
+    source = ROOT / "benchmarks" / "tso" / "load.c"
+    subprocess.run(["gcc", "-O2", "-o", str(program), str(source), "-lm"], check=True)
+    return program
+
+
+def resident_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("the TSO is gone")
+
+
+def transactions(running: Service) -> float:
+    return sum(
+        value
+        for name, value in running.metrics().items()
+        if name.startswith(("pyomid_tso_commits_total", "pyomid_tso_aborts_total"))
+    )
+
+
+def run_until(running: Service, generator: Path, total: float, *options: str) -> None:
+    """The generator checks each reply; a wrong one ends it with an error."""
+    turn = 0
+    while transactions(running) < total:
+        turn += 1
+        command = [str(generator), "--connect", running.address, "--connections", "32", "--outstanding", "128"]
+        command += ["--seconds", "2", "--warmup", "0.1", "--seed", str(turn), *options]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["violations"] == 0
+
+
+def check_growth(tmp_path: Path, generator: Path, count: int, *options: str) -> None:
+    limits = ("--conflict-map-entries", "500000", "--memory-entries", str(MEMORY_ENTRIES))
+    with served(tmp_path, *limits, "--metrics", "127.0.0.1:0") as running:
+        run_until(running, generator, WARM_UP, *options)
+        before, seen_before = resident_bytes(running.process.pid), transactions(running)
+        run_until(running, generator, seen_before + count, *options)
+        seen = transactions(running) - seen_before
+        grown = resident_bytes(running.process.pid) - before
+        print(f"{seen:.0f} transactions, {before >> 20} MiB resident before, {grown / 2**20:.1f} MiB more after")
+        assert grown <= GROWTH_BYTES_MAX * min(seen, 10_000_000)
+        deadline_s = time.monotonic() + 60.0
+        while True:
+            found = running.metrics()
+            kept = found["pyomid_tso_commits_total"] - found["pyomid_tso_entries_sanitised_total"]
+            if kept <= 2 * MEMORY_ENTRIES or "--complete" in options:
+                break
+            assert time.monotonic() < deadline_s, f"{kept:.0f} entries are kept"
+            time.sleep(0.1)
+
+
+@pytest.mark.process
+@pytest.mark.timeout(600)
+def test_memory_does_not_grow_with_transactions_that_nobody_completes(tmp_path: Path, generator: Path) -> None:
+    check_growth(tmp_path, generator, 2_000_000)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("options", [(), ("--complete",)], ids=["left", "completed"])
+def test_memory_does_not_grow_over_a_hundred_million_transactions(
+    tmp_path: Path, generator: Path, options: tuple[str, ...]
+) -> None:
+    check_growth(tmp_path, generator, 100_000_000, *options)
