@@ -27,6 +27,7 @@ from pyomid.storage.hbase.hbase_pb2 import (
     MultiRequest,
     MultiResponse,
     RegionSpecifier,
+    Scan,
     ScanRequest,
     ScanResponse,
 )
@@ -545,6 +546,10 @@ class ScanCursor:
             scan.stop_row = self._spec.key_range.stop
         scan.max_versions = self._spec.max_versions
         scan.max_result_size, scan.caching = self._spec.bytes_per_call, self._spec.rows_per_call
+        if self._is_fresh:
+            # Left to itself a scanner turns from positioned reads to a stream after 256 KiB, and returns what it has at
+            # that moment: one that lives for one call would never bring more (StoreScanner, hbase.storescanner.pread).
+            scan.readType = Scan.PREAD
         for family, qualifiers in self._spec.columns:
             scan.column.add(family=family, qualifier=qualifiers)
         self._call_seq = 0
