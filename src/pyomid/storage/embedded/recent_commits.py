@@ -1,0 +1,342 @@
+"""The writer of the commit table: the log first, then the index that all processes map, LMDB in the background.
+
+    put ─► segment A of the log, synced ─► table A of the index ─► answered
+                segment or table full ─► the same with B
+                B half full ─► what is left in table A ─► LMDB, durable ─► segment A forgotten ─► table A emptied
+
+A flush is one write of the disk, where a commit of LMDB is two and its B-tree's pages (decision 0013). Most entries
+are completed, and so gone, before their table's turn comes: they never reach LMDB. Completion itself is written
+with the next flush and waited for by nobody; one that is lost leaves an entry for sanitising.
+
+Threads that put at the same time are written together, by whichever comes first. All decisions about a start (is it
+sealed? has it committed?) are made under that one lock, so of a seal and an entry exactly one wins.
+
+A crash leaves rows in the log: whoever opens the table for writing next brings them to LMDB before anything else.
+A row that was durable and not yet in the index was answered to nobody, and lies above every start handed out (law 3).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.errors import OmidError, Unavailable
+from pyomid.storage.embedded.recent_index import LOG_FILES, RecentIndex, newest_of_each
+from pyomid.storage.embedded.recent_kernels import RECORDS
+from pyomid.storage.embedded.recent_log import Rows, Segment, failed, read_segment
+from pyomid.storage.embedded.settled_commits import SettledCommits
+from pyomid.storage.forks import ProcessGuard
+from pyomid.types import NOT_FOUND, SEALED, SealOutcome
+
+log = logging.getLogger(__name__)
+
+Int64s = NDArray[np.int64]
+
+LOCK_FILE: Final = "recent.lock"
+ROWS_MAX: Final = 32_768
+"""Of one record. More at once is no flush of a TSO: it goes to LMDB."""
+_RECORDS_MAX: Final = RECORDS * 3 // 4
+_LOCK_S_MAX: Final = 5.0
+_UNLOGGED_MAX: Final = ROWS_MAX
+_NO_ROWS: Final[Rows] = np.empty((0, 2), dtype=np.int64)
+
+
+class _Put:
+    """One thread's entries, until they are durable."""
+
+    __slots__ = ("done", "epoch", "error", "refused", "rows")
+
+    def __init__(self, rows: Rows, epoch: int | None) -> None:
+        self.rows = rows
+        self.epoch = epoch
+        self.refused: list[int] = []
+        self.error: OmidError | None = None
+        self.done = False
+
+
+class RecentCommits:
+    """The one writer of a folder's commit table. Thread-safe."""
+
+    def __init__(self, folder: Path, settled: SettledCommits) -> None:
+        self._guard = ProcessGuard(f"the commit table in {folder}")
+        self._settled = settled
+        self._writing = threading.Lock()
+        """Held while rows are decided, written and placed."""
+        self._state = threading.Lock()
+        """Held while a table is emptied, or slots are cleared: briefly."""
+        self._settle_turn = threading.Lock()
+        self._queue: deque[_Put] = deque()
+        self._marks: set[int] = set()
+        """Sealed by this process, above `_floor`: no entry of theirs is taken."""
+        self._unlogged: list[Rows] = []
+        self._late: list[Int64s] = []
+        """Completed while their table was on its way to LMDB."""
+        self._settling: int | None = None
+        self._settler: threading.Thread | None = None
+        self._used = [0, 0]
+        self._is_dirty = [False, False]
+        self._lock_file = _locked(folder / LOCK_FILE)
+        self._recover(folder)
+        self._floor = settled.newest()
+        """No start above it is in LMDB, but for what this process brings there."""
+
+    def put(self, rows: Rows, epoch: int | None) -> list[int]:
+        """Durable on return; the starts that a mark refused."""
+        self._guard.check()
+        if len(rows) > ROWS_MAX:
+            return self._put_bulk(rows, epoch)
+        pending = _Put(rows, epoch)
+        self._queue.append(pending)
+        with self._writing:
+            while not pending.done:
+                self._write_group()
+        if pending.error is not None:
+            raise pending.error
+        return pending.refused
+
+    def seal(self, starts: Sequence[int], epoch: int | None) -> list[SealOutcome]:
+        """Durable on return."""
+        self._guard.check()
+        with self._writing:
+            self._settled.check_epoch(epoch)
+            found = self.lookup(starts)
+            is_free = [value in (NOT_FOUND, SEALED) for value in found]
+            marked = [start for start, free, value in zip(starts, is_free, found, strict=True) if free and not value]
+            self._append_all(np.array([(start, SEALED) for start in marked], dtype=np.int64).reshape(-1, 2))
+            self._marks.update(start for start in marked if start > self._floor)
+            return [
+                SealOutcome(placed=True) if free else SealOutcome(placed=False, commit_ts=value)
+                for free, value in zip(is_free, found, strict=True)
+            ]
+
+    def replace(self, rows: Rows, epoch: int | None) -> None:
+        """`put` over marks too: the branches of a decided commit."""
+        self._guard.check()
+        with self._writing:
+            self._settled.check_epoch(epoch)
+            self._append_all(rows)
+            self._marks.difference_update(rows[:, 0].tolist())
+
+    def delete(self, starts: Int64s, epoch: int | None) -> None:
+        """Not waited for where the entry is recent; marks stay."""
+        self._guard.check()
+        self._settled.check_epoch(epoch)
+        is_missing = np.ones(len(starts), dtype=bool)
+        with self._state:
+            for number in (0, 1):
+                values = np.array(self._index.find(number, starts), dtype=np.int64)
+                is_missing &= values == NOT_FOUND
+                gone = starts[(values != NOT_FOUND) & (values != SEALED)]
+                if len(gone):
+                    rows = np.stack([gone, np.zeros_like(gone)], axis=1)
+                    self._index.place(number, rows)
+                    self._unlogged.append(rows)
+                    if number == self._settling:
+                        self._late.append(gone)
+        self._settled.delete(starts[is_missing], epoch)
+
+    def delete_below(self, horizon: int, epoch: int | None) -> int:
+        """Seldom enough that everything is brought to LMDB first."""
+        self._guard.check()
+        with self._writing:
+            self._settled.check_epoch(epoch)
+            self._settle_all()
+            self._marks = {start for start in self._marks if start >= horizon}
+        return self._settled.delete_below(horizon, epoch)
+
+    def lookup(self, starts: Sequence[int]) -> list[int]:
+        """As the writer decides by it: under `_writing`."""
+        found = [NOT_FOUND] * len(starts)
+        with self._state:
+            for number in (0, 1):
+                found = [old or new for old, new in zip(found, self._index.find(number, starts), strict=True)]
+        missing = [start for start, value in zip(starts, found, strict=True) if value == NOT_FOUND]
+        known = dict(zip(missing, self._settled.lookup(missing), strict=True)) if missing else {}
+        return [value or known[start] for start, value in zip(starts, found, strict=True)]
+
+    def close(self) -> None:
+        """Everything is in LMDB then."""
+        with self._writing:
+            try:
+                self._settle_all()
+            except OmidError as error:
+                log.warning("left %s of recent commits for the next start: %s", _rows_of(self._used), error)
+            self._index.close()
+            for segment in self._segments:
+                segment.close()
+            os.close(self._lock_file)
+
+    # ── the log ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _write_group(self) -> None:
+        """All that wait, as one record. Who waits takes turns: nobody starves, as each writes for all before it."""
+        group: list[_Put] = []
+        rows = 0
+        while self._queue and (not group or rows + len(self._queue[0].rows) <= ROWS_MAX):
+            group.append(self._queue.popleft())
+            rows += len(group[-1].rows)
+        try:
+            pieces = [self._accepted(each) for each in group]
+            self._append(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
+        except OmidError as error:
+            for each in group:
+                each.error = each.error or error
+        except BaseException:
+            for each in group:
+                each.error = Unavailable("a write to the commit table was interrupted")
+            raise
+        finally:
+            for each in group:
+                each.done = True
+
+    def _accepted(self, put: _Put) -> Rows:
+        """What of it may be written; `refused` are the rest."""
+        rows = put.rows
+        try:
+            self._settled.check_epoch(put.epoch)
+        except OmidError as error:
+            put.error = error
+            return _NO_ROWS
+        starts = rows[:, 0]
+        if not self._marks and len(starts) and int(starts.min()) > self._floor:
+            return rows
+        is_old = starts <= self._floor
+        refused = self._marks.intersection(starts.tolist())
+        old = starts[is_old].tolist()
+        refused.update(start for start, value in zip(old, self.lookup(old), strict=True) if value == SEALED)
+        if not refused:
+            return rows
+        put.refused = [start for start in starts.tolist() if start in refused]
+        return rows[~np.isin(starts, list(refused))]
+
+    def _put_bulk(self, rows: Rows, epoch: int | None) -> list[int]:
+        with self._writing:
+            put = _Put(rows, epoch)
+            accepted = self._accepted(put)
+            if put.error is not None:
+                raise put.error
+            self._settle_all()
+            self._settled.store(accepted[np.argsort(accepted[:, 0], kind="stable")], epoch)
+            self._floor = max(self._floor, self._settled.newest())
+            return put.refused
+
+    def _append_all(self, rows: Rows) -> None:
+        for first in range(0, len(rows), ROWS_MAX):
+            self._append(rows[first : first + ROWS_MAX])
+
+    def _append(self, rows: Rows) -> None:
+        """Durable in the log, then seen by all. Completions since the last time go along, before the rows."""
+        if not len(rows):
+            return
+        with self._state:
+            unlogged, self._unlogged = self._unlogged, []
+        completed = np.concatenate(unlogged)[:_UNLOGGED_MAX] if unlogged else _NO_ROWS
+        written = np.concatenate([completed, rows]) if len(completed) else rows
+        self._make_room(len(written))
+        number = self._active
+        self._is_dirty[number] = True
+        self._segments[number].append(written)
+        self._used[number] += self._index.place(number, rows)
+        self._settle_other_soon()
+
+    def _make_room(self, rows: int) -> None:
+        if self._segments[self._active].has_room(rows) and self._used[self._active] + rows <= _RECORDS_MAX:
+            return
+        other = 1 - self._active
+        self._settle(other)
+        self._begin(other)
+
+    def _begin(self, number: int) -> None:
+        self._generation += 1
+        self._segments[number].begin(self._generation)
+        self._active = number
+
+    # ── to LMDB ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _settle_other_soon(self) -> None:
+        """Once half of the active one is used: its entries had that long to be completed."""
+        other = 1 - self._active
+        is_half_full = self._segments[self._active].is_half_full or self._used[self._active] > _RECORDS_MAX // 2
+        if is_half_full and self._is_dirty[other] and (self._settler is None or not self._settler.is_alive()):
+            self._settler = threading.Thread(target=self._settle_beside, args=(other,), daemon=True)
+            self._settler.start()
+
+    def _settle_beside(self, number: int) -> None:
+        try:
+            self._settle(number)
+        except OmidError as error:
+            log.warning("recent commits stay in the log: %s", error)
+
+    def _settle_all(self) -> None:
+        """Under `_writing`. The older first: of a start in both the newer row counts."""
+        if not any(self._is_dirty):
+            return
+        for number in (1 - self._active, self._active):
+            self._settle(number)
+        self._begin(1 - self._active)
+
+    def _settle(self, number: int) -> None:
+        """What is left in one table: durable in LMDB, then gone from log and index, in this order."""
+        with self._settle_turn:
+            if not self._is_dirty[number]:
+                return
+            with self._state:
+                self._settling = number
+                rows = self._index.rows(number)
+            self._settled.store(rows)
+            self._segments[number].forget(self._generation)
+            with self._state:
+                late, self._late, self._settling = self._late, [], None
+                self._index.empty(number)
+                self._used[number], self._is_dirty[number] = 0, False
+            if late:
+                self._settled.delete(np.concatenate(late))
+
+    def _recover(self, folder: Path) -> None:
+        """What a crash left in the log goes to LMDB; then both tables are empty and believed."""
+        found = sorted((read_segment(folder / name) for name in LOG_FILES), key=lambda segment: segment[0])
+        rows = newest_of_each([each for _, records in found for each in records])
+        if len(rows):
+            self._settled.store(rows)
+            log.info("recovered %s of the commit log", _rows_of([len(rows)]))
+        self._generation = found[-1][0]
+        self._segments = [Segment(folder / name) for name in LOG_FILES]
+        self._index = RecentIndex(folder, writable=True)
+        for number, segment in enumerate(self._segments):
+            segment.forget(self._generation)
+            self._index.empty(number)
+        self._index.believe()
+        self._active = 0
+        self._begin(0)
+
+
+def _locked(path: Path) -> int:
+    """Held until this process ends or closes it. A child of fork does not inherit it."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    give_up_s = time.monotonic() + _LOCK_S_MAX
+    while True:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except (BlockingIOError, PermissionError) as error:
+            if time.monotonic() > give_up_s:
+                os.close(file)
+                raise Unavailable(f"another process writes the commit table in {path.parent}") from error
+            time.sleep(0.01)
+        except OSError as error:
+            os.close(file)
+            raise failed(error, path) from error
+
+
+def _rows_of(counts: Sequence[int]) -> str:
+    return f"{sum(counts)} rows"

@@ -1,0 +1,204 @@
+"""Where every process finds the commits that are in the log and not yet in LMDB: one file, mapped by all.
+
+    block 0     magic; a number for the machine's present boot; for each of two tables a sequence number
+    tables 0, 1 as `recent_kernels` has them
+
+The TSO places a row here once it is durable in the log, so what a look-up finds is never lost; it empties a table once
+all of it is durable in LMDB, so who finds nothing here and looks in LMDB *afterwards* misses nothing. While a table is
+emptied its sequence number is odd: there is nothing in it that LMDB lacks. A reader that sees a number change looks
+again, or it might take the slot of another start for its own.
+
+The content is never synced. After a loss of power it is not to be believed: then the boot differs, and whoever looks
+up reads the log instead, until the next TSO has recovered.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.storage.embedded import recent_kernels as kernels
+from pyomid.storage.embedded.recent_log import BLOCK_BYTES, Rows, failed, read_segment
+from pyomid.types import TIMESTAMP_STEP
+
+Int64s = NDArray[np.int64]
+
+INDEX_FILE: Final = "recent"
+LOG_FILES: Final = ("recent-log.0", "recent-log.1")
+_MAGIC: Final = 0x31_58_44_49_44_49_4D_4F
+_MAGIC_AT, _BOOT_AT, _SEQUENCE_AT = 0, 1, 2
+_HEADER_WORDS: Final = BLOCK_BYTES // 8
+TABLES: Final = (_HEADER_WORDS, _HEADER_WORDS + kernels.TABLE_WORDS)
+"""Their first words."""
+_FILE_BYTES: Final = 8 * (_HEADER_WORDS + 2 * kernels.TABLE_WORDS)
+FEW: Final = 192
+"""So many starts are sooner looked up one by one than as arrays; and the first use of a kernel loads it for 0.3 s."""
+
+
+class RecentIndex:
+    """The mapped file. `writable` for the one writer, who also makes it."""
+
+    def __init__(self, folder: Path, *, writable: bool) -> None:
+        path = folder / INDEX_FILE
+        if writable and not path.exists():
+            _make(path)
+        file = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            self._map = mmap.mmap(file, _FILE_BYTES, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+        finally:
+            os.close(file)
+        self.words = memoryview(self._map).cast("q")
+        self._bytes = np.frombuffer(self._map, dtype=np.uint8)
+        words = ctypes.c_int64 * (_FILE_BYTES // 8)
+        self.array: Int64s = np.ctypeslib.as_array(words.from_address(self._bytes.ctypes.data))
+        """For kernels, compiled for arrays that may be written; of those a reader calls, none does."""
+
+    @property
+    def is_of_this_boot(self) -> bool:
+        return self.words[_BOOT_AT] == _boot() and self.words[_MAGIC_AT] == _MAGIC
+
+    def believe(self) -> None:
+        """From now on readers trust it, until the machine starts again."""
+        self.words[_MAGIC_AT], self.words[_BOOT_AT] = _MAGIC, _boot()
+
+    def sequences(self) -> tuple[int, int]:
+        return self.words[_SEQUENCE_AT], self.words[_SEQUENCE_AT + 1]
+
+    def empty(self, number: int) -> None:
+        """Table `number`, all of which is durable elsewhere. Every word: a writer that was killed may have left a slot
+        without its key."""
+        self.words[_SEQUENCE_AT + number] |= 1
+        table = self._table(number)
+        if table.any():
+            table[:] = 0
+        self.words[_SEQUENCE_AT + number] += 1
+
+    def place(self, number: int, rows: Rows) -> int:
+        """Each start's slot becomes its value, durable already. Returns how many records that took."""
+        if len(rows) <= FEW:
+            return kernels.place_few(self.words, TABLES[number], rows.tolist())
+        starts, values = np.ascontiguousarray(rows[:, 0]), np.ascontiguousarray(rows[:, 1])
+        return int(kernels.place(self.array, TABLES[number], starts, values))
+
+    def find(self, number: int, starts: Sequence[int] | Int64s) -> list[int]:
+        """One table's slots; 0 where there is nothing."""
+        if len(starts) <= FEW:
+            return kernels.find_few(self.words, TABLES[number], (int(start) for start in starts))
+        wanted, answers = np.array(starts, dtype=np.int64), np.zeros(len(starts), dtype=np.int64)
+        kernels.find(self.array, TABLES[number], wanted, answers)
+        return [int(each) for each in answers.tolist()]
+
+    def rows(self, number: int) -> Rows:
+        """All of one table, sorted by start."""
+        table = self._table(number)
+        records = table[np.flatnonzero(table[:, 0])]
+        record, slot = np.nonzero(records[:, 1:])
+        starts = ((records[record, 0] - 1) * kernels.SLOTS + slot) * TIMESTAMP_STEP
+        order = np.argsort(starts)
+        return np.stack([starts[order], records[record, slot + 1][order]], axis=1)
+
+    def _table(self, number: int) -> Int64s:
+        first = TABLES[number]
+        return self.array[first : first + kernels.TABLE_WORDS].reshape(-1, kernels.RECORD_WORDS)
+
+    def close(self) -> None:
+        self.words.release()
+        del self.array, self._bytes
+        self._map.close()
+
+
+class RecentReader:
+    """What any process sees of the recent commits. Look in LMDB after it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._index: RecentIndex | None = None
+
+    def lookup(self, starts: Sequence[int]) -> tuple[list[int], tuple[int, int]]:
+        """(slots, 0 where nothing is known here; what `is_unchanged` wants to be asked once LMDB was read)."""
+        index = self._opened()
+        if index is None or not index.is_of_this_boot:
+            replayed = replayed_rows(self._folder)
+            known = dict(zip(replayed[:, 0].tolist(), replayed[:, 1].tolist(), strict=True))
+            return [known.get(start, 0) for start in starts], (-1, -1)
+        sequences = index.sequences()
+        found = [0] * len(starts)
+        for number in (0, 1):
+            if not sequences[number] & 1:
+                found = [old or new for old, new in zip(found, index.find(number, starts), strict=True)]
+        return found, sequences
+
+    def is_unchanged(self, sequences: tuple[int, int]) -> bool:
+        """Whether no table was emptied meanwhile: else look again."""
+        index = self._index
+        return index is None or sequences == (-1, -1) or index.sequences() == sequences
+
+    def rows(self) -> Rows:
+        """All that is here, sorted by start."""
+        index = self._opened()
+        if index is None or not index.is_of_this_boot:
+            return replayed_rows(self._folder)
+        while True:
+            sequences = index.sequences()
+            tables = [index.rows(number) for number in (0, 1) if not sequences[number] & 1]
+            if index.sequences() == sequences:
+                return newest_of_each(tables) if tables else np.empty((0, 2), dtype=np.int64)
+
+    def close(self) -> None:
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+
+    def _opened(self) -> RecentIndex | None:
+        if self._index is None:
+            try:
+                self._index = RecentIndex(self._folder, writable=False)
+            except FileNotFoundError:
+                return None
+        return self._index
+
+
+def replayed_rows(folder: Path) -> Rows:
+    """The logs' last word about each start, values of 0 included; sorted by start."""
+    segments = sorted((read_segment(folder / name) for name in LOG_FILES), key=lambda segment: segment[0])
+    return newest_of_each([rows for _, records in segments for rows in records])
+
+
+def newest_of_each(pieces: Sequence[Rows]) -> Rows:
+    """The last row of each start; sorted by start."""
+    if not pieces:
+        return np.empty((0, 2), dtype=np.int64)
+    rows = np.concatenate(pieces)[::-1]
+    _, first = np.unique(rows[:, 0], return_index=True)
+    return rows[first]
+
+
+@cache
+def _boot() -> int:
+    """A number that another start of the machine has not."""
+    try:
+        return crc32(Path("/proc/sys/kernel/random/boot_id").read_bytes())
+    except OSError:
+        return 0
+
+
+def _make(path: Path) -> None:
+    """Its blocks reserved at once: a map of a hole ends the process when the disk is full."""
+    unfinished = path.with_suffix(".new")
+    file = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        os.posix_fallocate(file, 0, _FILE_BYTES)
+    except OSError as error:
+        raise failed(error, path) from error
+    finally:
+        os.close(file)
+    os.replace(unfinished, path)
