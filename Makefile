@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python
 PYTEST := $(BIN)/pytest
 
-.PHONY: help setup check test test-fast test-process test-spark test-hbase demo demo-hbase bench bench-tso bench-hbase soak proto lock format clean
+.PHONY: help setup check test test-fast test-process test-spark test-hbase demo demo-hbase bench bench-tso bench-hbase soak record-fixtures proto lock format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -59,6 +59,9 @@ bench-hbase: setup ## a real HBase: native client and transactions, Java peers i
 
 soak: setup ## long runs: simulation seeds, kills, histories
 	$(PYTEST) -m soak
+
+record-fixtures: setup ## what Apache Omid and HBase send and store, as bytes for tests without Java (needs a JDK, Maven)
+	$(RUN) tests/fixtures/java/record.py
 
 proto: ## regenerates the protobuf messages of the wire and of HBase's RPC
 	cd src && ../$(RUN) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. pyomid/wire/omid.proto pyomid/storage/hbase/hbase.proto
