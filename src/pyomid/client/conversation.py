@@ -65,7 +65,10 @@ class Conversation:
 
     def _greet(self, reply: HandshakeReply) -> None:
         if not reply.compatible:
-            raise ProtocolError("the TSO says that this client is not compatible with it")
+            raise ProtocolError(
+                "the TSO calls this client not compatible with it: it speaks another version of Omid's protocol, "
+                "and pyomid works with its own TSO and with that of Apache Omid 1.1"
+            )
         self.server = reply
         if reply.frame_bytes_max:
             self._frame_bytes_max = reply.frame_bytes_max
