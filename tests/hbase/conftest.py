@@ -71,7 +71,7 @@ def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBaseServer]:
 @pytest.fixture(scope="session")
 def cluster(hbase: HBaseServer) -> Iterator[Cluster]:
     """A client with the database's tables made."""
-    made = Cluster(ZooKeeper(hbase.quorum), deadline_s=30.0)
+    made = Cluster(ZooKeeper(hbase.quorum), deadline_s=120.0)
     create_database(made)
     yield made
     made.close()

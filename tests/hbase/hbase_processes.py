@@ -93,7 +93,7 @@ class TsoProcess:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
-        return self.process.wait(timeout=30.0)
+        return self.process.wait(timeout=120.0)
 
     def __enter__(self) -> TsoProcess:
         return self

@@ -28,7 +28,7 @@ def test_many_tasks_share_a_connection(hbase: HBaseServer, store: HBaseStore, ta
         return found
 
     async def work() -> None:
-        cluster = AsyncCluster(ZooKeeper(hbase.quorum), deadline_s=30.0)
+        cluster = AsyncCluster(ZooKeeper(hbase.quorum), deadline_s=120.0)
         found = await asyncio.gather(*(write_and_read(cluster, number) for number in range(200)))
         assert [cells[0].value for cells in found] == [b"%04d" % number for number in range(200)]
         spec = ScanSpec(table_name, KeyRange(), rows_per_call=30, is_fresh=True)

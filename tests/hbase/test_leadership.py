@@ -91,7 +91,7 @@ def test_a_leader_that_was_stopped_past_its_lease_answers_nothing_more(
                 committing.start()
                 assert two.wait_until_leading() != address
                 one.send(signal.SIGCONT)
-                assert one.process.wait(timeout=30.0) == DOUBT_EXIT_CODE
+                assert one.process.wait(timeout=120.0) == DOUBT_EXIT_CODE
                 committing.join()
                 # Begun under the first epoch: no later TSO may commit it, and the first one never answered.
                 assert isinstance(outcome[0], OmidError)
@@ -103,14 +103,14 @@ def test_a_leader_that_was_stopped_past_its_lease_answers_nothing_more(
 
 
 def test_an_orderly_end_hands_over_at_once(url: str, tmp_path: Path) -> None:
-    lease_s = 20.0
-    with TsoProcess(url, tmp_path / "one.log", lease_s=lease_s) as one:
-        one.wait_until_leading(deadline_s=90.0)
+    """The standby would wait ten minutes for the lease to run out, longer than this test may last."""
+    lease_s = 600.0
+    with TsoProcess(url, tmp_path / "one.log", lease_s=LEASE_S) as one:
+        one.wait_until_leading()
         with TsoProcess(url, tmp_path / "two.log", lease_s=lease_s) as two:
-            began_s = boot_clock()
+            two.wait_until_standing_by()
             assert one.stop() == 0
             two.wait_until_leading()
-            assert boot_clock() - began_s < lease_s, "it waited for the lease to run out"
             assert two.stop() == 0
 
 
@@ -160,7 +160,7 @@ class TestLease:
         lost = threading.Event()
         old._until_s = float("inf")  # its clock lies: only the znode can tell it
         old.keep(lambda _: None, lambda _: lost.set())
-        assert lost.wait(10.0)
+        assert lost.wait(120.0)
         new.release()
 
     def test_the_lease_counts_from_before_the_write(self, hbase: HBaseServer, namespace: str) -> None:

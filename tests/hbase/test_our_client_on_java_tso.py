@@ -52,7 +52,7 @@ def test_transactions_of_both_see_each_other(database: Database, java: JavaClien
 def test_our_cells_are_completed_as_java_s_are(database: Database, table: str) -> None:
     with database.begin() as tx:
         tx.table(table).put(b"r", {b"f:q": b"v"})
-    assert database.drain(20.0)
+    assert database.drain(120.0)
     found = set(database.parts.store.read_rows(table, [b"r"])[0])
     assert found == {Cell(b"r", b"f", b"q", tx.start_ts, b"v", tx.commit_ts or 0)}
     assert database.parts.commit_table.lookup([tx.start_ts]) == [0], "completed by the client itself"
@@ -66,7 +66,7 @@ def test_conflicts_are_found(database: Database, java: JavaClient, table: str) -
     loser.table(table).put(b"r", {b"f:q": b"ours"})
     with pytest.raises(ConflictError):
         loser.commit()
-    assert database.drain(20.0)
+    assert database.drain(120.0)
     with database.begin() as tx:
         assert tx.table(table).get(b"r") == {b"f:q": b"java's"}
 

@@ -69,7 +69,7 @@ def test_writes_and_reads_follow_a_split(store: HBaseStore, cluster: Cluster, fi
 
 
 def test_a_table_made_again_is_found(store: HBaseStore, filled: str, hbase: HBaseServer) -> None:
-    other = Cluster(ZooKeeper(hbase.quorum), deadline_s=30.0)
+    other = Cluster(ZooKeeper(hbase.quorum), deadline_s=120.0)
     HBaseStore(other).drop_table(filled)
     HBaseStore(other).create_table(TableInfo(filled, (b"f",)))
     other.close()

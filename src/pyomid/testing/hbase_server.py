@@ -87,7 +87,7 @@ class HBaseServer:
     def is_running(self) -> bool:
         return self._master is not None and self._master.is_alive()
 
-    def start(self, *, deadline_s: float = 120.0) -> None:
+    def start(self, *, deadline_s: float = 240.0) -> None:
         """Returns when the master and the region server answer. Keeps the ports of an earlier start."""
         if self.is_running():
             raise Misuse(f"an HBase (pid {self._master and self._master.pid}) runs in {self.folder} already")
@@ -98,7 +98,7 @@ class HBaseServer:
         self._remember()
         self._wait_until(self._answers, self._master, self.log, deadline_s)
 
-    def start_region_server(self, *, heap_mb: int = 256, deadline_s: float = 60.0) -> tuple[Process, int]:
+    def start_region_server(self, *, heap_mb: int = 256, deadline_s: float = 180.0) -> tuple[Process, int]:
         """One more region server, in a JVM of its own: to be stopped, killed or restarted. Its port comes too."""
         (port,) = _free_ports(1)
         name = f"region-server-{port}"

@@ -18,7 +18,7 @@ from typing import Final
 from pyomid.errors import Unavailable
 from pyomid.testing.jars import OMID, class_path, compile_sources, java, join
 
-_START_S_MAX: Final = 60.0
+_START_S_MAX: Final = 180.0
 
 _MEMORY_MODULES: Final = """\
 commitTableStoreModule: !!org.apache.omid.tso.InMemoryCommitTableStorageModule [ ]
