@@ -30,16 +30,14 @@ class RemoteFailure(Exception):
 
     @classmethod
     def of(cls, response: ExceptionResponse) -> RemoteFailure:
-        return cls(
-            response.exception_class_name,
-            _first_line(response.stack_trace, response.exception_class_name),
-            do_not_retry=response.do_not_retry,
-        )
+        name = _text(response.exception_class_name)
+        return cls(name, _first_line(_text(response.stack_trace), name), do_not_retry=response.do_not_retry)
 
     @classmethod
     def of_pair(cls, class_name: str, stack_trace: bytes) -> RemoteFailure:
         """As the results of a Multi carry it: nothing says whether to retry but the name."""
-        return cls(class_name, _first_line(stack_trace.decode(errors="replace"), class_name))
+        name = _text(class_name)
+        return cls(name, _first_line(_text(stack_trace), name))
 
     @property
     def simple_name(self) -> str:
@@ -57,6 +55,7 @@ class RemoteFailure(Exception):
         kind, advice = _KINDS.get(self.simple_name, (None, ""))
         if kind is None:
             kind = Misuse if self.reaction is Reaction.FAIL else Unavailable
+            advice = next((text for sign, text in _ADVICE.items() if sign in self.message), "")
         text = f"{what}: {self}" + (f"; {advice}" if advice else "")
         return kind(text, remote_class=self.class_name)
 
@@ -132,6 +131,17 @@ _KINDS: Final[dict[str, tuple[type[OmidError], str]]] = {
     "AccessDeniedException": (Misuse, "permission denied: grant the user read, write and create on it"),
     "TableNotEnabledException": (Unavailable, "the table is disabled: enable it"),
 }
+
+
+_ADVICE: Final = {
+    "exceeds limit of": "a cell is over the server's limit (hbase.server.keyvalue.maxsize): store it in pieces",
+}
+"""By what a message holds, where the class says too little (DoNotRetryIOException)."""
+
+
+def _text(value: str | bytes) -> str:
+    """protobuf gives a string of a proto2 message as bytes where it is not UTF-8."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
 def _first_line(stack_trace: str, class_name: str) -> str:
