@@ -63,6 +63,15 @@ static struct {
 } opt = {.host = "127.0.0.1", .conns = 8, .outstanding = 16, .cells_min = 2, .cells_max = 10, .seconds = 5,
          .warmup = 1, .keys = 1ull << 40, .seed = 1, .long_ms = 100};
 
+/* What each acknowledged commit wrote, by its timestamp, and the aborts not yet judged: an abort names the commit that
+   caused it, whose own answer may come later. True: that commit wrote one of the cells. */
+typedef struct { uint64_t commit; int cells; uint64_t cell[CELLS_MAX]; } Wrote;
+typedef struct { uint64_t cause; int cells; uint64_t cell[CELLS_MAX]; } Judged;
+enum { WROTE = 1 << 18, JUDGED = 1 << 13 };
+static Wrote *wrote;
+static Judged *judged;
+static uint64_t judged_in, judged_out, conflict_false, conflict_unknown;
+
 static uint64_t rng;
 static Seen *seen;
 static uint64_t seen_mask;
@@ -216,6 +225,20 @@ static void on_begin(Conn *c, uint64_t start, uint64_t tag, int64_t now) {
     ask_commit(c, i);
 }
 
+static void judge_one(void) {
+    Judged *j = &judged[judged_out++ % JUDGED];
+    Wrote *w = &wrote[j->cause / STEP % WROTE];
+    if (w->commit != j->cause) { conflict_unknown++; return; }
+    for (int k = 0; k < j->cells; k++) for (int m = 0; m < w->cells; m++) if (j->cell[k] == w->cell[m]) { conflict_true++; return; }
+    conflict_false++;
+}
+
+static void judge_later(Tx *t, uint64_t cause) {
+    Judged *j = &judged[judged_in++ % JUDGED];
+    j->cause = cause; j->cells = t->cells; memcpy(j->cell, t->cell, t->cells * sizeof *t->cell);
+    if (judged_in - judged_out == JUDGED) judge_one();
+}
+
 static void on_commit(Conn *c, int was_aborted, uint64_t start, uint64_t commit, uint64_t cause, char reason, int64_t now) {
     int i = take_by_start(c, start);
     if (i < 0) { wrong("a commit nobody asked for", start, commit); return; }
@@ -225,7 +248,7 @@ static void on_commit(Conn *c, int was_aborted, uint64_t start, uint64_t commit,
         if (now >= t_measure) {
             aborted++;
             if (reason == 'c') reason_conflict++; else if (reason == 'l') reason_lwm++; else if (reason == 'f') reason_fence++; else reason_other++;
-            for (int k = 0; k < t->cells; k++) { Seen *s = &seen[mix(t->cell[k]) & seen_mask]; if (s->cell == t->cell[k] && s->commit > start) { conflict_true++; break; } }
+            if (reason == 'c' && cause) judge_later(t, cause);
         }
         t->floor = cause; t->retries++;
     } else {
@@ -243,6 +266,8 @@ static void on_commit(Conn *c, int was_aborted, uint64_t start, uint64_t commit,
                 if (commit > s->commit) s->start = start, s->commit = commit;
             } else { if (s->commit) forgotten++; *s = (Seen){t->cell[k], start, commit}; }
         }
+        Wrote *w = &wrote[commit / STEP % WROTE];
+        w->commit = commit; w->cells = t->cells; memcpy(w->cell, t->cell, t->cells * sizeof *t->cell);
         if (commit > acked_max) acked_max = commit;
         if (now >= t_measure) committed++;
         if (opt.complete) complete(c, start);
@@ -354,6 +379,7 @@ int main(int n, char **v) {
         double sum = 0; for (uint64_t k = 0; k < zipf_n; k++) zipf_cdf[k] = sum += 1 / pow((double)(k + 1), opt.zipf);
     }
     seen_mask = (1ull << 20) - 1; seen = calloc(seen_mask + 1, sizeof *seen);
+    wrote = calloc(WROTE, sizeof *wrote); judged = calloc(JUDGED, sizeof *judged);
     hist_begin = calloc(HIST, 4); hist_commit = calloc(HIST, 4);
     int ep = epoll_create1(0);
     Conn *cs = calloc(opt.conns, sizeof *cs);
@@ -387,11 +413,12 @@ int main(int n, char **v) {
         if (timed) for (int i = 0; i < opt.conns; i++) { due(&cs[i], now); flush_out(&cs[i], ep); }
     }
     getrusage(RUSAGE_SELF, &u1);
+    while (judged_out < judged_in) judge_one();
     double cpu = (u1.ru_utime.tv_sec - u0.ru_utime.tv_sec) + (u1.ru_stime.tv_sec - u0.ru_stime.tv_sec) + (u1.ru_utime.tv_usec - u0.ru_utime.tv_usec + u1.ru_stime.tv_usec - u0.ru_stime.tv_usec) / 1e6;
-    printf("{\"tx_per_s\": %.1f, \"committed\": %llu, \"aborted\": %llu, \"true_conflicts\": %llu, \"aborts_conflict\": %llu, \"aborts_lwm\": %llu, "
+    printf("{\"tx_per_s\": %.1f, \"committed\": %llu, \"aborted\": %llu, \"true_conflicts\": %llu, \"false_conflicts\": %llu, \"unknown_conflicts\": %llu, \"aborts_conflict\": %llu, \"aborts_lwm\": %llu, "
            "\"aborts_fence\": %llu, \"aborts_other\": %llu, \"begin_p50_us\": %.0f, \"begin_p99_us\": %.0f, \"commit_p50_us\": %.0f, \"commit_p99_us\": %.0f, "
            "\"tries\": %llu, \"own_cpu_s\": %.3f, \"seconds\": %.3f, \"violations\": %llu, \"cells_forgotten\": %llu}\n",
-           committed / opt.seconds, (unsigned long long)committed, (unsigned long long)aborted, (unsigned long long)conflict_true,
+           committed / opt.seconds, (unsigned long long)committed, (unsigned long long)aborted, (unsigned long long)conflict_true, (unsigned long long)conflict_false, (unsigned long long)conflict_unknown,
            (unsigned long long)reason_conflict, (unsigned long long)reason_lwm, (unsigned long long)reason_fence, (unsigned long long)reason_other,
            quantile(hist_begin, .5), quantile(hist_begin, .99), quantile(hist_commit, .5), quantile(hist_commit, .99),
            (unsigned long long)tries, cpu, opt.seconds, (unsigned long long)violations, (unsigned long long)forgotten);

@@ -37,13 +37,23 @@ def make(folder: Path, entries: int) -> None:
     newest = 100 * (entries + 1)
     assert row.take_over(expected=row.read().epoch, epoch=50, ceiling=newest + 50 * (LEASES + BRANCHES + 10))
     leases = tuple(newest + 50 * index for index in range(1, LEASES + 1))
-    pending = PendingCommit(leases[-1], tuple(leases[-1] + 50 * index for index in range(1, BRANCHES + 1)))
-    row.update(50, EpochChanges(leases_added=leases, pending_added=(pending,)))
+    row.update(50, EpochChanges(leases_added=leases))
     row.close()
     table.close()
 
 
+def leave_pending(folder: Path) -> None:
+    """A large commit that its TSO did not finish, as new as its timestamps go: the next one seals 10 001 starts."""
+    row = EmbeddedEpochRow(folder, writable=True)
+    state = row.read()
+    start = state.ceiling - 50 * (BRANCHES + 10)
+    branches = tuple(start + 50 * index for index in range(1, BRANCHES + 1))
+    row.update(state.epoch, EpochChanges(leases_added=(start,), pending_added=(PendingCommit(start, branches),)))
+    row.close()
+
+
 def first_begin(folder: Path) -> str:
+    leave_pending(folder)
     program = Path(sys.executable).with_name("pyomid")
     command = [
         program, "tso", "--listen", "127.0.0.1:0", "--store", f"omid://{folder}", "--conflict-map-entries", str(SLOTS),
