@@ -36,6 +36,9 @@ Int64s = NDArray[np.int64]
 class EmbeddedCommitTable:
     """The commit table of one folder."""
 
+    is_prompt = True
+    """A flush takes about as long as handing it to another thread: a service may do a lone one itself."""
+
     def __init__(
         self,
         folder: str | os.PathLike[str],

@@ -14,6 +14,7 @@ up reads the log instead, until the next TSO has recovered.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
@@ -111,9 +112,10 @@ class RecentIndex:
         return self.array[first : first + kernels.TABLE_WORDS].reshape(-1, kernels.RECORD_WORDS)
 
     def close(self) -> None:
-        self.words.release()
         del self.array, self._bytes
-        self._map.close()
+        with contextlib.suppress(BufferError):  # another thread, or a traceback, still holds a part
+            self.words.release()
+            self._map.close()
 
 
 class RecentReader:

@@ -12,6 +12,7 @@ long as `fdatasync` (decision 0013). A sync that failed is never tried again: wh
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import mmap
 import os
@@ -90,8 +91,9 @@ class Segment:
         self._end = end
 
     def close(self) -> None:
-        self._view.release()
-        self._content.close()
+        with contextlib.suppress(BufferError):  # a traceback may still hold a part: its memory goes with it
+            self._view.release()
+            self._content.close()
         os.close(self._file)
 
     def _write(self, begin: int, end: int) -> None:
