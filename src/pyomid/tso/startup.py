@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import resource
 import signal
@@ -162,6 +163,7 @@ async def serve(
     With a `leadership` (a cluster's; a folder's lock is held already) it waits as a standby until it leads.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.freeze()  # what is loaded by now stays: looking through it again and again would hold up begins
     duty = _Duty(stores, options, listeners, ready, stop_signals)
     for each in stop_signals:
         asyncio.get_running_loop().add_signal_handler(each, duty.stop.set)
@@ -235,6 +237,7 @@ async def _use_kernel_soon(service: TsoService) -> None:
     """Loads beside the loop, takes over between two of its steps."""
     await asyncio.get_running_loop().run_in_executor(None, _load_kernel)
     service.use_kernel()
+    gc.freeze()
 
 
 def _load_kernel() -> None:
