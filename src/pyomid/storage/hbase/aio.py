@@ -10,26 +10,24 @@ Of one event loop. ZooKeeper, which is asked seldom, is asked on a thread.
 from __future__ import annotations
 
 import asyncio
-import getpass
+import socket
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar
 
 from pyomid.errors import Corruption, Misuse
+from pyomid.storage.hbase.clients import CONNECT_S_MAX, ClusterClient
 from pyomid.storage.hbase.failures import CallTimedOut, ConnectionLost
-from pyomid.storage.hbase.frames import Address, Call, FrameAssembler, Reply, decode_reply, encode_call, preamble
+from pyomid.storage.hbase.frames import Address, Call, FrameAssembler, Reply, decode_reply, encode_call
+from pyomid.storage.hbase.handshake import Handshake, HandshakeSteps
 from pyomid.storage.hbase.keyvalues import last_row
-from pyomid.storage.hbase.locations import LocationCache, Region, parse_master_znode, parse_meta_znode
+from pyomid.storage.hbase.locations import Region
 from pyomid.storage.hbase.requests import Durability, RowRequest, RowResult
 from pyomid.storage.hbase.steps import (
     Answer,
-    Budget,
-    FindServer,
     Finish,
     Flight,
     Pause,
-    RegionOperations,
     Request,
-    Role,
     ScanBlock,
     ScanCursor,
     ScanSpec,
@@ -39,8 +37,6 @@ from pyomid.storage.hbase.steps import (
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 T = TypeVar("T")
-
-_CONNECT_S_MAX = 5.0
 
 
 class AsyncConnection(asyncio.BufferedProtocol):
@@ -55,15 +51,26 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._lost: str | None = None
 
     @classmethod
-    async def open(cls, address: Address, service: str, user: str) -> AsyncConnection:
+    async def open(cls, address: Address, service: str, handshake: Handshake) -> AsyncConnection:
         """`ConnectionLost` where nobody listens in time."""
-        loop = asyncio.get_running_loop()
         try:
-            making = loop.create_connection(lambda: cls(address), address.host, address.port)
-            transport, connection = await asyncio.wait_for(making, _CONNECT_S_MAX)
+            async with asyncio.timeout(CONNECT_S_MAX):
+                return await cls._open(address, handshake.steps(service))
         except (OSError, TimeoutError) as error:
             raise ConnectionLost(f"no connection to {address}: {error}") from error
-        transport.write(preamble(service, user))
+
+    @classmethod
+    async def _open(cls, address: Address, steps: HandshakeSteps) -> AsyncConnection:
+        loop = asyncio.get_running_loop()
+        opened = await asyncio.to_thread(socket.create_connection, address, CONNECT_S_MAX)
+        try:
+            opened.setblocking(False)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await _introduce(loop, opened, steps)
+            _, connection = await loop.create_connection(lambda: cls(address), sock=opened)
+        except BaseException:
+            opened.close()
+            raise
         return connection
 
     @property
@@ -120,7 +127,26 @@ class AsyncConnection(asyncio.BufferedProtocol):
                 waiting.set_exception(ConnectionLost(self._lost))
 
 
-class AsyncCluster:
+async def _introduce(loop: asyncio.AbstractEventLoop, opened: socket.socket, steps: HandshakeSteps) -> None:
+    """Not a byte more is read than the handshake wants: what follows belongs to the calls."""
+    request: bytes | int | None = next(steps, None)
+    while request is not None:
+        received = b""
+        if isinstance(request, bytes):
+            await loop.sock_sendall(opened, request)
+        else:
+            while len(received) < request:
+                piece = await loop.sock_recv(opened, request - len(received))
+                if not piece:
+                    raise ConnectionResetError("the server closed it during the handshake")
+                received += piece
+        try:
+            request = steps.send(received)
+        except StopIteration:
+            request = None
+
+
+class AsyncCluster(ClusterClient):
     """See the module's essay."""
 
     def __init__(
@@ -128,15 +154,19 @@ class AsyncCluster:
         zookeeper: ZooKeeper,
         *,
         user: str | None = None,
+        handshake: Handshake | None = None,
         deadline_s: float = 60.0,
         call_s_max: float = 20.0,
         durability: Durability = Durability.TABLE,
     ) -> None:
-        self.zookeeper = zookeeper
-        self.deadline_s = deadline_s
-        self.operations = RegionOperations(LocationCache(), durability=durability)
-        self._call_s_max = call_s_max
-        self._user = user or getpass.getuser()
+        super().__init__(
+            zookeeper,
+            user=user,
+            handshake=handshake,
+            deadline_s=deadline_s,
+            call_s_max=call_s_max,
+            durability=durability,
+        )
         self._connections: dict[tuple[Address, str], AsyncConnection] = {}
         self._connecting = asyncio.Lock()
         self._closed = False
@@ -163,9 +193,6 @@ class AsyncCluster:
         finally:
             await self.run(cursor.close_steps(self.budget("closing a scan")))
 
-    def budget(self, what: str) -> Budget:
-        return Budget(what, self.deadline_s, self._call_s_max)
-
     async def run(self, steps: Steps[T]) -> T:
         """Drives an operation to its end."""
         try:
@@ -191,7 +218,7 @@ class AsyncCluster:
         if isinstance(request, Pause):
             await asyncio.sleep(request.seconds)
             return None
-        return await self._find(request)
+        return await asyncio.to_thread(self._find, request)
 
     async def _start(self, address: Address, call: Call, timeout_s: float) -> Flight:
         try:
@@ -210,16 +237,12 @@ class AsyncCluster:
             return CallTimedOut(f"{flight.address} did not answer in time")
         return reply
 
-    async def _find(self, request: FindServer) -> Address:
-        content = await asyncio.to_thread(self.zookeeper.read_hbase, request.role.value)
-        return parse_meta_znode(content) if request.role is Role.META else parse_master_znode(content)
-
     async def _connection(self, address: Address, service: str) -> AsyncConnection:
         async with self._connecting:
             if self._closed:
                 raise Misuse("the HBase client is closed")
             connection = self._connections.get((address, service))
             if connection is None or connection.is_lost:
-                connection = await AsyncConnection.open(address, service, self._user)
+                connection = await AsyncConnection.open(address, service, self._handshake)
                 self._connections[(address, service)] = connection
             return connection

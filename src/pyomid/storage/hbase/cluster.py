@@ -9,29 +9,26 @@ One connection a server and service. Every call is bounded by `deadline_s`; erro
 
 from __future__ import annotations
 
-import getpass
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from pyomid.errors import Misuse
 from pyomid.storage.forks import ProcessGuard
+from pyomid.storage.hbase.clients import CONNECT_S_MAX, ClusterClient
 from pyomid.storage.hbase.connection import Connection
 from pyomid.storage.hbase.failures import CallTimedOut, ConnectionLost
 from pyomid.storage.hbase.frames import Address
-from pyomid.storage.hbase.locations import LocationCache, Region, parse_master_znode, parse_meta_znode
+from pyomid.storage.hbase.handshake import Handshake
+from pyomid.storage.hbase.locations import Region
 from pyomid.storage.hbase.requests import Durability, RowRequest, RowResult
 from pyomid.storage.hbase.steps import (
     Answer,
-    Budget,
-    FindServer,
     Finish,
     Flight,
     Pause,
-    RegionOperations,
     Request,
-    Role,
     ScanBlock,
     ScanCursor,
     ScanSpec,
@@ -42,10 +39,8 @@ from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 T = TypeVar("T")
 
-_CONNECT_S_MAX: Final = 5.0
 
-
-class Cluster:
+class Cluster(ClusterClient):
     """See the module's essay. Not to be used in a forked child (`Misuse`)."""
 
     def __init__(
@@ -53,15 +48,19 @@ class Cluster:
         zookeeper: ZooKeeper,
         *,
         user: str | None = None,
+        handshake: Handshake | None = None,
         deadline_s: float = 60.0,
         call_s_max: float = 20.0,
         durability: Durability = Durability.TABLE,
     ) -> None:
-        self.zookeeper = zookeeper
-        self.deadline_s = deadline_s
-        self.operations = RegionOperations(LocationCache(), durability=durability)
-        self._call_s_max = call_s_max
-        self._user = user or getpass.getuser()
+        super().__init__(
+            zookeeper,
+            user=user,
+            handshake=handshake,
+            deadline_s=deadline_s,
+            call_s_max=call_s_max,
+            durability=durability,
+        )
         self._connections: dict[tuple[Address, str], Connection] = {}
         self._connecting = threading.Lock()
         self._guard = ProcessGuard("HBase client")
@@ -77,9 +76,6 @@ class Cluster:
 
     def scan(self, spec: ScanSpec) -> Scan:
         return Scan(self, spec)
-
-    def budget(self, what: str, deadline_s: float | None = None) -> Budget:
-        return Budget(what, self.deadline_s if deadline_s is None else deadline_s, self._call_s_max)
 
     def run(self, steps: Steps[T]) -> T:
         """Drives an operation to its end."""
@@ -127,10 +123,6 @@ class Cluster:
         except (ConnectionLost, CallTimedOut) as failure:
             return failure
 
-    def _find(self, request: FindServer) -> Address:
-        content = self.zookeeper.read_hbase(request.role.value)
-        return parse_meta_znode(content) if request.role is Role.META else parse_master_znode(content)
-
     def _connection(self, address: Address, service: str) -> Connection:
         connection = self._connections.get((address, service))
         if connection is not None and not connection.is_lost:
@@ -140,7 +132,7 @@ class Cluster:
                 raise Misuse("the HBase client is closed")
             connection = self._connections.get((address, service))
             if connection is None or connection.is_lost:
-                connection = Connection(address, service, self._user, connect_timeout_s=_CONNECT_S_MAX)
+                connection = Connection(address, service, self._handshake, connect_timeout_s=CONNECT_S_MAX)
                 self._connections[(address, service)] = connection
             return connection
 

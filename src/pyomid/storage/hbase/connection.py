@@ -15,7 +15,8 @@ from typing import Final
 
 from pyomid.errors import Corruption
 from pyomid.storage.hbase.failures import CallTimedOut, ConnectionLost
-from pyomid.storage.hbase.frames import Address, Call, FrameAssembler, Reply, decode_reply, encode_call, preamble
+from pyomid.storage.hbase.frames import Address, Call, FrameAssembler, Reply, decode_reply, encode_call
+from pyomid.storage.hbase.handshake import Handshake, HandshakeSteps
 
 _JOIN_BYTES_MAX: Final = 64 << 10
 """A cell block up to this size is sent with its head in one system call; a copy costs less than the call."""
@@ -48,7 +49,7 @@ class PendingCall:
 class Connection:
     """A service of one server. Raises `ConnectionLost` or `CallTimedOut`; after the first, open another."""
 
-    def __init__(self, address: Address, service: str, user: str, *, connect_timeout_s: float) -> None:
+    def __init__(self, address: Address, service: str, handshake: Handshake, *, connect_timeout_s: float) -> None:
         self.address = address
         self._assembler = FrameAssembler()
         self._calls: dict[int, PendingCall] = {}
@@ -59,11 +60,17 @@ class Connection:
         self._lost: str | None = None
         try:
             self._socket = socket.create_connection(address, timeout=connect_timeout_s)
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self._socket.sendall(preamble(service, user))
         except OSError as error:
             raise ConnectionLost(f"no connection to {address}: {error}") from error
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            _introduce(self._socket, handshake.steps(service))
+        except BaseException as error:
+            self._socket.close()
+            if isinstance(error, OSError):
+                raise ConnectionLost(f"no connection to {address}: {error}") from error
+            raise
         self._socket.settimeout(None)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, _TICK_US))
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_S_MAX, 0))
@@ -192,3 +199,22 @@ class Connection:
             for pending in pending_calls:
                 pending.failure = ConnectionLost(self._lost)
                 self._wake(pending)
+
+
+def _introduce(opened: socket.socket, steps: HandshakeSteps) -> None:
+    """Not a byte more is read than the handshake wants: what follows belongs to the calls."""
+    request: bytes | int | None = next(steps, None)
+    while request is not None:
+        received = b""
+        if isinstance(request, bytes):
+            opened.sendall(request)
+        else:
+            while len(received) < request:
+                piece = opened.recv(request - len(received))
+                if not piece:
+                    raise ConnectionResetError("the server closed it during the handshake")
+                received += piece
+        try:
+            request = steps.send(received)
+        except StopIteration:
+            request = None
