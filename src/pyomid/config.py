@@ -106,6 +106,19 @@ class Settings:
     map_size_gib: float = 64.0
     """Embedded: the most that one of the folder's environments may grow to. Address space, not disk space."""
 
+    ceiling: str = "hbase"
+    """HBase: where the TSO keeps its timestamp ceiling, `hbase` (a table) or `zookeeper` (a znode): as the Java TSO
+    of the deployment does. A TSO refuses to start where the other place holds a higher one; `pyomid init` moves it."""
+
+    durability: str = "table"
+    """HBase: when a write counts as durable. `table` leaves it to the table and the servers, `sync` is the memory of
+    the log's replicas, `fsync` their disks: survives loss of power everywhere at once, at the price of a disk's flush
+    a write."""
+
+    others_seal: bool = False
+    """HBase, of a TSO: marks are placed by others within its epoch too, by Java clients that call `fence()` or read
+    in low-latency mode. Then it reads the marks of each flush back before it answers, one round trip more a flush."""
+
     def __post_init__(self) -> None:
         for option in fields(self):
             _check(option.name, getattr(self, option.name))
@@ -136,7 +149,12 @@ def parse_url(url: str, **options: object) -> tuple[Address, Settings]:
         if known in given and given[known] != value:
             raise Misuse(f"option {known} is given twice, as {given[known]!r} and {value!r}", option=known)
         given[known] = value
-    return address, make_settings(given, base=_base(address))
+    settings = make_settings(given, base=_base(address))
+    if not isinstance(address, HBaseAddress):
+        for known in _OF_HBASE:
+            if known in given:
+                raise Misuse(f"option {camel_case(known)} is of omid+hbase:// alone, not of {url!r}", option=known)
+    return address, settings
 
 
 def make_settings(options: Mapping[str, object], *, base: Settings | None = None) -> Settings:
@@ -198,8 +216,26 @@ _LOWEST: Final[dict[str, float]] = {
 """The least that makes sense; 0 for the rest."""
 
 
+_CHOICES: Final = {"ceiling": ("hbase", "zookeeper"), "durability": ("table", "sync", "fsync")}
+"""The words that an option of words may be."""
+
+_OF_HBASE: Final = ("ceiling", "durability", "others_seal")
+"""Refused where they would mean nothing."""
+
+
 def _check(name: str, value: object) -> None:
     kind = _TYPES[name]
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise MisuseType(f"option {camel_case(name)}={value!r} is neither true nor false", option=name, value=value)
+        return
+    if kind is str:
+        if value not in _CHOICES[name]:
+            known = ", ".join(_CHOICES[name])
+            near = difflib.get_close_matches(str(value).lower(), _CHOICES[name], n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise Misuse(f"option {camel_case(name)}={value!r} is none of {known}{hint}", option=name, value=value)
+        return
     if isinstance(value, bool) or not isinstance(value, int | float) or (kind is int and not isinstance(value, int)):
         what = "a whole number" if kind is int else "a number"
         raise MisuseType(f"option {camel_case(name)}={value!r} is not {what}", option=name, value=value)
@@ -208,8 +244,12 @@ def _check(name: str, value: object) -> None:
         raise Misuse(f"option {camel_case(name)}={value!r} is below its least value {lowest}", option=name, value=value)
 
 
-def _converted(name: str, value: object) -> int | float:
+def _converted(name: str, value: object) -> int | float | str | bool:
     kind = _TYPES[name]
+    if kind is bool and isinstance(value, str):
+        return _BOOLEANS.get(value.strip().lower(), value)
+    if kind in (bool, str):
+        return value.strip() if isinstance(value, str) else value  # type: ignore[return-value]  # checked later
     try:
         if isinstance(value, str):
             return kind(value.strip())  # type: ignore[no-any-return]
@@ -219,6 +259,9 @@ def _converted(name: str, value: object) -> int | float:
         what = "a whole number" if kind is int else "a number"
         raise Misuse(f"option {camel_case(name)}={value!r} is not {what}", option=name, value=value) from None
     return value  # type: ignore[return-value]  # Settings itself checks what is neither
+
+
+_BOOLEANS: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 
 
 def _option_list() -> str:

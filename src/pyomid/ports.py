@@ -122,6 +122,14 @@ class HoldsForeignTables(Protocol):
         there or could lose what transactions need."""
 
 
+@runtime_checkable
+class RefusesLeases(Protocol):
+    """A store in which others may drop versions that a lease holds. Optional."""
+
+    def check_leases(self, table: str) -> None:
+        """`Misuse` where a transaction under a lease must not use this table; says what to alter."""
+
+
 class CommitTable(Protocol):
     """start → commit, and marks start → invalid. Starts are multiples of 50."""
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyomid.client.async_session import AsyncTsoSession
     from pyomid.client.database import Database
     from pyomid.core.tso_machine import TsoSettings
+    from pyomid.storage.hbase.database import HBaseOptions
     from pyomid.tso.leadership import Leadership
     from pyomid.tso.store_calls import TsoStores
 
@@ -88,7 +89,7 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Path | None, Callable[[], No
         case HBaseAddress(quorum, znode):
             from pyomid.storage.hbase.database import open_hbase
 
-            database = open_hbase(quorum, znode, deadline_s=_TSO_STORE_TRY_S)
+            database = open_hbase(quorum, znode, deadline_s=_TSO_STORE_TRY_S, options=_hbase_options(settings))
             stores = TsoStores(database.commit_table, database.epoch_row, database.catalogue, database.ceiling)
             return stores, None, database.close
         case _:
@@ -221,6 +222,12 @@ def _new_memory_parts(settings: Settings) -> Parts:
     return Parts(MemoryStore(), commit_table, epoch_row, catalogue, tso, settings)
 
 
+def _hbase_options(settings: Settings) -> HBaseOptions:
+    from pyomid.storage.hbase.database import HBaseOptions
+
+    return HBaseOptions(settings.ceiling, settings.durability, settings.others_seal)
+
+
 def _hbase_parts(address: HBaseAddress, settings: Settings) -> Parts:
     """Stores by HBase's native RPC, the TSO found through the cluster's ZooKeeper."""
     from pyomid.client.session import TsoSession
@@ -228,7 +235,7 @@ def _hbase_parts(address: HBaseAddress, settings: Settings) -> Parts:
     from pyomid.storage.hbase.database import open_hbase
     from pyomid.storage.hbase.election import announced_epoch, dial_tso
 
-    database = open_hbase(address.quorum, address.znode)
+    database = open_hbase(address.quorum, address.znode, options=_hbase_options(settings))
     session = TsoSession(
         lambda: dial_tso(database.zookeeper, timeout_s=settings.request_seconds),
         request_s=settings.request_seconds,

@@ -51,8 +51,9 @@ def test_the_table_of_options_is_that_of_the_settings() -> None:
             assert isinstance(text.value, ast.Constant)
             default = Settings.__dataclass_fields__[field.target.id].default
             said = " ".join(str(text.value.value).split())
-            assert f"| `{camel_case(field.target.id)}` | {default:g} | {said} |" in guide.replace(
-                f"| {default} |", f"| {default:g} |"
+            shown = f"{default:g}" if type(default) in (int, float) else str(default).lower()
+            assert f"| `{camel_case(field.target.id)}` | {shown} | {said} |" in guide.replace(
+                f"| {default} |", f"| {shown} |"
             )
 
 

@@ -72,12 +72,25 @@ def test_settings_travel_to_another_process_as_a_query() -> None:
         ("omid:///db?leaseSeconds=-1", "below its least value"),
         ("omid:///db?leaseSeconds=nan", "below its least value"),
         ("omid:///db?leaseSeconds=1&lease_seconds=2", "twice"),
+        ("omid+hbase://zk/hbase?ceiling=zookeper", "none of hbase, zookeeper; did you mean zookeeper?"),
+        ("omid+hbase://zk/hbase?durability=disk", "none of table, sync, fsync"),
+        ("omid+hbase://zk/hbase?othersSeal=perhaps", "neither true nor false"),
+        ("omid+hbase://zk/hbase?durabilty=fsync", "did you mean durability?"),
+        ("omid:///db?durability=fsync", "of omid+hbase:// alone"),
     ],
 )
 def test_a_bad_url_is_refused_with_the_value_and_the_rule(url: str, said: str) -> None:
     with pytest.raises(Misuse) as caught:
         parse_url(url)
     assert said in str(caught.value)
+
+
+def test_words_and_switches_are_options_of_hbase() -> None:
+    url = "omid+hbase://zk/hbase?ceiling=zookeeper&durability=fsync&othersSeal=true"
+    _, settings = parse_url(url)
+    assert (settings.ceiling, settings.durability, settings.others_seal) == ("zookeeper", "fsync", True)
+    query = settings_query(settings, base=parse_url("omid+hbase://zk/hbase")[1])
+    assert parse_url(f"omid+hbase://zk/hbase?{query}")[1] == settings
 
 
 def test_an_option_given_twice_must_agree() -> None:

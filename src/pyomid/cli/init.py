@@ -19,17 +19,19 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def run(arguments: argparse.Namespace) -> int:
-    address, _ = parse_url(arguments.url)
+    address, settings = parse_url(arguments.url)
     if not isinstance(address, HBaseAddress):
         print("nothing to do: this kind of database is made by its first client")
         return 0
     from pyomid.storage.hbase.cluster import Cluster
+    from pyomid.storage.hbase.database import chosen_ceiling
     from pyomid.storage.hbase.tables import create_database
     from pyomid.storage.hbase.zookeeper import ZooKeeper
 
     cluster = Cluster(ZooKeeper(address.quorum, address.znode))
     try:
         made = create_database(cluster, commit_table_regions=arguments.commit_table_regions)
+        chosen_ceiling(cluster, settings.ceiling).move_here()
     finally:
         cluster.close()
     print(f"made {', '.join(made)}" if made else "all tables were there")

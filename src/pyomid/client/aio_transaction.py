@@ -45,7 +45,7 @@ class AsyncTransaction(Life):
         self.step(Event.READ)
         table = self._tables.get(name) if isinstance(name, str) else None
         if table is None:
-            table = self._tables[name] = AsyncTable(self, await self._database.table_rules(name))
+            table = self._tables[name] = AsyncTable(self, await self._database.table_rules(name, leased=self.is_leased))
         return table
 
     async def commit(self) -> None:

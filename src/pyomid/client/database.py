@@ -239,8 +239,16 @@ class Database:
         if not self._end.alive:
             raise Misuse(f"database {self.url} is closed")
 
-    def table_rules(self, name: str) -> TableRules:
-        """The catalogue entry with its rules, believed as long as the settings say."""
+    def table_rules(self, name: str, *, leased: bool = False) -> TableRules:
+        """The catalogue entry with its rules, believed as long as the settings say. `leased`: for a transaction under
+        a lease, which some tables refuse.
+        """
+        rules = self._known_rules(name)
+        if leased:
+            tables.check_leases(self._parts, name)
+        return rules
+
+    def _known_rules(self, name: str) -> TableRules:
         now = self._parts.clock()
         found = self._tables.get(name) if isinstance(name, str) else None
         if found is not None and now < found[0]:

@@ -55,6 +55,10 @@ class Life:
 
     # For pyomid's own use
 
+    @property
+    def is_leased(self) -> bool:
+        return self._lease is not None
+
     def step(self, event: Event) -> None:
         """Refuses what thread, process, lease or state do not allow; otherwise the state after `event`."""
         self.check_owner()

@@ -11,6 +11,7 @@ from pyomid.client import checks, marker
 from pyomid.client.parts import Parts
 from pyomid.core.hashing import table_id
 from pyomid.errors import Misuse, UnknownTable
+from pyomid.ports import RefusesLeases
 from pyomid.types import ConflictLevel, TableInfo, TableSchema
 
 
@@ -67,6 +68,12 @@ def find_table(parts: Parts, name: object) -> TableInfo:
     except UnknownTable:
         hint = checks.nearest_table(name, parts.catalogue.tables())
         raise UnknownTable(f"there is no table {name!r}{hint}", table=name) from None
+
+
+def check_leases(parts: Parts, name: str) -> None:
+    """Before a transaction under a lease uses the table; `Misuse` where its snapshot would not be kept."""
+    if isinstance(parts.store, RefusesLeases):
+        parts.store.check_leases(name)
 
 
 def ensure_markers_table(parts: Parts) -> TableInfo:

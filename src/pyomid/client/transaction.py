@@ -39,7 +39,7 @@ class Transaction(Life):
         self.step(Event.READ)
         table = self._tables.get(name) if isinstance(name, str) else None
         if table is None:
-            table = self._tables[name] = Table(self, self._database.table_rules(name))
+            table = self._tables[name] = Table(self, self._database.table_rules(name, leased=self.is_leased))
         return table
 
     def commit(self) -> None:

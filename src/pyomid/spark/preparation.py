@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pyomid.client.tables import create_table, find_table
+from pyomid.client.tables import check_leases, create_table, find_table
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.spark.commit import TABLE_LEVEL
 from pyomid.spark.connection import Connection
@@ -52,6 +52,7 @@ def prepared_table(
     info = table_or_none(conn, name)
     if info is None:
         return _created(conn, name, fields, options, level)
+    check_leases(conn.parts, name)
     if info.schema is None:
         info = _with_schema(conn, info, fields, options)
     if options.row_key is not None:

@@ -109,9 +109,13 @@ class OmidDataSource(DataSource):
         return begun
 
     def _info(self) -> TableInfo:
-        from pyomid.client.tables import find_table
+        from pyomid.client.tables import check_leases, find_table
 
-        return find_table(self._connection().parts, self._table)
+        conn = self._connection()
+        info = find_table(conn.parts, self._table)
+        if conn.has_leases:
+            check_leases(conn.parts, self._table)
+        return info
 
     def _readable(self, schema: StructType) -> tuple[TableSchema, tuple[str, ...]]:
         """The table's schema, or one made from the reader's for a table without; and the columns to read."""

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pyomid.client.marker import AlreadyDone, check_transaction_id
 from pyomid.client.retry import Backoff, cause_of
 from pyomid.client.states import ENDED, Event, State, next_state
-from pyomid.client.tables import find_table
+from pyomid.client.tables import check_leases, find_table
 from pyomid.core.reading import Snapshot
 from pyomid.crashpoints import crash_point
 from pyomid.errors import (
@@ -147,6 +147,7 @@ class SparkTransaction:
         """
         self._step(Event.READ)
         info = find_table(self._conn.parts, table)
+        check_leases(self._conn.parts, table)
         reader = self._spark.read.format(FORMAT).options(**self._snapshot_options(info))
         reader = reader.option("numPartitions", partitions or self._spark.sparkContext.defaultParallelism)
         if schema is not None:
@@ -208,6 +209,7 @@ class SparkTransaction:
         self._step(Event.WRITE)
         self._conn.require_branches()
         info = find_table(self._conn.parts, table)
+        check_leases(self._conn.parts, table)
         plan = self._plan(info, ())
         names = [part.name for part in schema_of(info).row_key]
         fit_frame(info, [field for field in fields_of(keys.schema) if field.name in names], merge=False)

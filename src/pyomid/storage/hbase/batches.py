@@ -67,11 +67,32 @@ class ColumnNumbers:
         self.count[0] = index + 1
 
 
+class _Scratch:
+    """Arrays that a decoder fills again and again: fresh ones of this size cost more page faults than the decoding."""
+
+    def __init__(self) -> None:
+        self._fields = np.empty((0, KV_FIELDS), dtype=np.int64)
+        self._longs = np.empty((7, 0), dtype=np.int64)
+        self._ints = np.empty((3, 0), dtype=np.int32)
+
+    def fields(self, count: int) -> NDArray[np.int64]:
+        if len(self._fields) < count:
+            self._fields = np.empty((count + count // 4, KV_FIELDS), dtype=np.int64)
+        return self._fields
+
+    def columns(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        if self._longs.shape[1] < count:
+            size = count + count // 4
+            self._longs, self._ints = np.empty((7, size), dtype=np.int64), np.empty((3, size), dtype=np.int32)
+        return self._longs, self._ints
+
+
 class BatchDecoder:
     """Blocks of one scan in, batches of whole rows out."""
 
     def __init__(self) -> None:
         self._columns = ColumnNumbers()
+        self._scratch = _Scratch()
         self._carry = b""
 
     def decode(self, block: ScanBlock) -> tuple[CellBatch | None, bytes | None]:
@@ -80,7 +101,7 @@ class BatchDecoder:
             self._carry = b""
         whole = np.frombuffer(bytearray(self._carry) + block.cells if self._carry else block.cells, dtype=np.uint8)
         self._carry = b""
-        cells = np.empty((max(1, len(whole) // _LEAST_BYTES), KV_FIELDS), dtype=np.int64)
+        cells = self._scratch.fields(max(1, len(whole) // _LEAST_BYTES))
         count = index_cells(whole, cells)
         if count < 0:
             raise Corruption(f"a scan's cell block of {len(whole)} bytes is broken at byte {-1 - count}")
@@ -95,8 +116,7 @@ class BatchDecoder:
     def _match(
         self, block: NDArray[np.uint8], cells: NDArray[np.int64], count: int, ends_inside_row: bool
     ) -> tuple[CellBatch | None, int]:
-        longs = [np.empty(count + 1, dtype=np.int64) for _ in range(7)]
-        ints = [np.empty(count + 1, dtype=np.int32) for _ in range(3)]
+        longs, ints = self._scratch.columns(count + 1)
         row_off, row_rec, rec_version, rec_commit, rec_cell, cell_off, shadows = longs
         row_len, cell_col, cell_len = ints
         result = np.zeros(4, dtype=np.int64)
@@ -114,15 +134,15 @@ class BatchDecoder:
         batch = CellBatch(
             buffer=block,
             columns=names.refresh(),
-            row_off=row_off[:rows],
-            row_len=row_len[:rows],
-            row_rec=row_rec[: rows + 1],
-            rec_version=rec_version[:records],
-            rec_commit=rec_commit[:records],
-            rec_cell=rec_cell[: records + 1],
-            cell_col=cell_col[:found],
-            cell_off=cell_off[:found],
-            cell_len=cell_len[:found],
+            row_off=row_off[:rows].copy(),
+            row_len=row_len[:rows].copy(),
+            row_rec=row_rec[: rows + 1].copy(),
+            rec_version=rec_version[:records].copy(),
+            rec_commit=rec_commit[:records].copy(),
+            rec_cell=rec_cell[: records + 1].copy(),
+            cell_col=cell_col[:found].copy(),
+            cell_off=cell_off[:found].copy(),
+            cell_len=cell_len[:found].copy(),
         )
         return batch, settled
 

@@ -24,7 +24,7 @@ from pyomid.storage.hbase.encode_kernel import (
     encode_commits,
     encode_puts,
 )
-from pyomid.storage.hbase.failures import RemoteFailure
+from pyomid.storage.hbase.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.frames import CLIENT, Address, Call, Reply, varint
 from pyomid.storage.hbase.hbase_pb2 import MultiResponse
 from pyomid.storage.hbase.keyvalues import KeyValue, decode
@@ -60,6 +60,8 @@ class BulkOutcome:
 
     refused: list[int]
     unsure: list[int]
+    hopeless: list[RemoteFailure] = field(default_factory=list)
+    """What will never work; raised once everything else is settled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,8 @@ def _send_steps(operations: RegionOperations, table: str, rows: _Rows, budget: B
             yield from _settle_steps(operations, *flights.pop(0), outcome, budget)
     for piece, flight in flights:
         yield from _settle_steps(operations, piece, flight, outcome, budget)
+    if outcome.hopeless:
+        raise outcome.hopeless[0].as_error(budget.what)
     return outcome
 
 
@@ -262,8 +266,11 @@ def _settle_steps(
         assert failure is not None
         failed = [(group, row, failure) for group in piece.groups for row in group.rows]
     for group, row, each in failed:
-        operations.react(group.region, each, budget)
-        (outcome.unsure if is_unsure(each) else outcome.refused).append(row)
+        if operations.react(group.region, each, budget) is Reaction.FAIL:
+            assert isinstance(each, RemoteFailure)
+            outcome.hopeless.append(each)
+        else:
+            (outcome.unsure if is_unsure(each) else outcome.refused).append(row)
 
 
 def _failed_rows(piece: _Piece, answer: Reply) -> list[tuple[_Group, int, Exception]]:

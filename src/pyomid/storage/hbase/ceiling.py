@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
-from pyomid.errors import Unavailable
+from pyomid.errors import Misuse, Unavailable
+from pyomid.ports import CeilingStore
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.keyvalues import LATEST, KeyValue
 from pyomid.storage.hbase.layout import (
@@ -19,6 +22,42 @@ from pyomid.storage.hbase.requests import UNSURE, RowCondition, RowGet, RowMutat
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 CEILING_ZNODE = "/omid/timestamp"
+
+
+class ChosenCeiling:
+    """The ceiling where the options say, `others` being the places where an earlier TSO may have kept it.
+
+    Timestamps are handed out up to the ceiling, so one that lies lower than another's would hand them out twice.
+    """
+
+    def __init__(self, chosen: CeilingStore, others: Mapping[str, CeilingStore]) -> None:
+        self._chosen = chosen
+        self._others = others
+
+    def read(self) -> int:
+        """`Misuse` where it is kept elsewhere and higher."""
+        found = self._chosen.read()
+        for place, other in self._others.items():
+            elsewhere = other.read()
+            if elsewhere > found:
+                raise Misuse(
+                    f"the timestamp ceiling is kept in {place} (option ceiling={place}), at {elsewhere}; here it is "
+                    f"{found}: give that option, or stop every TSO and run `pyomid init` with the URL as it is to "
+                    "move it here",
+                    ceiling=elsewhere,
+                )
+        return found
+
+    def compare_and_set(self, expected: int, ceiling: int) -> bool:
+        return self._chosen.compare_and_set(expected, ceiling)
+
+    def move_here(self) -> int:
+        """At least as high as everywhere else when this returns, with no TSO running; what it is then."""
+        while True:
+            found = self._chosen.read()
+            highest = max([found, *(other.read() for other in self._others.values())])
+            if highest == found or self._chosen.compare_and_set(found, highest):
+                return highest
 
 
 class HBaseCeiling:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyomid.storage.hbase.catalogue import HBaseCatalogue
-from pyomid.storage.hbase.ceiling import HBaseCeiling
+from pyomid.storage.hbase.ceiling import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.epoch_row import HBaseEpochRow
+from pyomid.storage.hbase.requests import Durability
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.tables import check_database
 from pyomid.storage.hbase.zookeeper import ZooKeeper
@@ -23,7 +24,7 @@ class HBaseDatabase:
     commit_table: HBaseCommitTable
     epoch_row: HBaseEpochRow
     catalogue: HBaseCatalogue
-    ceiling: HBaseCeiling
+    ceiling: ChosenCeiling
 
     @property
     def zookeeper(self) -> ZooKeeper:
@@ -33,12 +34,22 @@ class HBaseDatabase:
         self.cluster.close()
 
 
-def open_hbase(quorum: str, znode: str, *, deadline_s: float = 60.0, others_seal: bool = False) -> HBaseDatabase:
-    """`UnknownTable` where `pyomid init` never ran; `Unavailable` or `Misuse` where no HBase is found there.
+@dataclass(frozen=True, slots=True)
+class HBaseOptions:
+    """What a deployment chooses; the words are those of URLs (`config.Settings`)."""
 
-    `others_seal`: see `HBaseCommitTable`.
-    """
-    cluster = Cluster(ZooKeeper(quorum, znode), deadline_s=deadline_s)
+    ceiling: str = "hbase"
+    durability: str = "table"
+    others_seal: bool = False
+
+
+def open_hbase(
+    quorum: str, znode: str, *, deadline_s: float = 60.0, options: HBaseOptions | None = None
+) -> HBaseDatabase:
+    """`UnknownTable` where `pyomid init` never ran; `Unavailable` or `Misuse` where no HBase is found there."""
+    options = options or HBaseOptions()
+    durability = Durability[options.durability.upper()]
+    cluster = Cluster(ZooKeeper(quorum, znode), deadline_s=deadline_s, durability=durability)
     try:
         check_database(cluster)
     except BaseException:
@@ -48,8 +59,13 @@ def open_hbase(quorum: str, znode: str, *, deadline_s: float = 60.0, others_seal
     return HBaseDatabase(
         cluster,
         HBaseStore(cluster, read_watermark=lambda: epoch_row.read_watermarks()[0]),
-        HBaseCommitTable(cluster, others_seal=others_seal, epoch_row=epoch_row),
+        HBaseCommitTable(cluster, others_seal=options.others_seal, epoch_row=epoch_row),
         epoch_row,
         HBaseCatalogue(cluster),
-        HBaseCeiling(cluster),
+        chosen_ceiling(cluster, options.ceiling),
     )
+
+
+def chosen_ceiling(cluster: Cluster, place: str) -> ChosenCeiling:
+    places = {"hbase": HBaseCeiling(cluster), "zookeeper": ZooKeeperCeiling(cluster.zookeeper)}
+    return ChosenCeiling(places.pop(place), places)

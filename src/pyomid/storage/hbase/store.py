@@ -138,7 +138,7 @@ class HBaseStore:
 
     def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
         """`Misuse` where Omid's compaction coprocessor is at work on the table: it keeps other versions than we do."""
-        self._check_no_coprocessor(table)
+        self._check_no_coprocessor(table, "pyomid's compaction is refused")
         changes = changes_of_batch(batch, heals, drops)
         self._change(table, changes)
         healed = changes.only(changes.change > 0)
@@ -247,14 +247,19 @@ class HBaseStore:
         # Only the shadow cells: a delete marker of the cell's own version would hide a cell that is still to come.
         self._change(table, changes_of(orphans, [ORPHANED] * len(orphans)))
 
-    def _check_no_coprocessor(self, table: str) -> None:
+    def check_leases(self, table: str) -> None:
+        """`ports.RefusesLeases`."""
+        self._check_no_coprocessor(table, "a lease would not hold the versions that a long reader needs")
+
+    def _check_no_coprocessor(self, table: str, so: str) -> None:
         if table not in self._without_coprocessor:
             found = self._admin.table(table)
             flagged = any(family.attributes.get(COMPACTION_ATTRIBUTE) == b"true" for family in found.families)
             if COPROCESSOR in found.coprocessors and flagged:
                 raise Misuse(
                     f"table {table} has Apache Omid's compaction coprocessor at work, which drops versions by start "
-                    f"timestamp: pyomid's compaction is refused; remove the coprocessor {COPROCESSOR} first",
+                    f"timestamp: {so}; remove the coprocessor {COPROCESSOR} first, or its family's attribute "
+                    f"{COMPACTION_ATTRIBUTE.decode()}",
                     table=table,
                 )
             self._without_coprocessor.add(table)

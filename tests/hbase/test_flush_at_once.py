@@ -1,0 +1,92 @@
+"""A flush and its epoch in one call (decision 0022): the read comes after the puts, or it is not one call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from test_ports import empty_table
+
+from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.bulk import COMMITS_MAX, put_commits_then_get_steps
+from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.commit_table import HBaseCommitTable
+from pyomid.storage.hbase.epoch_row import HBaseEpochRow
+from pyomid.storage.hbase.layout import (
+    COMMIT_FAMILY,
+    COMMIT_QUALIFIER,
+    META_FAMILY,
+    WATERMARK_FAMILY,
+    commit_of_value,
+    commit_row,
+    commit_table_splits,
+)
+from pyomid.storage.hbase.requests import RowGet
+from pyomid.storage.hbase.store import HBaseStore
+from pyomid.types import NOT_FOUND
+
+
+@pytest.fixture
+def names(cluster: Cluster, table_name: str) -> Iterator[tuple[str, str]]:
+    """A commit table of 16 regions, and a table for the epoch row."""
+    families = (FamilyDescriptor(COMMIT_FAMILY, 1), FamilyDescriptor(WATERMARK_FAMILY, 1))
+    commits = f"{table_name}_ct"
+    Admin(cluster).create_table(TableDescriptor(commits, families), commit_table_splits())
+    yield commits, empty_table(cluster, f"{table_name}_meta", META_FAMILY)
+    for name in (commits, f"{table_name}_meta"):
+        HBaseStore(cluster).drop_table(name)
+
+
+def entries_from(start: int, count: int) -> np.ndarray:
+    return np.array([(start + 50 * index, start + 50 * index + 7) for index in range(count)], dtype=np.int64)
+
+
+def test_a_flush_brings_the_epoch_of_the_row(cluster: Cluster, names: tuple[str, str]) -> None:
+    row = HBaseEpochRow(cluster, table=names[1], commit_table=names[0])
+    table = HBaseCommitTable(cluster, table=names[0], epoch_row=row)
+    assert table.flush(entries_from(50, 100)) == ([], 0)
+    assert row.take_over(expected=0, epoch=5000, ceiling=9000)
+    assert table.flush(entries_from(10_000, 100)) == ([], 5000)
+    assert row.read_epoch() == 5000
+    starts = [*range(50, 5050, 50), *range(10_000, 15_000, 50)]
+    assert table.lookup(starts) == [start + 7 for start in starts]
+
+
+def test_the_read_behind_a_flush_sees_what_the_flush_put(cluster: Cluster, names: tuple[str, str]) -> None:
+    """The law stands on this: a server takes the region actions of one call in their order."""
+    for round_ in range(300):
+        start = 50 + 50 * 16 * round_
+        entries = entries_from(start, 16)
+        last = start + 50 * (round_ % 16)
+        get = RowGet(commit_row(last), ((COMMIT_FAMILY, (COMMIT_QUALIFIER,)),))
+        steps = put_commits_then_get_steps(
+            cluster.operations, names[0], entries, names[0], get, cluster.budget("a flush")
+        )
+        found = cluster.run(steps)
+        assert found is not None
+        assert [commit_of_value(last, cell.value) for cell in found] == [last + 7]
+
+
+def test_what_is_not_one_call_is_left_to_the_ordinary_way(cluster: Cluster, names: tuple[str, str]) -> None:
+    row = HBaseEpochRow(cluster, table=names[1], commit_table=names[0])
+    assert HBaseCommitTable(cluster, table=names[0]).flush(entries_from(50, 1)) is None
+    assert HBaseCommitTable(cluster, table=names[0], epoch_row=row, others_seal=True).flush(entries_from(50, 1)) is None
+    table = HBaseCommitTable(cluster, table=names[0], epoch_row=row)
+    assert table.flush(entries_from(50, COMMITS_MAX + 1)) is None
+    assert table.flush(entries_from(50, 0)) is None
+    assert table.lookup([50]) == [NOT_FOUND]
+
+
+def test_a_flush_after_the_regions_moved_is_still_whole(cluster: Cluster, names: tuple[str, str]) -> None:
+    """What the client believed of the regions is wrong: the answer is None, or it is right."""
+    row = HBaseEpochRow(cluster, table=names[1], commit_table=names[0])
+    table = HBaseCommitTable(cluster, table=names[0], epoch_row=row)
+    assert table.flush(entries_from(50, 64)) == ([], 0)
+    Admin(cluster).split(names[0], commit_row(50 * 1000))
+    entries = entries_from(50 * 900, 200)
+    if table.flush(entries) is None:
+        assert table.put_block(entries) == []
+    starts = entries[:, 0].tolist()
+    assert table.lookup(starts) == [start + 7 for start in starts]
+    assert table.flush(entries_from(50 * 2000, 64)) == ([], 0)

@@ -1,0 +1,126 @@
+"""What a person can get wrong with HBase, and what they are told (the rest of the list is in test_regions)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import needs_java
+
+from pyomid.cells import batch_of
+from pyomid.client.database import Database
+from pyomid.errors import Misuse, OmidError, Unavailable
+from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.bulk import put_batch_steps
+from pyomid.storage.hbase.ceiling import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
+from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.failures import RemoteFailure
+from pyomid.storage.hbase.keyvalues import KeyValue
+from pyomid.storage.hbase.layout import COMPACTION_ATTRIBUTE, COPROCESSOR, TIMESTAMP_FAMILY
+from pyomid.storage.hbase.requests import RowMutation, puts
+from pyomid.storage.hbase.store import LIMITS, HBaseStore
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.testing.hbase_server import HBaseServer
+from pyomid.types import Cell, Column, RowWrite, TableInfo
+
+TOO_LARGE = b"v" * ((10 << 20) + 1)
+
+
+@pytest.mark.parametrize(
+    ("class_name", "message", "kind", "said"),
+    [
+        ("org.apache.hadoop.hbase.security.AccessDeniedException", "no WRITE", Misuse, "permission denied: grant"),
+        ("org.apache.hadoop.hbase.DoNotRetryIOException", "Cell x exceeds limit of 9 bytes", Misuse, "maxsize"),
+        ("org.apache.hadoop.hbase.TableNotEnabledException", "t", Unavailable, "enable it"),
+        ("org.apache.hadoop.hbase.regionserver.NoSuchColumnFamilyException", "g", Misuse, "no such family"),
+        ("org.apache.hadoop.hbase.RegionTooBusyException", "t", Unavailable, "RegionTooBusy"),
+    ],
+)
+def test_a_server_s_refusal_says_what_to_do(class_name: str, message: str, kind: type[OmidError], said: str) -> None:
+    error = RemoteFailure(class_name, message).as_error("writing 3 rows of t")
+    assert type(error) is kind
+    assert said in error.message
+    assert error.message.startswith("writing 3 rows of t: ")
+
+
+def test_a_value_over_the_limit_is_refused_before_anything_is_sent(store: HBaseStore, table_name: str) -> None:
+    store.create_table(TableInfo(table_name, (b"f",)))
+    with pytest.raises(Misuse, match=str(LIMITS.value_bytes_max)):
+        store.write_cells(table_name, 50, [RowWrite(b"r", ((Column(b"f", b"q"), TOO_LARGE),))])
+    store.drop_table(table_name)
+
+
+def test_a_cell_over_the_server_s_limit_is_told_with_its_setting(
+    store: HBaseStore, cluster: Cluster, table_name: str
+) -> None:
+    """The server may have a smaller limit than the one that is known here: both ways of writing tell it."""
+    store.create_table(TableInfo(table_name, (b"f",)))
+    large = RowMutation(b"r", (puts([KeyValue(b"r", b"f", b"q", 50, TOO_LARGE)]),), repeatable=False)
+    with pytest.raises(Misuse, match=r"hbase\.server\.keyvalue\.maxsize"):
+        cluster.rows(table_name, [large])
+    batch = batch_of([[Cell(b"r", b"f", b"q", 50, TOO_LARGE)], [Cell(b"s", b"f", b"q", 50, b"v")]])
+    with pytest.raises(Misuse, match=r"hbase\.server\.keyvalue\.maxsize"):
+        cluster.run(put_batch_steps(cluster.operations, table_name, 50, batch, cluster.budget("writing a batch")))
+    store.drop_table(table_name)
+
+
+def test_a_table_of_another_conflict_level_is_not_taken(database: Database, table: str) -> None:
+    with pytest.raises(Misuse, match="conflict level 'cell', not 'row'"):
+        database.create_table(table, ["f"], "row", if_not_exists=True)
+
+
+def test_a_lease_is_refused_on_a_table_with_omid_s_coprocessor(
+    database: Database, cluster: Cluster, table_name: str
+) -> None:
+    family = FamilyDescriptor(b"f", attributes={COMPACTION_ATTRIBUTE: b"true"})
+    attributes = {b"coprocessor$1": b"|%s|1001|" % COPROCESSOR.encode()}
+    Admin(cluster).create_table(TableDescriptor(table_name, (family,), attributes))
+    database.create_table(table_name, ["f"])
+    with pytest.raises(Misuse, match="coprocessor"), database.begin(lease=True) as tx:
+        tx.table(table_name)
+    with database.begin() as tx:
+        tx.table(table_name).put(b"r", {b"f:q": b"v"})
+    database.drop_table(table_name)
+
+
+def test_a_ceiling_kept_elsewhere_is_not_overlooked(cluster: Cluster, table_name: str) -> None:
+    """Two places, one of them higher: whoever went by the lower would hand out timestamps twice."""
+    Admin(cluster).create_table(TableDescriptor(table_name, (FamilyDescriptor(TIMESTAMP_FAMILY, 1),)))
+    in_hbase = HBaseCeiling(cluster, table=table_name)
+    in_zookeeper = ZooKeeperCeiling(cluster.zookeeper, path=f"/omid-test/{table_name}")
+    assert in_hbase.compare_and_set(0, 1000)
+    chosen = ChosenCeiling(in_zookeeper, {"hbase": in_hbase})
+    with pytest.raises(Misuse, match=r"ceiling=hbase\), at 1000"):
+        chosen.read()
+    assert chosen.move_here() == 1000
+    assert chosen.read() == in_zookeeper.read() == 1000
+    assert chosen.compare_and_set(1000, 2000)
+    assert chosen.move_here() == 2000
+    with pytest.raises(Misuse, match="ceiling=zookeeper"):
+        ChosenCeiling(in_hbase, {"zookeeper": in_zookeeper}).read()
+    HBaseStore(cluster).drop_table(table_name)
+
+
+@pytest.mark.soak
+def test_permission_denied_is_told_as_such(tmp_path: Path) -> None:
+    """A server of its own that asks who may do what."""
+    needs_java()
+    controller = "org.apache.hadoop.hbase.security.access.AccessController"
+    places = ("master", "region", "regionserver")
+    settings = {f"hbase.coprocessor.{place}.classes": controller for place in places}
+    server = HBaseServer(tmp_path, heap_mb=512, settings={"hbase.security.authorization": "true", **settings})
+    server.start()
+    try:
+        owner = Cluster(ZooKeeper(server.quorum), deadline_s=60.0)
+        stranger = Cluster(ZooKeeper(server.quorum), user="stranger", deadline_s=60.0)
+        HBaseStore(owner).create_table(TableInfo("t", (b"f",)))
+        write = RowMutation(b"r", (puts([KeyValue(b"r", b"f", b"q", 50, b"v")]),))
+        owner.rows("t", [write])
+        with pytest.raises(Misuse, match="permission denied"):
+            stranger.rows("t", [write])
+        with pytest.raises(Misuse, match="permission denied"):
+            HBaseStore(stranger).create_table(TableInfo("u", (b"f",)))
+        owner.close()
+        stranger.close()
+    finally:
+        server.kill()
