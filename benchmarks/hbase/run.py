@@ -11,8 +11,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,10 @@ from benchmarks._report import Report, Sample
 import pyomid
 from pyomid.cells import CellBatch, batch_of
 from pyomid.client.database import Database
+from pyomid.core.commit_cache import CommitCache
+from pyomid.core.hashing import table_id
+from pyomid.core.hashing_batch import name_ids
+from pyomid.core.reading import Snapshot, check_snapshot_steps, resolve_batch_steps
 from pyomid.core.visibility import visible_cells
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
@@ -29,7 +34,7 @@ from pyomid.storage.hbase.tables import create_database
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.testing.hbase_server import HBaseServer
 from pyomid.testing.java_omid import JavaClient, JavaTso
-from pyomid.types import Cell, KeyRange, ShadowWrite, TableInfo
+from pyomid.types import Cell, CommitRequest, KeyRange, TableInfo
 
 CELLS = 5
 RUNS = 3
@@ -40,16 +45,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dir", type=Path, help="keep HBase's folder here, and use it again")
     parser.add_argument("--rows", type=int, default=50_000)
+    parser.add_argument("--only", default="raw,commits,snapshots,points,loads", help="default: %(default)s")
     arguments = parser.parse_args()
     with ExitStack() as stack:
         folder = arguments.dir or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         setting = stack.enter_context(Setting.started(folder))
         report = Report("HBase: native client and transactions, Java peers in the same run")
-        raw(report, setting, arguments.rows)
-        commit_entries(report, setting)
-        snapshots(report, setting, arguments.rows)
-        point_transactions(report, setting)
-        loads(report, setting)
+        parts: dict[str, Callable[[], None]] = {
+            "raw": lambda: raw(report, setting, arguments.rows),
+            "commits": lambda: commit_entries(report, setting),
+            "snapshots": lambda: snapshots(report, setting, arguments.rows),
+            "points": lambda: point_transactions(report, setting),
+            "loads": lambda: loads(report, setting),
+        }
+        for name in arguments.only.split(","):
+            parts[name]()
         report.finish()
     return 0
 
@@ -185,12 +195,15 @@ def snapshots(report: Report, setting: Setting, rows: int) -> None:
     database.create_table(table, ["f"], if_not_exists=True)
     begun = java.ask("load", table, str(rows // 1000), "1000", str(CELLS))
     assert begun
-    start_ts = 1 << 60
 
-    def scan() -> int:
-        found = 0
+    def scan(table: str = table) -> int:
+        """As a Spark task reads: every start without a shadow cell looked up once."""
+        found, cache, snapshot = 0, CommitCache(100_000), database.parts.tso.begin()
+        reader = Snapshot(snapshot.start_ts, snapshot.epoch)
         for each in setting.store.scan(table, KeyRange()):
-            found += len(visible_cells(each, start_ts).cells)
+            resolved = database.driver.run(resolve_batch_steps(table, each, None, reader, cache))
+            found += len(visible_cells(resolved, reader.start_ts).cells)
+        database.driver.run(check_snapshot_steps(reader))
         return found
 
     samples = turns(report, "snapshot scan", "user cells", scan, lambda: setting.java_work("snapshot-scan", table))
@@ -201,6 +214,7 @@ def snapshots(report: Report, setting: Setting, rows: int) -> None:
         items=rows // 1000 * 1000 * CELLS, unit="user cells", runs=RUNS,
     )  # fmt: skip
     report.ratio("snapshot scan ÷ our raw scan", samples[0], raw_scan, at_least=0.9)
+    unhealed(report, setting, rows, scan)
 
     def gets() -> int:
         for row in range(ONE_WRITES):
@@ -213,6 +227,23 @@ def snapshots(report: Report, setting: Setting, rows: int) -> None:
     report.ratio("snapshot get ÷ Java Omid", *get_samples, at_least=1.2)
 
 
+def unhealed(report: Report, setting: Setting, rows: int, scan: Callable[[str], int]) -> None:
+    """Bulk-written, committed, no shadow cell yet: the commit table decides."""
+    table = setting.fresh_table("bench_unhealed")
+    setting.database.create_table(table, ["f"], if_not_exists=True)
+    for first in range(0, rows, 1000):
+        bulk_transaction(setting.database, table, batch(first, first + 1000), complete=False)
+    cells = rows // 1000 * 1000 * CELLS
+    assert scan(table) == cells
+    pair = []
+    for name, work in (
+        ("snapshot scan, not healed", lambda: scan(table)),
+        ("raw scan, not healed", lambda: sum(each.cells for each in setting.store.scan(table, KeyRange()))),
+    ):
+        pair.append(report.measure(name, work, items=cells, unit="user cells", runs=RUNS))
+    report.ratio("snapshot scan ÷ raw scan, not healed", *pair, at_least=0.9)
+
+
 def point_transactions(report: Report, setting: Setting) -> None:
     """One write a transaction."""
     database = setting.database
@@ -220,23 +251,27 @@ def point_transactions(report: Report, setting: Setting) -> None:
     setting.fresh_table(name)
     database.create_table(name, ["f"], if_not_exists=True)
     for threads in (1, 16):
+        count = max(50, ONE_WRITES // threads)
+        for _ in range(2):  # both sides warm
+            run_threads(threads, lambda lane, count=count: one_writes(database, name, lane, count, []))
+            setting.java_work("one-write", name, str(count), str(threads))
         taken: list[float] = []
         begun = time.perf_counter()
-        run_threads(threads, lambda lane, taken=taken: one_writes(database, name, lane, taken))  # type: ignore[misc]
+        run_threads(threads, lambda lane, count=count, taken=taken: one_writes(database, name, lane, count, taken))  # type: ignore[misc]
         seconds = time.perf_counter() - begun
         database.drain(60.0)
-        theirs_s, count, (p50,) = setting.java_work("one-write", name, str(ONE_WRITES // threads), str(threads))
+        theirs_s, their_count, (p50,) = setting.java_work("one-write", name, str(count), str(threads))
         our_p50, _ = report.latencies(f"one-write transaction, {threads} threads, pyomid", taken)
         report.note(f"one-write transaction, {threads} threads, Java Omid: p50 {float(p50) * 1e6:.1f} µs")
         ours = report.show(Sample(f"{threads} threads, pyomid", (seconds,), len(taken), "tx"))
-        theirs = report.show(Sample(f"{threads} threads, Java Omid", (theirs_s,), count, "tx"))
+        theirs = report.show(Sample(f"{threads} threads, Java Omid", (theirs_s,), their_count, "tx"))
         report.ratio(f"one-write, {threads} threads ÷ Java Omid", ours, theirs, at_least=10.0 if threads == 1 else 5.0)
         if threads == 1:
             report.ratio("one-write p50 in ms", our_p50 * 1e3, 1.0, at_most=2.0)
 
 
-def one_writes(database: Database, table: str, lane: int, taken: list[float]) -> None:
-    for index in range(ONE_WRITES // 2):
+def one_writes(database: Database, table: str, lane: int, count: int, taken: list[float]) -> None:
+    for index in range(count):
         begun = time.perf_counter()
         with database.begin() as tx:
             tx.table(table).put(b"ours-%02d-%06d" % (lane, index), {b"f:q0": b"value"})
@@ -252,43 +287,53 @@ def run_threads(count: int, work: Callable[[int], None]) -> None:
 
 
 def loads(report: Report, setting: Setting) -> None:
-    """1000 rows of 5 cells a transaction, shadow cells included: the bulk way, as a Spark task writes."""
+    """1000 rows of 5 cells a transaction, shadow cells and completion included: by the public client, as the Java side
+    does it, and in bulk, without an object a cell."""
     database, transactions, rows = setting.database, 20, 1000
-    ours, theirs = setting.fresh_table("bench_load"), setting.fresh_table("bench_load_java")
-    for table in (ours, theirs):
+    ours, bulk, theirs = (setting.fresh_table(f"bench_load{which}") for which in ("", "_bulk", "_java"))
+    for table in (ours, bulk, theirs):
         database.create_table(table, ["f"], if_not_exists=True)
     batches = [batch(index * rows, (index + 1) * rows) for index in range(transactions)]
 
     def load() -> int:
-        for each in batches:
-            bulk_transaction(database, ours, each)
+        for index in range(transactions):
+            with database.begin() as tx:
+                table = tx.table(ours)
+                for row in range(index * rows, (index + 1) * rows):
+                    table.put(b"row%08d" % row, {b"f:q%d" % cell: b"value%08d" % row for cell in range(CELLS)})
+        database.drain(60.0)
         return transactions * rows
 
-    samples = turns(
-        report, "load, 1000 rows × 5 cells a transaction", "rows", load,
-        lambda: setting.java_work("load", theirs, str(transactions), str(rows), str(CELLS)),
-    )  # fmt: skip
-    report.ratio("load ÷ Java Omid", *samples, at_least=3.0)
+    def load_in_bulk() -> int:
+        for each in batches:
+            bulk_transaction(database, bulk, each)
+        return transactions * rows
+
+    for name, work in (("by the public client", load), ("in bulk", load_in_bulk)):
+        samples = turns(
+            report, f"load, 1000 rows × 5 cells a transaction, {name}", "rows", work,
+            lambda: setting.java_work("load", theirs, str(transactions), str(rows), str(CELLS)),
+        )  # fmt: skip
+        report.ratio(f"load ÷ Java Omid, {name}", *samples, at_least=3.0)
 
 
-def bulk_transaction(database: Database, table: str, rows: CellBatch) -> None:
-    """Write, commit by row ids, shadow cells, completion."""
-    from pyomid.core.hashing import row_id, table_id
-    from pyomid.types import CommitRequest
-
-    parts = database.parts
+def bulk_transaction(database: Database, table: str, rows: CellBatch, *, complete: bool = True) -> int:
+    """Write, commit by row ids, shadow cells, completion. Returns the start."""
+    parts, name = database.parts, table.encode()
     start_ts = parts.tso.begin().start_ts
     parts.store.write_batch(table, start_ts, rows)
-    name = table.encode()
-    ids = tuple(row_id(name, rows.row_key(index)) for index in range(rows.rows))
+    ids = tuple(name_ids(name, [rows.row_key(index) for index in range(rows.rows)]))
     reply = parts.tso.commit(CommitRequest(start_ts, ids, (table_id(name),)))
     assert reply.committed
-    shadows: Sequence[ShadowWrite] = [
-        ShadowWrite(cell, reply.commit_ts)
-        for cell in (rows.cell_version(index)._replace(version=start_ts) for index in range(rows.cells))
-    ]
-    parts.store.write_shadow_cells(table, shadows)
-    parts.tso.complete([start_ts])
+    if complete:
+        written = replace(
+            rows,
+            rec_version=np.full(rows.records, start_ts, dtype=np.int64),
+            rec_commit=np.full(rows.records, reply.commit_ts, dtype=np.int64),
+        )
+        parts.store.clean_batch(table, written, np.arange(rows.records), np.array([], dtype=np.int64))
+        parts.tso.complete([start_ts])
+    return start_ts
 
 
 if __name__ == "__main__":
