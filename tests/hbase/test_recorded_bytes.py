@@ -22,7 +22,8 @@ from pyomid.core.hashing import cell_id, row_id, table_id
 from pyomid.core.requests import Begin, Fence, FenceReply, Refused
 from pyomid.errors import Misuse, OmidError
 from pyomid.storage.hbase.batches import BatchDecoder
-from pyomid.storage.hbase.election import parse_address
+from pyomid.storage.hbase.ceiling import CEILING_ZNODE
+from pyomid.storage.hbase.election import NAMESPACE, parse_address
 from pyomid.storage.hbase.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.frames import Address, FrameAssembler, Reply, decode_reply
 from pyomid.storage.hbase.hbase_pb2 import MultiResponse, ScanResponse
@@ -101,6 +102,7 @@ def ids_of(*qualifiers: bytes, row: bytes) -> tuple[int, ...]:
 
 TABLES = (table_id(TABLE),)
 DELETE_FAMILY = 14
+CEILING_BELOW_OMID_S_NAMESPACE = f"{NAMESPACE}{CEILING_ZNODE}"
 
 
 class TestWire:
@@ -305,6 +307,7 @@ class TestCells:
     def test_znodes(self) -> None:
         znodes = {path: bytes.fromhex(content) for path, content in fixture("cells")["znodes"].items()}
         assert parse_address(znodes["/omid/current-tso"])[1:] == (SAID["tso_port"], SAID["epoch"])
+        assert timestamp_of(znodes[CEILING_BELOW_OMID_S_NAMESPACE]) > 0
 
 
 def newest(table: str, row: bytes) -> KeyValue:
