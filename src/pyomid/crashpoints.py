@@ -41,6 +41,8 @@ POINTS: Final[dict[str, str]] = {
     "tso.decision.after": "a large commit is decided for ever, no branch has its entry",
     "tso.branches.before": "before the entries of a large commit's branches",
     "tso.branches.after": "the branches' entries are durable, the caller is not told, the record still there",
+    "tso.lease.before": "before the epoch row's change that adds a lease",
+    "tso.pending.before": "before the epoch row's change that adds the pending record of a large commit",
     "tso.epoch_row.before": "before a change of the epoch row: lease, pending record, W, H",
     "tso.epoch_row.after": "a change of the epoch row is durable, and nothing follows from it yet",
     "tso.ceiling.before": "before the timestamp ceiling is moved by a TSO that serves",

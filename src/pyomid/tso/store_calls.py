@@ -83,6 +83,10 @@ def perform(stores: TsoStores, operation: StoreOperation) -> object:
         case TakeOverEpoch(expected, epoch, ceiling):
             return row.take_over(expected=expected, epoch=epoch, ceiling=ceiling)
         case UpdateEpochRow(epoch, changes):
+            if changes.leases_added:
+                crash_point("tso.lease.before")
+            if changes.pending_added:
+                crash_point("tso.pending.before")
             crash_point("tso.epoch_row.before")
             row.update(epoch, changes)
             crash_point("tso.epoch_row.after")
