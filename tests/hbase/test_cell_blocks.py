@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from pyomid.cells import CellBatch
 from pyomid.errors import Corruption
-from pyomid.storage.hbase.batches import BatchDecoder, ColumnNumbers, cells_of
+from pyomid.storage.hbase.batches import BatchDecoder, ColumnNumbers, batch_of_writes, cells_of
 from pyomid.storage.hbase.keyvalues import DELETE_VERSION, PUT, KeyValue, decode, encode
 from pyomid.storage.hbase.layout import LEGACY_TOMBSTONE, SHADOW_SUFFIX, shadow_qualifier, timestamp_bytes
 from pyomid.storage.hbase.steps import ScanBlock
-from pyomid.types import Cell, Column
+from pyomid.types import Cell, Column, RowWrite
 
 Drawn = list[tuple[bytes, bytes, bytes, int, bytes, str, bool]]
 """Row, family, qualifier, version, value, which shadow cell, and whether it is of the old form."""
@@ -163,6 +163,37 @@ def test_a_batch_owns_its_bytes() -> None:
     assert batch is not None
     assert batch.buffer.dtype == np.uint8
     assert batch.value(0) == b"v"
+
+
+rows_written = st.lists(
+    st.builds(
+        RowWrite,
+        st.sampled_from([b"a", b"ab", b"b", b"\x00", b"\xff" * 40]),
+        st.lists(
+            st.tuples(st.builds(Column, st.sampled_from([b"f", b"g"]), names), st.none() | st.binary(min_size=1)),
+            min_size=1,
+            max_size=4,
+            unique_by=lambda cell: cell[0],
+        ).map(tuple),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+@settings(deadline=None)
+@given(rows_written)
+def test_a_batch_of_writes_holds_them_all(writes: list[RowWrite]) -> None:
+    batch = batch_of_writes(writes)
+    assert (batch is None) == (len({write.row for write in writes}) < len(writes))
+    if batch is not None:
+        found = {
+            batch.row_key(row): {Column(cell.family, cell.qualifier): cell.value for cell in batch.row_cells(row)}
+            for row in range(batch.rows)
+        }
+        assert found == {write.row: dict(write.cells) for write in writes}
+        assert list(found) == sorted(found)
+        assert batch.records == batch.rows
 
 
 @pytest.mark.parametrize("length", [0, 1, 127, 128, 300])

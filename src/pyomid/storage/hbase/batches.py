@@ -6,19 +6,21 @@ inside a row leaves that row's cells to the next one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from operator import attrgetter, eq
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.cells import CellBatch
+from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.errors import Corruption
 from pyomid.storage.hbase.decode_kernel import KV_FIELDS, KV_ROW_AT, KV_ROW_LEN, index_cells, match_cells
 from pyomid.storage.hbase.keyvalues import PUT, KeyValue
 from pyomid.storage.hbase.layout import LEGACY_TOMBSTONE, is_shadow, is_tombstone, shadowed_qualifier, timestamp_of
 from pyomid.storage.hbase.steps import ScanBlock
-from pyomid.types import Cell, Column
+from pyomid.types import Cell, Column, RowWrite
 
 _LEGACY: Final = np.frombuffer(LEGACY_TOMBSTONE, dtype=np.uint8).copy()
 _HEAD_BYTES: Final = 14
@@ -145,6 +147,36 @@ class BatchDecoder:
             cell_len=cell_len[:found].copy(),
         )
         return batch, settled
+
+
+def batch_of_writes(writes: Sequence[RowWrite]) -> CellBatch | None:
+    """One record a row, for `put_batch_steps`; None where a row comes twice: the order of the two then counts."""
+    ordered = sorted(writes, key=attrgetter("row"))
+    keys = [write.row for write in ordered]
+    if any(map(eq, keys, islice(keys, 1, None))):
+        return None
+    columns: dict[Column, int] = {}
+    numbers = [columns.setdefault(column, len(columns)) for write in ordered for column, _ in write.cells]
+    values = [value for write in ordered for _, value in write.cells]
+    row_len = np.fromiter(map(len, keys), dtype=np.int32, count=len(keys))
+    cell_len = np.array([TOMBSTONE if value is None else len(value) for value in values], dtype=np.int32)
+    data = bytearray().join((*keys, *(value or b"" for value in values)))
+    value_len = np.maximum(cell_len, 0).astype(np.int64)
+    row_cells = np.fromiter((len(write.cells) for write in ordered), dtype=np.int64, count=len(keys))
+    ends = np.cumsum(row_len, dtype=np.int64)
+    return CellBatch(
+        buffer=np.frombuffer(data, dtype=np.uint8),
+        columns=list(columns),
+        row_off=ends - row_len,
+        row_len=row_len,
+        row_rec=np.arange(len(keys) + 1, dtype=np.int64),
+        rec_version=np.zeros(len(keys), dtype=np.int64),
+        rec_commit=np.zeros(len(keys), dtype=np.int64),
+        rec_cell=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(row_cells)]),
+        cell_col=np.array(numbers, dtype=np.int32),
+        cell_off=int(ends[-1]) + np.cumsum(value_len) - value_len,
+        cell_len=cell_len,
+    )
 
 
 def cells_of(key_values: Iterable[KeyValue]) -> list[Cell]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.batches import BatchDecoder, cells_of
+from pyomid.storage.hbase.batches import BatchDecoder, batch_of_writes, cells_of
 from pyomid.storage.hbase.bulk import put_batch_steps, put_changes_steps
 from pyomid.storage.hbase.change_kernel import DROPPED, ORPHANED
 from pyomid.storage.hbase.changes import (
@@ -57,6 +57,9 @@ from pyomid.types import (
 
 _SHADOW_NAME_BYTES: Final = 5
 
+BULK_ROWS_MIN: Final = 16
+"""Fewer rows are encoded one by one sooner than the arrays for the kernel are made."""
+
 LIMITS: Final = StoreLimits(
     row_bytes_max=32_767,
     qualifier_bytes_max=32_767 - _SHADOW_NAME_BYTES,
@@ -90,17 +93,16 @@ class HBaseStore:
         _check_version(version)
         rows = [write for write in rows if write.cells]
         self._check_writes(table, rows)
-        self._write(table, [(write.row, _put_of(write, version)) for write in rows])
+        batch = batch_of_writes(rows) if len(rows) >= BULK_ROWS_MIN else None
+        if batch is None:
+            self._write(table, [(write.row, _put_of(write, version)) for write in rows])
+        else:
+            self._write_bulk(table, version, batch)
 
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
         _check_version(version)
         self._check_batch(table, batch)
-        budget = self._cluster.budget(f"writing {batch.rows} rows of {table}")
-        outcome = self._cluster.run(put_batch_steps(self._cluster.operations, table, version, batch, budget))
-        if outcome.unsure:
-            raise _unsure(table, len(outcome.unsure), batch.rows)
-        if outcome.refused:
-            self._write(table, [(write.row, _put_of(write, version)) for write in _row_writes(batch, outcome.refused)])
+        self._write_bulk(table, version, batch)
 
     def read_rows(self, table: str, rows: Sequence[bytes], columns: Sequence[Column] | None = None) -> list[list[Cell]]:
         wanted = _wanted(columns)
@@ -202,6 +204,14 @@ class HBaseStore:
 
     def close(self) -> None:
         pass
+
+    def _write_bulk(self, table: str, version: int, batch: CellBatch) -> None:
+        budget = self._cluster.budget(f"writing {batch.rows} rows of {table}")
+        outcome = self._cluster.run(put_batch_steps(self._cluster.operations, table, version, batch, budget))
+        if outcome.unsure:
+            raise _unsure(table, len(outcome.unsure), batch.rows)
+        if outcome.refused:
+            self._write(table, [(write.row, _put_of(write, version)) for write in _row_writes(batch, outcome.refused)])
 
     def _write(self, table: str, mutations: Sequence[tuple[bytes, Mutation]]) -> None:
         requests = [RowMutation(row, (mutation,), repeatable=False) for row, mutation in mutations]
