@@ -79,8 +79,8 @@ def _verdict(run: Run) -> str:
     if run.failures:
         return f"<span class='bad'>{len(run.failures)} things are not as they must be.</span>"
     return (
-        f"Two PySpark pipelines, a service and a reader on {run.place.title}; a worker, two drivers and "
-        f"{run.place.deaths} were killed. <b>Nothing was lost, nothing counted twice, no snapshot was torn.</b>"
+        f"Two PySpark pipelines, a service and a reader on {run.place.title}. Killed: a worker, two drivers, "
+        f"{run.place.deaths}. <b>Nothing was lost, nothing counted twice, no snapshot was torn.</b>"
     )
 
 

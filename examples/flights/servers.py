@@ -93,7 +93,7 @@ class Servers:
     """See `places.Place`."""
 
     title = "an HBase of two region servers, under a pair of TSOs"
-    deaths = "the leading TSO and a region server"
+    deaths = "the leading TSO, a region server"
 
     def __init__(self, folder: Path) -> None:
         # Sessions of ten seconds, which ticks of six (HBase's default) would make twelve.
