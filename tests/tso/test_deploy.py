@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sys
 from argparse import ArgumentParser
 from pathlib import Path
 
@@ -48,3 +51,14 @@ def test_the_unit_starts_the_command_and_lets_it_drain() -> None:
     unit = (DEPLOY / "pyomid-tso.service").read_text()
     assert "ExecStart=/opt/pyomid/bin/pyomid tso --config /etc/pyomid/tso.yaml" in unit
     assert "KillSignal=SIGTERM" in unit
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze here")
+@pytest.mark.parametrize("unit", sorted(DEPLOY.rglob("*.service")), ids=lambda unit: str(unit.relative_to(DEPLOY)))
+def test_systemd_finds_nothing_wrong_with_the_unit(unit: Path, tmp_path: Path) -> None:
+    """With the installed command stood in for by one that is there."""
+    copy = tmp_path / unit.name
+    copy.write_text(unit.read_text().replace("/opt/pyomid/bin/pyomid", sys.executable))
+    done = subprocess.run(["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, timeout=60)
+    said = [line for line in done.stderr.splitlines() if unit.name in line]
+    assert not said, said

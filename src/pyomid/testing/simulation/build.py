@@ -72,6 +72,10 @@ class Build:
             raise AttributeError(name)
         return importlib.import_module(f"pyomid.core.{name}" if name in SHARED else f"{self.namespace}.{name}")
 
+    def fast_path(self, machine: Any) -> Any:
+        """What decides beside the machine: nothing here, the compiled kernel in `compiled.CompiledBuild`."""
+        return None
+
     def source(self, module: str) -> str:
         """The module's text as this build runs it."""
         text = source_of(module)

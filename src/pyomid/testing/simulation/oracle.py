@@ -53,6 +53,8 @@ class Host:
         self.process.on_death = self._died
         self.wall_skew_s = wall_skew_s
         self.machine: Any = None
+        self._kernel: Any = None
+        """Takes what it can before the machine; None in builds without."""
         self._waiting: dict[tuple[Hashable, int], Call] = {}
         self._asked_s: dict[tuple[Hashable, int], float] = {}
         """When lease requests came: a client counts the term from its sending, which is earlier still."""
@@ -87,6 +89,7 @@ class Host:
             now_s=self.universe.now_s,
             known_tables=[table_id(info.name.encode()) for info in self.storage.disk.catalogue.tables()],
         )
+        self._kernel = self.build.fast_path(self.machine)
         self.universe.note(f"{self.process.name} leads with epoch {taken_over.epoch}")
         self.feed(ins.LeaseRenewed(self._lease_until_s))
         while True:
@@ -132,7 +135,21 @@ class Host:
             self.truth.lease_ended(request.start_ts)
         if isinstance(request, req.GrantLease | req.RenewLease):
             self._asked_s[peer, tag] = self.universe.now_s
-        self.feed(ins.RequestCame(peer, tag, request))
+        if not self._by_kernel(peer, tag, request):
+            self.feed(ins.RequestCame(peer, tag, request))
+
+    def _by_kernel(self, peer: Hashable, tag: int, request: req.Request) -> bool:
+        """As a service does it: the machine is told the time, the kernel decides, the machine settles."""
+        if self._kernel is None:
+            return False
+        self.feed()
+        answers = self._kernel.take(peer, tag, request) if self.serving else []
+        if answers is None:
+            return False
+        for answer in answers:
+            self._reply(*answer)
+        self.feed()
+        return True
 
     def feed(self, *events: ins.Event) -> None:
         if not self.serving:
@@ -142,6 +159,9 @@ class Host:
             match instruction:
                 case ins.Reply(peer, tag, answer):
                     self._reply(peer, tag, answer)
+                case ins.SendEncoded(replies):
+                    for encoded in self._kernel.released(replies):
+                        self._reply(*encoded)
                 case ins.StoreCall(token, operation, delay_s):
                     self.store_call(token, operation, delay_s)
                 case ins.Die(reason):
@@ -197,7 +217,8 @@ class Host:
         table, row = self.storage.disk.commits, self.storage.disk.epoch_row
         shuffled = self.universe.choices.sample
         match operation:
-            case ins.Flush(entries):
+            case ins.Flush():
+                entries = _entries(operation)
                 puts = [partial(self._put, start, commit) for start, commit in shuffled(entries, len(entries))]
                 return [*puts, lambda: row.read().epoch], _flushed
             case ins.PutDecision(start_ts, commit_ts):
@@ -300,10 +321,16 @@ def perform_leader_step(host: Host, task: Any, effect: Any) -> Call:
     return host.take_over_call(effect, task.answer, task.fail)
 
 
+def _entries(flush: ins.Flush) -> list[tuple[int, int]]:
+    """Those of the machine, and those a kernel decided."""
+    decided = [] if flush.block is None else [(start, commit) for start, commit in flush.block.tolist()]
+    return [*flush.entries, *decided]
+
+
 def _shown(operation: Any) -> str:
     match operation:
-        case ins.Flush(entries):
-            return f" {list(entries)}"
+        case ins.Flush():
+            return f" {_entries(operation)}"
         case ins.UpdateEpochRow(_, changes):
             told = {name: value for name in changes.__slots__ if (value := getattr(changes, name)) not in (None, ())}
             return f" {told}"

@@ -1,0 +1,66 @@
+"""The same interleavings on the product itself: its compiled kernels, the TSO's begins and commits by the fast path.
+
+Each lie told to the kernel (what the machine knows, withheld) turns a schedule red: the schedules do look at it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from pyomid.testing.simulation.compiled import CompiledBuild
+from pyomid.testing.simulation.directed import SCHEDULES, run_directed
+from pyomid.testing.simulation.runs import run_seed
+from pyomid.tso.kernel import decide_kernel as words
+from pyomid.tso.kernel.fast_path import FastPath
+
+pytestmark = pytest.mark.fast
+
+TAKE = FastPath._take
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedule_on_the_compiled_path(name: str) -> None:
+    failure = run_directed(name, CompiledBuild())
+    assert failure is None, f"{name} ({SCHEDULES[name].__doc__}): {failure}"
+
+
+def test_universes_on_the_compiled_path_are_safe_and_live() -> None:
+    build = CompiledBuild()
+    for seed in range(20):
+        report = run_seed(seed, build)
+        assert report.ok, str(report)
+    assert build.decided > 500, "the kernel took next to nothing"
+
+
+def begins_from_the_open_batch(fast: FastPath) -> None:
+    """T1: not from the window of the oldest batch in flight."""
+    batch = fast._machine.windows.open_batch
+    fast._word[words.WINDOW_NEXT], fast._word[words.WINDOW_END] = batch.next_start, batch.window_end
+
+
+def no_rare_starts(fast: FastPath) -> None:
+    """R2, T7: what was sealed or asked for by a retry is decided all the same."""
+    fast._rare_starts = np.zeros(0, dtype=np.int64)
+    fast._rare_version = -1
+
+
+LIES: dict[str, tuple[Callable[[FastPath], None], str]] = {
+    "begins from the open batch": (begins_from_the_open_batch, "a_begin_during_a_held_flush_sees_no_half_commit"),
+    "no rare starts": (no_rare_starts, "a_start_that_was_sealed_is_never_decided"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_kernel_that_does_not_know_the_rule_is_caught(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tell, schedule = LIES[lie]
+
+    def take(fast: FastPath) -> object:
+        block = TAKE(fast)
+        tell(fast)
+        return block
+
+    monkeypatch.setattr(FastPath, "_take", take)
+    assert run_directed(schedule, CompiledBuild()) is not None, "nobody notices"
