@@ -254,7 +254,7 @@ def test_a_stranger_without_handshake_is_not_kept_beyond_a_handshakes_size(
 
 # ── who talks nonsense ───────────────────────────────────────────────────────────────────────────────────────────────
 
-COMMITS = {
+COMMITS: dict[str, tuple[Callable[[int], int], str]] = {
     "a start above the last one issued": (lambda newest: newest + 50 * 10**6, "was never handed out"),
     "a start that is no multiple of 50": (lambda newest: newest - 1, "was never handed out"),
     "a negative start": (lambda newest: -50, "was never handed out"),

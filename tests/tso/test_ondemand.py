@@ -104,7 +104,7 @@ def _kill_under_load(folder: Path, session_of: SessionOf, *, rounds: int, seed: 
     tso.begin()
     acknowledged: list[tuple[int, int]] = []
     starts: list[int] = []
-    aborted: list[int] = []
+    aborted: list[tuple[int, int]] = []
     stop = threading.Event()
     failures: list[BaseException] = []
 
@@ -117,7 +117,7 @@ def _kill_under_load(folder: Path, session_of: SessionOf, *, rounds: int, seed: 
                     reply = tso.commit(CommitRequest(start_ts, (cell(start_ts),)))
                 except OutcomeUnknown:
                     continue
-                (acknowledged if reply.committed else aborted).append((start_ts, reply.commit_ts))  # type: ignore[arg-type]
+                (acknowledged if reply.committed else aborted).append((start_ts, reply.commit_ts))
         except BaseException as error:
             failures.append(error)
 
@@ -145,7 +145,7 @@ def _kill_under_load(folder: Path, session_of: SessionOf, *, rounds: int, seed: 
     assert not failures, failures
     assert len(starts) == len(set(starts)), "a timestamp was handed out twice"
     check()
-    assert all(found <= 0 for found in table.lookup([s for s, _ in aborted])), "told aborted, yet it stands"  # type: ignore[has-type]
+    assert all(found <= 0 for found in table.lookup([s for s, _ in aborted])), "told aborted, yet it stands"
     table.close()
 
 
