@@ -43,6 +43,11 @@ class Kernel(Generic[P, R]):
                 self._compiled = self._compile()
             return self._compiled
 
+    @property
+    def is_loaded(self) -> bool:
+        """Whether a call is only a call."""
+        return self._compiled is not None
+
     def _compile(self) -> Callable[P, R]:
         import numba
 

@@ -209,6 +209,9 @@ class TsoService:
         from pyomid.tso.kernel.adoption import adopt
 
         self.fast = adopt(self.machine, chunk_bytes_max=RECEIVE_BYTES, wait_for_memory=wait_for_memory)
+        prepare = getattr(self._stores.commit_table, "prepare", None)
+        if prepare is not None:
+            self._threads.submit(prepare)
 
     def may_decide(self) -> bool:
         """Whether a kernel may take a chunk now, with the machine told the time, once a step of the loop."""

@@ -23,7 +23,7 @@ from pyomid.errors import Misuse
 from pyomid.storage.embedded.environments import MAP_BYTES_DEFAULT, Environment, release
 from pyomid.storage.embedded.layout import open_commits, open_folder
 from pyomid.storage.embedded.recent_commits import RecentCommits
-from pyomid.storage.embedded.recent_index import RecentReader
+from pyomid.storage.embedded.recent_index import RecentReader, load_kernels
 from pyomid.storage.embedded.settled_commits import RECORD_BYTES, RECORD_TIMESTAMPS, SettledCommits
 from pyomid.storage.forks import ProcessGuard
 from pyomid.types import NOT_FOUND, TIMESTAMP_STEP, SealOutcome
@@ -69,6 +69,10 @@ class EmbeddedCommitTable:
         The folder's lock keeps a second writer away for as long as this process lives, so nothing comes between.
         """
         self._epoch = epoch
+
+    def prepare(self) -> None:
+        """Before the first of many flushes: loads what they need."""
+        load_kernels()
 
     def lookup(self, starts: Sequence[int]) -> list[int]:
         self._check()

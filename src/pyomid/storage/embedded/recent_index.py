@@ -41,8 +41,10 @@ _HEADER_WORDS: Final = BLOCK_BYTES // 8
 TABLES: Final = (_HEADER_WORDS, _HEADER_WORDS + kernels.TABLE_WORDS)
 """Their first words."""
 _FILE_BYTES: Final = 8 * (_HEADER_WORDS + 2 * kernels.TABLE_WORDS)
-FEW: Final = 192
-"""So many starts are sooner looked up one by one than as arrays; and the first use of a kernel loads it for 0.3 s."""
+FEW: Final = 8
+"""So many starts are sooner looked up one by one than as arrays."""
+FEW_UNLOADED: Final = 192
+"""The same, while the first use of a kernel would load it, for 0.3 s."""
 
 
 class RecentIndex:
@@ -85,14 +87,14 @@ class RecentIndex:
 
     def place(self, number: int, rows: Rows) -> int:
         """Each start's slot becomes its value, durable already. Returns how many records that took."""
-        if len(rows) <= FEW:
+        if len(rows) <= (FEW if kernels.place.is_loaded else FEW_UNLOADED):
             return kernels.place_few(self.words, TABLES[number], rows.tolist())
         starts, values = np.ascontiguousarray(rows[:, 0]), np.ascontiguousarray(rows[:, 1])
         return int(kernels.place(self.array, TABLES[number], starts, values))
 
     def find(self, number: int, starts: Sequence[int] | Int64s) -> list[int]:
         """One table's slots; 0 where there is nothing."""
-        if len(starts) <= FEW:
+        if len(starts) <= (FEW if kernels.find.is_loaded else FEW_UNLOADED):
             return kernels.find_few(self.words, TABLES[number], (int(start) for start in starts))
         wanted, answers = np.array(starts, dtype=np.int64), np.zeros(len(starts), dtype=np.int64)
         kernels.find(self.array, TABLES[number], wanted, answers)
@@ -116,6 +118,12 @@ class RecentIndex:
         with contextlib.suppress(BufferError):  # another thread, or a traceback, still holds a part
             self.words.release()
             self._map.close()
+
+
+def load_kernels() -> None:
+    """Now, and not in the middle of a flush."""
+    kernels.place.compiled()
+    kernels.find.compiled()
 
 
 class RecentReader:
