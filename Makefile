@@ -55,6 +55,7 @@ bench-tso: setup ## the TSO beside Apache Omid's: commits, begins, restart; the 
 
 bench-hbase: setup ## a real HBase: native client and transactions, Java peers in the same run
 	$(RUN) -m benchmarks.hbase.run
+	$(RUN) -m benchmarks.hbase.tso
 	$(RUN) -m benchmarks.hbase.spark
 
 soak: setup ## long runs: simulation seeds, kills, histories
