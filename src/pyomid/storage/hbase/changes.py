@@ -98,7 +98,8 @@ def changes_of(cells: Sequence[CellVersion], change: Sequence[int]) -> Changes:
     """Of cells in any order, each at most once."""
     order = sorted(range(len(cells)), key=lambda index: cells[index].row)
     ordered = [cells[index] for index in order]
-    rows, families, qualifiers, versions = zip(*ordered, strict=True) if ordered else ((), (), (), ())
+    rows = [cell.row for cell in ordered]
+    families, qualifiers = [cell.family for cell in ordered], [cell.qualifier for cell in ordered]
     firsts = [index for index, row in enumerate(rows) if not index or row != rows[index - 1]]
     family_bytes, qualifier_bytes = _lengths(families), _lengths(qualifiers)
     row_bytes = _lengths([rows[index] for index in firsts])
@@ -111,7 +112,7 @@ def changes_of(cells: Sequence[CellVersion], change: Sequence[int]) -> Changes:
         name_at=_starts(family_bytes + qualifier_bytes),
         family_bytes=family_bytes,
         qualifier_bytes=qualifier_bytes,
-        version=np.array(versions, dtype=np.int64),
+        version=np.array([cell.version for cell in ordered], dtype=np.int64),
         change=np.array([change[index] for index in order], dtype=np.int64),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pyomid.ports import CeilingStore
 from pyomid.storage.hbase.catalogue import HBaseCatalogue
 from pyomid.storage.hbase.ceiling import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
 from pyomid.storage.hbase.cluster import Cluster
@@ -67,5 +68,5 @@ def open_hbase(
 
 
 def chosen_ceiling(cluster: Cluster, place: str) -> ChosenCeiling:
-    places = {"hbase": HBaseCeiling(cluster), "zookeeper": ZooKeeperCeiling(cluster.zookeeper)}
+    places: dict[str, CeilingStore] = {"hbase": HBaseCeiling(cluster), "zookeeper": ZooKeeperCeiling(cluster.zookeeper)}
     return ChosenCeiling(places.pop(place), places)
