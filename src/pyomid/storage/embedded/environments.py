@@ -51,6 +51,7 @@ READERS_MAX: Final = 4096
 _GROUP_RECORDS_MAX: Final = 4000
 """A group commit holds the writer lock for milliseconds at most (C6)."""
 _READER_CHECK_EVERY: Final = 256
+_PATIENCE_STEP_S: Final = 0.001
 _FORK_WAIT_S: Final = 5.0
 _FREE_BYTES_MIN: Final = 1 << 20
 """LMDB reports a short write as EIO; with less room than this it was for want of room."""
@@ -121,8 +122,10 @@ class Environment:
         finally:
             self._inside.pop()
 
-    def write(self, work: Callable[[Transaction], T], *, records: int = 1) -> T:
+    def write(self, work: Callable[[Transaction], T], *, records: int = 1, patience_s: float = 0.0) -> T:
         """`work` inside one durable write transaction, perhaps together with that of other threads.
+
+        With `patience_s` it waits so long for another thread to take it along: its sync then costs nothing.
 
         May be run twice (when another member of its group fails), so it must not change anything but the store.
         An exception from it undoes the transaction and is raised here. `records` says about how much it writes.
@@ -132,6 +135,9 @@ class Environment:
             raise Misuse(f"the environment {self._folder} is open for reading only: the TSO alone writes it")
         pending = _Pending(work, records)
         self._queue.append(pending)
+        give_up_s = time.monotonic() + patience_s
+        while patience_s and not pending.done and time.monotonic() < give_up_s:
+            time.sleep(_PATIENCE_STEP_S)
         with self._writer:
             while not pending.done:
                 self._write_group(self._take_group())

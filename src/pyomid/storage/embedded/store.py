@@ -48,6 +48,9 @@ LIMITS: Final = StoreLimits(row_bytes_max=ESCAPED_ROW_BYTES_MAX, qualifier_bytes
 
 _PIECE_RECORDS_MAX: Final = 2000
 """Records of one write transaction: a few milliseconds of the writer lock, then others get their turn (C6)."""
+_FEW_RECORDS: Final = 64
+_PATIENCE_S: Final = 0.005
+"""Two transactions of one thread lie closer together."""
 _PIECE_BYTES_MAX: Final = 1 << 20
 _BATCH_BYTES_MAX: Final = 256 << 20
 """A scan's batch ends behind the row that passes this, however few rows it has."""
@@ -327,7 +330,8 @@ class EmbeddedStore:
             change = changes.setdefault((cell.row, cell.version), _Change())
             change.commit_ts = commit_ts
             change.heal_columns.add(Column(cell.family, cell.qualifier))
-        self._change_records(table, changes)
+        # A few are those of single transactions, and somebody in this process is likely to write his next one now.
+        self._change_records(table, changes, patience_s=_PATIENCE_S if len(changes) <= _FEW_RECORDS else 0.0)
 
     def delete_versions(self, table: str, cells: Sequence[CellVersion]) -> None:
         changes: dict[tuple[bytes, int], _Change] = {}
@@ -349,12 +353,15 @@ class EmbeddedStore:
     def _clean(self, transaction: Transaction, *, cleaning: Cleaning) -> None:
         cleaning.apply(transaction, self._cells)
 
-    def _change_records(self, table: str, changes: dict[tuple[bytes, int], _Change]) -> None:
+    def _change_records(
+        self, table: str, changes: dict[tuple[bytes, int], _Change], *, patience_s: float = 0.0
+    ) -> None:
         """All changes of one row in one transaction."""
         columns = {column for change in changes.values() for column in (*change.heal_columns, *change.drops)}
         current = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, columns))
         for piece in _pieces_of_rows(sorted(changes.items())):
-            self._environment.write(partial(self._change_piece, table=current, piece=piece), records=len(piece))
+            work = partial(self._change_piece, table=current, piece=piece)
+            self._environment.write(work, records=len(piece), patience_s=patience_s)
 
     def _change_piece(
         self, transaction: Transaction, *, table: Table, piece: list[tuple[tuple[bytes, int], _Change]]
