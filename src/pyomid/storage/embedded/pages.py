@@ -34,6 +34,8 @@ _KNOWN_LMDB: Final = (0, 9)
 _DATABASE: Final = struct.Struct("<I HH QQQQ Q")
 """MDB_db: padding, flags, depth, pages of three kinds, entries, root."""
 _NO_ROOT: Final = (1 << 64) - 1
+_PAGES_MAX: Final = 1 << 48
+"""What a branch's node can name."""
 
 Bytes = NDArray[np.uint8]
 
@@ -115,4 +117,4 @@ def _root(transaction: Transaction, name: bytes) -> int | None:
     if record is None or len(record) != _DATABASE.size:
         return None
     root: int = _DATABASE.unpack(record)[-1]
-    return root
+    return root if root == _NO_ROOT or root < _PAGES_MAX else None
