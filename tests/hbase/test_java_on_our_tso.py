@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,22 +13,24 @@ from hbase_processes import TsoProcess
 import pyomid
 from pyomid import crashpoints
 from pyomid.client.database import Database
-from pyomid.core.hashing import table_id
+from pyomid.core.hashing import cell_id, table_id
 from pyomid.core.sanitising import sanitise_steps
 from pyomid.errors import ConflictError, Misuse
 from pyomid.storage.hbase.layout import shadow_qualifier
+from pyomid.testing.frame_proxy import FrameProxy, Passed
 from pyomid.testing.hbase_server import HBaseServer
 from pyomid.testing.java_omid import JavaClient, JavaError
-from pyomid.types import Cell, Column, KeyRange
+from pyomid.types import NOT_FOUND, SEALED, Cell, Column, CommitReply, CommitRequest, KeyRange, RowWrite
+from pyomid.wire.requests import decode_request
+from pyomid.wire.responses import decode_answer
 
 SOURCES = Path(__file__).parent / "java"
-JAVA_TIMEOUT_S = 2.0
-"""The Java client of these tests sends a commit again after so long."""
 
 
 @pytest.fixture(scope="module")
 def tso(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TsoProcess]:
-    with TsoProcess(url, tmp_path_factory.mktemp("tso") / "log", lease_s=20.0) as process:
+    """As it must be run where Java clients call fence(): these seal within the epoch."""
+    with TsoProcess(f"{url}?othersSeal=true", tmp_path_factory.mktemp("tso") / "log", lease_s=20.0) as process:
         process.wait_until_leading()
         yield process
         process.stop()
@@ -122,7 +124,7 @@ def test_we_heal_what_a_dead_java_client_committed(java: JavaClient, database: D
     assert cells_of(database, table, b"r") == {Cell(b"r", b"f", b"q", start_ts, b"1", 0)}
     with database.begin() as tx:
         assert tx.table(table).get(b"r") == {b"f:q": b"1"}
-    assert database.drain(20.0)
+    assert database.drain(120.0)
     assert cells_of(database, table, b"r") == {Cell(b"r", b"f", b"q", start_ts, b"1", commit_ts)}
     assert database.parts.commit_table.lookup([start_ts]) == [commit_ts], "a healer never deletes the entry"
 
@@ -188,23 +190,104 @@ def test_checkpoints_of_java_are_versions_of_one_transaction(java: JavaClient, d
         assert tx.table(table).get(b"r") == {b"f:q": b"second"}
 
 
+@pytest.fixture(scope="module")
+def proxy(tso: TsoProcess) -> Iterator[FrameProxy]:
+    host, _, port = tso.address.rpartition(":")
+    with FrameProxy(host, int(port)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def proxied(hbase: HBaseServer, proxy: FrameProxy) -> Iterator[JavaClient]:
+    """A Java client whose frames we see and may keep from it."""
+    with JavaClient(SOURCES, "127.0.0.1", hbase.ports.zookeeper, proxy.address) as client:
+        yield client
+
+
+def asks_commit_of(start_ts: int) -> Callable[[Passed], bool]:
+    def wanted(passed: Passed) -> bool:
+        body = decode_request(passed.payload).body if passed.from_client else None
+        return isinstance(body, CommitRequest) and body.start_ts == start_ts
+
+    return wanted
+
+
+def answers_commit_of(start_ts: int) -> Callable[[Passed], bool]:
+    def wanted(passed: Passed) -> bool:
+        body = None if passed.from_client else decode_answer(passed.payload).body
+        return isinstance(body, CommitReply) and body.start_ts == start_ts
+
+    return wanted
+
+
 def test_a_retry_of_java_is_answered_with_the_first_tries_outcome(
-    java: JavaClient, database: Database, tso: TsoProcess, table: str
+    proxied: JavaClient, proxy: FrameProxy, database: Database, tso: TsoProcess, table: str
 ) -> None:
     """T7: the TSO stands still for longer than the client waits; both tries arrive, one commit is there."""
-    java.begin("first")
-    java.put("first", table, b"s", b"f", b"q", b"1")
-    java.commit("first")  # now the TSO knows the table: else it would look for it, and meet the retry first
-    start_ts = java.begin("a")
-    java.put("a", table, b"r", b"f", b"q", b"1")
-    java.flush("a")
+    proxied.begin("first")
+    proxied.put("first", table, b"s", b"f", b"q", b"1")
+    proxied.commit("first")  # now the TSO knows the table: else it would look for it, and meet the retry first
+    start_ts = proxied.begin("a")
+    proxied.put("a", table, b"r", b"f", b"q", b"1")
+    proxied.flush("a")
     tso.send(signal.SIGSTOP)
-    java.send("commit", "a")
-    time.sleep(1.5 * JAVA_TIMEOUT_S)  # what is tested is the client's own time-out
-    tso.send(signal.SIGCONT)
-    commit_ts = int(java.receive())
+    try:
+        proxied.send("commit", "a")
+        tries = proxy.wait_for(asks_commit_of(start_ts), count=2)
+    finally:
+        tso.send(signal.SIGCONT)
+    assert [decode_request(each.payload).body.is_retry for each in tries] == [False, True]
+    commit_ts = int(proxied.receive())
     assert commit_ts > start_ts
     assert cells_of(database, table, b"r") == {Cell(b"r", b"f", b"q", start_ts, b"1", commit_ts)}
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["the same connection", "a new connection"])
+def test_an_answer_that_java_never_got_is_told_to_its_retry(
+    proxied: JavaClient, proxy: FrameProxy, database: Database, table: str, cut: bool
+) -> None:
+    """T7: the answer is lost on the way, or together with the connection."""
+    start_ts = proxied.begin("a")
+    proxied.put("a", table, b"r", b"f", b"q", b"1")
+    proxy.drop_next(answers_commit_of(start_ts))
+    proxied.send("commit", "a")
+    (lost,) = proxy.wait_for(answers_commit_of(start_ts))
+    if cut:
+        proxy.cut()
+    commit_ts = int(proxied.receive())
+    told = decode_answer(lost.payload).body
+    assert isinstance(told, CommitReply)
+    assert told.commit_ts == commit_ts
+    tries = proxy.wait_for(asks_commit_of(start_ts), count=2)
+    assert (len({each.connection for each in tries}) > 1) == cut
+    assert cells_of(database, table, b"r") == {Cell(b"r", b"f", b"q", start_ts, b"1", commit_ts)}
+
+
+def test_a_job_whose_branch_a_java_fence_sealed_is_whole(java: JavaClient, database: Database, table: str) -> None:
+    """T13: between the tasks and the commit Java fences another table, and reads a branch by that fence."""
+    tso, column = database.parts.tso, Column(b"f", b"q")
+    other = f"{table}_other"
+    database.create_table(other, ["f"])
+    start_ts = tso.begin().start_ts
+    tso.grant_lease(start_ts)
+    rows = (b"a", b"b", b"c")
+    branches = tuple(tso.begin().start_ts for _ in rows)
+    for branch, row in zip(branches, rows, strict=True):
+        database.parts.store.write_cells(table, branch, [RowWrite(row, ((column, b"v"),))])
+    java.ask("fence", other, "fence")
+    assert java.get("fence", table, b"b") == {}
+    commit_table = database.parts.commit_table
+    assert commit_table.lookup(branches) == [NOT_FOUND, SEALED, NOT_FOUND], "Java sealed what it met"
+    ids = tuple(cell_id(table.encode(), row, *column) for row in rows)
+    reply = tso.commit(CommitRequest(start_ts, ids, (table_id(table.encode()),), branches))
+    assert reply.committed
+    assert commit_table.lookup([start_ts, *branches]) == [reply.commit_ts] * 4
+    java.begin("after")
+    assert java.scan("after", table) == {key: {b"f:q": b"v"} for key in rows}
+    java.rollback("after")
+    with database.begin() as tx:
+        assert dict(tx.table(table).scan()) == {key: {b"f:q": b"v"} for key in rows}
+    database.drop_table(other)
 
 
 def test_a_fence_of_java_aborts_writers_that_began_before(java: JavaClient, database: Database, table: str) -> None:
@@ -218,10 +301,44 @@ def test_a_fence_of_java_aborts_writers_that_began_before(java: JavaClient, data
         tx.table(table).put(b"r", {b"f:q": b"2"})
 
 
-def test_conflict_level_row_is_one_level_for_both(
+def test_a_commit_whose_start_a_java_fence_sealed_is_told_aborted(
+    java: JavaClient, database: Database, table: str
+) -> None:
+    """R2: whoever reads by Java's fence seals what it meets undecided; the mark wins, so nobody is told committed."""
+    tso, column = database.parts.tso, Column(b"f", b"q")
+    other = f"{table}_other"
+    database.create_table(other, ["f"])
+    start_ts = tso.begin().start_ts
+    database.parts.store.write_cells(table, start_ts, [RowWrite(b"r", ((column, b"v"),))])
+    java.ask("fence", other, "fence")
+    assert java.get("fence", table, b"r") == {}
+    assert database.parts.commit_table.lookup([start_ts]) == [SEALED]
+    name = table.encode()
+    reply = tso.commit(CommitRequest(start_ts, (cell_id(name, b"r", *column),), (table_id(name),)))
+    assert not reply.committed
+    with database.begin() as tx:
+        assert tx.table(table).get(b"r") == {}
+    database.drop_table(other)
+
+
+def test_at_conflict_level_cell_two_columns_of_a_row_do_not_conflict(
+    java: JavaClient, database: Database, table: str
+) -> None:
+    """T9, with its counterpart below: both sides name cells."""
+    transaction = database.begin()
+    java.begin("too")
+    java.put("too", table, b"r", b"f", b"p", b"java's")
+    transaction.table(table).put(b"r", {b"f:q": b"ours"})
+    transaction.commit()
+    java.commit("too")
+    with database.begin() as tx:
+        assert tx.table(table).get(b"r") == {b"f:p": b"java's", b"f:q": b"ours"}
+
+
+def test_at_conflict_level_row_they_do_whoever_comes_first(
     hbase: HBaseServer, database: Database, tso: TsoProcess, table_name: str
 ) -> None:
-    """T9: two columns of one row conflict, because Java sends row ids too."""
+    """T9: two columns of one row conflict, because both sides name rows."""
     database.create_table(table_name, ["f"], "row")
     port, quorum = hbase.ports.zookeeper, hbase.quorum
     with JavaClient(SOURCES, "127.0.0.1", port, quorum, level="ROW", through_zookeeper=True) as java:
@@ -232,6 +349,16 @@ def test_conflict_level_row_is_one_level_for_both(
         transaction.table(table_name).put(b"r", {b"f:q": b"ours"})
         with pytest.raises(ConflictError):
             transaction.commit()
+        java.begin("loses")
+        with database.begin() as tx:
+            tx.table(table_name).put(b"r", {b"f:q": b"ours"})
+        java.put("loses", table_name, b"r", b"f", b"p", b"java's again")
+        with pytest.raises(JavaError, match="RollbackException"):
+            java.commit("loses")
+    with database.begin() as tx:
+        assert tx.table(table_name).get(b"r") == {b"f:p": b"java's", b"f:q": b"ours"}
+    with pytest.raises(Misuse, match="row"):
+        database.create_table(table_name, ["f"], "cell")
     database.drop_table(table_name)
 
 
