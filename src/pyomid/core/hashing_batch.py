@@ -73,9 +73,10 @@ def _avalanche(word: Any) -> Any:
 
 @kernel("uint64(uint8[::1], int64)")
 def _word(data: Any, offset: Any) -> Any:
-    word = np.uint64(0)
-    for i in range(8):
-        word |= np.uint64(data[offset + i]) << np.uint64(8 * i)
+    """Indices are unsigned: signed ones may count from the end, which numba would ask each time."""
+    word, first = np.uint64(0), np.uint64(offset)
+    for i in range(np.uint64(8)):
+        word |= np.uint64(data[first + i]) << (np.uint64(8) * i)
     return word
 
 
@@ -105,8 +106,9 @@ def _low_half(data: Any, length: Any) -> Any:
 
 @kernel(f"int64(uint8[::1], int64, {_BYTES}, int64, int64)")
 def _append(target: Any, at: Any, source: Any, offset: Any, length: Any) -> Any:
-    for i in range(length):
-        target[at + i] = source[offset + i]
+    to, first = np.uint64(at), np.uint64(offset)
+    for i in range(np.uint64(length)):
+        target[to + i] = source[first + i]
     return at + length
 
 

@@ -35,18 +35,18 @@ def put_escaped(
 ) -> Any:
     """Writes each text at its row's place, every byte XOR `inversion`; `is_raw`: as it is, without an ending."""
     for row in range(len(places)):
-        at = places[row]
-        for source in range(offsets[row], offsets[row + 1]):
+        at, one = np.uint64(places[row]), np.uint64(1)
+        for source in range(np.uint64(offsets[row]), np.uint64(offsets[row + 1])):
             byte = data[source]
             out[at] = byte ^ inversion
-            at += 1
+            at += one
             if byte == 0 and not is_raw:
                 out[at] = 0xFF ^ inversion
-                at += 1
+                at += one
         if not is_raw:
             out[at] = inversion
-            out[at + 1] = 0x01 ^ inversion
-            at += 2
+            out[at + one] = 0x01 ^ inversion
+            at += np.uint64(2)
         places[row] = at
 
 

@@ -30,27 +30,28 @@ def pack_cells(
     The grid is columns by rows. A row without any value gets the marker, column number `len(grid)`.
     """
     columns, rows = grid_off.shape
-    written = 0
+    written = np.uint64(0)  # unsigned: a signed index may count from the end, which numba would ask each time
+    one = np.uint64(1)
     rec_cell[0] = 0
-    for row in range(rows):
+    for row in range(np.uint64(rows)):
         has_value = False
-        for column in range(columns):
+        for column in range(np.uint64(columns)):
             length = grid_len[column, row]
             if length == ABSENT:
                 continue
             cell_col[written] = column
             cell_off[written] = grid_off[column, row]
             cell_len[written] = length
-            written += 1
+            written += one
             if length != TOMBSTONE:
                 has_value = True
         if not has_value:
             cell_col[written] = columns
             cell_off[written] = marker_off
             cell_len[written] = marker_len
-            written += 1
-        rec_cell[row + 1] = written
-    return written
+            written += one
+        rec_cell[row + one] = written
+    return np.int64(written)
 
 
 def pack_cells_plainly(grid: list[list[tuple[int, int]]], marker: tuple[int, int]) -> list[list[tuple[int, int, int]]]:

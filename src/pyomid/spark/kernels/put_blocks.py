@@ -16,8 +16,9 @@ def put_blocks(out: NDArray[np.uint8], places: NDArray[np.int64], blocks: NDArra
     rows, width = blocks.shape
     for row in range(rows):
         at = places[row]
-        for byte in range(width):
-            out[at + byte] = blocks[row, byte]
+        first = np.uint64(at)
+        for byte in range(np.uint64(width)):
+            out[first + byte] = blocks[row, byte]
         places[row] = at + width
 
 
