@@ -60,16 +60,27 @@ def _async_session(address: Address, settings: Settings) -> AsyncTsoSession | No
     )
 
 
-def open_tso_stores(store: str) -> tuple[TsoStores, Path | None, Callable[[], None]]:
-    """What a TSO writes to at the URL `store` ("memory": nowhere), the folder whose lock it must hold (None: no
-    folder), and what closes it all.
+def tso_folder(store: str) -> Path | None:
+    """The folder whose lock a TSO must hold before it opens the stores at the URL `store`; None: no folder.
+
+    Made where it is new; `Misuse` where it cannot be one (`open_folder`).
     """
+    address = None if store == "memory" else parse_url(store)[0]
+    if not isinstance(address, EmbeddedAddress):
+        return None
+    from pyomid.storage.embedded.layout import open_folder
+
+    return open_folder(address.folder)
+
+
+def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
+    """What a TSO writes to at the URL `store` ("memory": nowhere), and what closes it all."""
     from pyomid.tso.store_calls import TsoStores
 
     if store == "memory":
         from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
 
-        return TsoStores(MemoryCommitTable(), MemoryEpochRow(), MemoryCatalogue()), None, lambda: None
+        return TsoStores(MemoryCommitTable(), MemoryEpochRow(), MemoryCatalogue()), lambda: None
     address, settings = parse_url(store)
     match address:
         case EmbeddedAddress(folder):
@@ -85,13 +96,13 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Path | None, Callable[[], No
                 epoch_row.close()
                 commit_table.close()
 
-            return TsoStores(commit_table, epoch_row, catalogue), Path(folder), close
+            return TsoStores(commit_table, epoch_row, catalogue), close
         case HBaseAddress(quorum, znode):
             from pyomid.storage.hbase.database import open_hbase
 
             database = open_hbase(quorum, znode, deadline_s=_TSO_STORE_TRY_S, options=_hbase_options(settings))
             stores = TsoStores(database.commit_table, database.epoch_row, database.catalogue, database.ceiling)
-            return stores, None, database.close
+            return stores, database.close
         case _:
             raise Misuse(f"a TSO cannot serve {store!r}: memory, omid:///folder or omid+hbase://…", store=store)
 

@@ -461,10 +461,17 @@ def test_sigterm_under_load_loses_nothing_that_was_acknowledged(tmp_path: Path) 
 # ── what a person sees ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_figure_an_operator_asks_for_is_told_and_counts(service: Service) -> None:
-    peer = service.raw()
+@pytest.fixture(params=["on", "off"])
+def fresh(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
+    """One whose conflict map nobody has filled."""
+    with served(tmp_path, "--kernel", request.param, "--metrics", "127.0.0.1:0") as running:
+        yield running
+
+
+def test_every_figure_an_operator_asks_for_is_told_and_counts(fresh: Service) -> None:
+    peer = fresh.raw()
     peer.greet()
-    before = service.metrics()
+    before = fresh.metrics()
     peer.send(b"".join(encode_request(Begin(), request_id=tag) for tag in (1, 2)))
     first, second = (peer.answer().body.start_ts for _ in range(2))  # type: ignore[union-attr]
     for start_ts, reason in ((first, None), (second, AbortReason.CONFLICT), (50, AbortReason.LOW_WATERMARK)):
@@ -472,7 +479,7 @@ def test_every_figure_an_operator_asks_for_is_told_and_counts(service: Service) 
         reply = peer.answer().body
         assert isinstance(reply, CommitReply)
         assert reply.reason == reason
-    after = service.metrics()
+    after = fresh.metrics()
 
     def grown(name: str) -> float:
         return after[f"pyomid_tso_{name}"] - before[f"pyomid_tso_{name}"]
@@ -488,5 +495,5 @@ def test_every_figure_an_operator_asks_for_is_told_and_counts(service: Service) 
         assert f'pyomid_tso_aborts_total{{reason="{reason.value}"}}' in after
     for name in ("begin_waits_total", "slow_readers_total", "refused_total", "leases", "leads", "epoch"):
         assert f"pyomid_tso_{name}" in after
-    assert service.page("/health") == service.page("/ready") == "serving\n"
+    assert fresh.page("/health") == fresh.page("/ready") == "serving\n"
     peer.close()

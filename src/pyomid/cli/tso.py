@@ -202,16 +202,16 @@ def _file_options(path: str) -> dict[str, object]:
 
 
 def serve_by_hand(options: dict[str, Any]) -> int:
+    from pyomid.tso.leadership import FolderLock, holder, listen_in
     from pyomid.tso.logs import log_to
+    from pyomid.wiring import tso_folder
 
     try:
         log_to(Path(options["log-file"]) if options["log-file"] else None, level=options["log-level"])
         with contextlib.ExitStack() as stack:
             listeners = list(_listeners(options, stack))
-            stores, folder = _stores(options["store"], stack)
+            folder = tso_folder(options["store"])
             if folder is not None:
-                from pyomid.tso.leadership import FolderLock, holder, listen_in
-
                 lock = FolderLock(folder)
                 if not lock.acquire():
                     pid = holder(folder).get("pid")
@@ -219,6 +219,7 @@ def serve_by_hand(options: dict[str, Any]) -> int:
                     return LOST_EXIT_CODE
                 stack.callback(lock.release)
                 listeners.append((listen_in(folder), None))
+            stores = _stores(options["store"], stack)
             if not listeners:
                 raise Misuse("nothing to serve on: give --listen HOST:PORT or --unix PATH")
             _serve(options, stores, listeners, ready=_say_ready, leadership=_leadership(options, listeners))
@@ -286,13 +287,12 @@ def _tls(options: dict[str, Any]) -> ssl.SSLContext | None:
     return context
 
 
-def _stores(store: str, stack: contextlib.ExitStack) -> tuple[Any, Path | None]:
-    """The stores, and the folder whose lock makes this process their TSO (memory has none)."""
+def _stores(store: str, stack: contextlib.ExitStack) -> Any:
     from pyomid.wiring import open_tso_stores
 
-    stores, folder, close = open_tso_stores(store)
+    stores, close = open_tso_stores(store)
     stack.callback(close)
-    return stores, folder
+    return stores
 
 
 def _leadership(options: dict[str, Any], listeners: list[tuple[socket.socket, ssl.SSLContext | None]]) -> Any:
@@ -373,7 +373,7 @@ def _become_service(
             os.close(write_end)
 
         with contextlib.ExitStack() as stack:
-            stores, _ = _stores(f"omid://{folder}", stack)
+            stores = _stores(f"omid://{folder}", stack)
             _serve(options, stores, [(listener, None)], ready=say_ready)
         code = 0
     except OmidError as error:

@@ -93,6 +93,10 @@ class Pages:
         how, _, _, at, length = kernels.walk(pages, *asked, data, lens)
         return Records(data, lens, pages[at : at + length].tobytes() if how == kernels.MORE else None)
 
+    def close(self) -> None:
+        """The file is let go of when the last walk over it has ended: nothing holds up an unmount, or its deletion."""
+        self._mapped = None
+
     def _map(self) -> Bytes:
         """The file as long as it is now; it never gets shorter."""
         with open(self._path, "rb") as file:

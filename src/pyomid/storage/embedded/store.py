@@ -465,6 +465,7 @@ class EmbeddedStore:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
+            self._pages.close()
             release(self._environment)
 
 
