@@ -10,9 +10,12 @@ from examples.flights.settings import DATABASE
 from pyomid.storage.embedded.commit_table import RECORD_BYTES, RECORD_TIMESTAMPS
 from pyomid.tso.leadership import holder
 
-SEED_RATE = 100_000
-SEED_FAILING = 0.01
-SEED_ENTRY_BYTES = 16
+EXAMPLE_RATE = 100_000
+EXAMPLE_FAILING = 0.01
+EXAMPLE_ENTRY_BYTES = 16
+"""Transactions a second, the part of them that fails between commit and completion, and what each then leaves behind:
+the example of Apache Omid's documentation, "Management of Client Failures"."""
+
 SECONDS_A_YEAR = 365 * 24 * 3600
 
 CLUSTER = "cluster"
@@ -56,7 +59,7 @@ class Place(Protocol):
 
     def growth(self) -> tuple[str, float]:
         """How this store keeps commits, in words, and the bytes by which its commit table grows in a year without
-        sanitising at the seed's rate."""
+        sanitising at the rate of Apache Omid's example."""
 
 
 class Folder:
@@ -80,6 +83,6 @@ class Folder:
     def growth(self) -> tuple[str, float]:
         """A record stays as long as one of its starts does; each transaction takes two timestamps."""
         starts_a_record = RECORD_TIMESTAMPS / 2
-        kept = 1 - (1 - SEED_FAILING) ** starts_a_record
+        kept = 1 - (1 - EXAMPLE_FAILING) ** starts_a_record
         words = f"keeps {RECORD_TIMESTAMPS} timestamps to a record of {RECORD_BYTES} B"
-        return words, SEED_RATE / starts_a_record * kept * SECONDS_A_YEAR * RECORD_BYTES
+        return words, EXAMPLE_RATE / starts_a_record * kept * SECONDS_A_YEAR * RECORD_BYTES

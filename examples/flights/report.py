@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 from examples.flights.events import Event, all_events
 from examples.flights.places import (
     CLUSTER,
+    EXAMPLE_ENTRY_BYTES,
+    EXAMPLE_FAILING,
+    EXAMPLE_RATE,
     SECONDS_A_YEAR,
-    SEED_ENTRY_BYTES,
-    SEED_FAILING,
-    SEED_RATE,
     Place,
 )
 from examples.flights.settings import MONTHS, PIPELINES, REPORT
@@ -35,12 +35,12 @@ LANE_NAMES: Final = {
 
 
 def growth_text(place: Place) -> str:
-    """A year's entries of transactions whose client died before it completed them: in the paper's layout, and here."""
-    seed = SEED_RATE * SEED_FAILING * SECONDS_A_YEAR * SEED_ENTRY_BYTES
+    """A year's entries of transactions whose client died before it completed them: in Omid's example, and here."""
+    example = EXAMPLE_RATE * EXAMPLE_FAILING * SECONDS_A_YEAR * EXAMPLE_ENTRY_BYTES
     words, here = place.growth()
     return (
-        f"without sanitising the commit table would grow by {seed / 1e9:.0f} GB a year at {SEED_RATE:,} tx/s × "
-        f"{SEED_FAILING:.0%} failing × {SEED_ENTRY_BYTES} B; this store {words}: {here / 1e12:.1f} TB"
+        f"without sanitising the commit table would grow by {example / 1e9:.0f} GB a year at {EXAMPLE_RATE:,} tx/s × "
+        f"{EXAMPLE_FAILING:.0%} failing × {EXAMPLE_ENTRY_BYTES} B; this store {words}: {here / 1e12:.1f} TB"
     )
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from examples.flights import settings
 from examples.flights.events import Event, all_events, count, note
-from examples.flights.places import CLUSTER, SECONDS_A_YEAR, SEED_FAILING, SEED_RATE, Fault
+from examples.flights.places import CLUSTER, EXAMPLE_FAILING, EXAMPLE_RATE, SECONDS_A_YEAR, Fault
 
 from pyomid.errors import Misuse, OmidError
 from pyomid.spark.rowkey import key_layout
@@ -270,7 +270,7 @@ class Servers:
 
     def growth(self) -> tuple[str, float]:
         entry = _CELL_BYTES + len(commit_row(0)) + 1 + len(COMMIT_FAMILY) + len(COMMIT_QUALIFIER) + 2
-        return f"keeps an entry in a cell of about {entry} B", SEED_RATE * SEED_FAILING * SECONDS_A_YEAR * entry
+        return f"keeps an entry in a cell of about {entry} B", EXAMPLE_RATE * EXAMPLE_FAILING * SECONDS_A_YEAR * entry
 
 
 def open_jobs() -> list[Event]:

@@ -26,7 +26,7 @@ def newest_adopted(parts: Parts, table: str, families: Sequence[bytes]) -> int:
     if table_id(table.encode()) in parts.catalogue.unknown_tables():
         raise Misuse(
             f"table {table} was written by transactions of a Java client: adopting it would commit what they left "
-            "undecided; register it with `pyomid tables URL register`",
+            "undecided; register it with `pyomid tables URL register NAME FAMILY`",
             table=table,
         )
     parts.store.check_table(table, families)

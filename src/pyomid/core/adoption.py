@@ -79,7 +79,7 @@ def _check_untouched(table: str, batch: CellBatch, newest_ts: int) -> None:
         start, commit = (int(of[of_transactions[0]]) for of in (batch.rec_version, batch.rec_commit))
         raise Misuse(
             f"table {table} was written by transactions already (start {start}, committed at {commit}): adopting it "
-            "would commit what they left undecided; register it with `pyomid tables URL register`",
+            "would commit what they left undecided; register it with `pyomid tables URL register NAME FAMILY`",
             table=table,
             start_ts=start,
         )

@@ -48,7 +48,7 @@ def sanitise_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitised]:
         raise Misuse(
             f"the commit table is not sanitised: transactions were committed to tables with ids "
             f"{', '.join(map(str, unknown))} that the catalogue does not know; register each with "
-            "`pyomid tables register URL NAME`",
+            "`pyomid tables URL register NAME FAMILY`",
             table_ids=unknown,
         )
     result = Sanitised(watermark, horizon, horizon)

@@ -622,7 +622,7 @@ class TsoMachine:
         if len(unknown) > max(self.settings.unknown_tables_max, len(self.unknown_tables)):
             return Misuse(
                 f"start_ts {start_ts} names tables that are not registered, and {len(self.unknown_tables)} such are "
-                "known already: register them with `pyomid tables`",
+                "known already: register them with `pyomid tables URL register NAME FAMILY`",
                 start_ts=start_ts,
             )
         self.unknown_tables = unknown
