@@ -20,7 +20,7 @@ from pyomid.core.commit_cache import CommitCache
 from pyomid.core.compaction import compact_region_steps
 from pyomid.core.hashing import cell_id, table_id
 from pyomid.core.sanitising import sanitise_steps
-from pyomid.errors import OmidError
+from pyomid.errors import Misuse, OmidError
 from pyomid.storage.hbase.admin import Admin
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.types import Column, CommitRequest, KeyRange, RowWrite
@@ -98,6 +98,22 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
+def reshape(cluster: Cluster, table: str, change: Callable[[Admin], object]) -> None:
+    """HBase refuses while a region refers to the files of the one it came from: its own compaction rewrites them."""
+    admin, end_s = Admin(cluster), time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            change(admin)
+            return
+        except Misuse as error:
+            if "NOT splittable" not in str(error) and "mergeable" not in str(error):
+                raise
+            if time.monotonic() > end_s:
+                raise
+        admin.compact(table)
+        wait_until(lambda: not any(admin.is_compacting(region) for region in cluster.regions(table)), "it compacted")
+
+
 def test_nothing_is_lost_between_compaction_split_and_sanitising(
     database: Database, cluster: Cluster, table_name: str
 ) -> None:
@@ -114,7 +130,7 @@ def test_nothing_is_lost_between_compaction_split_and_sanitising(
             for region in database.parts.store.regions(table_name):
                 healed += compact(database, table_name, region)
             split_at = b"%02x" % (256 // ROUNDS * round_ + 20)
-            Admin(cluster).split(table_name, split_at)
+            reshape(cluster, table_name, lambda admin: admin.split(table_name, split_at))  # noqa: B023
             if round_ == 1:  # between the compactor and the sanitiser, whose tables it was not among
                 database.create_table(f"{table_name}_late", ["f"])
                 writers.append(Writer(database, f"{table_name}_late"))
@@ -144,12 +160,12 @@ def test_a_region_without_a_record_holds_the_sanitiser_back(
     writer = Writer(database, table_name)
     wait_until(lambda: len(writer.acknowledged) >= 20, "the writer has written")
     writer.stop()
-    Admin(cluster).split(table_name, b"80")
+    reshape(cluster, table_name, lambda admin: admin.split(table_name, b"80"))
     first, _ = database.parts.store.regions(table_name)
     newest = max(writer.acknowledged.values())
     wait_until(lambda: _w(database) > newest, "W passes what was written")
     compact(database, table_name, first)
-    Admin(cluster).merge(table_name, b"")
+    reshape(cluster, table_name, lambda admin: admin.merge(table_name, b"80"))
     (whole,) = database.parts.store.regions(table_name)
     before = database.parts.commit_table.lookup(_starts(database, table_name))
     sanitise(database)

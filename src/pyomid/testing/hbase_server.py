@@ -222,6 +222,9 @@ class HBaseServer:
             "hbase.regionserver.ipc.address": "127.0.0.1",
             "hbase.regionserver.port": str(region_server_port),
             "hbase.regionserver.info.port": "-1",
+            # What compaction replaced goes at once: until then a region of a split cannot split again.
+            "hbase.hfile.compaction.discharger.interval": "1000",
+            "hbase.catalogjanitor.interval": "1000",
             # A master of one machine need not wait for more servers to report.
             "hbase.master.wait.on.regionservers.mintostart": "1",
             "hbase.master.wait.on.regionservers.timeout": "500",
