@@ -75,6 +75,7 @@ class RecentCommits:
         self._state = threading.Lock()
         """Held while a table is emptied, or slots are cleared: briefly."""
         self._settle_turn = threading.Lock()
+        """Held while a table goes to LMDB, and while another one becomes the one in use: it never is both."""
         self._queue: deque[_Put] = deque()
         self._marks: set[int] = set()
         """Sealed by this process, above `_floor`: no entry of theirs is taken."""
@@ -253,8 +254,9 @@ class RecentCommits:
         if self._segments[self._active].has_room(rows) and self._used[self._active] + rows <= _RECORDS_MAX:
             return
         other = 1 - self._active
-        self._settle(other)
-        self._begin(other)
+        with self._settle_turn:
+            self._settle(other)
+            self._begin(other)
 
     def _begin(self, number: int) -> None:
         self._generation += 1
@@ -272,8 +274,12 @@ class RecentCommits:
             self._settler.start()
 
     def _settle_beside(self, number: int) -> None:
+        """A thread that comes late may find the table emptied and in use again: what is placed beside it would go
+        with the rest, unseen."""
         try:
-            self._settle(number)
+            with self._settle_turn:
+                if number != self._active:
+                    self._settle(number)
         except OmidError as error:
             log.warning("recent commits stay in the log: %s", error)
 
@@ -281,26 +287,29 @@ class RecentCommits:
         """Under `_writing`. The older first: of a start in both the newer row counts."""
         if not any(self._is_dirty):
             return
-        for number in (1 - self._active, self._active):
-            self._settle(number)
-        self._begin(1 - self._active)
+        with self._settle_turn:
+            for number in (1 - self._active, self._active):
+                self._settle(number)
+            self._begin(1 - self._active)
 
     def _settle(self, number: int) -> None:
-        """What is left in one table: durable in LMDB, then gone from log and index, in this order."""
-        with self._settle_turn:
-            if not self._is_dirty[number]:
-                return
-            with self._state:
-                self._settling = number
-                rows = self._index.rows(number)
-            self._settled.store(rows)
-            self._segments[number].forget(self._generation)
-            with self._state:
-                late, self._late, self._settling = self._late, [], None
-                self._index.empty(number)
-                self._used[number], self._is_dirty[number] = 0, False
-            if late:
-                self._settled.delete(np.concatenate(late))
+        """What is left in one table: durable in LMDB, then gone from log and index, in this order.
+
+        Under `_settle_turn`; the table in use under `_writing` too.
+        """
+        if not self._is_dirty[number]:
+            return
+        with self._state:
+            self._settling = number
+            rows = self._index.rows(number)
+        self._settled.store(rows)
+        self._segments[number].forget(self._generation)
+        with self._state:
+            late, self._late, self._settling = self._late, [], None
+            self._index.empty(number)
+            self._used[number], self._is_dirty[number] = 0, False
+        if late:
+            self._settled.delete(np.concatenate(late))
 
     def _recover(self, folder: Path) -> None:
         """What a crash left in the log goes to LMDB; then both tables are empty and believed."""
