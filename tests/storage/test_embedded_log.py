@@ -7,13 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from embedded_images import image_after_power_loss
 
 from pyomid.storage.embedded import EmbeddedCommitTable
 from pyomid.storage.embedded import recent_commits as module
 from pyomid.storage.embedded.recent_commits import RecentCommits
 from pyomid.storage.embedded.recent_kernels import SLOTS
-from pyomid.storage.embedded.recent_log import Rows
+from pyomid.storage.embedded.recent_log import Rows, Segment
 from pyomid.storage.embedded.settled_commits import SettledCommits
+from pyomid.types import NOT_FOUND
 
 pytestmark = pytest.mark.fast
 
@@ -75,3 +77,58 @@ def test_thread_that_comes_late_to_an_emptied_table_leaves_the_one_in_use_alone(
     writer.close()
     assert dict(reader.entries()) == expected
     reader.close()
+
+
+def test_replaced_mark_never_shows_again_from_the_other_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """T13: the entry of a decided commit's branch wins over its mark, in whichever table either lies."""
+    monkeypatch.setattr(module, "_RECORDS_MAX", 100)
+    writer = EmbeddedCommitTable(tmp_path / "db", writable=True)
+    reader = EmbeddedCommitTable(tmp_path / "db", writable=False)
+    for turn in range(2):  # the mark in the first table, then in the second
+        branch = 50 + BUCKET * (1000 * turn)
+        assert writer.seal(branch).placed
+        assert writer.put_block(rows(1000 * turn + 1, 90)) == []
+        assert writer.put_block(rows(1000 * turn + 100, 20)) == []
+        writer.put_branches([branch], branch + 7)
+        assert reader.lookup([branch]) == writer.lookup([branch]) == [branch + 7]
+        assert dict(reader.entries())[branch] == branch + 7
+        writer.delete([branch])
+        assert reader.lookup([branch]) == [NOT_FOUND]
+        assert branch not in dict(reader.entries())
+    writer.close()
+    reader.close()
+
+
+@pytest.mark.parametrize("turns_before", [0, 1])
+def test_second_crash_while_recovering_brings_no_older_row_back(
+    turns_before: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mark in the older segment (the first or the second), the entry that replaced it in the newer one: whichever
+    step of the recovery is the last before the power fails, the entry stays."""
+    monkeypatch.setattr(module, "_RECORDS_MAX", 100)
+    writer = EmbeddedCommitTable(tmp_path / "db", writable=True)
+    for turn in range(turns_before):
+        writer.put_block(rows(1000 + 100 * turn, 100))
+    branch = 50
+    assert writer.seal(branch).placed
+    writer.put_block(rows(1, 90))
+    writer.put_block(rows(100, 20))
+    writer.put_branches([branch], 57)
+    crashed = image_after_power_loss(tmp_path / "db", tmp_path / "crashed")
+    writer.close()
+    steps: list[Path] = []
+    write = Segment._write
+
+    def copied_before(self: Segment, begin: int, end: int) -> None:
+        steps.append(image_after_power_loss(crashed, tmp_path / f"again-{len(steps)}"))
+        write(self, begin, end)
+
+    monkeypatch.setattr(Segment, "_write", copied_before)
+    EmbeddedCommitTable(crashed, writable=True).close()
+    monkeypatch.setattr(Segment, "_write", write)
+    assert len(steps) >= 3
+    for step in steps:
+        for writable in (False, True):
+            table = EmbeddedCommitTable(step, writable=writable)
+            assert table.lookup([branch]) == [57], step
+            table.close()

@@ -126,7 +126,20 @@ class RecentCommits:
         with self._writing:
             self._settled.check_epoch(epoch)
             self._append_all(rows)
+            self._replace_marks(rows)
             self._marks.difference_update(rows[:, 0].tolist())
+
+    def _replace_marks(self, rows: Rows) -> None:
+        """Marks that lie in the other table, or in LMDB: they would be found first, or once the entries are gone."""
+        starts = rows[:, 0]
+        with self._settle_turn:
+            with self._state:
+                for number in (0, 1):
+                    is_mark = np.array(self._index.find(number, starts), dtype=np.int64) == SEALED
+                    self._index.place(number, rows[is_mark])
+            old = starts[np.array(self._settled.lookup(starts.tolist()), dtype=np.int64) == SEALED]
+            if len(old):
+                self._settled.store(np.stack([old, np.full_like(old, NOT_FOUND)], axis=1))
 
     def delete(self, starts: Int64s, epoch: int | None) -> None:
         """Not waited for where the entry is recent; marks stay."""
@@ -312,19 +325,24 @@ class RecentCommits:
             self._settled.delete(np.concatenate(late))
 
     def _recover(self, folder: Path) -> None:
-        """What a crash left in the log goes to LMDB; then both tables are empty and believed."""
-        found = sorted((read_segment(folder / name) for name in LOG_FILES), key=lambda segment: segment[0])
-        rows = newest_of_each([each for _, records in found for each in records])
+        """What a crash left in the log goes to LMDB; then the tables are emptied and believed, then the log forgotten.
+
+        The older segment first: without the newer one its rows would be taken for the last word.
+        """
+        found = [read_segment(folder / name) for name in LOG_FILES]
+        oldest_first = sorted((0, 1), key=lambda number: found[number][0])
+        rows = newest_of_each([each for number in oldest_first for each in found[number][1]])
         if len(rows):
             self._settled.store(rows)
             log.info("recovered %s of the commit log", _rows_of([len(rows)]))
-        self._generation = found[-1][0]
+        self._generation = found[oldest_first[-1]][0]
         self._segments = [Segment(folder / name) for name in LOG_FILES]
         self._index = RecentIndex(folder, writable=True)
-        for number, segment in enumerate(self._segments):
-            segment.forget(self._generation)
+        for number in (0, 1):
             self._index.empty(number)
         self._index.believe()
+        for number in oldest_first:
+            self._segments[number].forget(self._generation)
         self._active = 0
         self._begin(0)
 

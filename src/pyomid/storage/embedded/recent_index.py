@@ -126,6 +126,10 @@ def load_kernels() -> None:
     kernels.find.compiled()
 
 
+_REPLAYED: Final = (-1, -1)
+"""Instead of sequence numbers: the log was read, there is no index to believe."""
+
+
 class RecentReader:
     """What any process sees of the recent commits. Look in LMDB after it."""
 
@@ -139,7 +143,7 @@ class RecentReader:
         if index is None or not index.is_of_this_boot:
             replayed = replayed_rows(self._folder)
             known = dict(zip(replayed[:, 0].tolist(), replayed[:, 1].tolist(), strict=True))
-            return [known.get(start, 0) for start in starts], (-1, -1)
+            return [known.get(start, 0) for start in starts], _REPLAYED
         sequences = index.sequences()
         found = [0] * len(starts)
         for number in (0, 1):
@@ -148,20 +152,26 @@ class RecentReader:
         return found, sequences
 
     def is_unchanged(self, sequences: tuple[int, int]) -> bool:
-        """Whether no table was emptied meanwhile: else look again."""
-        index = self._index
-        return index is None or sequences == (-1, -1) or index.sequences() == sequences
+        """Whether no table was emptied meanwhile, and no log replayed while it was brought to LMDB: else look again."""
+        index = self._opened()
+        if index is None or sequences == _REPLAYED:
+            return index is None or not index.is_of_this_boot
+        return index.sequences() == sequences
 
     def rows(self) -> Rows:
         """All that is here, sorted by start."""
+        while True:
+            rows, sequences = self._rows()
+            if self.is_unchanged(sequences):
+                return rows
+
+    def _rows(self) -> tuple[Rows, tuple[int, int]]:
         index = self._opened()
         if index is None or not index.is_of_this_boot:
-            return replayed_rows(self._folder)
-        while True:
-            sequences = index.sequences()
-            tables = [index.rows(number) for number in (0, 1) if not sequences[number] & 1]
-            if index.sequences() == sequences:
-                return newest_of_each(tables) if tables else np.empty((0, 2), dtype=np.int64)
+            return replayed_rows(self._folder), _REPLAYED
+        sequences = index.sequences()
+        tables = [index.rows(number) for number in (0, 1) if not sequences[number] & 1]
+        return newest_of_each(tables), sequences
 
     def close(self) -> None:
         if self._index is not None:
