@@ -119,6 +119,19 @@ class Settings:
     """HBase, of a TSO: marks are placed by others within its epoch too, by Java clients that call `fence()` or read
     in low-latency mode. Then it reads the marks of each flush back before it answers, one round trip more a flush."""
 
+    tls_ca: str = ""
+    """HBase: a file with the authority (PEM) that the TSO's certificate must be of; connections to the TSO are then
+    by TLS, as `pyomid tso --tls-cert` serves them. Empty: plain. The file must be there on every machine of a job."""
+
+    tls_cert: str = ""
+    """HBase: a file with the certificate (PEM) that this client shows to a TSO with `--tls-client-ca`."""
+
+    tls_key: str = ""
+    """HBase: a file with the key of `tlsCert`, where that file does not hold it."""
+
+    token_file: str = ""
+    """HBase: a file whose content is shown to a TSO with `--token-file`. A file, so that no URL holds a secret."""
+
     def __post_init__(self) -> None:
         for option in fields(self):
             _check(option.name, getattr(self, option.name))
@@ -184,16 +197,6 @@ def camel_case(name: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
-def settings_query(settings: Settings, *, base: Settings | None = None) -> str:
-    """The options in which `settings` differ from the defaults, as a URL's query: to hand them to another process."""
-    standard = base or Settings()
-    return "&".join(
-        f"{camel_case(option.name)}={getattr(settings, option.name)}"
-        for option in fields(Settings)
-        if getattr(settings, option.name) != getattr(standard, option.name)
-    )
-
-
 def _folded(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 
@@ -219,7 +222,7 @@ _LOWEST: Final[dict[str, float]] = {
 _CHOICES: Final = {"ceiling": ("hbase", "zookeeper"), "durability": ("table", "sync", "fsync")}
 """The words that an option of words may be."""
 
-_OF_HBASE: Final = ("ceiling", "durability", "others_seal")
+_OF_HBASE: Final = ("ceiling", "durability", "others_seal", "tls_ca", "tls_cert", "tls_key", "token_file")
 """Refused where they would mean nothing."""
 
 
@@ -230,9 +233,11 @@ def _check(name: str, value: object) -> None:
             raise MisuseType(f"option {camel_case(name)}={value!r} is neither true nor false", option=name, value=value)
         return
     if kind is str:
-        if value not in _CHOICES[name]:
+        if not isinstance(value, str):
+            raise MisuseType(f"option {camel_case(name)}={value!r} is not a string", option=name, value=value)
+        if name in _CHOICES and value not in _CHOICES[name]:
             known = ", ".join(_CHOICES[name])
-            near = difflib.get_close_matches(str(value).lower(), _CHOICES[name], n=1)
+            near = difflib.get_close_matches(value.lower(), _CHOICES[name], n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise Misuse(f"option {camel_case(name)}={value!r} is none of {known}{hint}", option=name, value=value)
         return

@@ -20,11 +20,14 @@ from pyomid.config import Address, EmbeddedAddress, HBaseAddress, MemoryAddress,
 from pyomid.errors import Misuse
 
 if TYPE_CHECKING:
+    import ssl
+
     from pyomid.client.aio_database import AsyncDatabase
     from pyomid.client.async_session import AsyncTsoSession
     from pyomid.client.database import Database
     from pyomid.core.tso_machine import TsoSettings
     from pyomid.storage.hbase.database import HBaseOptions
+    from pyomid.storage.hbase.zookeeper import ZooKeeper
     from pyomid.tso.leadership import Leadership
     from pyomid.tso.store_calls import TsoStores
 
@@ -239,18 +242,39 @@ def _hbase_options(settings: Settings) -> HBaseOptions:
     return HBaseOptions(settings.ceiling, settings.durability, settings.others_seal)
 
 
+def _credentials(settings: Settings) -> tuple[ssl.SSLContext | None, bytes]:
+    """What a cluster's TSO is trusted by, and the token that it is shown. `Misuse` before anything is dialled."""
+    from pyomid.client.dialling import read_token, trusting
+
+    if not settings.tls_ca and (settings.tls_cert or settings.tls_key):
+        raise Misuse("options tlsCert and tlsKey need tlsCa")
+    tls = trusting(settings.tls_ca, settings.tls_cert, settings.tls_key) if settings.tls_ca else None
+    return tls, read_token(settings.token_file) if settings.token_file else b""
+
+
+def _dial_leader(zookeeper: ZooKeeper, tls: ssl.SSLContext | None, timeout_s: float) -> socket.socket:
+    """A connection to whoever leads now; a certificate is held against the host that it announced."""
+    from pyomid.client.dialling import tcp_dial
+    from pyomid.storage.hbase.election import find_tso
+
+    host, port = find_tso(zookeeper)
+    return tcp_dial(f"{host}:{port}", tls=tls, timeout_s=timeout_s)()
+
+
 def _hbase_parts(address: HBaseAddress, settings: Settings) -> Parts:
     """Stores by HBase's native RPC, the TSO found through the cluster's ZooKeeper."""
     from pyomid.client.session import TsoSession
     from pyomid.client.shared_commit_table import SharedTableTso
     from pyomid.storage.hbase.database import open_hbase
-    from pyomid.storage.hbase.election import announced_epoch, dial_tso
+    from pyomid.storage.hbase.election import announced_epoch
 
+    tls, token = _credentials(settings)
     database = open_hbase(address.quorum, address.znode, options=_hbase_options(settings))
     session = TsoSession(
-        lambda: dial_tso(database.zookeeper, timeout_s=settings.request_seconds),
+        lambda: _dial_leader(database.zookeeper, tls, settings.request_seconds),
         request_s=settings.request_seconds,
         retry_s=settings.commit_retry_seconds,
+        token=token,
         clock=boot_clock,
         announced_epoch=lambda: announced_epoch(database.zookeeper),
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import pyomid
 from pyomid.config import (
     EmbeddedAddress,
     HBaseAddress,
@@ -13,7 +16,6 @@ from pyomid.config import (
     make_settings,
     option_name,
     parse_url,
-    settings_query,
 )
 from pyomid.errors import Misuse, MisuseType
 
@@ -45,13 +47,6 @@ def test_every_setting_is_an_option_under_its_url_spelling_and_as_spark_lowers_i
     assert option_name(camel_case(name).lower()) == name
 
 
-def test_settings_travel_to_another_process_as_a_query() -> None:
-    settings = Settings(lease_seconds=7.5, flush_bytes=5)
-    query = settings_query(settings)
-    assert parse_url(f"omid:///db?{query}")[1] == settings
-    assert settings_query(Settings()) == ""
-
-
 @pytest.mark.parametrize(
     ("url", "said"),
     [
@@ -77,6 +72,7 @@ def test_settings_travel_to_another_process_as_a_query() -> None:
         ("omid+hbase://zk/hbase?othersSeal=perhaps", "neither true nor false"),
         ("omid+hbase://zk/hbase?durabilty=fsync", "did you mean durability?"),
         ("omid:///db?durability=fsync", "of omid+hbase:// alone"),
+        ("omid:///db?tokenFile=/etc/token", "of omid+hbase:// alone"),
     ],
 )
 def test_a_bad_url_is_refused_with_the_value_and_the_rule(url: str, said: str) -> None:
@@ -89,8 +85,6 @@ def test_words_and_switches_are_options_of_hbase() -> None:
     url = "omid+hbase://zk/hbase?ceiling=zookeeper&durability=fsync&othersSeal=true"
     _, settings = parse_url(url)
     assert (settings.ceiling, settings.durability, settings.others_seal) == ("zookeeper", "fsync", True)
-    query = settings_query(settings, base=parse_url("omid+hbase://zk/hbase")[1])
-    assert parse_url(f"omid+hbase://zk/hbase?{query}")[1] == settings
 
 
 def test_an_option_given_twice_must_agree() -> None:
@@ -108,3 +102,17 @@ def test_an_option_of_the_wrong_type_is_a_type_error(value: object) -> None:
 def test_a_url_that_is_no_text_is_a_type_error() -> None:
     with pytest.raises(TypeError):
         parse_url(b"omid:///db")  # type: ignore[arg-type]
+
+
+def test_what_shall_be_shown_to_a_tso_is_read_before_anything_is_dialled(tmp_path: Path) -> None:
+    """No ZooKeeper is there: what is told first is what the program can mend."""
+    empty = tmp_path / "empty"
+    empty.touch()
+    for options, said in (
+        (f"tokenFile={tmp_path}/none", "No such file"),
+        (f"tokenFile={empty}", "is empty"),
+        (f"tlsCa={empty}", "tlsCa"),
+        ("tlsCert=/x", "need tlsCa"),
+    ):
+        with pytest.raises(Misuse, match=said):
+            pyomid.connect(f"omid+hbase://127.0.0.1:1/hbase?{options}")

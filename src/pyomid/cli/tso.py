@@ -53,14 +53,6 @@ class Option:
         return self.name.replace("-", "_")
 
 
-def _switch(text: str) -> bool:
-    if text.lower() in ("1", "true", "yes", "on"):
-        return True
-    if text.lower() in ("0", "false", "no", "off"):
-        return False
-    raise ValueError(f"{text!r} is neither true nor false")
-
-
 def _timestamps(text: str) -> str:
     if text not in ("incremental", "world-time"):
         raise ValueError(f"{text!r} is neither incremental nor world-time")
@@ -80,7 +72,7 @@ OPTIONS: Final = (
     Option("idle-exit", float, 0.0, "end after this many seconds without connection or lease; 0: never"),
     Option("log-file", str, "", "file of log lines, one JSON object each; default: standard error"),
     Option("log-level", str, "info", "debug, info, warning or error"),
-    Option("metrics", str, "", "HOST:PORT for Prometheus (/metrics) and health (/health)"),
+    Option("metrics", str, "", "HOST:PORT for Prometheus (/metrics), health (/health) and readiness (/ready)"),
     Option("conflict-map-entries", int, 16_000_000, "cells remembered; fewer: more false aborts", "oracle"),
     Option("memory-entries", int, 4_000_000, "--store memory: commits remembered; older ones, and transactions older "
            "than they, are forgotten", "oracle"),
@@ -109,10 +101,13 @@ OPTIONS: Final = (
     Option("keepalive", float, 60.0, "seconds until a peer whose machine is gone without a word is noticed", "limits"),
     Option("held-bytes", int, 1 << 30, "unfinished requests and unread answers of all connections; beyond it who "
            "holds most is cut off", "limits"),
-    Option("tls-cert", str, "", "server certificate (PEM); TCP is served by TLS only", "security"),
+    Option("tls-cert", str, "", "server certificate (PEM): TCP is served by TLS only (clients: option tlsCa); no Java "
+           "client speaks it", "security"),
     Option("tls-key", str, "", "its key", "security"),
-    Option("tls-client-ca", str, "", "clients must show a certificate of this authority", "security"),
-    Option("token-file", str, "", "file whose content pyomid clients must send in their handshake", "security"),
+    Option("tls-client-ca", str, "", "clients must show a certificate of this authority (option tlsCert)",
+           "security"),
+    Option("token-file", str, "", "file whose content clients must show in their handshake (option tokenFile); no Java "
+           "client has one", "security"),
 )  # fmt: skip
 
 FOLDER_DEFAULTS: Final = {"conflict-map-entries": 1 << 20, "kernel": "auto"}
@@ -403,9 +398,11 @@ def _serve(
     """Takes over, serves until told to stop, drains."""
     import uvloop
 
+    from pyomid.client.dialling import read_token
     from pyomid.tso.startup import ServiceOptions, serve
 
-    service_options = ServiceOptions.from_options(options, _token(options["token-file"]))
+    token = read_token(options["token-file"]) if options["token-file"] else b""
+    service_options = ServiceOptions.from_options(options, token)
     uvloop.run(
         serve(
             stores,
@@ -416,16 +413,3 @@ def _serve(
             leadership=leadership,
         )
     )
-
-
-def _token(path: str) -> bytes:
-    """What pyomid clients must send; empty where nothing is asked."""
-    if not path:
-        return b""
-    try:
-        token = Path(path).read_bytes().strip()
-    except OSError as error:
-        raise Misuse(f"--token-file {path}: {error.strerror}") from error
-    if not token:
-        raise Misuse(f"--token-file {path} is empty: everybody would be let in")
-    return token

@@ -7,6 +7,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from pyomid.errors import Misuse, Unavailable
 
@@ -36,20 +37,29 @@ def tcp_dial(address: str, *, tls: ssl.SSLContext | None = None, timeout_s: floa
     return dial
 
 
-def unix_dial(path: str, *, timeout_s: float = 5.0) -> Callable[[], socket.socket]:
-    """A `Dial` for a Unix socket that somebody serves."""
+def trusting(authority: str, certificate: str = "", key: str = "") -> ssl.SSLContext:
+    """TLS with servers whose certificate is of this authority, showing one of our own where asked; all PEM files.
 
-    def dial() -> socket.socket:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.settimeout(timeout_s)
-            sock.connect(path)
-        except OSError as error:
-            sock.close()
-            raise Unavailable(f"no TSO at {path}: {error}", address=path) from error
-        return sock
+    `Misuse` names the file that cannot be used.
+    """
+    try:
+        context = ssl.create_default_context(cafile=authority)
+        if certificate:
+            context.load_cert_chain(certificate, key or None)
+    except (OSError, ssl.SSLError) as error:
+        raise Misuse(f"TLS: {error} (tlsCa {authority}, tlsCert {certificate}, tlsKey {key})") from error
+    return context
 
-    return dial
+
+def read_token(path: str) -> bytes:
+    """What a client shows, and a TSO with `--token-file` asks for: the file's content without blanks around it."""
+    try:
+        token = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise Misuse(f"token file {path}: {error.strerror}") from error
+    if not token:
+        raise Misuse(f"token file {path} is empty")
+    return token
 
 
 class TlsSocket:

@@ -286,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
         token = self._service.token
         if token and not hmac.compare_digest(token, handshake.token):
             self.extended = handshake.extensions > 0
-            raise ProtocolError("the handshake's token is not this TSO's: set the client's token option")
+            raise ProtocolError("the handshake's token is not this TSO's: set the client's option tokenFile")
 
     def _refuse(self, error: ProtocolError) -> None:
         self._is_ending = True

@@ -190,17 +190,6 @@ def _announced(zookeeper: ZooKeeper, namespace: str) -> tuple[str, int, int]:
     return parse_address(content)
 
 
-def dial_tso(zookeeper: ZooKeeper, *, timeout_s: float, namespace: str = NAMESPACE) -> socket.socket:
-    """A connection to the present leader; `Unavailable` where it does not take one."""
-    host, port = find_tso(zookeeper, namespace=namespace)
-    try:
-        connected = socket.create_connection((host, port), timeout=timeout_s)
-    except OSError as error:
-        raise Unavailable(f"the TSO at {host}:{port} takes no connection: {error}") from error
-    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return connected
-
-
 def parse_address(content: bytes) -> tuple[str, int, int]:
     """Host, port and epoch of `host:port#epoch`."""
     address, mark, epoch = content.decode(errors="replace").partition("#")
