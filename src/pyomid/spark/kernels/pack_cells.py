@@ -51,7 +51,7 @@ def pack_cells(
             cell_len[written] = marker_len
             written += one
         rec_cell[row + one] = written
-    return np.int64(written)
+    return int(np.int64(written))
 
 
 def pack_cells_plainly(grid: list[list[tuple[int, int]]], marker: tuple[int, int]) -> list[list[tuple[int, int, int]]]:
