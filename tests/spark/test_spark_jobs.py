@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def wait_for_watermark(url: str) -> None:
-    """Until W has passed everything begun before now."""
+def wait_for_watermark(url: str) -> int:
+    """Until W has passed everything begun before now: a start that it has passed."""
     conn = connection(url)
     target = conn.parts.tso.begin().start_ts
     deadline_s = time.monotonic() + 60
     while conn.parts.epoch_row.read_watermarks()[0] < target:
         assert time.monotonic() < deadline_s, f"W never passed {target}"
         time.sleep(0.1)
+    return target
 
 
 def test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_commit_table(
@@ -91,3 +92,29 @@ def test_a_shadow_cell_that_says_otherwise_and_half_a_commit_are_found(spark: Sp
     found = pyomid.spark.verify(spark, url, ["broken"])
     assert not found.ok
     assert f"start {start}: two shadow timestamps, {commit} and {commit + 50}" in found.violations
+
+
+def test_compaction_goes_by_the_watermark_of_before_its_grace(
+    spark: SparkSession, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a reader that never looks at W still needs stays: it began before W passed it, in the time of the grace."""
+    grace_s, pause = 0.0125, time.sleep
+    passed: list[int] = []
+
+    def pause_or_move_on(seconds: float) -> None:
+        if seconds == grace_s:
+            with pyomid.spark.transaction(spark, url) as tx:
+                tx.write(spark.range(1).selectExpr("id", "'new' AS text"), "graced")
+            passed.append(wait_for_watermark(url))
+        else:
+            pause(seconds)
+
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(spark.range(1).selectExpr("id", "'old' AS text"), "graced", row_key=["id"])
+    monkeypatch.setattr(time, "sleep", pause_or_move_on)
+    (careful,) = pyomid.spark.compact(spark, url, ["graced"], grace_seconds=grace_s).tables
+    assert careful.watermark < passed[0] <= connection(url).parts.epoch_row.read_watermarks()[0]
+    assert (careful.cells, careful.cells_dropped) == (2, 0)
+    (prompt,) = pyomid.spark.compact(spark, url, ["graced"]).tables
+    assert prompt.watermark >= passed[0]
+    assert prompt.cells_dropped == 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -98,17 +99,26 @@ class Sanitising:
         return table_text(headings, [row]) + held
 
 
-def compact(spark: SparkSession, url: str, tables: Sequence[str] | None = None) -> Compaction:
+def compact(
+    spark: SparkSession, url: str, tables: Sequence[str] | None = None, *, grace_seconds: float = 0.0
+) -> Compaction:
     """Cleans every region up to the published low watermark and records it: one task a region.
 
     Missing shadow cells are written, cells that can never commit and versions that no snapshot needs go. May run
     beside readers and writers; running it twice does nothing more.
+
+    `grace_seconds`: for stores that Java clients share. They never look at the watermark, so it is read first, waited
+    for so long as their longest transaction lasts, and no newer one gone by.
     """
     conn = connection(url)
     began = time.monotonic()
+    watermark = None
+    if grace_seconds > 0:
+        watermark, _ = conn.parts.epoch_row.read_watermarks()
+        time.sleep(grace_seconds)
     parallelism = spark.sparkContext.defaultParallelism
     pieces = [piece for info in chosen_tables(conn, tables) for piece in pieces_of(conn, info, parallelism)]
-    rows = run_pieces(spark, url, pieces, _compact_piece, _CLEANED_DDL, _CLEANED)
+    rows = run_pieces(spark, url, pieces, partial(_compact_piece, watermark), _CLEANED_DDL, _CLEANED)
     by_table: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_table.setdefault(row["table"], []).append(row)
@@ -154,9 +164,11 @@ _CLEANED_DDL: Final = (
 )
 
 
-def _compact_piece(url: str, piece: Piece) -> dict[str, Any]:
+def _compact_piece(watermark: int | None, url: str, piece: Piece) -> dict[str, Any]:
     conn = connection(url)
-    steps = compact_region_steps(piece.table, piece.generation, piece.key_range, conn.cache, now_s=time.time())
+    steps = compact_region_steps(
+        piece.table, piece.generation, piece.key_range, conn.cache, now_s=time.time(), watermark=watermark
+    )
     cleaned = conn.driver.run(steps)
     return {name: getattr(cleaned, name) for name in _CLEANED.names}
 
