@@ -25,8 +25,10 @@ EPILOG: Final = """\
 examples:
   pyomid tso --listen 127.0.0.1:24758 --store memory
         a TSO whose commit table lives and dies with the process, to try a client on
-  pyomid tso --listen 0.0.0.0:24758 --store omid:///var/lib/shop --metrics 127.0.0.1:9180
-        the TSO of a folder, for clients on this machine (by the socket in the folder) and on others
+  pyomid tso --store omid:///var/lib/shop --metrics 127.0.0.1:9180
+        the TSO of a folder, there before its clients are and watched; they reach it by the socket in the folder
+  pyomid tso --listen 0.0.0.0:24758 --store omid+hbase://zk1:2181,zk2:2181/hbase --metrics 127.0.0.1:9180
+        one of the TSOs of a cluster: it stands by until it leads; clients find the leader through ZooKeeper
   pyomid tso --config /etc/pyomid/tso.yaml
         everything from a file; a key is an option without its dashes (conflict-map-entries: 100000000)
 
@@ -34,7 +36,7 @@ Every option may also be given as an environment variable, PYOMID_TSO_CONFLICT_M
 over the environment, the environment over the file, the file over the default.
 
 The process serves until SIGTERM or SIGINT; what it acknowledged is durable at any moment, a kill loses nothing.
-Exit status: 0 stopped, 3 could not start, 70 ended itself because another TSO may lead, 75 another TSO leads.
+Exit status: 0 stopped, 2 wrong command line, 3 could not start, 70 ended itself because another TSO may lead, 75 another TSO leads.
 """
 
 
@@ -120,7 +122,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="run a TSO (timestamp and status oracle)",
         description="Runs the timestamp and status oracle: the one process that hands out timestamps and\n"
         "decides commits. The TSO of a folder is started by its clients; by hand one is run for a\n"
-        "cluster, for clients on other machines, or to be tried.",
+        "cluster, to be watched, or to be tried.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

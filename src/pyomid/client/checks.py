@@ -33,8 +33,8 @@ def check_table_name(name: object) -> str:
         raise MisuseType(f"table name {name!r} is {type(name).__name__}, not str", value=name)
     if not _TABLE_NAME.fullmatch(name) or len(name) > _TABLE_NAME_MAX:
         raise Misuse(
-            f"table name {name!r} is not 1 … {_TABLE_NAME_MAX} letters, digits, '_', '-', '.' beginning with a letter, "
-            "a digit or '_'",
+            f"table name {name!r} is not 1 … {_TABLE_NAME_MAX} letters, digits, '_', '-', '.', ':' beginning with a "
+            "letter, a digit or '_'",
             value=name,
         )
     if name.upper().startswith(SYSTEM_PREFIXES):

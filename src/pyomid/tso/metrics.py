@@ -129,6 +129,21 @@ COUNTERS: Final = {
     "unknown_tables": "Marks of tables that nobody registered",
 }
 
+GAUGES: Final = {
+    "epoch": "Every timestamp at or below it is of an earlier TSO",
+    "last_timestamp": "The latest timestamp handed out",
+    "low_watermark": "LWM: no transaction at or below it can commit",
+    "low_watermark_lag": "Timestamps between LWM and the latest: what the conflict map remembers",
+    "watermark": "W: compaction may clean up to here",
+    "horizon": "H: the commit table was sanitised below it",
+    "leases": "Leases that hold W back",
+    "pending_large_commits": "Large commits not yet finished",
+    "commits_in_flight": "Commits being made durable",
+    "connections": "Connections of clients",
+    "conflict_map_entries_max": "Slots of the conflict map",
+    "conflict_map_entries": "Slots of the conflict map that are filled",
+}
+
 
 def _counters(service: TsoService) -> Iterator[Metric]:
     counters = service.machine.counters
@@ -157,5 +172,5 @@ def _gauges(service: TsoService) -> Iterator[Metric]:
         "conflict_map_entries_max": conflict_map.entries_max,
         "conflict_map_entries": conflict_map.entries,
     }
-    for name, value in gauges.items():
-        yield GaugeMetricFamily(PREFIX + name, name.replace("_", " "), value=value)
+    for name, text in GAUGES.items():
+        yield GaugeMetricFamily(PREFIX + name, text, value=gauges[name])
