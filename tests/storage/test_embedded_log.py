@@ -63,7 +63,8 @@ def test_thread_that_comes_late_to_an_emptied_table_leaves_the_one_in_use_alone(
 
     put(0, 80)
     put(80, 60)  # the second table, and half of it: the thread is called to settle the first one, and comes late
-    settler = writer._writer and writer._writer._settler
+    assert writer._writer is not None
+    settler = writer._writer._settler
     assert settler is not None
     put(140, 60)  # the writer settles the first table itself, and fills it again
     monkeypatch.setattr(SettledCommits, "store", slow)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import random
+import struct
+from dataclasses import dataclass
 from pathlib import Path
 
+import lmdb
 import numpy as np
 import pytest
 
@@ -13,6 +17,7 @@ from pyomid.storage.embedded import EmbeddedStore
 from pyomid.storage.embedded import page_kernels as kernels
 from pyomid.storage.embedded.keys import VERSION_BYTES, range_bounds
 from pyomid.storage.embedded.layout import CELLS
+from pyomid.storage.embedded.pages import Pages
 from pyomid.storage.embedded.store import _joined, _records_until
 from pyomid.types import Column, KeyRange, RowWrite, TableInfo
 
@@ -128,3 +133,97 @@ def test_no_damage_leads_the_walk_out_of_the_file(seed: int, tmp_path: Path) -> 
         measured = kernels.walk(damaged, 4096, rng.randrange(pages), start, stop, 8, 1000, len(out), *nothing)
         assert measured[0] in (kernels.WHOLE, kernels.MORE, kernels.OUTSIDE, kernels.STRANGE)
         assert measured[1] <= 2000
+
+
+def test_a_scan_reads_the_file_that_lmdb_has_open(tmp_path: Path) -> None:
+    """Whatever lies under its name by now: a restored folder must not be read by the root of the one that is open."""
+    other = filled(tmp_path / "other", 2)
+    other.close()
+    store = filled(tmp_path / "db", 1)
+    expected = [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)]
+    store._pages.close()  # as it is before the first scan, and when the file has grown
+    os.replace(tmp_path / "other" / "data" / "data.mdb", tmp_path / "db" / "data" / "data.mdb")
+    assert [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)] == expected
+    store._environment._panicked = True  # LMDB is opened again, and finds the other file
+    assert store.read_rows("t", [b"x"]) == [[]]
+    found = [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)]
+    assert found != expected
+    store._pages._is_known = False
+    assert [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)] == found
+    store.close()
+
+
+def test_a_file_that_cannot_be_mapped_is_read_by_the_cursor(tmp_path: Path) -> None:
+    store = filled(tmp_path / "db", 1)
+    expected = [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)]
+    store._pages.close()
+    os.rename(tmp_path / "db", tmp_path / "elsewhere")
+    assert [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)] == expected
+    store.close()
+
+
+def test_a_walk_over_pages_in_a_circle_ends() -> None:
+    """Branches whose children are all one page: no more pages are looked at than the file has."""
+    pages, keys = np.zeros(4 * 4096, dtype=np.uint8), 20
+
+    def page(number: int, flags: int, nodes: int, node: bytes) -> None:
+        at, first = number * 4096, 4096 - nodes * len(node)
+        pages[at : at + 16] = np.frombuffer(struct.pack("<QHHHH", number, 0, flags, 16 + 2 * nodes, first), np.uint8)
+        for index in range(nodes):
+            offset = first + index * len(node)
+            pages[at + 16 + 2 * index : at + 18 + 2 * index] = np.frombuffer(struct.pack("<H", offset), np.uint8)
+            pages[at + offset : at + offset + len(node)] = np.frombuffer(node, np.uint8)
+
+    for number in (1, 2):
+        page(number, 0x01, keys, struct.pack("<HHHH", number + 1, 0, 0, 1) + bytes([8]))
+    key = bytes([7] * 12)
+    page(3, 0x02, 1, struct.pack("<HHHH", 1, 0, 0, len(key)) + key + b"v")
+    start, stop = np.full(1, 7, dtype=np.uint8), np.full(4, 255, dtype=np.uint8)
+    nothing = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.int64)
+    how, records, *_ = kernels.walk(pages, 4096, 1, start, stop, 8, 1000, 1 << 20, *nothing)
+    assert how == kernels.STRANGE
+    assert records <= 4
+
+
+def test_a_walk_never_writes_behind_what_it_was_given(tmp_path: Path) -> None:
+    """Should the pages change after they were measured, against all rules."""
+    filled(tmp_path / "db", 1, rows=300).close()
+    whole = np.fromfile(tmp_path / "db" / "data" / "data.mdb", dtype=np.uint8)
+    start, stop = np.zeros(1, dtype=np.uint8), np.full(4, 255, dtype=np.uint8)
+    leaves = [number for number in range(2, len(whole) // 4096) if whole[number * 4096 + 10] == 2]
+    for root in leaves:
+        asked = whole, 4096, root, start, stop, 0, 1000, len(whole)
+        how, records, size, *_ = kernels.walk(*asked, np.empty(0, np.uint8), np.empty(0, np.int64))
+        if how == kernels.WHOLE and records > 1:
+            for bytes_short, lens_short in ((1, 0), (0, 1), (size - 1, 0), (0, 2 * records - 1)):
+                out, lens = np.full(size + 64, 77, dtype=np.uint8), np.full(2 * records + 64, 77, dtype=np.int64)
+                ended = kernels.walk(*asked, out[: size - bytes_short], lens[: 2 * records - lens_short])
+                assert ended[0] == kernels.STRANGE
+                assert (out[size - bytes_short :] == 77).all()
+                assert (lens[2 * records - lens_short :] == 77).all()
+            return
+    raise AssertionError("no leaf with records")
+
+
+def test_databases_with_many_values_a_key_are_left_to_the_cursor(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path), max_dbs=1) as environment:
+        handle = environment.open_db(b"twice", dupsort=True, dupfixed=True)
+        with environment.begin(db=handle, write=True) as transaction:
+            for number in range(3000):
+                transaction.put(b"0123456789" + b"%d" % (number % 3), b"%08d" % number)
+        pages = Pages(Opened(tmp_path))
+        with environment.begin() as transaction:
+            limits = {"tail_bytes": 8, "records_max": 100, "bytes_max": 1 << 20}
+            assert pages.records(transaction, (b"twice", handle), b"\x00", b"\xff", **limits) is None
+
+
+@dataclass
+class Opened:
+    """An environment's file, as `Pages` wants to know it."""
+
+    folder: Path
+
+    @property
+    def data_file(self) -> tuple[int, int]:
+        status = os.stat(self.folder / "data.mdb")
+        return status.st_dev, status.st_ino

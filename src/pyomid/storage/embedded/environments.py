@@ -42,6 +42,8 @@ from pyomid.storage.forks import ProcessGuard
 T = TypeVar("T")
 Transaction = Any
 """`lmdb.Transaction`, whose stub is generic over bytes and memoryview."""
+FileId = tuple[int, int]
+"""Device and inode: a file, whatever its name."""
 
 MAP_BYTES_DEFAULT: Final = 1 << 40
 """Address space, not disk: the file grows with its content. 1 TiB of the 128 TiB that Linux gives a process."""
@@ -103,6 +105,8 @@ class Environment:
         self.users = 0
         self.writable = writable
         self.databases: dict[bytes, Any] = {}
+        self.data_file: FileId = (0, 0)
+        """The file that LMDB has open; inside a transaction it stays the same."""
         self._open()
 
     @property
@@ -273,7 +277,9 @@ class Environment:
         try:
             self._lmdb.reader_check()
             self.databases = {name: self._lmdb.open_db(name, create=False) for name in self._names}
-        except lmdb.Error as error:
+            status = os.stat(self._folder / "data.mdb")
+            self.data_file = status.st_dev, status.st_ino
+        except (lmdb.Error, OSError) as error:
             self._lmdb.close()
             raise self._mapped(error) from error
 

@@ -142,7 +142,9 @@ def walk(
 
     Ends behind the row in which one of the limits is reached; rows are keys that differ in more than their last
     `tail_bytes`. With an empty `out` it only measures. Returns how it ended, records, bytes, and for MORE where the
-    next key lies in `pages` and its length. The tree must stay as it is meanwhile: a read transaction holds it.
+    next key lies in `pages` and its length. The tree must stay as it is meanwhile: a read transaction holds it. Should
+    it change all the same, nothing is written behind the end of `out` and `lens`; and a tree that leads in a circle
+    ends the walk, which enters no more pages than there are.
     """
     stack = np.empty(_DEPTH_MAX, dtype=np.int64)
     places = np.empty(_DEPTH_MAX, dtype=np.int64)
@@ -151,10 +153,14 @@ def walk(
     records, written, depth = np.int64(0), np.int64(0), np.int64(0)
     last, last_len = np.int64(0), np.int64(-1)
     page, seeking = root, True
+    unseen = limit // page_bytes
     while True:
         while True:  # down to a leaf: to the start's place the first time, to the left afterwards
             if page < 0 or (page + 1) * page_bytes > limit:
                 return OUTSIDE, records, written, 0, 0
+            if unseen == 0:
+                return STRANGE, records, written, 0, 0
+            unseen -= 1
             nodes = _nodes(pages, page, page_bytes, _BRANCH)
             if nodes < 0:
                 break
@@ -201,6 +207,8 @@ def walk(
                 return MORE, records, written, key, key_len
             last, last_len = key, key_len
             if copies:
+                if written + key_len + size > len(out) or 2 * records + 2 > len(lens):
+                    return STRANGE, records, written, 0, 0
                 _copy(pages, key, out, written, key_len)
                 _copy(pages, value, out, written + key_len, size)
                 lens[2 * records] = key_len

@@ -13,18 +13,19 @@ answer is None, and the caller reads through LMDB's cursor, which also knows how
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import lmdb
 import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.storage.embedded import page_kernels as kernels
-from pyomid.storage.embedded.environments import Transaction
+from pyomid.storage.embedded.environments import FileId, Transaction
 
 _FILE: Final = "data.mdb"
 _META: Final = struct.Struct("<16x II")
@@ -38,6 +39,8 @@ _PAGES_MAX: Final = 1 << 48
 """What a branch's node can name."""
 
 Bytes = NDArray[np.uint8]
+_Asked = tuple[int, int, Bytes, Bytes, int, int, int]
+"""What `walk` is given between the pages and the places for what it finds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +52,23 @@ class Records:
     next_key: bytes | None
 
 
+class HasDataFile(Protocol):
+    """An environment that is open."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    @property
+    def data_file(self) -> FileId:
+        """The data file that LMDB has open: another one may lie under its name by now (a restored folder)."""
+
+
 class Pages:
     """The file of one environment. Safe with threads; a mapping is replaced by a longer one, never changed."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / _FILE
-        self._mapped: Bytes | None = None
+    def __init__(self, environment: HasDataFile) -> None:
+        self._environment = environment
+        self._mapped: tuple[FileId, Bytes] | None = None
         self._is_known = _is_known_here()
 
     def records(
@@ -80,35 +94,59 @@ class Pages:
             return Records(_NO_BYTES, _NO_LENGTHS, None)
         borders = np.frombuffer(start, dtype=np.uint8), np.frombuffer(stop, dtype=np.uint8)
         asked = page_bytes, root, *borders, tail_bytes, records_max, bytes_max
-        pages = self._mapped if self._mapped is not None else self._map()
-        how, count, size, _, _ = kernels.walk(pages, *asked, _NO_BYTES, _NO_LENGTHS)
+        pages = self._known()
+        if pages is None:
+            pages = self._map()
+        how, count, size = _measured(pages, asked)
         if how == kernels.OUTSIDE:
             pages = self._map()
-            how, count, size, _, _ = kernels.walk(pages, *asked, _NO_BYTES, _NO_LENGTHS)
-        if how not in (kernels.WHOLE, kernels.MORE):
+            how, count, size = _measured(pages, asked)
+        if pages is None or how not in (kernels.WHOLE, kernels.MORE):
             return None
         if not count:
             return Records(_NO_BYTES, _NO_LENGTHS, None)
         data, lens = np.empty(size, dtype=np.uint8), np.empty(2 * count, dtype=np.int64)
-        how, _, _, at, length = kernels.walk(pages, *asked, data, lens)
+        *same, at, length = kernels.walk(pages, *asked, data, lens)
+        if same != [how, count, size]:
+            return None
         return Records(data, lens, pages[at : at + length].tobytes() if how == kernels.MORE else None)
 
     def close(self) -> None:
         """The file is let go of when the last walk over it has ended: nothing holds up an unmount, or its deletion."""
         self._mapped = None
 
-    def _map(self) -> Bytes:
-        """The file as long as it is now; it never gets shorter."""
-        with open(self._path, "rb") as file:
-            mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), dtype=np.uint8)
+    def _known(self) -> Bytes | None:
+        """What is mapped, if LMDB has not been opened again with another file since."""
+        mapped = self._mapped
+        return mapped[1] if mapped is not None and mapped[0] == self._environment.data_file else None
+
+    def _map(self) -> Bytes | None:
+        """The file as long as it is now; it never gets shorter. None where it cannot be had: LMDB can do without it."""
+        try:
+            with open(self._environment.folder / _FILE, "rb") as file:
+                status = os.fstat(file.fileno())
+                if (status.st_dev, status.st_ino) != self._environment.data_file:
+                    return None
+                mapped = np.frombuffer(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), dtype=np.uint8)
+        except (OSError, ValueError):
+            return None
         if len(mapped) < _META.size or _META.unpack_from(mapped.data) != _KNOWN_META:
-            self._is_known, mapped = False, _NO_BYTES
-        self._mapped = mapped
+            self._is_known = False
+            return None
+        self._mapped = (status.st_dev, status.st_ino), mapped
         return mapped
 
 
 _NO_BYTES: Final = np.empty(0, dtype=np.uint8)
 _NO_LENGTHS: Final = np.empty(0, dtype=np.int64)
+
+
+def _measured(pages: Bytes | None, asked: _Asked) -> tuple[int, int, int]:
+    """How the walk will end, with how many records and bytes."""
+    if pages is None:
+        return kernels.STRANGE, 0, 0
+    how, count, size, _, _ = kernels.walk(pages, *asked, _NO_BYTES, _NO_LENGTHS)
+    return how, count, size
 
 
 def _is_known_here() -> bool:

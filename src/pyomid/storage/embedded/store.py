@@ -83,7 +83,7 @@ class EmbeddedStore:
         region_rows: int = _REGION_ROWS_DEFAULT,
     ) -> None:
         self._environment = open_data(open_folder(folder, create=create), map_bytes=map_bytes)
-        self._pages = Pages(self._environment.folder)
+        self._pages = Pages(self._environment)
         self._tables = Tables(self._environment)
         self._region_rows = region_rows
         self._closed = False
