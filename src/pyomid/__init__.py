@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.errors import (
+    AlreadyCommitted,
     ConflictError,
     Corruption,
     Misuse,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __version__: Final = "0.1.0"
 
 __all__ = [
+    "AlreadyCommitted",
     "AlreadyDone",
     "ConflictError",
     "ConflictLevel",
