@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +50,11 @@ def perform(stores: TsoStores, operation: StoreOperation) -> object:
     match operation:
         case Flush(entries, block):
             crash_point("tso.flush.before")
-            if isinstance(table, FlushesAtOnce) and (both := table.flush(_joined(entries, block))) is not None:
+            if _offers(type(table), FlushesAtOnce):
+                both = cast(FlushesAtOnce, table).flush(_joined(entries, block))
+            else:
+                both = None
+            if both is not None:
                 crash_point("tso.flush.after")
                 return Flushed(frozenset(both[0]), both[1])
             refused = frozenset(table.put(entries)) if entries else frozenset()
@@ -113,6 +119,12 @@ def take_over(stores: TsoStores, steps: TakeOverSteps) -> TakenOver:
         return taken_over
 
 
+@cache
+def _offers(table_type: type, port: type) -> bool:
+    """Asked once: to compare a class with a protocol takes longer than to flush a batch to memory."""
+    return issubclass(table_type, port)
+
+
 def _joined(entries: tuple[tuple[int, int], ...], block: NDArray[np.int64] | None) -> NDArray[np.int64]:
     """All entries of a flush as rows (start, commit)."""
     rows = np.array(entries, dtype=np.int64).reshape(-1, 2)
@@ -122,8 +134,8 @@ def _joined(entries: tuple[tuple[int, int], ...], block: NDArray[np.int64] | Non
 
 
 def _put_block(table: CommitTable, block: NDArray[np.int64]) -> list[int]:
-    if isinstance(table, TakesBlocks):
-        return table.put_block(block)
+    if _offers(type(table), TakesBlocks):
+        return cast(TakesBlocks, table).put_block(block)
     return table.put([(start, commit) for start, commit in block.tolist()])
 
 

@@ -62,7 +62,7 @@ TAGS_AHEAD: Final = 32
 COMMITS_AHEAD: Final = 16
 
 
-@kernel("int64(int64[:, ::1], int64)", nogil=False, _nrt=False)
+@kernel("int64(int64[:, ::1], int64)", nogil=False, _nrt=False, forceinline=True)
 def find_table(tables: Any, table_id: Any) -> Any:
     """The table's row, or the free row where it would go. At least one row is always free."""
     mask = np.uint64(len(tables) - 1)
@@ -72,7 +72,7 @@ def find_table(tables: Any, table_id: Any) -> Any:
     return np.int64(row)
 
 
-@kernel("boolean(int64[::1], int64)", nogil=False, _nrt=False)
+@kernel("boolean(int64[::1], int64)", nogil=False, _nrt=False, forceinline=True)
 def is_among(sorted_starts: Any, start_ts: Any) -> Any:
     if len(sorted_starts) == 0:
         return False
@@ -80,7 +80,7 @@ def is_among(sorted_starts: Any, start_ts: Any) -> Any:
     return at < len(sorted_starts) and sorted_starts[at] == start_ts
 
 
-@kernel("int64(int64[::1], int64)", nogil=False, _nrt=False)
+@kernel("int64(int64[::1], int64)", nogil=False, _nrt=False, forceinline=True)
 def take_start(state: Any, not_before: Any) -> Any:
     """`BeginWindows.take_start` of the head batch: 0 is wait."""
     floor = max(not_before, state[LWM])
@@ -98,7 +98,9 @@ def take_start(state: Any, not_before: Any) -> Any:
     return start_ts
 
 
-@kernel("boolean(int64[::1], int64[::1], int64[::1], int64[:, ::1], int64[::1])", nogil=False, _nrt=False)
+@kernel(
+    "boolean(int64[::1], int64[::1], int64[::1], int64[:, ::1], int64[::1])", nogil=False, _nrt=False, forceinline=True
+)
 def is_rare_commit(state: Any, op: Any, table_ids: Any, tables: Any, rare_starts: Any) -> Any:
     """What the machine answers otherwise than by the oracle: malformed, sealed, a retry, an unregistered table."""
     start_ts = op[TS]
@@ -117,6 +119,7 @@ def is_rare_commit(state: Any, op: Any, table_ids: Any, tables: Any, rare_starts
     "UniTuple(int64, 2)(int64[::1], int64[::1], uint64[::1], int64[::1], int64[:, ::1], uint64[::1], uint64)",
     nogil=False,
     _nrt=False,
+    forceinline=True,
 )
 def check_commit(state: Any, op: Any, cells: Any, table_ids: Any, tables: Any, words: Any, buckets: Any) -> Any:
     """`StatusOracle.check`: (COMMITTED or why not, the timestamp that caused it)."""
@@ -138,6 +141,7 @@ def check_commit(state: Any, op: Any, cells: Any, table_ids: Any, tables: Any, w
     "int64(int64[::1], int64[::1], uint64[::1], int64[::1], int64[:, ::1], uint64[::1], uint64)",
     nogil=False,
     _nrt=False,
+    forceinline=True,
 )
 def record_op(state: Any, op: Any, cells: Any, table_ids: Any, tables: Any, words: Any, buckets: Any) -> Any:
     """`StatusOracle.record`: allocates the commit timestamp; an eviction raises LWM."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.compiled import kernel
-from pyomid.tso.kernel.intrinsics import aligned_words, prefetch_word
+from pyomid.tso.kernel.intrinsics import aligned_words, first_least, match_lanes, prefetch_word, trailing_zeros
 
 SLOTS: Final = 28
 BUCKET_WORDS: Final = 64
@@ -30,75 +30,63 @@ COMMITS_AT: Final = 36
 ENTRIES_AT: Final = 7
 """The spare word of the first bucket: how many entries the whole map holds."""
 
-_LANES: Final = np.uint64(0x0001_0001_0001_0001)
-_LANES_TOP: Final = np.uint64(0x8000_8000_8000_8000)
+_SLOT_BITS: Final = np.uint64((1 << SLOTS) - 1)
 _LOW_32: Final = np.uint64(0xFFFF_FFFF)
 _TAG: Final = np.uint64(0xFFFF)
 
 
-@kernel("uint64(uint64, uint64)", nogil=False, _nrt=False)
+@kernel("uint64(uint64, uint64)", nogil=False, _nrt=False, forceinline=True)
 def bucket_of(cell_id: Any, buckets: Any) -> Any:
     """floor(id × buckets ÷ 2⁶⁴) for fewer than 2³² buckets, in unsigned words throughout (T10)."""
     low = ((cell_id & _LOW_32) * buckets) >> np.uint64(32)
     return ((cell_id >> np.uint64(32)) * buckets + low) >> np.uint64(32)
 
 
-@kernel("int64(uint64[::1], int64, uint64)", nogil=False, _nrt=False)
+@kernel("int64(uint64[::1], int64, uint64)", nogil=False, _nrt=False, forceinline=True)
 def find_slot(words: Any, base: Any, cell_id: Any) -> Any:
     """The id's place in the bucket that begins at word `base`, or -1."""
-    pattern = (cell_id & _TAG) * _LANES
-    for tag_word in range(7):
-        differing = words[base + tag_word] ^ pattern
-        hits = (differing - _LANES) & ~differing & _LANES_TOP
-        lane = 0
-        while hits:
-            if hits & np.uint64(0x8000):
-                slot = 4 * tag_word + lane
-                if words[base + IDS_AT + slot] == cell_id and words[base + COMMITS_AT + slot] != np.uint64(0):
-                    return slot
-            hits >>= np.uint64(16)
-            lane += 1
-    return -1
+    hits = match_lanes(words, base, cell_id) & _SLOT_BITS
+    while hits:
+        slot = trailing_zeros(hits)
+        if words[np.uint64(base + IDS_AT + slot)] == cell_id and words[np.uint64(base + COMMITS_AT + slot)]:
+            return slot
+        hits &= hits - np.uint64(1)
+    return np.int64(-1)
 
 
-@kernel("uint64(uint64[::1], uint64, uint64)", nogil=False, _nrt=False)
+@kernel("uint64(uint64[::1], uint64, uint64)", nogil=False, _nrt=False, forceinline=True)
 def last_commit(words: Any, buckets: Any, cell_id: Any) -> Any:
     """0 where none is kept."""
     base = np.int64(bucket_of(cell_id, buckets)) * BUCKET_WORDS
     slot = find_slot(words, base, cell_id)
-    return np.uint64(0) if slot < 0 else words[base + COMMITS_AT + slot]
+    return np.uint64(0) if slot < 0 else words[np.uint64(base + COMMITS_AT + slot)]
 
 
-@kernel("uint64(uint64[::1], uint64, uint64, uint64)", nogil=False, _nrt=False)
+@kernel("uint64(uint64[::1], uint64, uint64, uint64)", nogil=False, _nrt=False, forceinline=True)
 def record_commit(words: Any, buckets: Any, cell_id: Any, commit_ts: Any) -> Any:
     """Keeps the entry; returns the commit timestamp of the one evicted for it, 0 where there was room."""
     base = np.int64(bucket_of(cell_id, buckets)) * BUCKET_WORDS
     slot = find_slot(words, base, cell_id)
     evicted = np.uint64(0)
     if slot < 0:
-        commits = words[base + COMMITS_AT : base + COMMITS_AT + SLOTS]
-        evicted = commits[0]
-        for other in range(1, SLOTS):
-            evicted = min(evicted, commits[other])
-        slot = 0
-        while commits[slot] != evicted:
-            slot += 1
+        slot = first_least(words, base + COMMITS_AT)
+        evicted = words[np.uint64(base + COMMITS_AT + slot)]
         if evicted == np.uint64(0):
             words[ENTRIES_AT] += np.uint64(1)
         shift = np.uint64(16 * (slot & 3))
-        tags = words[base + (slot >> 2)] & ~(_TAG << shift)
-        words[base + (slot >> 2)] = tags | ((cell_id & _TAG) << shift)
-        words[base + IDS_AT + slot] = cell_id
-    words[base + COMMITS_AT + slot] = commit_ts
+        at = np.uint64(base + (slot >> 2))
+        words[at] = words[at] & ~(_TAG << shift) | (cell_id & _TAG) << shift
+        words[np.uint64(base + IDS_AT + slot)] = cell_id
+    words[np.uint64(base + COMMITS_AT + slot)] = commit_ts
     return evicted
 
 
-@kernel("void(uint64[::1], uint64, uint64)", nogil=False, _nrt=False)
+@kernel("void(uint64[::1], uint64, uint64)", nogil=False, _nrt=False, forceinline=True)
 def prefetch_tags(words: Any, buckets: Any, cell_id: Any) -> Any:
     prefetch_word(words, np.int64(bucket_of(cell_id, buckets)) * BUCKET_WORDS)
 
 
-@kernel("void(uint64[::1], uint64, uint64)", nogil=False, _nrt=False)
+@kernel("void(uint64[::1], uint64, uint64)", nogil=False, _nrt=False, forceinline=True)
 def prefetch_commits(words: Any, buckets: Any, cell_id: Any) -> Any:
     base = np.int64(bucket_of(cell_id, buckets)) * BUCKET_WORDS
     for line in range(4, 8):

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from pyomid.compiled import kernel
+from pyomid.tso.kernel.intrinsics import load_word, trailing_zeros
 
 BEGIN: Final = 1
 COMMIT: Final = 2
@@ -24,24 +25,56 @@ KIND, TS, TAG, CELL_BEGIN, CELL_END, TABLE_BEGIN, TABLE_END, FRAME_AT = range(8)
 OP_WORDS: Final = 8
 HEADER_BYTES: Final = 4
 
+VARINT_BYTES_MAX: Final = 10
+_TOPS: Final = np.uint64(0x8080_8080_8080_8080)
+
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 
 
 @kernel("UniTuple(int64, 2)(uint8[::1], int64, int64)", nogil=False, _nrt=False)
-def read_varint(data: Any, at: Any, end: Any) -> Any:
-    """(value as 64 bits, where it ends); -1 where it is cut off or does not fit 64 bits."""
+def read_varint_at_end(data: Any, at: Any, end: Any) -> Any:
+    """`read_varint`, byte by byte: where fewer bytes are left than the longest takes."""
     value = np.uint64(0)
-    for count in range(10):
+    for count in range(VARINT_BYTES_MAX):
         if at >= end:
-            return 0, -1
-        byte = np.uint64(data[at])
+            return np.int64(0), np.int64(-1)
+        byte = np.uint64(data[np.uint64(at)])
         at += 1
-        if count == 9 and byte > np.uint64(1):
-            return 0, -1
+        if count == VARINT_BYTES_MAX - 1 and byte > np.uint64(1):
+            return np.int64(0), np.int64(-1)
         value |= (byte & np.uint64(0x7F)) << np.uint64(7 * count)
         if byte < np.uint64(0x80):
             return np.int64(value), at
-    return 0, -1
+    return np.int64(0), np.int64(-1)
+
+
+@kernel("uint64(uint64)", nogil=False, _nrt=False, forceinline=True)
+def joined_sevens(word: Any) -> Any:
+    """The low 7 bits of each of the 8 bytes, the first as the lowest: 56 bits."""
+    word = word & np.uint64(0x007F_007F_007F_007F) | (word & np.uint64(0x7F00_7F00_7F00_7F00)) >> np.uint64(1)
+    word = word & np.uint64(0x0000_3FFF_0000_3FFF) | (word & np.uint64(0x3FFF_0000_3FFF_0000)) >> np.uint64(2)
+    return word & np.uint64(0x0FFF_FFFF) | (word & np.uint64(0x0FFF_FFFF_0000_0000)) >> np.uint64(4)
+
+
+@kernel("UniTuple(int64, 2)(uint8[::1], int64, int64)", nogil=False, _nrt=False, forceinline=True)
+def read_varint(data: Any, at: Any, end: Any) -> Any:
+    """(value as 64 bits, where it ends); -1 where it is cut off or does not fit 64 bits."""
+    if end - at < VARINT_BYTES_MAX:
+        return read_varint_at_end(data, at, end)
+    word = load_word(data, at)
+    stops = ~word & _TOPS
+    if stops:
+        value = joined_sevens(word & (stops ^ (stops - np.uint64(1))))
+        return np.int64(value), at + (trailing_zeros(stops) >> 3) + 1
+    value = joined_sevens(word)
+    byte = np.uint64(data[np.uint64(at + 8)])
+    value |= (byte & np.uint64(0x7F)) << np.uint64(56)
+    if byte < np.uint64(0x80):
+        return np.int64(value), at + 9
+    byte = np.uint64(data[np.uint64(at + 9)])
+    if byte > np.uint64(1):
+        return np.int64(0), np.int64(-1)
+    return np.int64(value | byte << np.uint64(63)), at + 10
 
 
 @kernel("int64(uint8[::1], int64, int64, int64)", nogil=False, _nrt=False)
@@ -60,7 +93,7 @@ def skip_field(data: Any, at: Any, end: Any, wire_type: Any) -> Any:
     return at + size
 
 
-@kernel("UniTuple(int64, 2)(uint8[::1], int64, int64)", nogil=False, _nrt=False)
+@kernel("UniTuple(int64, 2)(uint8[::1], int64, int64)", nogil=False, _nrt=False, forceinline=True)
 def read_key(data: Any, at: Any, end: Any) -> Any:
     """(field number and wire type, where the key ends); -1 for field 0 and what does not fit 32 bits."""
     key, at = read_varint(data, at, end)
@@ -69,7 +102,7 @@ def read_key(data: Any, at: Any, end: Any) -> Any:
     return key, at
 
 
-@kernel("int64(uint8[::1], int64, int64, int64[::1])", nogil=False, _nrt=False)
+@kernel("int64(uint8[::1], int64, int64, int64[::1])", nogil=False, _nrt=False, forceinline=True)
 def parse_begin(data: Any, at: Any, end: Any, op: Any) -> Any:
     """A TimestampRequest: its `not_before`, if any."""
     op[TS] = 0
@@ -88,7 +121,9 @@ def parse_begin(data: Any, at: Any, end: Any, op: Any) -> Any:
     return BEGIN
 
 
-@kernel("UniTuple(int64, 2)(uint8[::1], int64, int64, int64, int64[::1], int64)", nogil=False, _nrt=False)
+@kernel(
+    "UniTuple(int64, 2)(uint8[::1], int64, int64, int64, int64[::1], int64)", nogil=False, _nrt=False, forceinline=True
+)
 def parse_ids(data: Any, at: Any, end: Any, wire_type: Any, ids: Any, count: Any) -> Any:
     """Ids, one or packed, appended to `ids` from `count`: (new count, where the field ends); -1 as ever."""
     if wire_type == _VARINT:
@@ -99,18 +134,16 @@ def parse_ids(data: Any, at: Any, end: Any, wire_type: Any, ids: Any, count: Any
         return count, -1
     stop = at + length
     while at < stop:
-        if data[at] < 0x80:
-            ids[count] = data[at]
-            at += 1
-        else:
-            ids[count], at = read_varint(data, at, stop)
-            if at < 0:
-                return count, -1
+        ids[np.uint64(count)], at = read_varint(data, at, stop)
+        if at < 0:
+            return count, -1
         count += 1
     return count, at
 
 
-@kernel("int64(uint8[::1], int64, int64, int64[::1], int64[::1], int64[::1])", nogil=False, _nrt=False)
+@kernel(
+    "int64(uint8[::1], int64, int64, int64[::1], int64[::1], int64[::1])", nogil=False, _nrt=False, forceinline=True
+)
 def parse_commit(data: Any, at: Any, end: Any, op: Any, cells: Any, tables: Any) -> Any:
     """A CommitRequest with nothing rare in it."""
     op[TS] = 0
@@ -143,7 +176,9 @@ def parse_commit(data: Any, at: Any, end: Any, op: Any, cells: Any, tables: Any)
     return RARE if retried else COMMIT
 
 
-@kernel("int64(uint8[::1], int64, int64, int64[::1], int64[::1], int64[::1])", nogil=False, _nrt=False)
+@kernel(
+    "int64(uint8[::1], int64, int64, int64[::1], int64[::1], int64[::1])", nogil=False, _nrt=False, forceinline=True
+)
 def parse_frame(data: Any, at: Any, end: Any, op: Any, cells: Any, tables: Any) -> Any:
     """One Request, into `op`: BEGIN, COMMIT or RARE. `op[CELL_BEGIN]`, `op[TABLE_BEGIN]` say where ids may go."""
     op[TAG] = 0

@@ -29,7 +29,7 @@ for _code, _reason in (
     _REASON_BYTES[_code] = len(_text)
 
 
-@kernel("int64(uint8[::1], int64, uint64)", nogil=False, _nrt=False)
+@kernel("int64(uint8[::1], int64, uint64)", nogil=False, _nrt=False, forceinline=True)
 def put_varint(out: Any, at: Any, value: Any) -> Any:
     while value >= np.uint64(0x80):
         out[at] = np.uint8((value & np.uint64(0x7F)) | np.uint64(0x80))
@@ -39,14 +39,14 @@ def put_varint(out: Any, at: Any, value: Any) -> Any:
     return at + 1
 
 
-@kernel("int64(uint8[::1], int64, int64, int64)", nogil=False, _nrt=False)
+@kernel("int64(uint8[::1], int64, int64, int64)", nogil=False, _nrt=False, forceinline=True)
 def put_field(out: Any, at: Any, field: Any, value: Any) -> Any:
     """A varint field; an int64 goes as its 64 bits."""
     at = put_varint(out, at, np.uint64(field << 3))
     return put_varint(out, at, np.uint64(value))
 
 
-@kernel("int64(uint8[::1], int64, int64, int64, int64, int64)", nogil=False, _nrt=False)
+@kernel("int64(uint8[::1], int64, int64, int64, int64, int64)", nogil=False, _nrt=False, forceinline=True)
 def end_reply(out: Any, frame_at: Any, at: Any, kind: Any, tag: Any, extended: Any) -> Any:
     """Fills in what could not be known before: the inner length (always below 128), then tag and frame length."""
     out[frame_at + 4] = np.uint8(kind << 3 | 2)
@@ -59,7 +59,7 @@ def end_reply(out: Any, frame_at: Any, at: Any, kind: Any, tag: Any, extended: A
     return at
 
 
-@kernel("int64(uint8[::1], int64, int64, int64, int64, int64)", nogil=False, _nrt=False)
+@kernel("int64(uint8[::1], int64, int64, int64, int64, int64)", nogil=False, _nrt=False, forceinline=True)
 def put_begin(out: Any, frame_at: Any, start_ts: Any, epoch: Any, tag: Any, extended: Any) -> Any:
     at = put_field(out, frame_at + 6, 1, start_ts)
     if extended:
@@ -67,7 +67,7 @@ def put_begin(out: Any, frame_at: Any, start_ts: Any, epoch: Any, tag: Any, exte
     return end_reply(out, frame_at, at, 1, tag, extended)
 
 
-@kernel("int64(uint8[::1], int64, int64, int64, int64, int64, int64, int64)", nogil=False, _nrt=False)
+@kernel("int64(uint8[::1], int64, int64, int64, int64, int64, int64, int64)", nogil=False, _nrt=False, forceinline=True)
 def put_commit(
     out: Any, frame_at: Any, start_ts: Any, commit_ts: Any, reason: Any, conflict_ts: Any, tag: Any, extended: Any
 ) -> Any:
