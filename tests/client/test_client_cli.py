@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -73,3 +75,12 @@ def test_what_is_wrong_is_said_in_one_line(
     assert code == 1
     assert said in errors
     assert len(errors.splitlines()) == 1
+
+
+def test_without_its_extra_a_cluster_is_refused_with_what_to_install() -> None:
+    program = "import sys; sys.modules['kazoo'] = None; from pyomid.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "status", "omid+hbase://127.0.0.1:1/hbase"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "pyomid[hbase]" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

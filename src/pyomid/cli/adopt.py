@@ -15,13 +15,16 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "adopt",
         help="make an existing HBase table transactional",
         description="Gives every cell a shadow cell and registers the table. Stop its writers first. Repeatable: what "
-        "was adopted before is only read.",
+        "was adopted before is only read. A table that transactions have touched is refused.",
     )
     parser.add_argument("url", help="omid+hbase://zk1:2181,zk2:2181/znode")
-    parser.add_argument("table")
+    parser.add_argument("table", help="its name in HBase; ns:name in a namespace")
     parser.add_argument("families", nargs="+", help="those that transactions will use")
     parser.add_argument(
-        "--conflict-level", choices=[level.value for level in ConflictLevel], default=ConflictLevel.CELL.value
+        "--conflict-level",
+        choices=[level.value for level in ConflictLevel],
+        default=ConflictLevel.CELL.value,
+        help="transactions conflict where they both write this (default: cell)",
     )
     parser.add_argument(
         "--spark",

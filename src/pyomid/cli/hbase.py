@@ -11,7 +11,9 @@ from pyomid.testing.hbase_server import HBaseServer
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """The command with its three verbs; each sets `run`, which returns the exit status."""
-    parser = commands.add_parser("hbase", help="a standalone HBase and ZooKeeper for development and tests")
+    parser = commands.add_parser(
+        "hbase", help="a standalone HBase and ZooKeeper for development and tests (needs JDK 17 and Maven)"
+    )
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="start|stop|status")
     for verb, run, text in (
         ("start", _start, "starts it on the loopback, on free ports (the first start fetches the jars)"),

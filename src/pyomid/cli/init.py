@@ -11,10 +11,16 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = commands.add_parser(
         "init",
         help="make the tables of a database in HBase (once); other kinds need nothing",
-        description="Idempotent. Tables that Apache Omid's own tool made are taken as they are.",
+        description="Idempotent. Tables that Apache Omid's own tool made are taken as they are. With another option "
+        "ceiling than before it moves the timestamp ceiling there: stop every TSO first.",
     )
     parser.add_argument("url", help="omid+hbase://zk1:2181,zk2:2181/znode")
-    parser.add_argument("--commit-table-regions", type=int, default=16, help="default: %(default)s, as Apache Omid's")
+    parser.add_argument(
+        "--commit-table-regions",
+        type=int,
+        default=16,
+        help="regions of a new commit table (default: %(default)s, as Apache Omid's)",
+    )
     parser.set_defaults(run=run)
 
 

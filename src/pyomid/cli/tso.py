@@ -36,7 +36,8 @@ Every option may also be given as an environment variable, PYOMID_TSO_CONFLICT_M
 over the environment, the environment over the file, the file over the default.
 
 The process serves until SIGTERM or SIGINT; what it acknowledged is durable at any moment, a kill loses nothing.
-Exit status: 0 stopped, 2 wrong command line, 3 could not start, 70 ended itself because another TSO may lead, 75 another TSO leads.
+Exit status: 0 stopped, 2 wrong command line, 3 could not start, 70 ended itself because another TSO may lead,
+75 another TSO leads.
 """
 
 

@@ -18,9 +18,6 @@ HEADER_BYTES: Final = 4
 FRAME_BYTES_MAX: Final = 10 * 1024 * 1024
 """What Apache Omid's server accepts (interop.md, Wire)."""
 
-JAVA_REPLY_BYTES_MAX: Final = 8 * 1024
-"""What Apache Omid's client accepts as one reply (interop.md, Wire)."""
-
 
 class ProtocolError(Misuse):
     """The peer broke the rules of the wire: its connection is closed, nobody else notices (T11)."""

@@ -13,5 +13,12 @@ From the wire up:
     store, commit_table, epoch_row, catalogue, ceiling, election    the ports
 
 The first half knows nothing of transactions and could be published alone. May use sockets, threads, clocks, kazoo.
-Nothing outside this room imports anything of it but `open_hbase` and the election.
+Outside this room only `wiring`, `cli` and `testing` import from it.
 """
+
+from importlib.util import find_spec
+
+from pyomid.errors import Misuse
+
+if find_spec("kazoo") is None:
+    raise Misuse("omid+hbase:// needs kazoo, which this Python lacks: install pyomid with its extra, pyomid[hbase]")

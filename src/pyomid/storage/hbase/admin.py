@@ -138,15 +138,10 @@ class Admin:
             self.flush_region(region)
 
     def compact(self, table: str, *, major: bool = True) -> None:
-        """Asks for it; the region servers do it in their own time: `compaction_state` tells."""
+        """Asks for it; the region servers do it in their own time."""
         for region in self._cluster.regions(table):
             request = CompactRegionRequest(region=region.specifier, major=major)
             self._region("CompactRegion", region, request, CompactRegionResponse)
-
-    def is_compacting(self, region: Region) -> bool:
-        request = GetRegionInfoRequest(region=region.specifier, compaction_state=True)
-        reply = self._region("GetRegionInfo", region, request, GetRegionInfoResponse)
-        return reply.compaction_state != GetRegionInfoResponse.NONE
 
     def best_split(self, region: Region) -> bytes | None:
         """The row in the middle of the region's largest file; None where it has too few."""

@@ -1,0 +1,77 @@
+"""HBase's snapshots of transactional tables: which of them may be restored, and why no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from test_hbase_cleaning import Cleaned, commit_without_completion
+
+from pyomid.errors import Misuse
+from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.store import HBaseStore
+from pyomid.types import KeyRange, TableInfo
+
+ROW = b"a"
+
+
+@pytest.fixture
+def database(cluster: Cluster, table_name: str) -> Iterator[Cleaned]:
+    """One committed row that no client completed, in a table that is in the catalogue."""
+    made = Cleaned(cluster, table_name)
+    made.store.create_table(TableInfo(table_name, (b"f",)))
+    made.catalogue.put_table(TableInfo(table_name, (b"f",)), replace=False)
+    commit_without_completion(made, table_name, ROW)
+    made.pass_time()
+    yield made
+    for name in (table_name, f"{table_name}_ct", f"{table_name}_meta"):
+        made.store.drop_table(name)
+
+
+def restore(cluster: Cluster, snapshot: str, table: str) -> None:
+    admin = Admin(cluster)
+    admin.disable_table(table)
+    admin.clone_snapshot(snapshot, table)
+    admin.enable_table(table)
+
+
+def commits(database: Cleaned, table: str) -> dict[bytes, int]:
+    """Row → commit timestamp beside its cell, 0 where there is none."""
+    batches = list(database.store.scan(table, KeyRange()))
+    return {cell.row: cell.commit_ts for batch in batches for cell in batch.all_cells()}
+
+
+def test_a_snapshot_in_which_every_cell_has_its_shadow_cell_comes_back_whole(
+    database: Cleaned, cluster: Cluster, table_name: str
+) -> None:
+    database.compact(table_name)
+    Admin(cluster).snapshot(f"whole_{table_name}", table_name)
+    commit_without_completion(database, table_name, b"later")
+    assert database.sanitise() == 1
+    restore(cluster, f"whole_{table_name}", table_name)
+    (found,) = commits(database, table_name).items()
+    assert found[0] == ROW
+    assert found[1] > 0
+
+
+def test_any_other_has_lost_what_the_commit_table_forgot_since(
+    database: Cleaned, cluster: Cluster, table_name: str
+) -> None:
+    Admin(cluster).snapshot(f"early_{table_name}", table_name)
+    database.compact(table_name)
+    assert database.sanitise() == 1
+    assert commits(database, table_name)[ROW] > 0
+    restore(cluster, f"early_{table_name}", table_name)
+    assert commits(database, table_name) == {ROW: 0}, "below H without a shadow cell: nobody sees it"
+    assert database.epoch_row.read_watermarks()[1] > 0
+
+
+def test_a_table_altered_as_its_refusal_says_is_taken(cluster: Cluster, store: HBaseStore, table_name: str) -> None:
+    admin = Admin(cluster)
+    admin.create_table(TableDescriptor(table_name, (FamilyDescriptor(b"f", 3, ttl_s=3600),)))
+    with pytest.raises(Misuse, match=r"keeps 3 versions for 3600 s.*VERSIONS => 2147483647 and TTL => FOREVER"):
+        store.create_table(TableInfo(table_name, (b"f",)))
+    admin.modify_table(TableDescriptor(table_name, (FamilyDescriptor(b"f"),)))
+    store.create_table(TableInfo(table_name, (b"f",)))
+    store.drop_table(table_name)
