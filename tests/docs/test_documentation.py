@@ -21,7 +21,7 @@ pytestmark = pytest.mark.fast
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted(
     page
-    for pattern in ("*.md", "docs/*.md", "docs/decisions/*.md", "deploy/**/*.md")
+    for pattern in ("*.md", "docs/*.md", "docs/decisions/*.md", "deploy/**/*.md", "benchmarks/*.md")
     for page in REPOSITORY.glob(pattern)
 )
 SOURCES = sorted(
