@@ -1,0 +1,277 @@
+"""Every crash point of the commit table: random work, and after each step towards the disk the folder as a crash there
+would leave it, opened by a reader, by the next writer, and crashed again while that one recovers.
+
+A step is a write of the log, a commit of LMDB, or a change of the shared index. A loss of power keeps of the write that
+was under way any of its sectors and takes the index; a kill keeps both, the index as far as it was changed.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from embedded_images import image_after_kill, image_after_power_loss
+
+from pyomid.storage.embedded import EmbeddedCommitTable, recent_commits, recent_log, settled_commits
+from pyomid.storage.embedded.environments import Environment
+from pyomid.storage.embedded.recent_index import TABLES, RecentIndex
+from pyomid.storage.embedded.recent_kernels import SLOTS, TABLE_WORDS
+from pyomid.storage.embedded.recent_log import Rows, Segment
+from pyomid.types import NOT_FOUND, SEALED
+
+SECTOR_BYTES = 512
+ROWS_MAX = 120
+CHECKED = 0.08
+"""Of the steps; each costs some 50 ms."""
+
+
+class CrashedEverywhere:
+    """The commit table under work, and what every look-up after a crash may find."""
+
+    def __init__(self, folder: Path, scratch: Path, seed: int, checked: float) -> None:
+        self._rng = random.Random(seed)
+        self._choice = random.Random(seed + 1)
+        """Its own: when the settling thread runs must not decide what is written."""
+        self._scratch = scratch
+        self._checked = checked
+        self._disk = threading.RLock()
+        """Held for one step: an image is of one moment."""
+        self._at_work = [folder]
+        self.images = 0
+        self.allowed: dict[int, set[int]] = {}
+        self._completed: set[int] = set()
+        self._next = 0
+        self._horizon = 0
+        self.table = EmbeddedCommitTable(folder, writable=True)
+
+    # ── work ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def work(self, steps: int) -> None:
+        works = [self.put, self.put, self.put, self.seal, self.replace, self.delete, self.delete]
+        for number in range(steps):
+            if number % 40 == 39:
+                self._rng.choice([self.put_bulk, self.delete_below])()
+            else:
+                self._rng.choice(works)()
+            if number % 10 == 0:
+                self.check_live()
+
+    def fresh(self, count: int) -> list[int]:
+        """Starts that are new, mostly in a record of the index each."""
+        found = []
+        for _ in range(count):
+            self._next += self._rng.choice((1, SLOTS, SLOTS, 2 * SLOTS))
+            found.append(50 * self._next)
+        return found
+
+    def known(self, *values: Callable[[int, set[int]], bool]) -> list[int]:
+        starts = [start for start, may in self.allowed.items() if all(fits(start, may) for fits in values)]
+        return self._rng.sample(starts, min(len(starts), self._rng.randrange(1, 12)))
+
+    def put(self) -> None:
+        self._put(self._rng.randrange(1, 30))
+
+    def put_bulk(self) -> None:
+        self._put(ROWS_MAX + self._rng.randrange(1, 50))
+
+    def _put(self, count: int) -> None:
+        starts = self.fresh(count)
+        sealed = self.known(lambda start, may: may == {SEALED} and start >= self._horizon)
+        entries = [(start, start + 5) for start in starts] + [(start, start + 7) for start in sealed]
+        self._rng.shuffle(entries)
+        self._may_be(starts, lambda start: {NOT_FOUND, start + 5})
+        assert sorted(self.table.put(entries)) == sorted(sealed)
+        self._may_be(starts, lambda start: {start + 5})
+
+    def seal(self) -> None:
+        starts = self.fresh(self._rng.randrange(1, 8))
+        self._may_be(starts, lambda start: {NOT_FOUND, SEALED})
+        assert all(outcome.placed for outcome in self.table.seal_many(starts))
+        self._may_be(starts, lambda start: {SEALED})
+
+    def replace(self) -> None:
+        """Branches of a decided commit: over marks, and where there is nothing."""
+        sealed = self.known(lambda start, may: may == {SEALED} and start >= self._horizon)
+        starts = [*sealed, *self.fresh(self._rng.randrange(0, 5))]
+        if starts:
+            self._may_be(starts, lambda start: {SEALED if start in sealed else NOT_FOUND, start + 9})
+            for start in starts:
+                self.table.put_branches([start], start + 9)
+            self._may_be(starts, lambda start: {start + 9})
+
+    def delete(self) -> None:
+        starts = self.known(lambda start, may: len(may) == 1 and min(may) > 0 and start >= self._horizon)
+        self._may_be(starts, lambda start: {NOT_FOUND, *self.allowed[start]})
+        self._completed.update(starts)
+        self.table.delete(starts)
+
+    def delete_below(self) -> None:
+        ordered = sorted(self.allowed)
+        self._horizon = ordered[len(ordered) // 3]
+        below = [start for start in ordered if start < self._horizon]
+        self._may_be(below, lambda start: {NOT_FOUND, *self.allowed[start]})
+        self.table.delete_below(self._horizon)
+        self._may_be(below, lambda start: {NOT_FOUND})
+
+    def _may_be(self, starts: Sequence[int], found: Callable[[int], set[int]]) -> None:
+        for start in starts:
+            self.allowed[start] = found(start)
+
+    # ── crashes ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @contextmanager
+    def step(self) -> Iterator[bool]:
+        """One step towards the disk; whether its crash is looked at."""
+        with self._disk:
+            yield len(self._at_work) < 3 and self._choice.random() < self._checked
+
+    def image(self, *, power_lost: bool) -> Path:
+        self.images += 1
+        make = image_after_power_loss if power_lost else image_after_kill
+        return make(self._at_work[-1], self._scratch / f"image-{self.images}")
+
+    def torn_write(self, segment: Segment, begin: int, end: int) -> None:
+        """Any sectors of it are on the disk, the rest is not."""
+        image = self.image(power_lost=True)
+        path = image / "commits" / segment._path.name
+        content = bytearray(path.read_bytes())
+        begin, end = begin - begin % recent_log.BLOCK_BYTES, min(-(-end // 4096) * 4096, len(content))
+        kept = self._choice.random()
+        for at in range(begin, end, SECTOR_BYTES):
+            if self._choice.random() < kept:
+                content[at : at + SECTOR_BYTES] = segment._view[at : at + SECTOR_BYTES]
+        path.write_bytes(content)
+        self.check(image)
+
+    def half_placed(self, number: int, rows: Rows) -> None:
+        image = self.image(power_lost=False)
+        self.change_index(image, lambda index: index.place(number, rows[: self._choice.randrange(len(rows) + 1)]))
+        self.check(image)
+
+    def half_emptied(self, number: int) -> None:
+        """Only what the writer's own code would do: the sequence number first, then some of the words."""
+
+        def change(index: RecentIndex) -> None:
+            index.words[2 + number] |= 1
+            first = TABLES[number]
+            index.array[first : first + self._choice.randrange(TABLE_WORDS)] = 0
+
+        image = self.image(power_lost=False)
+        self.change_index(image, change)
+        self.check(image)
+
+    def change_index(self, image: Path, change: Callable[[RecentIndex], object]) -> None:
+        index = RecentIndex(image / "commits", writable=True)
+        change(index)
+        index.close()
+
+    def check(self, image: Path) -> None:
+        """By a reader, by the next writer, and by the one after it. What one of them found, no later one finds less."""
+        self._at_work.append(image)
+        found: dict[int, int] = {}
+        try:
+            for writable in (False, True, True):
+                table = EmbeddedCommitTable(image, writable=writable)
+                before, found = found, self.check_table(table, image)
+                for start, value in before.items():
+                    may = {value} if value and start not in self._completed else self.allowed[start]
+                    assert found[start] in may or (value == SEALED and found[start] > 0), (image, start)
+                if writable:
+                    new = 50 * (self._next + 1_000_000)
+                    sealed = [start for start, may in self.allowed.items() if may == {SEALED}]
+                    assert table.put([(new, new + 1), *((start, start + 3) for start in sealed)]) == sealed
+                    assert table.lookup([new]) == [new + 1]
+                table.close()
+        finally:
+            self._at_work.pop()
+        shutil.rmtree(image)
+
+    def check_table(self, table: EmbeddedCommitTable, where: Path) -> dict[int, int]:
+        allowed = dict(self.allowed)
+        found = dict(zip(allowed, table.lookup(list(allowed)), strict=True))
+        entries = dict(table.entries())
+        for start, may in allowed.items():
+            assert found[start] in may, (where.name, start, found[start], may)
+            assert entries.get(start, NOT_FOUND) == found[start], (where.name, start)
+        return found
+
+    def check_live(self) -> None:
+        """Without a crash a completion is seen at once."""
+        self.check_table(self.table, self._at_work[0])
+        completed = [start for start, may in self.allowed.items() if NOT_FOUND in may]
+        assert self.table.lookup(completed) == [NOT_FOUND] * len(completed)
+
+
+def crash_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, seed: int, steps: int, checked: float) -> None:
+    """Small segments and tables, so that they are switched often, and LMDB gets them in pieces."""
+    monkeypatch.setattr(recent_log, "SEGMENT_BYTES", 8 * recent_log.BLOCK_BYTES)
+    monkeypatch.setattr(recent_commits, "ROWS_MAX", ROWS_MAX)
+    monkeypatch.setattr(recent_commits, "_RECORDS_MAX", 150)
+    monkeypatch.setattr(settled_commits, "_PIECE_ROWS_MAX", 40)
+    world = CrashedEverywhere(tmp_path / "db", tmp_path, seed, checked)
+    write, commit = Segment._write, Environment._commit
+    place, empty = RecentIndex.place, RecentIndex.empty
+    failures: list[BaseException] = []
+
+    def look(crash: Callable[[], None]) -> None:
+        try:
+            crash()
+        except BaseException as error:  # one in the settling thread must not pass unseen
+            failures.append(error)
+            raise
+
+    def written(self: Segment, begin: int, end: int) -> None:
+        with world.step() as is_checked:
+            if is_checked:
+                look(lambda: world.torn_write(self, begin, end))
+            write(self, begin, end)
+
+    def committed(self: Environment, group: list[object]) -> None:
+        with world.step() as is_checked:
+            commit(self, group)  # type: ignore[arg-type]
+            if is_checked and self.folder == world._at_work[-1] / "commits":
+                look(lambda: world.check(world.image(power_lost=world._choice.random() < 0.5)))
+
+    def placed(self: RecentIndex, number: int, rows: Rows) -> int:
+        with world.step() as is_checked:
+            if is_checked and world._at_work[-1] == tmp_path / "db":
+                look(lambda: world.half_placed(number, rows))
+            return place(self, number, rows)
+
+    def emptied(self: RecentIndex, number: int) -> None:
+        with world.step() as is_checked:
+            if is_checked and world._at_work[-1] == tmp_path / "db":
+                look(lambda: world.half_emptied(number))
+            empty(self, number)
+
+    with monkeypatch.context() as steps_seen:
+        steps_seen.setattr(Segment, "_write", written)
+        steps_seen.setattr(Environment, "_commit", committed)
+        steps_seen.setattr(RecentIndex, "place", placed)
+        steps_seen.setattr(RecentIndex, "empty", emptied)
+        world.work(steps)
+        world.table.close()
+    assert failures == []
+    assert world.images > 10
+    world.check(image_after_kill(tmp_path / "db", tmp_path / "closed"))
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("seed", range(2))
+def test_commit_table_crashed_anywhere_has_all_it_acknowledged(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crash_everywhere(tmp_path, monkeypatch, seed=seed, steps=100, checked=CHECKED)
+
+
+@pytest.mark.soak
+def test_commit_table_crashed_anywhere_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(20):
+        seed = random.randrange(1 << 30)
+        print(f"seed {seed}")
+        crash_everywhere(tmp_path / str(seed), monkeypatch, seed=seed, steps=200, checked=0.3)
