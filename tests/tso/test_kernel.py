@@ -12,7 +12,17 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pyomid.core.conflict_map import BucketMap
-from pyomid.core.instructions import Flush, Flushed, Instruction, Reply, RequestCame, SendEncoded, StoreCall, StoreDone
+from pyomid.core.instructions import (
+    Die,
+    Flush,
+    Flushed,
+    Instruction,
+    Reply,
+    RequestCame,
+    SendEncoded,
+    StoreCall,
+    StoreDone,
+)
 from pyomid.core.requests import Begin
 from pyomid.core.take_over import TakenOver
 from pyomid.core.tso_machine import TsoMachine, TsoSettings
@@ -208,6 +218,107 @@ def test_kernel_and_reference_agree_on_random_streams(seed: int) -> None:
     assert fast.entries == plain.entries
     assert fast.facts() == plain.facts()
     assert plain.machine.counters["commits"] > 50, "nothing was compared"
+
+
+class AtOnce(Fast):
+    """Its flushes end before anything else happens, by the machine's short way wherever it offers it."""
+
+    def __init__(self, *, entries: int, short: bool) -> None:
+        super().__init__(entries=entries)
+        self.short = short
+        self.shortened = 0
+        super().feed([])
+
+    def feed(self, events: list[RequestCame | StoreDone]) -> None:
+        self.fast.give_back()
+        rows = self.machine.start_plain_flush(0.0) if self.short and not events else None
+        if rows is None:
+            super().feed(events)
+            while self.flushes:
+                self.end_flush(0, self.refused(self.flushes[0].operation))
+            return
+        self.shortened += 1
+        flush = Flush((), rows)
+        self.entries += [(start, commit) for start, commit in rows.tolist()]
+        self.perform(self.machine.end_plain_flush(Flushed(self.refused(flush), EPOCH)))
+
+    @staticmethod
+    def refused(flush: object) -> frozenset[int]:
+        assert isinstance(flush, Flush)
+        rows = [] if flush.block is None else flush.block.tolist()
+        return frozenset(start for start, _ in [*flush.entries, *rows] if start // TIMESTAMP_STEP % 37 == 0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_flush_in_place_is_the_same_as_one_that_went_out_and_ended(seed: int) -> None:
+    rng = random.Random(seed)
+    pool = [rng.getrandbits(64) - (1 << 63) for _ in range(300)]
+    short, long = AtOnce(entries=28 * 20, short=True), AtOnce(entries=28 * 20, short=False)
+    for step in range(150):
+        requests = random_chunk(rng, long.machine, pool)
+        if step % 3:
+            requests = [each for each in requests if isinstance(each[0], Begin) or not each[0].is_retry]
+        data = b"".join(encode_request(request, request_id=tag, extended=True) for request, tag in requests)
+        for each in (short, long):
+            each.take("pyomid", data)
+        assert short.facts() == long.facts(), (seed, step)
+        assert short.entries == long.entries
+        assert short.sent == long.sent, (seed, step)
+        short.machine.validate()
+    assert short.shortened > 10, "the short way was hardly taken"
+
+
+def decided_commit() -> Fast:
+    fast = Fast(entries=280)
+    fast.feed([])
+    fast.take("pyomid", encode_request(Begin(), request_id=1))
+    start_ts = fast.machine.newest_start
+    commit = encode_request(CommitRequest(start_ts, (7,), ()), request_id=2)
+    chunk = np.frombuffer(bytearray(commit), dtype=np.uint8)
+    assert fast.fast.decide(chunk, 0, len(commit), peer="pyomid", extended=True).committed == 1
+    return fast
+
+
+def test_a_flush_in_place_that_failed_goes_out_as_a_store_call() -> None:
+    fast = decided_commit()
+    rows = fast.machine.start_plain_flush(0.0)
+    assert rows is not None
+    assert len(rows) == 1
+    fast.machine.give_up_plain_flush()
+    before = dict(fast.sent)
+    fast.feed([])
+    assert [call.operation for call in fast.flushes]
+    assert fast.sent == before
+    fast.end_flush(0)
+    assert fast.entries == [(start, commit) for start, commit in rows.tolist()]
+    assert fast.sent != before
+    fast.machine.validate()
+
+
+def test_t5_a_flush_in_place_under_a_newer_epoch_answers_nothing() -> None:
+    fast = decided_commit()
+    assert fast.machine.start_plain_flush(0.0) is not None
+    assert [type(each) for each in fast.machine.end_plain_flush(Flushed(frozenset(), EPOCH + 50))] == [Die]
+    assert fast.machine.dead
+    assert fast.machine.start_plain_flush(0.0) is None
+
+
+@pytest.mark.parametrize("reason", ["timers", "lease", "doubt", "waiting", "entries"])
+def test_a_flush_in_place_is_not_offered_where_more_is_due(reason: str) -> None:
+    fast = decided_commit()
+    machine, now_s = fast.machine, 0.0
+    match reason:
+        case "timers":
+            now_s = 0.01
+        case "lease":
+            machine.serve_until_s = 0.0
+        case "doubt":
+            machine._in_doubt = True
+        case "waiting":
+            machine._dispatch(RequestCame("pyomid", 9, Begin(machine.last_issued)))
+        case "entries":
+            machine._dispatch(RequestCame("pyomid", 9, CommitRequest(machine.newest_start, (8,), ())))
+    assert machine.start_plain_flush(now_s) is None
 
 
 def is_java(request: CommitRequest | Begin) -> bool:

@@ -32,6 +32,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.core.conflict_map import BucketMap, ConflictMap
 from pyomid.core.epoch_changes import merged
 from pyomid.core.forgetting import NewestEntries
@@ -318,10 +321,55 @@ class TsoMachine:
                 self._dispatch(event)
             self._settle()
         except _Death as death:
-            self.dead = True
-            self._out = [Die(str(death))]
+            self._end_life(death)
         out, self._out = self._out, []
         return out
+
+    def _end_life(self, death: _Death) -> None:
+        self.dead = True
+        self._out = [Die(str(death))]
+
+    def start_plain_flush(self, now_s: float) -> NDArray[np.int64] | None:
+        """The one `Flush` that `handle([])` would put out now, as rows (start, commit), and no store call for it.
+
+        For a driver whose commit table is memory: it performs the flush, reads the epoch, and calls `end_plain_flush`
+        (or `give_up_plain_flush`, if it failed) before anything else. None wherever more is due than this flush.
+        """
+        batch = self.windows.open_batch
+        if (
+            batch.block is None
+            or not batch.block.count
+            or batch.entries
+            or batch.fenced
+            or len(self.windows.batches) > 1
+            or self.settings.world_time
+            or now_s >= self._timers_due_s
+            or now_s >= self.serve_until_s
+            or not self.may_decide_fast
+            or self._waiting
+            or self._after_release
+            or self._completions
+            or self.clock.wanted_ceiling() > self.clock.ceiling
+        ):
+            return None
+        self.now_s = max(self.now_s, now_s)
+        self.windows.close_open_batch().state = BatchState.IN_FLIGHT
+        self.counters["flushes"] += 1
+        return batch.block.entries
+
+    def end_plain_flush(self, flushed: Flushed) -> list[Instruction]:
+        """As `StoreDone` with the flush's result."""
+        try:
+            self._on_flushed(self.windows.head, flushed)
+        except _Death as death:
+            self._end_life(death)
+        out, self._out = self._out, []
+        return out
+
+    def give_up_plain_flush(self) -> None:
+        """It failed: the next `handle` puts it out as a store call, with all that is done about one that fails."""
+        self.windows.head.state = BatchState.CLOSED
+        self.counters["flushes"] -= 1
 
     @property
     def may_decide_fast(self) -> bool:

@@ -72,6 +72,8 @@ class Connection(asyncio.BufferedProtocol):
         self._outstanding = 0
         self._paused = False
         self._greeted = False
+        self._may_go_fast = False
+        """By the kernel: not while the plain side holds something that belongs before what comes now."""
         self._is_ending = False
         self._since_s = self._heard_s = service.now_s()
         """When what it owes began to be owed; when its last bytes came."""
@@ -94,47 +96,51 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         tail = self._tail
         view = self._service.receive.view
+        if not tail:
+            return view
         view[: len(tail)] = tail
         return view[len(tail) :]
 
     def buffer_updated(self, nbytes: int) -> None:
+        service = self._service
         begin, end = 0, len(self._tail) + nbytes
-        self._heard_s = self._service.machine.now_s
-        if self._service.fast is not None and self._may_go_fast():
-            begin = self._decide(self._service.fast, end)
+        self._heard_s = service.machine.now_s
+        if self._may_go_fast and service.fast is not None:
+            begin = self._decide(service.fast, end)
         else:
             self._tail = b""
         if begin < end:
-            self._read_plainly(bytes(self._service.receive.view[begin:end]))
-        self._pause_if_full()
-
-    def _may_go_fast(self) -> bool:
-        """Not while the plain side holds something that belongs before what comes now."""
-        return self._greeted and not self._cutter.unfinished_bytes and not self._parts.pending
+            self._read_plainly(bytes(service.receive.view[begin:end]))
+        if self._outstanding > self._limits.requests_outstanding_max:
+            self.stop_reading()
 
     def _decide(self, fast: FastPath, end: int) -> int:
         """By the kernel, frame by frame where it hands one back. Returns where the plain path has to go on."""
+        service = self._service
         begin = 0
         went_on = bool(self._tail)
         self._tail = b""
-        while begin < end and self._may_go_fast() and self._service.may_decide():
-            decided = fast.decide_more(self._service.receive.array, begin, end, peer=self, extended=self.extended)
+        while begin < end and self._may_go_fast and service.may_decide():
+            decided = fast.decide_more(service.receive.array, begin, end, self, self.extended)
             begin = decided.consumed
             self._outstanding += decided.committed
             if decided.now:
-                if not self._held:
-                    self._service.holding.append(self)
-                self._held.append(decided.now)
-            self._service.settle_soon()
+                self._hold(decided.now)
+            service.settle_soon()
             if decided.status == DONE:
-                return self._keep_tail(begin, end, is_older=went_on and begin == 0)
+                return end if begin == end else self._keep_tail(begin, end, is_older=went_on and begin == 0)
             if decided.status == RARE_FRAME:
-                stop = begin + HEADER_BYTES + self._service.receive.frame_bytes(begin)
-                self._read_plainly(bytes(self._service.receive.view[begin:stop]))
+                stop = begin + HEADER_BYTES + service.receive.frame_bytes(begin)
+                self._read_plainly(bytes(service.receive.view[begin:stop]))
                 begin = stop
                 if self._is_ending:
                     return end
         return begin
+
+    def _hold(self, data: bytes) -> None:
+        if not self._held:
+            self._service.holding.append(self)
+        self._held.append(data)
 
     def _keep_tail(self, begin: int, end: int, *, is_older: bool) -> int:
         """Half a frame waits here for its rest; a long one is gathered (or refused) by the plain path.
@@ -151,6 +157,13 @@ class Connection(asyncio.BufferedProtocol):
         return end
 
     def _read_plainly(self, data: bytes) -> None:
+        """By the decoder, request by request; whatever it still holds belongs before all that comes later."""
+        try:
+            self._read_events(data)
+        finally:
+            self._may_go_fast = self._greeted and not self._cutter.unfinished_bytes and not self._parts.pending
+
+    def _read_events(self, data: bytes) -> None:
         events: list[Event] = []
         went_on = self._cutter.unfinished_bytes > 0
         try:
@@ -189,11 +202,12 @@ class Connection(asyncio.BufferedProtocol):
         self._write(b"".join(frame for frame in frames if frame is not None))
         self._resume_if_drained()
 
-    def send_encoded(self, data: bytes, count: int) -> None:
-        """Answers that are bytes already, as `send`."""
+    def hold(self, data: bytes, count: int) -> None:
+        """Answers that are bytes already: the service has them written behind this step."""
         self._outstanding -= count
-        self._write(data)
-        self._resume_if_drained()
+        self._hold(data)
+        if self._paused:
+            self._resume_if_drained()
 
     def write_held(self) -> None:
         """What the kernel answered in this step of the loop. Nothing where it left together with other answers."""
@@ -203,7 +217,8 @@ class Connection(asyncio.BufferedProtocol):
     def _write(self, data: bytes) -> None:
         """In one write with what was held, behind it. A peer that is gone takes nothing else with it."""
         if self._held:
-            data = b"".join([*self._held, data])
+            self._held.append(data)
+            data = b"".join(self._held)
             self._held.clear()
         if self._transport is not None:
             self._transport.write(data)
@@ -302,10 +317,6 @@ class Connection(asyncio.BufferedProtocol):
         if self._paused and is_drained and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
-
-    def _pause_if_full(self) -> None:
-        if self._outstanding > self._limits.requests_outstanding_max:
-            self.stop_reading()
 
 
 def _keep_alive(sock: socket.socket, keepalive_s: float) -> None:

@@ -18,13 +18,13 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from pyomid.core.instructions import (
     Die,
-    EncodedReplies,
     Event,
     Flush,
+    Flushed,
     Instruction,
     PeerGone,
     Reply,
@@ -104,6 +104,8 @@ class TsoService:
         self.holding: list[Connection] = []
         """Peers with answers of the kernel that are not yet written."""
         self._settling = False
+        self._call_soon: Callable[[Callable[[], None]], object] | None = None
+        """Its loop's, once it has one."""
         self._flushes_inline = bool(getattr(stores.commit_table, "is_immediate", False))
         self._flushes_promptly = bool(getattr(stores.commit_table, "is_prompt", False))
         self._stopping = asyncio.Event()
@@ -168,6 +170,7 @@ class TsoService:
         while not self.machine.is_quiet and self._clock() < deadline_s:
             self.feed([])
             await asyncio.sleep(0.005)
+        self._write_held()
         for connection in list(self._connections):
             connection.close()
         while self._connections and self._clock() < deadline_s:
@@ -225,13 +228,35 @@ class TsoService:
         """A flush, once everything was read that is there to be read now."""
         if not self._settling:
             self._settling = True
-            asyncio.get_running_loop().call_soon(self._settle)
+            if self._call_soon is None:
+                self._call_soon = asyncio.get_running_loop().call_soon
+            self._call_soon(self._settle)
 
     def _settle(self) -> None:
         """Behind the step: its commits go to their flush, its answers leave, one write a peer."""
         self._settling = False
-        self.feed([])
+        if not (self._flushes_inline and self._flush_at_once()):
+            self.feed([])
         self._write_held()
+
+    def _flush_at_once(self) -> bool:
+        """The step's commits into memory, and their answers back, where nothing else is due. False where more is."""
+        if self.fast is not None:
+            self.fast.give_back()
+        self.machine.serve_until_s = self._lease_until_s()
+        began_s = self._clock()
+        entries = self.machine.start_plain_flush(began_s)
+        if entries is None:
+            return False
+        try:
+            flushed = perform(self._stores, Flush((), entries))
+        except Exception:
+            log.exception("a flush to memory failed")
+            self.machine.give_up_plain_flush()
+            return False
+        self.flush_seconds.add(self._clock() - began_s)
+        self._perform(self.machine.end_plain_flush(cast(Flushed, flushed)))
+        return True
 
     def _write_held(self) -> None:
         """Begins too are answered only by a process that leads (T4): in doubt they wait, as the machine's own do."""
@@ -301,16 +326,16 @@ class TsoService:
             self.stop()
 
     def _perform(self, instructions: list[Instruction]) -> None:
-        answers: defaultdict[Connection, list[tuple[int, Answer]]] = defaultdict(list)
-        encoded: defaultdict[Connection, list[EncodedReplies]] = defaultdict(list)
+        answers: defaultdict[Connection, list[tuple[int, Answer]]] | None = None
         for instruction in instructions:
             match instruction:
-                case Reply(peer, tag, answer):
-                    assert isinstance(peer, Connection)
-                    answers[peer].append((tag, answer))
                 case SendEncoded(replies):
                     assert isinstance(replies.peer, Connection)
-                    encoded[replies.peer].append(replies)
+                    replies.peer.hold(replies.data, replies.count)
+                case Reply(peer, tag, answer):
+                    assert isinstance(peer, Connection)
+                    answers = defaultdict(list) if answers is None else answers
+                    answers[peer].append((tag, answer))
                 case StoreCall(operation=Flush() as flush) if self._flushes_inline or self._is_lone(flush):
                     self._flushing[instruction.token] = self._clock()
                     self._ended(self._performed(instruction))
@@ -321,11 +346,9 @@ class TsoService:
                 case Die(reason):
                     log.error("died: %s", reason, extra={"epoch": self.machine.epoch})
                     self._die(reason)
-        for connection, answered in answers.items():
-            connection.send(answered)
-        for connection, replies_of in encoded.items():
-            data = b"".join([replies.data for replies in replies_of])
-            connection.send_encoded(data, sum([replies.count for replies in replies_of]))
+        if answers is not None:
+            for connection, answered in answers.items():
+                connection.send(answered)
         if not self._settling:
             self._write_held()
 

@@ -12,6 +12,7 @@ it over costs as much as deciding some ten commits.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
@@ -34,6 +35,8 @@ FRAME_BYTES_MIN: Final = HEADER_BYTES + 2
 OPS_AFTER_RARE: Final = 64
 """Requests parsed in the first call behind a rare one; grows fourfold, so that many rare ones stay cheap."""
 REPLY_BYTES: Final = 1 << 20
+_CARRIED_IN: Final = struct.Struct(f"={words.EXTENDED}q")
+"""The state words from NEXT_TS up to EXTENDED: an array takes three times as long to fill."""
 
 
 @dataclass(slots=True)
@@ -63,7 +66,7 @@ class CommitReplies:
 
 @dataclass(slots=True)
 class Decided:
-    """What became of a chunk: how far it was taken, why no further, and what to send at once."""
+    """What became of a chunk: how far it was taken, why no further, and what to send at once. Until the next one."""
 
     consumed: int
     status: int
@@ -89,6 +92,7 @@ class FastPath:
         self._state = np.zeros(words.STATE_WORDS, dtype=np.int64)
         self._word = memoryview(self._state)  # type: ignore[arg-type]
         """The same, a word at a time: an array's own way there is five times as long."""
+        self._decided = Decided(0, words.DONE, b"", 0)
         self._taken: EntryBlock | None = None
         """The open batch's block, while the state words are ahead of the machine."""
         ops_max = chunk_bytes_max // FRAME_BYTES_MIN + 1
@@ -103,11 +107,11 @@ class FastPath:
 
     def decide(self, data: NDArray[np.uint8], begin: int, end: int, *, peer: Hashable, extended: bool) -> Decided:
         """`decide_more`, and the machine knows of it at once."""
-        decided = self.decide_more(data, begin, end, peer=peer, extended=extended)
+        decided = self.decide_more(data, begin, end, peer, extended)
         self.give_back()
         return decided
 
-    def decide_more(self, data: NDArray[np.uint8], begin: int, end: int, *, peer: Hashable, extended: bool) -> Decided:
+    def decide_more(self, data: NDArray[np.uint8], begin: int, end: int, peer: Hashable, extended: bool) -> Decided:
         """The frames of `data[begin:end]`, up to the first that is not the kernel's. Only while `may_decide_fast`.
 
         The machine must not be asked for anything before `give_back`.
@@ -126,9 +130,9 @@ class FastPath:
             later = bytes(self._later_view[: word[words.LATER_BYTES]])
             self._machine.windows.open_batch.answers.append(CommitReplies(peer, later, committed, extended))
         now_bytes = word[words.NOW_BYTES]
-        decided = Decided(
-            word[words.CONSUMED], status, bytes(self._now_view[:now_bytes]) if now_bytes else b"", committed
-        )
+        decided = self._decided
+        decided.consumed, decided.status, decided.committed = word[words.CONSUMED], status, committed
+        decided.now = bytes(self._now_view[:now_bytes]) if now_bytes else b""
         self._ops_next = OPS_AFTER_RARE if status == words.RARE_FRAME else min(4 * self._ops_next, len(self._ops))
         if status == words.FULL and block.count == len(block.rows):
             self.give_back()
@@ -172,7 +176,7 @@ class FastPath:
 
     def _take(self) -> EntryBlock:
         """The machine's timestamps, windows and rules into the state words, until `give_back`."""
-        machine = self._machine
+        machine, word = self._machine, self._word
         if machine.known_tables is not self._known:
             self._known = machine.known_tables
             self._tables.set_known(self._known)
@@ -184,7 +188,8 @@ class FastPath:
         windows, settings = machine.windows, machine.settings
         head = windows.head
         is_open = head.state is BatchState.OPEN
-        self._state[: words.EXTENDED] = (
+        _CARRIED_IN.pack_into(
+            word, 0,
             machine.clock.next_ts,
             machine.clock.ceiling,
             head.next_start,
@@ -198,7 +203,7 @@ class FastPath:
             not machine.begins_wait,
             is_open,
             block.count,
-        )
+        )  # fmt: skip
         return block
 
     def _make_room(self, block: EntryBlock) -> None:
