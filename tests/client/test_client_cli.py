@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
 import subprocess
 import sys
 from typing import Any
@@ -84,3 +85,13 @@ def test_without_its_extra_a_cluster_is_refused_with_what_to_install() -> None:
     assert done.returncode == 1
     assert "pyomid[hbase]" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_reader_that_goes_away_is_no_failure_of_ours() -> None:
+    """As `pyomid status URL | head -1` does."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    command = [sys.executable, "-m", "pyomid", "status", "omid-memory:piped"]
+    with open(write_end, "wb") as nobody:
+        done = subprocess.run(command, stdout=nobody, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr) == (1, "")

@@ -6,6 +6,7 @@ Like `wiring` it may know every room: it chooses concrete parts.
 from __future__ import annotations
 
 import argparse
+import os
 import pkgutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -27,9 +28,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         module.add_command(commands)
     parsed = parser.parse_args(arguments)
     try:
-        return int(parsed.run(parsed) or 0)
+        code = int(parsed.run(parsed) or 0)
+        sys.stdout.flush()
+        return code
     except OmidError as error:
         print(f"pyomid: {error} [{error.code}]", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes once more at its end
         return 1
     except KeyboardInterrupt:
         return 130
