@@ -16,7 +16,17 @@ from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.errors import Corruption
-from pyomid.storage.hbase.decode_kernel import KV_FIELDS, KV_ROW_AT, KV_ROW_LEN, index_cells, match_cells
+from pyomid.storage.hbase.decode_kernel import (
+    KV_FIELDS,
+    KV_ROW_AT,
+    KV_ROW_LEN,
+    NAME_FIELDS,
+    NAME_PAD,
+    NAMES_FULL,
+    fill_slots,
+    index_cells,
+    match_cells,
+)
 from pyomid.storage.hbase.keyvalues import PUT, KeyValue
 from pyomid.storage.hbase.layout import LEGACY_TOMBSTONE, is_shadow, is_tombstone, shadowed_qualifier, timestamp_of
 from pyomid.storage.hbase.steps import ScanBlock
@@ -30,43 +40,42 @@ _LEAST_BYTES: Final = 24
 
 
 class ColumnNumbers:
-    """The columns seen in one scan, numbered as they came. Grows by itself; of one thread."""
+    """The names and columns seen in one scan, numbered as they came. Grows by itself; of one thread.
 
-    def __init__(self, columns: int = 256, name_bytes: int = 16_384) -> None:
+    Names are those of shadow cells too; a name has a number of its own as a column once a cell of it was seen.
+    """
+
+    def __init__(self, columns: int = 1024, name_bytes: int = 65_536) -> None:
         self.columns: list[Column] = []
-        self.name_bytes = np.zeros(name_bytes, dtype=np.uint8)
-        self.begin = np.zeros(columns + 1, dtype=np.int64)
+        self.name_bytes = np.zeros(NAME_PAD + name_bytes, dtype=np.uint8)
+        self.begin = np.full(columns + 1, NAME_PAD, dtype=np.int64)
         self.slots = np.full(_power_of_two(4 * columns), -1, dtype=np.int32)
-        self.count = np.zeros(1, dtype=np.int64)
+        self.names = np.zeros((columns, NAME_FIELDS), dtype=np.int32)
+        self.runs = np.zeros((columns, 3), dtype=np.int64)
+        self.column_names = np.zeros(columns, dtype=np.int32)
+        self.counts = np.zeros(2, dtype=np.int64)
+        """Of names, and of columns."""
 
     def refresh(self) -> list[Column]:
         """A list of its own of all columns, those included that a kernel has just added."""
-        for index in range(len(self.columns), int(self.count[0])):
-            name = self.name_bytes[self.begin[index] : self.begin[index + 1]].tobytes()
+        for index in range(len(self.columns), int(self.counts[1])):
+            number = int(self.column_names[index])
+            name = self.name_bytes[self.begin[number] : self.begin[number + 1]].tobytes()
             self.columns.append(Column(name[1 : 1 + name[0]], name[1 + name[0] :]))
         return list(self.columns)
 
     def grow(self) -> None:
-        """Room for twice as much. The slots are filled again by the kernel's own hash: every name is put anew."""
-        known = [bytes([len(column.family)]) + column.family + column.qualifier for column in self.refresh()]
-        fresh = ColumnNumbers(2 * (len(self.begin) - 1), 4 * len(self.name_bytes) + 65_536)
-        self.name_bytes, self.begin, self.slots, self.count = fresh.name_bytes, fresh.begin, fresh.slots, fresh.count
-        for name in known:
-            self._put(name)
-
-    def _put(self, name: bytes) -> None:
-        key = 14695981039346656037 ^ name[0]
-        for byte in name[1:]:
-            key = ((key ^ byte) * 1099511628211) & 0xFFFFFFFFFFFFFFFF
-        slot = (key ^ (key >> 32)) & (len(self.slots) - 1)
-        while self.slots[slot] >= 0:
-            slot = (slot + 1) & (len(self.slots) - 1)
-        index = int(self.count[0])
-        begin = int(self.begin[index])
-        self.name_bytes[begin : begin + len(name)] = np.frombuffer(name, dtype=np.uint8)
-        self.begin[index + 1] = begin + len(name)
-        self.slots[slot] = index
-        self.count[0] = index + 1
+        """Room for twice as much; every number stays."""
+        count = int(self.counts[0])
+        used = int(self.begin[count])
+        fresh = ColumnNumbers(2 * len(self.names), 2 * len(self.name_bytes) + 65_536)
+        fresh.name_bytes[:used] = self.name_bytes[:used]
+        fresh.begin[: count + 1] = self.begin[: count + 1]
+        fresh.names[:count] = self.names[:count]
+        fresh.column_names[: len(self.column_names)] = self.column_names
+        fill_slots(fresh.name_bytes, fresh.begin, fresh.slots, count)
+        self.name_bytes, self.begin, self.slots = fresh.name_bytes, fresh.begin, fresh.slots
+        self.names, self.runs, self.column_names = fresh.names, fresh.runs, fresh.column_names
 
 
 class _Scratch:
@@ -74,7 +83,7 @@ class _Scratch:
 
     def __init__(self) -> None:
         self._fields = np.empty((0, KV_FIELDS), dtype=np.int64)
-        self._longs = np.empty((7, 0), dtype=np.int64)
+        self._longs = np.empty((6, 0), dtype=np.int64)
         self._ints = np.empty((3, 0), dtype=np.int32)
 
     def fields(self, count: int) -> NDArray[np.int64]:
@@ -85,7 +94,7 @@ class _Scratch:
     def columns(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         if self._longs.shape[1] < count:
             size = count + count // 4
-            self._longs, self._ints = np.empty((7, size), dtype=np.int64), np.empty((3, size), dtype=np.int32)
+            self._longs, self._ints = np.empty((6, size), dtype=np.int64), np.empty((3, size), dtype=np.int32)
         return self._longs, self._ints
 
 
@@ -104,7 +113,7 @@ class BatchDecoder:
         whole = np.frombuffer(bytearray(self._carry) + block.cells if self._carry else block.cells, dtype=np.uint8)
         self._carry = b""
         cells = self._scratch.fields(max(1, len(whole) // _LEAST_BYTES))
-        count = index_cells(whole, cells)
+        count = self._index(whole, cells)
         if count < 0:
             raise Corruption(f"a scan's cell block of {len(whole)} bytes is broken at byte {-1 - count}")
         batch, settled = self._match(whole, cells, count, block.ends_inside_row)
@@ -115,21 +124,27 @@ class BatchDecoder:
         row_at, row_bytes = cells[settled - 1, KV_ROW_AT], cells[settled - 1, KV_ROW_LEN]
         return batch, whole[row_at : row_at + row_bytes].tobytes()
 
+    def _index(self, block: NDArray[np.uint8], cells: NDArray[np.int64]) -> int:
+        names = self._columns
+        while True:
+            count = index_cells(block, cells, names.name_bytes, names.begin, names.slots, names.names, names.counts)
+            if count != NAMES_FULL:
+                return count
+            names.grow()
+
     def _match(
         self, block: NDArray[np.uint8], cells: NDArray[np.int64], count: int, ends_inside_row: bool
     ) -> tuple[CellBatch | None, int]:
         longs, ints = self._scratch.columns(count + 1)
-        row_off, row_rec, rec_version, rec_commit, rec_cell, cell_off, shadows = longs
+        row_off, row_rec, rec_version, rec_commit, rec_cell, cell_off = longs
         row_len, cell_col, cell_len = ints
         result = np.zeros(4, dtype=np.int64)
         names = self._columns
-        while match_cells(
+        match_cells(
             block, cells, count, int(ends_inside_row), _LEGACY,
-            names.name_bytes, names.begin, names.slots, names.count,
-            row_off, row_len, row_rec, rec_version, rec_commit, rec_cell, cell_col, cell_off, cell_len,
-            shadows, result,
-        ):  # fmt: skip
-            names.grow()
+            names.names, names.runs, names.column_names, names.counts,
+            row_off, row_len, row_rec, rec_version, rec_commit, rec_cell, cell_col, cell_off, cell_len, result,
+        )  # fmt: skip
         rows, records, found, settled = (int(number) for number in result)
         if not rows:
             return None, settled

@@ -1,10 +1,14 @@
 """Cell blocks into the arrays of a `CellBatch`, in two compiled passes; `batches` says what they mean.
 
-`index_cells` finds the parts of each KeyValue and checks every length against the block, which comes from outside.
-`match_cells` walks rows and families, lays each shadow cell's timestamp beside its cell, numbers the columns.
+`index_cells` finds the parts of each KeyValue, checks every length against the block, which comes from outside, and
+numbers the names (family and qualifier). It expects each name to be the one that followed the last one before, or
+the last one itself, so that most names cost one comparison. `match_cells` then works on numbers alone: rows, records,
+and beside each cell its shadow cell's timestamp.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +21,56 @@ Int32s = NDArray[np.int32]
 
 KV_ROW_AT = 0
 KV_ROW_LEN = 1
-KV_FAMILY_LEN = 2
-KV_QUALIFIER_LEN = 3
-KV_TIMESTAMP = 4
+KV_NAME = 2
+KV_TIMESTAMP = 3
+KV_VALUE_AT = 4
 KV_VALUE_LEN = 5
 KV_KIND = 6
-KV_FIELDS = 7
+KV_SAME_ROW = 7
+KV_FIELDS = 8
+
+NAME_COLUMN = 0
+"""The column's number; -1 while no cell of it was seen."""
+NAME_BASE = 1
+"""Of a shadow cell's name: the name it stands beside; else -1."""
+NAME_SHADOW = 2
+"""The name of its shadow cells with Omid's prefix, -1 where none was seen."""
+NAME_OLD_SHADOW = 3
+"""The same without the prefix."""
+NAME_NEXT = 4
+"""The name that came after it the last time."""
+NAME_FIELDS = 5
+
+NAMES_FULL: Final = -(1 << 62)
+"""`index_cells` needs a larger table of names."""
+
+NAME_PAD = 8
+"""Bytes before the first name: names are compared by the 8 bytes that end with theirs."""
 
 _KIND_PUT = 4
+_KEY_BYTES_MIN = 12
+_KEY_VALUE_BYTES_MIN = 24
+
+
+@kernel("uint64(uint8[::1], int64)")
+def _word(block: Bytes, at: int) -> int:
+    """8 bytes, big-endian. Written out, so that it becomes one load."""
+    one, i = np.uint64(1), np.uint64(at)
+    word = np.uint64(block[i]) << np.uint64(56)
+    i += one
+    word |= np.uint64(block[i]) << np.uint64(48)
+    i += one
+    word |= np.uint64(block[i]) << np.uint64(40)
+    i += one
+    word |= np.uint64(block[i]) << np.uint64(32)
+    i += one
+    word |= np.uint64(block[i]) << np.uint64(24)
+    i += one
+    word |= np.uint64(block[i]) << np.uint64(16)
+    i += one
+    word |= np.uint64(block[i]) << np.uint64(8)
+    i += one
+    return int(word | np.uint64(block[i]))
 
 
 @kernel("int64(uint8[::1], int64, int64)")
@@ -45,158 +91,190 @@ def last_cell(block: Bytes) -> int:
     return last if position == end else -1
 
 
-@kernel("int64(uint8[::1], int64[:, ::1])")
-def index_cells(block: Bytes, cells: NDArray[np.int64]) -> int:
-    """Fills a row of `cells` for each KeyValue; returns how many, or -1 - position of the first that is broken."""
+@kernel("boolean(uint8[::1], int64, uint8[::1], int64, int64)")
+def _same(one: Bytes, one_at: int, two: Bytes, two_at: int, size: int) -> bool:
+    """Whether `size` bytes are equal. Before both of them 8 more bytes must be there."""
+    while size > 8:
+        if _word(one, one_at) != _word(two, two_at):
+            return False
+        one_at += 8
+        two_at += 8
+        size -= 8
+    if size == 0:
+        return True
+    different = _word(one, one_at + size - 8) ^ _word(two, two_at + size - 8)
+    return bool((different << np.uint64(64 - 8 * size)) == np.uint64(0))
+
+
+@kernel("int64(uint8[::1], int64[::1], int32[::1], int32[:, ::1], int64[::1], int64)")
+def _entered(
+    name_bytes: Bytes, name_begin: Int64s, name_slots: Int32s, names: Int32s, counts: Int64s, size: int
+) -> int:
+    """The number of the name whose bytes lie behind the last one's; a new one where it was not known."""
+    count = counts[0]
+    begin = name_begin[count]
+    key = np.uint64(14695981039346656037)
+    for index in range(begin, begin + size):
+        key = (key ^ np.uint64(name_bytes[index])) * np.uint64(1099511628211)
+    mask = np.int64(len(name_slots) - 1)
+    slot = np.int64((key ^ (key >> np.uint64(32))) & np.uint64(mask))
+    while name_slots[slot] >= 0:
+        found = np.int64(name_slots[slot])
+        if name_begin[found + 1] - name_begin[found] == size and _same(
+            name_bytes, name_begin[found], name_bytes, begin, size
+        ):
+            return int(found)
+        slot = (slot + 1) & mask
+    for field in range(4):
+        names[count, field] = -1
+    names[count, 4] = 0
+    name_slots[slot] = count
+    name_begin[count + 1] = begin + size
+    counts[0] = count + 1
+    return int(count)
+
+
+@kernel("void(uint8[::1], int64[::1], int32[::1], int64)")
+def fill_slots(name_bytes: Bytes, name_begin: Int64s, name_slots: Int32s, count: int) -> None:
+    """`name_slots`, all -1, get the names that are there."""
+    mask = np.int64(len(name_slots) - 1)
+    for name in range(count):
+        key = np.uint64(14695981039346656037)
+        for index in range(name_begin[name], name_begin[name + 1]):
+            key = (key ^ np.uint64(name_bytes[index])) * np.uint64(1099511628211)
+        slot = np.int64((key ^ (key >> np.uint64(32))) & np.uint64(mask))
+        while name_slots[slot] >= 0:
+            slot = (slot + 1) & mask
+        name_slots[slot] = name
+
+
+@kernel("int64(uint8[::1], int64, int64, uint8[::1], int64[::1], int32[::1], int32[:, ::1], int64[::1])")
+def _name(
+    block: Bytes,
+    at: int,
+    size: int,
+    name_bytes: Bytes,
+    name_begin: Int64s,
+    name_slots: Int32s,
+    names: Int32s,
+    counts: Int64s,
+) -> int:
+    """The number of a name that was not expected; -1 where there is no room for it and the one it stands beside.
+
+    A name is the family's length, family and qualifier, as they follow each other in a KeyValue.
+    """
+    before = counts[0]
+    if before + 3 > len(names) or name_begin[before] + 2 * size > len(name_bytes) or 2 * (before + 2) > len(name_slots):
+        return -1
+    begin = name_begin[before]
+    for index in range(size):
+        name_bytes[begin + index] = block[at + index]
+    name = _entered(name_bytes, name_begin, name_slots, names, counts, size)
+    if counts[0] == before:
+        return int(name)
+    family_bytes = int(block[at]) + 1
+    qualifier_at, qualifier_bytes = at + family_bytes, size - family_bytes
+    end = at + size
+    if qualifier_bytes < 2 or block[end - 2] != 0xC2 or block[end - 1] != 0x80:
+        return int(name)
+    skip = 0
+    if (
+        qualifier_bytes >= 5
+        and block[qualifier_at] == 0
+        and block[qualifier_at + 1] == 0xC2
+        and block[qualifier_at + 2] == 0x80
+    ):
+        skip = 3
+    begin = name_begin[counts[0]]
+    for index in range(family_bytes):
+        name_bytes[begin + index] = block[at + index]
+    base_bytes = qualifier_bytes - skip - 2
+    for index in range(base_bytes):
+        name_bytes[begin + family_bytes + index] = block[qualifier_at + skip + index]
+    base = _entered(name_bytes, name_begin, name_slots, names, counts, family_bytes + base_bytes)
+    names[name, 1] = base
+    names[base, 2 if skip else 3] = name
+    return int(name)
+
+
+@kernel(
+    "int64(uint8[::1], int64[:, ::1], uint8[::1], int64[::1], int32[::1], int32[:, ::1], int64[::1])",
+)
+def index_cells(
+    block: Bytes,
+    cells: NDArray[np.int64],
+    name_bytes: Bytes,
+    name_begin: Int64s,
+    name_slots: Int32s,
+    names: Int32s,
+    counts: Int64s,
+) -> int:
+    """Fills a row of `cells` for each KeyValue; returns how many, -1 - position of the first that is broken, or
+    NAMES_FULL. `counts[0]` names are known."""
     position, end, count = 0, len(block), 0
+    name, before_at, before_bytes = 0, 0, -1
     while position < end:
-        if end - position < 14 or count == len(cells):
+        if end - position < 24 or count == len(cells):
             return -1 - position
-        total = _number(block, position, 4)
-        key_bytes = _number(block, position + 4, 4)
-        value_bytes = _number(block, position + 8, 4)
-        row_bytes = _number(block, position + 12, 2)
+        head, rest = _word(block, position), _word(block, position + 8)
+        total = int(np.int64(head >> np.uint64(32)))
+        key_bytes = int(np.int64(head & np.uint64(0xFFFFFFFF)))
+        value_bytes = int(np.int64(rest >> np.uint64(32)))
+        row_bytes = int(np.int64((rest >> np.uint64(16)) & np.uint64(0xFFFF)))
         if 8 + key_bytes + value_bytes > total or position + 4 + total > end or key_bytes < 12 + row_bytes:
             return -1 - position
         row_at = position + 14
-        family_bytes = np.int64(block[row_at + row_bytes])
-        qualifier_bytes = key_bytes - 12 - row_bytes - family_bytes
-        if qualifier_bytes < 0:
+        name_at, name_size = row_at + row_bytes, key_bytes - 11 - row_bytes
+        if np.int64(block[name_at]) + 1 > name_size:
             return -1 - position
-        tail = position + 12 + key_bytes - 9
+        expected = int(names[name, 4])
+        if expected < counts[0] and (
+            name_begin[expected + 1] - name_begin[expected] == name_size
+            and _same(block, name_at, name_bytes, int(name_begin[expected]), name_size)
+        ):
+            name = expected
+        elif not (
+            name < counts[0]
+            and name_begin[name + 1] - name_begin[name] == name_size
+            and _same(block, name_at, name_bytes, int(name_begin[name]), name_size)
+        ):
+            found = _name(block, name_at, name_size, name_bytes, name_begin, name_slots, names, counts)
+            if found < 0:
+                return NAMES_FULL
+            names[name, 4] = found
+            name = found
+        tail = name_at + name_size
         cells[count, 0] = row_at
         cells[count, 1] = row_bytes
-        cells[count, 2] = family_bytes
-        cells[count, 3] = qualifier_bytes
-        cells[count, 4] = _number(block, tail, 8)
+        cells[count, 2] = name
+        cells[count, 3] = np.int64(_word(block, tail))
+        cells[count, 4] = tail + 9
         cells[count, 5] = value_bytes
         cells[count, 6] = np.int64(block[tail + 8])
+        cells[count, 7] = row_bytes == before_bytes and _same(block, row_at, block, before_at, row_bytes)
+        before_at, before_bytes = row_at, row_bytes
         count += 1
         position += 4 + total
     return count
-
-
-@kernel("int64(uint8[::1], int64, int64, uint8[::1], int64, int64)")
-def _compare(one: Bytes, one_at: int, one_len: int, two: Bytes, two_at: int, two_len: int) -> int:
-    shorter = one_len if one_len < two_len else two_len
-    for index in range(shorter):
-        a, b = one[one_at + index], two[two_at + index]
-        if a != b:
-            return 1 if a > b else -1
-    return one_len - two_len
-
-
-@kernel("boolean(uint8[::1], int64, int64, uint8[::1], int64, int64)")
-def _equal(one: Bytes, one_at: int, one_len: int, two: Bytes, two_at: int, two_len: int) -> bool:
-    if one_len != two_len:
-        return False
-    # From the end: keys and qualifiers of one table differ there first.
-    for index in range(one_len - 1, -1, -1):  # noqa: SIM110 (numba has no `all`)
-        if one[one_at + index] != two[two_at + index]:
-            return False
-    return True
-
-
-@kernel("boolean(uint8[::1], int64, int64)")
-def _is_shadow(block: Bytes, at: int, size: int) -> bool:
-    return size >= 2 and block[at + size - 2] == 0xC2 and block[at + size - 1] == 0x80
-
-
-@kernel("int64(uint8[::1], int64, int64)")
-def _prefix_bytes(block: Bytes, at: int, size: int) -> int:
-    """3 where a shadow cell's qualifier has Omid's prefix before its suffix; old ones have none."""
-    if size >= 5 and block[at] == 0 and block[at + 1] == 0xC2 and block[at + 2] == 0x80:
-        return 3
-    return 0
-
-
-@kernel("int64(uint8[::1], int64[:, ::1], int64, int64)")
-def _compare_shadows(block: Bytes, cells: NDArray[np.int64], one: int, two: int) -> int:
-    """By the qualifier they stand beside, then the newer first."""
-    at1 = cells[one, 0] + cells[one, 1] + 1 + cells[one, 2]
-    at2 = cells[two, 0] + cells[two, 1] + 1 + cells[two, 2]
-    skip1 = _prefix_bytes(block, at1, cells[one, 3])
-    skip2 = _prefix_bytes(block, at2, cells[two, 3])
-    order = _compare(block, at1 + skip1, cells[one, 3] - skip1 - 2, block, at2 + skip2, cells[two, 3] - skip2 - 2)
-    if order != 0:
-        return order
-    if cells[one, 4] == cells[two, 4]:
-        return 0
-    return -1 if cells[one, 4] > cells[two, 4] else 1
-
-
-@kernel("void(uint8[::1], int64[:, ::1], int64[::1], int64)")
-def _sort_shadows(block: Bytes, cells: NDArray[np.int64], shadows: Int64s, count: int) -> None:
-    """Insertion: nearly always in order already (only a qualifier that is another's prefix breaks it)."""
-    for index in range(1, count):
-        moving = shadows[index]
-        place = index
-        while place > 0 and _compare_shadows(block, cells, shadows[place - 1], moving) > 0:
-            shadows[place] = shadows[place - 1]
-            place -= 1
-        shadows[place] = moving
-
-
-@kernel("int64(uint8[::1], int64, int64, int64, uint8[::1], int64[::1], int32[::1], int64[::1], int64)")
-def _column(
-    block: Bytes,
-    at: int,
-    family_bytes: int,
-    size: int,
-    col_bytes: Bytes,
-    col_begin: Int64s,
-    col_slots: Int32s,
-    col_count: Int64s,
-    guess: int,
-) -> int:
-    """The number of the column whose family and qualifier lie at `at`; -1 where the table of columns is full.
-
-    A column's name in `col_bytes` is one byte with the family's length, then family and qualifier.
-    """
-    count = col_count[0]
-    if guess < count:
-        begin = col_begin[guess]
-        if col_bytes[begin] == family_bytes and _equal(
-            col_bytes, begin + 1, col_begin[guess + 1] - begin - 1, block, at, size
-        ):
-            return guess
-    key = np.uint64(14695981039346656037) ^ np.uint64(family_bytes)
-    for index in range(at, at + size):
-        key = (key ^ np.uint64(block[index])) * np.uint64(1099511628211)
-    mask = np.uint64(len(col_slots) - 1)
-    slot = np.int64((key ^ (key >> np.uint64(32))) & mask)
-    while col_slots[slot] >= 0:
-        found = np.int64(col_slots[slot])
-        begin = col_begin[found]
-        if col_bytes[begin] == family_bytes and _equal(
-            col_bytes, begin + 1, col_begin[found + 1] - begin - 1, block, at, size
-        ):
-            return int(found)
-        slot = (slot + 1) & np.int64(mask)
-    begin = col_begin[count]
-    if count + 2 > len(col_begin) or begin + 1 + size > len(col_bytes) or 2 * (count + 1) > len(col_slots):
-        return -1
-    col_bytes[begin] = family_bytes
-    for index in range(size):
-        col_bytes[begin + 1 + index] = block[at + index]
-    col_begin[count + 1] = begin + 1 + size
-    col_slots[slot] = count
-    col_count[0] = count + 1
-    return int(count)
 
 
 @kernel("boolean(uint8[::1], int64, int64, uint8[::1])")
 def _is_tombstone(block: Bytes, at: int, size: int, legacy: Bytes) -> bool:
     if size == 0:
         return True
-    return size == len(legacy) and _equal(block, at, size, legacy, 0, size)
+    if size != len(legacy):
+        return False
+    for index in range(size):  # noqa: SIM110 (numba has no `all`)
+        if block[at + index] != legacy[index]:
+            return False
+    return True
 
 
 @kernel(
-    "int64(uint8[::1], int64[:, ::1], int64, int64, uint8[::1],"
-    " uint8[::1], int64[::1], int32[::1], int64[::1],"
+    "void(uint8[::1], int64[:, ::1], int64, int64, uint8[::1],"
+    " int32[:, ::1], int64[:, ::1], int32[::1], int64[::1],"
     " int64[::1], int32[::1], int64[::1], int64[::1], int64[::1], int64[::1],"
-    " int32[::1], int64[::1], int32[::1], int64[::1], int64[::1])"
+    " int32[::1], int64[::1], int32[::1], int64[::1])"
 )
 def match_cells(
     block: Bytes,
@@ -204,10 +282,10 @@ def match_cells(
     count: int,
     ends_inside_row: int,
     legacy_tombstone: Bytes,
-    col_bytes: Bytes,
-    col_begin: Int64s,
-    col_slots: Int32s,
-    col_count: Int64s,
+    names: Int32s,
+    runs: Int64s,
+    column_names: Int32s,
+    counts: Int64s,
     row_off: Int64s,
     row_len: Int32s,
     row_rec: Int64s,
@@ -217,101 +295,74 @@ def match_cells(
     cell_col: Int32s,
     cell_off: Int64s,
     cell_len: Int32s,
-    shadows: Int64s,
     result: Int64s,
-) -> int:
-    """0 and `result` = (rows, records, cells, index of the KeyValue behind the last whole row); 1: columns are full.
+) -> None:
+    """`result` = (rows, records, cells, index of the KeyValue behind the last whole row).
 
     A shadow cell without its cell is left out. Neighbours of equal version and commit timestamp share a record.
+    `counts[1]` columns are known; `runs` has for each name the row (by its first KeyValue) in which shadow cells of
+    that name stood last, and which: newest first, so that a pointer over them moves forward as cells grow older.
     """
     rows = records = out = 0
     row_rec[0] = 0
     rec_cell[0] = 0
-    guess = 0
+    for name in range(counts[0]):
+        runs[name, 0] = -1
     first = 0
     while first < count:
-        row_at, row_bytes = cells[first, 0], cells[first, 1]
         last = first + 1
-        while last < count and _equal(block, row_at, row_bytes, block, cells[last, 0], cells[last, 1]):
+        while last < count and cells[last, 7] != 0:
             last += 1
         if last == count and ends_inside_row:
             break
         row_records, row_begin = records, out
-        family_first = first
-        while family_first < last:
-            family_at = cells[family_first, 0] + cells[family_first, 1] + 1
-            family_bytes = cells[family_first, 2]
-            family_last = family_first
-            found = 0
-            while family_last < last and _equal(
-                block,
-                family_at,
-                family_bytes,
-                block,
-                cells[family_last, 0] + cells[family_last, 1] + 1,
-                cells[family_last, 2],
-            ):
-                at = cells[family_last, 0] + cells[family_last, 1] + 1 + family_bytes
-                if _is_shadow(block, at, cells[family_last, 3]):
-                    shadows[found] = family_last
-                    found += 1
-                family_last += 1
-            _sort_shadows(block, cells, shadows, found)
-            beside = 0
-            for index in range(family_first, family_last):
-                at = cells[index, 0] + cells[index, 1] + 1 + family_bytes
-                size = cells[index, 3]
-                if cells[index, 6] != _KIND_PUT or _is_shadow(block, at, size):
-                    continue
-                version = cells[index, 4]
-                commit = 0
-                while beside < found:
-                    shadow = shadows[beside]
-                    shadow_at = cells[shadow, 0] + cells[shadow, 1] + 1 + family_bytes
-                    skip = _prefix_bytes(block, shadow_at, cells[shadow, 3])
-                    order = _compare(block, shadow_at + skip, cells[shadow, 3] - skip - 2, block, at, size)
-                    if order == 0 and cells[shadow, 4] == version:
-                        if cells[shadow, 5] == 8:
-                            commit = _number(block, shadow_at + cells[shadow, 3] + 9, 8)
+        for index in range(first, last):
+            name = cells[index, 2]
+            if names[name, 1] >= 0:
+                if runs[name, 0] != first:
+                    runs[name, 0] = first
+                    runs[name, 1] = index
+                runs[name, 2] = index + 1
+        for index in range(first, last):
+            name = cells[index, 2]
+            if names[name, 1] >= 0 or cells[index, 6] != _KIND_PUT:
+                continue
+            version = cells[index, 3]
+            commit = np.int64(0)
+            for form in range(2, 4):
+                shadow = np.int64(names[name, form])
+                if shadow >= 0 and runs[shadow, 0] == first:
+                    beside, end = runs[shadow, 1], runs[shadow, 2]
+                    while beside < end and cells[beside, 3] > version:
+                        beside += 1
+                    runs[shadow, 1] = beside
+                    if beside < end and cells[beside, 3] == version and cells[beside, 2] == shadow:
+                        if cells[beside, 5] == 8:
+                            commit = np.int64(_word(block, cells[beside, 4]))
                         break
-                    if order > 0 or (order == 0 and cells[shadow, 4] < version):
-                        break
-                    beside += 1
-                column = _column(
-                    block,
-                    at - family_bytes,
-                    family_bytes,
-                    family_bytes + size,
-                    col_bytes,
-                    col_begin,
-                    col_slots,
-                    col_count,
-                    guess,
-                )
-                if column < 0:
-                    return 1
-                guess = column + 1
-                if records == row_records or rec_version[records - 1] != version or rec_commit[records - 1] != commit:
-                    rec_version[records] = version
-                    rec_commit[records] = commit
-                    records += 1
-                value_at = at + size + 9
-                cell_col[out] = column
-                cell_off[out] = value_at
-                tombstone = _is_tombstone(block, value_at, cells[index, 5], legacy_tombstone)
-                cell_len[out] = -1 if tombstone else cells[index, 5]
-                out += 1
-                rec_cell[records] = out
-            family_first = family_last
+            column = names[name, 0]
+            if column < 0:
+                column = np.int32(counts[1])
+                names[name, 0] = column
+                column_names[column] = name
+                counts[1] += 1
+            if records == row_records or rec_version[records - 1] != version or rec_commit[records - 1] != commit:
+                rec_version[records] = version
+                rec_commit[records] = commit
+                records += 1
+            cell_col[out] = column
+            cell_off[out] = cells[index, 4]
+            tombstone = _is_tombstone(block, cells[index, 4], cells[index, 5], legacy_tombstone)
+            cell_len[out] = -1 if tombstone else cells[index, 5]
+            out += 1
+            rec_cell[records] = out
         if out > row_begin:
-            row_off[rows] = row_at
-            row_len[rows] = row_bytes
+            row_off[rows] = cells[first, 0]
+            row_len[rows] = cells[first, 1]
             rows += 1
             row_rec[rows] = records
-        guess = 0 if rows == 0 else int(cell_col[rec_cell[row_rec[rows - 1]]])
         first = last
     result[0] = rows
     result[1] = records
     result[2] = out
     result[3] = first
-    return 0
