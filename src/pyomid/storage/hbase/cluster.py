@@ -18,7 +18,7 @@ from pyomid.errors import Misuse
 from pyomid.storage.forks import ProcessGuard
 from pyomid.storage.hbase.clients import CONNECT_S_MAX, ClusterClient
 from pyomid.storage.hbase.connection import Connection
-from pyomid.storage.hbase.failures import CallTimedOut, ConnectionLost
+from pyomid.storage.hbase.failures import CallTimedOut, ConnectionLost, RemoteFailure
 from pyomid.storage.hbase.frames import Address
 from pyomid.storage.hbase.handshake import Handshake
 from pyomid.storage.hbase.locations import Region
@@ -69,6 +69,14 @@ class Cluster(ClusterClient):
     def rows(self, table: str, requests: Sequence[RowRequest], *, deadline_s: float | None = None) -> list[RowResult]:
         """Each request's result, in order."""
         return self.run(self.operations.rows_steps(table, requests, self.budget(f"rows of {table}", deadline_s)))
+
+    def settle_rows(self, table: str, requests: Sequence[RowRequest]) -> list[RowResult | RemoteFailure]:
+        """The same with the failure in its place where a request can never work."""
+        return self.run(self.operations.settle_rows_steps(table, requests, self.budget(f"rows of {table}")))
+
+    def check_process(self) -> None:
+        """`Misuse` in a forked child."""
+        self._guard.check()
 
     def regions(self, table: str) -> list[Region]:
         """As meta says now."""

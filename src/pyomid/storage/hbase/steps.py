@@ -231,9 +231,20 @@ class RegionOperations:
 
     def rows_steps(self, table: str, requests: Sequence[RowRequest], budget: Budget) -> Steps[list[RowResult]]:
         """Each request's result, in order. Raises after the others are settled if one can never work."""
-        results: list[RowResult] = [None] * len(requests)
+        results = yield from self.settle_rows_steps(table, requests, budget)
+        settled: list[RowResult] = []
+        for result in results:
+            if isinstance(result, RemoteFailure):
+                raise result.as_error(budget.what)
+            settled.append(result)
+        return settled
+
+    def settle_rows_steps(
+        self, table: str, requests: Sequence[RowRequest], budget: Budget
+    ) -> Steps[list[RowResult | RemoteFailure]]:
+        """The same, with the failure in the place of a result that can never be had."""
+        results: list[RowResult | RemoteFailure] = [None] * len(requests)
         open_requests = list(range(len(requests)))
-        fatal: RemoteFailure | None = None
         while open_requests:
             batches = yield from self._batches_steps(table, requests, open_requests, budget)
             sends = [(batch.server, batch.call(self.durability)) for batch in batches]
@@ -249,7 +260,7 @@ class RegionOperations:
                     reaction = self.react(batch.region, outcome.result, budget)
                     if reaction is Reaction.FAIL:
                         assert isinstance(outcome.result, RemoteFailure)
-                        fatal = fatal or outcome.result
+                        results[outcome.index] = outcome.result
                     elif is_unsure(outcome.result) and not _is_repeatable(requests[outcome.index]):
                         results[outcome.index] = UNSURE
                     else:
@@ -257,8 +268,6 @@ class RegionOperations:
                         pause |= reaction is not Reaction.SHRINK
             if open_requests and pause:
                 yield budget.pause()
-        if fatal is not None:
-            raise fatal.as_error(budget.what)
         return results
 
     def _batches_steps(

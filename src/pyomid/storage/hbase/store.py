@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -23,6 +24,8 @@ from pyomid.storage.hbase.changes import (
     missing_cells,
 )
 from pyomid.storage.hbase.cluster import Cluster, Scan
+from pyomid.storage.hbase.failures import RemoteFailure
+from pyomid.storage.hbase.gathering import Gatherer
 from pyomid.storage.hbase.keyvalues import LATEST, KeyValue
 from pyomid.storage.hbase.layout import (
     COMPACTION_ATTRIBUTE,
@@ -44,6 +47,7 @@ from pyomid.storage.hbase.requests import (
 from pyomid.storage.hbase.steps import ScanSpec
 from pyomid.storage.limits import check_column, check_row_key, check_value_length, check_version, check_writes
 from pyomid.types import (
+    TIMESTAMP_STEP,
     Cell,
     CellVersion,
     Column,
@@ -84,6 +88,7 @@ class HBaseStore:
         self._families: dict[str, frozenset[bytes]] = {}
         self._without_coprocessor: set[str] = set()
         self._learning = threading.Lock()
+        self._gatherers: dict[str, Gatherer] = {}
 
     @property
     def limits(self) -> StoreLimits:
@@ -92,11 +97,12 @@ class HBaseStore:
     def write_cells(self, table: str, version: int, rows: Sequence[RowWrite]) -> None:
         _check_version(version)
         rows = [write for write in rows if write.cells]
-        self._check_writes(table, rows)
         batch = batch_of_writes(rows) if len(rows) >= BULK_ROWS_MIN else None
         if batch is None:
+            self._check_writes(table, rows)
             self._write(table, [(write.row, _put_of(write, version)) for write in rows])
         else:
+            self._check_batch(table, batch)
             self._write_bulk(table, version, batch)
 
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
@@ -144,6 +150,8 @@ class HBaseStore:
         changes = changes_of_batch(batch, heals, drops)
         self._change(table, changes)
         healed = changes.only(changes.change > 0)
+        if healed.rows and self._read_watermark is not None:
+            healed = healed.only(healed.version < start_of(self._read_watermark()) + TIMESTAMP_STEP)
         if healed.rows:
             spec = ScanSpec(table, key_range_of(healed), max_versions=ALL_VERSIONS, is_fresh=True)
             missing = missing_cells(healed, _batches(self._cluster.scan(spec)))
@@ -215,10 +223,20 @@ class HBaseStore:
 
     def _write(self, table: str, mutations: Sequence[tuple[bytes, Mutation]]) -> None:
         requests = [RowMutation(row, (mutation,), repeatable=False) for row, mutation in mutations]
-        results = self._cluster.rows(table, requests)
+        results = self._gatherer(table).write(requests)
+        for result in results:
+            if isinstance(result, RemoteFailure):
+                raise result.as_error(f"writing {len(mutations)} rows of {table}")
         lost = [row for (row, _), result in zip(mutations, results, strict=True) if result is UNSURE]
         if lost:
             raise _unsure(table, len(lost), len(mutations))
+
+    def _gatherer(self, table: str) -> Gatherer:
+        self._cluster.check_process()
+        found = self._gatherers.get(table)
+        if found is None:
+            found = self._gatherers.setdefault(table, Gatherer(partial(self._cluster.settle_rows, table)))
+        return found
 
     def _change(self, table: str, changes: Changes) -> None:
         """Durable on return. Idempotent, so what was refused or is unsure simply goes again."""

@@ -1,0 +1,127 @@
+"""Writes of many threads in one call: whose result is whose, and who sends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from pyomid.errors import Unavailable
+from pyomid.storage.hbase.failures import RemoteFailure
+from pyomid.storage.hbase.gathering import ROWS_MAX, Gatherer, Results
+from pyomid.storage.hbase.requests import RowMutation
+
+DEADLINE_S = 60.0
+
+
+def rows(*names: bytes) -> list[RowMutation]:
+    return [RowMutation(name, ()) for name in names]
+
+
+class HeldServer:
+    """Answers each call when it is let; a row's result says which row it was."""
+
+    def __init__(self) -> None:
+        self.calls: list[list[bytes]] = []
+        self.came = threading.Semaphore(0)
+        self.answers = threading.Semaphore(0)
+        self.fails: Callable[[bytes], RemoteFailure | None] = lambda row: None
+        self.error: Exception | None = None
+
+    def send(self, requests: Sequence[RowMutation]) -> Results:
+        self.calls.append([request.row for request in requests])
+        self.came.release()
+        assert self.answers.acquire(timeout=DEADLINE_S)
+        if self.error is not None:
+            raise self.error
+        return [self.fails(request.row) or (request.row == b"true") for request in requests]
+
+
+class Writer:
+    """A thread that writes its rows; `outcome` is the results or the error."""
+
+    def __init__(self, gatherer: Gatherer, requests: Sequence[RowMutation]) -> None:
+        self.outcome: object = None
+        self._thread = threading.Thread(target=self._run, args=(gatherer, requests))
+        self._thread.start()
+
+    def _run(self, gatherer: Gatherer, requests: Sequence[RowMutation]) -> None:
+        try:
+            self.outcome = list(gatherer.write(requests))
+        except Unavailable as error:
+            self.outcome = error
+
+    def ended(self) -> object:
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive()
+        return self.outcome
+
+
+def held(
+    gatherer: Gatherer, server: HeldServer, first: Sequence[RowMutation], *others: Sequence[RowMutation]
+) -> list[Writer]:
+    """The first one's call is on its way, the others wait behind it in their order."""
+    writers = [Writer(gatherer, first)]
+    assert server.came.acquire(timeout=DEADLINE_S)
+    for count, each in enumerate(others, start=1):
+        writers.append(Writer(gatherer, each))
+        wait_until(lambda count=count: len(gatherer._waiting) == count)  # type: ignore[misc]
+    return writers
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(int(DEADLINE_S / 0.01)):
+        if holds():
+            return
+        pause.wait(0.01)
+    raise AssertionError("it never came")
+
+
+def test_what_comes_while_a_call_is_on_its_way_goes_with_the_next() -> None:
+    server = HeldServer()
+    writers = held(Gatherer(server.send), server, rows(b"a"), rows(b"b", b"true"), rows(b"true"), rows(b"c"))
+    for _ in range(2):
+        server.answers.release()
+    assert [writer.ended() for writer in writers] == [[False], [False, True], [True], [False]]
+    assert server.calls == [[b"a"], [b"b", b"true", b"true", b"c"]]
+
+
+def test_a_rows_own_failure_is_that_rows_alone() -> None:
+    server, refused = HeldServer(), RemoteFailure("DoNotRetryIOException", "no")
+    server.fails = lambda row: refused if row == b"bad" else None
+    writers = held(Gatherer(server.send), server, rows(b"a"), rows(b"bad"), rows(b"true"))
+    for _ in range(2):
+        server.answers.release()
+    assert [writer.ended() for writer in writers] == [[False], [refused], [True]]
+
+
+def test_an_error_of_the_sending_is_everybodys_who_went_and_the_next_goes_on() -> None:
+    server = HeldServer()
+    gatherer = Gatherer(server.send)
+    writers = held(gatherer, server, rows(b"a"))
+    server.error = Unavailable("gone")
+    server.answers.release()
+    assert [writer.ended() for writer in writers] == [server.error]
+    server.error = None
+    server.answers.release()
+    assert list(gatherer.write(rows(b"true"))) == [True]
+
+
+def test_a_gathered_call_is_bounded() -> None:
+    server = HeldServer()
+    many = [b"%d" % index for index in range(ROWS_MAX)]
+    writers = held(Gatherer(server.send), server, rows(b"a"), rows(b"b"), rows(*many), rows(b"c"))
+    for _ in range(4):
+        server.answers.release()
+    for writer in writers:
+        writer.ended()
+    assert server.calls == [[b"a"], [b"b"], many, [b"c"]]
+
+
+def test_a_lone_writer_sends_at_once_and_leaves_no_turn_behind() -> None:
+    server = HeldServer()
+    gatherer = Gatherer(server.send)
+    for _ in range(3):
+        server.answers.release()
+        assert list(gatherer.write(rows(b"a"))) == [False]
+    assert server.calls == [[b"a"]] * 3
