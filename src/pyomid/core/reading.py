@@ -184,10 +184,8 @@ def resolve_steps(fetched: Fetched, judgement: Judgement, cache: CommitCache) ->
         _take_hits(unresolved, cache, resolution)
         asked = tuple(sorted(unresolved - verdicts.keys() - resolution.commits.keys()))
         if asked:
-            if not watermark:
-                watermark, _ = yield ReadWatermarks()
             states = yield LookupCommits(asked)
-            _, horizon = yield ReadWatermarks()
+            watermark, horizon = yield ReadWatermarks()
             verdicts.update(_note_states(asked, states, horizon, cache, resolution))
             if any(start in verdicts for start in asked):
                 fetched.take((yield fetched.again()))
