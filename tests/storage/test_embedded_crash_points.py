@@ -26,6 +26,7 @@ from pyomid.types import NOT_FOUND, SEALED
 
 SECTOR_BYTES = 512
 ROWS_MAX = 120
+DEADLINE_S = 60
 CHECKED = 0.08
 """Of the steps; each costs some 50 ms."""
 
@@ -201,8 +202,11 @@ class CrashedEverywhere:
         return found
 
     def check_live(self) -> None:
-        """Without a crash a completion is seen at once."""
+        """Without a crash a completion is seen, at the latest when its table has been settled."""
         self.check_table(self.table, self._at_work[0])
+        assert self.table._writer is not None
+        if (settler := self.table._writer._settler) is not None:
+            settler.join(DEADLINE_S)
         completed = [start for start, may in self.allowed.items() if NOT_FOUND in may]
         assert self.table.lookup(completed) == [NOT_FOUND] * len(completed)
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
-from embedded_images import image_after_power_loss
+from embedded_images import image_after_kill, image_after_power_loss
 
-from pyomid.storage.embedded import EmbeddedCommitTable
+from pyomid.errors import Corruption, StoreFull
+from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore
 from pyomid.storage.embedded import recent_commits as module
 from pyomid.storage.embedded.recent_commits import RecentCommits
+from pyomid.storage.embedded.recent_index import INDEX_FILE, LOG_FILES, RecentIndex
 from pyomid.storage.embedded.recent_kernels import SLOTS
-from pyomid.storage.embedded.recent_log import Rows, Segment
+from pyomid.storage.embedded.recent_log import BLOCK_BYTES, Rows, Segment
 from pyomid.storage.embedded.settled_commits import SettledCommits
-from pyomid.types import NOT_FOUND
+from pyomid.testing.conformance import in_forked_child
+from pyomid.types import NOT_FOUND, SEALED
 
 pytestmark = pytest.mark.fast
 
@@ -133,3 +138,150 @@ def test_second_crash_while_recovering_brings_no_older_row_back(
             table = EmbeddedCommitTable(step, writable=writable)
             assert table.lookup([branch]) == [57], step
             table.close()
+
+
+def test_index_that_was_cut_short_is_completed_and_never_believed(tmp_path: Path) -> None:
+    """A copy that was interrupted: readers take the log, the next writer makes the rest."""
+    writer = EmbeddedCommitTable(tmp_path / "db", writable=True)
+    writer.put([(50, 60)])
+    image = image_after_kill(tmp_path / "db", tmp_path / "cut")
+    writer.close()
+    os.truncate(image / "commits" / INDEX_FILE, 5000)
+    reader = EmbeddedCommitTable(image, writable=False)
+    assert reader.lookup([50, 100]) == [60, NOT_FOUND]
+    writer = EmbeddedCommitTable(image, writable=True)
+    assert writer.put([(100, 110)]) == []
+    assert reader.lookup([50, 100]) == [60, 110]
+    reader.close()
+    writer.close()
+
+
+def test_marks_of_a_seal_that_failed_half_way_still_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of them are durable, and may have been seen."""
+    monkeypatch.setattr(module, "ROWS_MAX", 10)
+    writer = EmbeddedCommitTable(tmp_path / "db", writable=True)
+    append = Segment.append
+    appended: list[Rows] = []
+
+    def full_after_the_first(self: Segment, written: Rows) -> None:
+        if appended:
+            raise StoreFull("no room for the second")
+        appended.append(written)
+        append(self, written)
+
+    with monkeypatch.context() as full:
+        full.setattr(Segment, "append", full_after_the_first)
+        with pytest.raises(StoreFull):
+            writer.seal_many([50 * number for number in range(1, 16)])
+    assert writer.lookup([50, 750]) == [SEALED, NOT_FOUND]
+    assert writer.put([(50, 60)]) == [50]
+    assert writer.lookup([50]) == [SEALED]
+    writer.close()
+
+
+def test_flush_does_not_fail_for_want_of_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is durable by then; what the thread would have done the writer does when it must."""
+    monkeypatch.setattr(module, "_RECORDS_MAX", 100)
+    writer = EmbeddedCommitTable(tmp_path / "db", writable=True)
+    with monkeypatch.context() as crowded:
+        crowded.setattr(threading.Thread, "start", no_thread)
+        for turn in range(6):
+            assert writer.put_block(rows(100 * turn, 80)) == []
+    assert writer.count() == 480
+    writer.close()
+
+
+def no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_damage_in_the_middle_of_the_log_is_no_torn_tail(tmp_path: Path) -> None:
+    """Behind it lie records that were acknowledged: they are not dropped in silence."""
+    writer = EmbeddedCommitTable(tmp_path / "db", writable=True)
+    for start in (50, 100, 150):
+        writer.put([(start, start + 10)])
+    image = image_after_power_loss(tmp_path / "db", tmp_path / "damaged")
+    writer.close()
+    path = image / "commits" / LOG_FILES[0]
+    whole = path.read_bytes()
+    record = 24 + 16
+    for at in (5, 20, BLOCK_BYTES + 30, BLOCK_BYTES + record + 3, BLOCK_BYTES + record + 9):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x55
+        path.write_bytes(damaged)
+        for _ in range(2):
+            with pytest.raises(Corruption, match=LOG_FILES[0]):
+                EmbeddedCommitTable(image, writable=True)
+        assert path.read_bytes() == damaged, "nothing is touched"
+    for left in (len(whole) - 1, 16, 0):
+        path.write_bytes(whole[:left])
+        with pytest.raises(Corruption, match=LOG_FILES[0]):
+            EmbeddedCommitTable(image, writable=True)
+    path.write_bytes(whole)
+    recovered = EmbeddedCommitTable(image, writable=True)
+    assert recovered.lookup([50, 100, 150]) == [60, 110, 160]
+    recovered.close()
+
+
+def test_child_that_closes_what_it_inherited_keeps_its_own(tmp_path: Path) -> None:
+    inherited = EmbeddedCommitTable(tmp_path / "db", writable=True)
+    inherited.put([(50, 60)])
+    inherited_store = EmbeddedStore(tmp_path / "db")
+
+    def in_child() -> None:
+        own, own_store = EmbeddedCommitTable(tmp_path / "db", writable=False), EmbeddedStore(tmp_path / "db")
+        inherited.close()
+        inherited_store.close()
+        assert own.lookup([50]) == [60]
+        other = EmbeddedStore(tmp_path / "db")
+        assert other._environment is own_store._environment, "LMDB must not be opened twice in a process"
+        for each in (own, own_store, other):
+            each.close()
+
+    assert in_forked_child(in_child) == ""
+    assert inherited.put([(100, 110)]) == []
+    assert inherited.lookup([50, 100]) == [60, 110]
+    inherited.close()
+    inherited_store.close()
+
+
+@pytest.mark.parametrize("stands_still", ["before the first table", "between the tables", "before LMDB"])
+def test_reader_that_stood_still_while_its_tables_were_used_again_takes_no_other_slot_for_its_own(
+    stands_still: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its look-up found a record's key, or had passed by a table, when all of it went to LMDB and others came."""
+    monkeypatch.setattr(module, "_RECORDS_MAX", 100)
+    writer = EmbeddedCommitTable(tmp_path / "db", writable=True)
+    reader = EmbeddedCommitTable(tmp_path / "db", writable=False)
+    writer.put_block(rows(0, 80))
+    mine = rows(0, 80)[:, 0].tolist()
+    assert reader.lookup(mine) == [start + 10 for start in mine]
+    find, settled = RecentIndex.find, SettledCommits.lookup
+    calls: list[str] = []
+    moved: list[int] = []
+
+    def writer_goes_on(here: str) -> None:
+        calls.append(here)
+        if here == stands_still and not moved:
+            for turn in range(1, 7):  # every table three times
+                writer.put_block(rows(1000 * turn, 90))
+                moved.append(turn)
+
+    def find_late(self: RecentIndex, number: int, starts: Sequence[int]) -> list[int]:
+        if self is reader._reader._index:
+            writer_goes_on(("before the first table", "between the tables")[number])
+        return find(self, number, starts)
+
+    def look_late(self: SettledCommits, starts: Sequence[int]) -> list[int]:
+        if self is reader._settled:
+            writer_goes_on("before LMDB")
+        return settled(self, starts)
+
+    monkeypatch.setattr(RecentIndex, "find", find_late)
+    monkeypatch.setattr(SettledCommits, "lookup", look_late)
+    never = [start + 50 for start in mine]
+    assert reader.lookup([*mine, *never]) == [*(start + 10 for start in mine), *([NOT_FOUND] * len(never))]
+    assert len(moved) == 6
+    assert calls.count("before the first table") >= 2, "it looked again"
+    reader.close()
+    writer.close()

@@ -139,7 +139,7 @@ class EmbeddedCommitTable:
             self._closed = True
             self._reader.close()
             if self._writer is not None:
-                _close_writer(self._path)
+                _close_writer(self._path, self._writer)
             release(self._environment)
 
     def _writing(self) -> RecentCommits:
@@ -178,11 +178,14 @@ def _open_writer(path: Path, environment: Environment) -> RecentCommits:
         return writer
 
 
-def _close_writer(path: Path) -> None:
+def _close_writer(path: Path, writer: RecentCommits) -> None:
     key = os.path.realpath(path)
     with _writers_lock:
-        writer, users = _writers.pop(key)
+        known, users = _writers.get(key, (None, 0))
+        if known is not writer:  # the parent's, in a child of fork
+            return
         if users == 1:
+            del _writers[key]
             writer.close()
         else:
             _writers[key] = writer, users - 1

@@ -382,7 +382,9 @@ def release(environment: Environment) -> None:
     with _register_lock:
         environment.users -= 1
         if environment.users == 0:
-            _register.pop(os.path.realpath(environment._folder), None)
+            key = os.path.realpath(environment._folder)
+            if _register.get(key) is environment:  # a child of fork has its own of the same folder
+                del _register[key]
             environment.close()
 
 

@@ -113,8 +113,9 @@ class RecentCommits:
             found = self.lookup(starts)
             is_free = [value in (NOT_FOUND, SEALED) for value in found]
             marked = [start for start, free, value in zip(starts, is_free, found, strict=True) if free and not value]
-            self._append_all(np.array([(start, SEALED) for start in marked], dtype=np.int64).reshape(-1, 2))
+            # Before they are durable: should that fail half way, the ones that are still refuse.
             self._marks.update(start for start in marked if start > self._floor)
+            self._append_all(np.array([(start, SEALED) for start in marked], dtype=np.int64).reshape(-1, 2))
             return [
                 SealOutcome(placed=True) if free else SealOutcome(placed=False, commit_ts=value)
                 for free, value in zip(is_free, found, strict=True)
@@ -283,8 +284,13 @@ class RecentCommits:
         other = 1 - self._active
         is_half_full = self._segments[self._active].is_half_full or self._used[self._active] > _RECORDS_MAX // 2
         if is_half_full and self._is_dirty[other] and (self._settler is None or not self._settler.is_alive()):
-            self._settler = threading.Thread(target=self._settle_beside, args=(other,), daemon=True)
-            self._settler.start()
+            settler = threading.Thread(target=self._settle_beside, args=(other,), daemon=True)
+            try:
+                settler.start()
+            except RuntimeError as error:  # what called us is durable; `_make_room` will do without the thread
+                log.warning("no thread to settle recent commits: %s", error)
+            else:
+                self._settler = settler
 
     def _settle_beside(self, number: int) -> None:
         """A thread that comes late may find the table emptied and in use again: what is placed beside it would go
@@ -329,7 +335,7 @@ class RecentCommits:
 
         The older segment first: without the newer one its rows would be taken for the last word.
         """
-        found = [read_segment(folder / name) for name in LOG_FILES]
+        found = [read_segment(folder / name, is_at_rest=True) for name in LOG_FILES]
         oldest_first = sorted((0, 1), key=lambda number: found[number][0])
         rows = newest_of_each([each for number in oldest_first for each in found[number][1]])
         if len(rows):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
 from collections.abc import Sequence
@@ -52,10 +53,12 @@ class RecentIndex:
 
     def __init__(self, folder: Path, *, writable: bool) -> None:
         path = folder / INDEX_FILE
-        if writable and not path.exists():
-            _make(path)
+        if writable:
+            _reserve(path)
         file = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
         try:
+            if os.fstat(file).st_size < _FILE_BYTES:
+                raise FileNotFoundError(errno.ENOENT, "not made yet, or cut short", os.fspath(path))
             self._map = mmap.mmap(file, _FILE_BYTES, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
         finally:
             os.close(file)
@@ -211,14 +214,14 @@ def _boot() -> int:
         return 0
 
 
-def _make(path: Path) -> None:
-    """Its blocks reserved at once: a map of a hole ends the process when the disk is full."""
-    unfinished = path.with_suffix(".new")
-    file = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+def _reserve(path: Path) -> None:
+    """Made, or completed where a copy was cut short or left holes: a map of a hole ends the process when the disk is
+    full, and so does one behind the end."""
     try:
-        os.posix_fallocate(file, 0, _FILE_BYTES)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.posix_fallocate(file, 0, _FILE_BYTES)
+        finally:
+            os.close(file)
     except OSError as error:
         raise failed(error, path) from error
-    finally:
-        os.close(file)
-    os.replace(unfinished, path)

@@ -5,7 +5,8 @@
 
 All numbers are 8 bytes, little-endian. A row says what the start's slot becomes: a commit timestamp, SEALED, or 0.
 The end is the first record whose generation or checksum is not right: a torn write, or what an earlier generation
-left there. The segment's blocks are written when it is made, so that an append changes no metadata and its sync is
+left there. A bad record with a good one behind it is neither, but damage: an append begins when the one before it is
+durable. The segment's blocks are written when it is made, so that an append changes no metadata and its sync is
 one write of the disk; past the page cache (O_DIRECT, O_DSYNC) where the file system allows it, which took half as
 long as `fdatasync` (decision 0013). A sync that failed is never tried again: what it left behind is unknown.
 """
@@ -25,7 +26,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.errors import OmidError, StoreFull, Unavailable
+from pyomid.errors import Corruption, OmidError, StoreFull, Unavailable
 
 Rows = NDArray[np.int64]
 """(start, value), one a row."""
@@ -115,30 +116,65 @@ class Segment:
             raise
 
 
-def read_segment(path: Path) -> tuple[int, list[Rows]]:
+def read_segment(path: Path, *, is_at_rest: bool = False) -> tuple[int, list[Rows]]:
     """(its newest generation, those records that count, in order). For recovery, and for readers where no writer
-    has recovered yet."""
+    has recovered yet.
+
+    `Corruption` if `is_at_rest`, where something is damaged that no write can have left: a header (one sector of the
+    disk), or a record with another of its generation behind it, which was begun when it was durable.
+    """
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return 0, []
-    if len(data) < _HEADER.size:
+    if len(data) == SEGMENT_BYTES and not any(data[: _HEADER.size]):  # made, and never begun
         return 0, []
-    magic, generation, counts, checksum = _HEADER.unpack_from(data)
+    magic, generation, counts, checksum = _HEADER.unpack(data[: _HEADER.size].ljust(_HEADER.size, b"\0"))
     if magic != _MAGIC or checksum != crc32(data[:24]):
+        if is_at_rest:
+            raise _damaged(path, "its header")
         return 0, []
-    return generation, list(_records(data, generation)) if counts else []
+    if not counts:
+        return generation, []
+    records = list(_records(data, generation))
+    if is_at_rest:
+        if len(data) != SEGMENT_BYTES:
+            raise _damaged(path, f"it has {len(data)} bytes instead of {SEGMENT_BYTES}")
+        end = BLOCK_BYTES + sum(_RECORD.size + rows.nbytes for rows in records)
+        if _has_record_behind(data, generation, end):
+            raise _damaged(path, f"the record at byte {end}, with others behind it")
+    return generation, records
+
+
+def _damaged(path: Path, what: str) -> Corruption:
+    return Corruption(
+        f"the log of commits {path} is damaged: {what}; what was acknowledged may be in it", folder=str(path.parent)
+    )
 
 
 def _records(data: bytes, generation: int) -> Iterator[Rows]:
     at = BLOCK_BYTES
-    while at + _RECORD.size <= len(data):
-        found, count, checksum = _RECORD.unpack_from(data, at)
-        begin, end = at + _RECORD.size, at + _RECORD.size + count * ROW_BYTES
-        if found != generation or end > len(data) or checksum != crc32(data[begin:end], crc32(data[at : at + 16])):
-            return
-        yield np.frombuffer(data, dtype="<i8", count=2 * count, offset=begin).reshape(-1, 2).astype(np.int64)
-        at = end
+    while (rows := _record_at(data, generation, at)) is not None:
+        yield rows
+        at += _RECORD.size + rows.nbytes
+
+
+def _record_at(data: bytes, generation: int, at: int) -> Rows | None:
+    """None: there is no record of this generation, or not the whole of one."""
+    begin = at + _RECORD.size
+    if begin > len(data):
+        return None
+    found, count, checksum = _RECORD.unpack_from(data, at)
+    end = begin + count * ROW_BYTES
+    if found != generation or end > len(data) or checksum != crc32(data[begin:end], crc32(data[at : at + 16])):
+        return None
+    return np.frombuffer(data, dtype="<i8", count=2 * count, offset=begin).reshape(-1, 2).astype(np.int64)
+
+
+def _has_record_behind(data: bytes, generation: int, end: int) -> bool:
+    words = np.frombuffer(data, dtype="<u8", count=len(data) // 8)
+    behind = end // 8 + 1 + np.flatnonzero(words[end // 8 + 1 :] == generation)
+    return any(_record_at(data, generation, 8 * at) is not None for at in behind.tolist())
 
 
 def _make(path: Path) -> None:
