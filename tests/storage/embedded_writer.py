@@ -1,6 +1,6 @@
 """A process to be killed: writes to an embedded folder for ever and says after each write what is durable.
 
-python embedded_writer.py FOLDER cells|batches|heals|cleanings|commits FIRST
+python embedded_writer.py FOLDER cells|batches|heals|cleanings|commits|churn FIRST
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pyomid.types import KeyRange, ShadowWrite
 TABLE = "t"
 ROWS_OF_BATCH = 5000
 ENTRIES_OF_FLUSH = 500
+ROWS_OF_CHURN = 300
 
 
 def row_key(number: int) -> bytes:
@@ -55,6 +56,14 @@ def clean(store: EmbeddedStore, number: int) -> None:
     store.clean_batch(TABLE, batch, *cleaning_of(batch, heals={100: 120}, drops=[(key, 50, A), (key, 50, B)]))
 
 
+def churn(store: EmbeddedStore, number: int) -> None:
+    """Every row replaced in one transaction: most pages of the file are freed, and used again by the next but one."""
+    value = b"%08d" % number
+    cells = [column_write(row_key(each), (A, value * (1 + each % 40)), (B, value)) for each in range(ROWS_OF_CHURN)]
+    big = column_write(row_key(ROWS_OF_CHURN), (A, value * 2000), (B, value))
+    store.write_cells(TABLE, 50, [*cells, big])
+
+
 def put_commits(commits: EmbeddedCommitTable, number: int) -> None:
     starts = 50 * (1 + np.arange(number * ENTRIES_OF_FLUSH, (number + 1) * ENTRIES_OF_FLUSH, dtype=np.int64))
     commits.put_block(np.stack([starts, starts + 10], axis=1))
@@ -67,7 +76,7 @@ def main(folder: str, kind: str, first: int) -> None:
         work = lambda number: put_commits(commits, number)  # noqa: E731
     else:
         store = EmbeddedStore(folder)
-        one = {"cells": write_cells, "batches": write_batch, "heals": heal, "cleanings": clean}[kind]
+        one = {"cells": write_cells, "batches": write_batch, "heals": heal, "cleanings": clean, "churn": churn}[kind]
         work = lambda number: one(store, number)  # noqa: E731
     for number in count(first):
         work(number)

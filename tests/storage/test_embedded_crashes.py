@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -12,11 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
-from embedded_writer import ENTRIES_OF_FLUSH, ROWS_OF_BATCH, TABLE, content, row_key
+from embedded_writer import ENTRIES_OF_FLUSH, ROWS_OF_BATCH, ROWS_OF_CHURN, TABLE, content, row_key
 
 from pyomid.errors import StoreFull
-from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore
+from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore, page_kernels, recent_commits
 from pyomid.testing.conformance import FAMILIES, OTHER, A, B, column_write, scanned
 from pyomid.types import Cell, KeyRange, TableInfo
 
@@ -136,6 +138,33 @@ def test_stopped_writer_holds_up_no_reader(tmp_path: Path, store: EmbeddedStore,
     commits.close()
 
 
+def test_scan_beside_another_process_that_replaces_every_page_sees_one_moment(
+    tmp_path: Path, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The walk reads pages that the writer frees meanwhile; while it stands still between its two passes, too."""
+    rng, walk, walks = random.Random(11), page_kernels.walk, 0
+
+    def slow_walk(*asked: object) -> object:
+        nonlocal walks
+        walks += 1
+        time.sleep(rng.choice((0, 0, 0.002, 0.02)))  # not to wait for something: the writer goes on meanwhile
+        return walk(*asked)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(page_kernels, "walk", slow_walk)
+    with writer(tmp_path, "churn") as process:
+        seen: list[int] = []
+        give_up_s = time.monotonic() + 120
+        while len(seen) < 150 or len(set(seen)) < 20:
+            assert time.monotonic() < give_up_s, "the writer stands still"
+            (batch,) = store.scan(TABLE, KeyRange(), batch_rows_max=10_000)
+            assert batch.rows == ROWS_OF_CHURN + 1
+            (number,) = {cell.value[:8] for cell in batch.all_cells()}
+            seen.append(int(number))
+        assert process.poll() is None
+    assert seen == sorted(seen)
+    assert walks >= 2 * len(seen), "it was the walk that read them"
+
+
 def test_full_tmpfs_is_store_full_and_room_helps(tmp_path: Path) -> None:
     with small_disk(tmp_path, "2m") as disk:
         if disk is None:
@@ -176,3 +205,37 @@ def small_disk(tmp_path: Path, size: str) -> Iterator[Path | None]:
         yield disk
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_commit_table_on_a_full_tmpfs_loses_nothing_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log and index have their blocks from the start: it is LMDB that finds no room for what leaves them. What was
+    acknowledged stays in the log until there is room again, and a look-up finds it."""
+    monkeypatch.setattr(recent_commits, "_RECORDS_MAX", 3000)
+    with small_disk(tmp_path, "40m") as disk:
+        if disk is None:
+            pytest.skip("mounting a tmpfs needs the right to mount")
+        commits = EmbeddedCommitTable(disk / "db", writable=True)
+        reader = EmbeddedCommitTable(disk / "db", writable=False)
+        ballast = disk / "ballast"
+        with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+        acknowledged: list[int] = []
+
+        def flush(number: int) -> None:
+            starts = 6400 * (1 + np.arange(1000 * number, 1000 * (number + 1), dtype=np.int64))
+            commits.put_block(np.stack([starts, starts + 10], axis=1))
+            acknowledged.extend(starts.tolist())
+
+        filled = fill(flush)
+        assert 0 < filled < 1000
+        assert reader.lookup(acknowledged) == [start + 10 for start in acknowledged]
+        ballast.unlink()
+        flush(filled)
+        flush(filled + 1)
+        assert reader.lookup(acknowledged) == [start + 10 for start in acknowledged]
+        commits.close()
+        assert reader.lookup(acknowledged) == [start + 10 for start in acknowledged]
+        reader.close()
