@@ -121,7 +121,8 @@ class Background:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="pyomid-background", daemon=True)
             self._thread.start()
-        self._changed.notify_all()
+        if len(self._jobs) == 1 or self._cells >= self._cells_max:
+            self._changed.notify_all()  # Not for each: the thread that lingers would wake, and take the interpreter.
 
     def _run(self) -> None:
         while (jobs := self._take()) is not None:
