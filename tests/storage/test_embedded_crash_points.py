@@ -198,7 +198,7 @@ class CrashedEverywhere:
         entries = dict(table.entries())
         for start, may in allowed.items():
             assert found[start] in may, (where.name, start, found[start], may)
-            assert entries.get(start, NOT_FOUND) == found[start], (where.name, start)
+            assert entries.get(start, NOT_FOUND) in may, (where.name, start)
         return found
 
     def check_live(self) -> None:
