@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from benchmarks._report import Report, Sample
+from benchmarks.hbase._server import started_hbase
 
 import pyomid
 from pyomid.cells import CellBatch, batch_of
@@ -31,7 +32,6 @@ from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.tables import create_database
-from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.testing.hbase_server import HBaseServer
 from pyomid.testing.java_omid import JavaClient, JavaTso
 from pyomid.types import Cell, CommitRequest, KeyRange, TableInfo
@@ -75,12 +75,7 @@ class Setting:
     @contextmanager
     def started(cls, folder: Path) -> Iterator[Setting]:
         with ExitStack() as stack:
-            server = HBaseServer(folder / "hbase", heap_mb=2048)
-            if not server.is_running():
-                server.start()
-                stack.callback(server.stop, deadline_s=20.0)
-            cluster = Cluster(ZooKeeper(server.quorum))
-            stack.callback(cluster.close)
+            server, cluster = started_hbase(stack, folder)
             create_database(cluster)
             url = f"omid+hbase://{server.quorum}/hbase"
             stack.enter_context(our_tso(url, folder / "tso.log"))

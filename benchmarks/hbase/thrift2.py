@@ -20,13 +20,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks._report import Report
+from benchmarks.hbase._server import started_hbase
 from benchmarks.hbase.run import CELLS, RUNS, batch
 
 from pyomid.errors import Unavailable
-from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.store import HBaseStore
-from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.testing.hbase_server import HBaseServer
 from pyomid.testing.jars import Bundle, class_path, java, join
 from pyomid.testing.java_omid import free_port, write_client_site
 from pyomid.types import KeyRange, TableInfo
@@ -49,12 +47,7 @@ def main() -> int:
         return 2
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-thrift2-")))
-        server = HBaseServer((arguments.dir or folder) / "hbase", heap_mb=2048)
-        if not server.is_running():
-            server.start()
-            stack.callback(server.stop, deadline_s=20.0)
-        cluster = Cluster(ZooKeeper(server.quorum))
-        stack.callback(cluster.close)
+        server, cluster = started_hbase(stack, arguments.dir or folder)
         store = HBaseStore(cluster)
         gateway = stack.enter_context(thrift_gateway(folder, server.ports.zookeeper))
         report = Report("HBase: native client beside the Thrift2 gateway")

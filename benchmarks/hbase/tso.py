@@ -18,12 +18,11 @@ from typing import Any
 
 import numpy as np
 from benchmarks._report import machine_lines
+from benchmarks.hbase._server import started_hbase
 from benchmarks.tso.run import Bench, median
 
-from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.tables import create_database
-from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.testing.hbase_server import HBaseServer
 from pyomid.testing.java_omid import JavaTso
 
@@ -43,12 +42,7 @@ def main() -> int:
     print("\n".join(machine_lines()))
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-hbase-tso-")))
-        server = HBaseServer((arguments.dir or folder) / "hbase", heap_mb=2048)
-        if not server.is_running():
-            server.start()
-            stack.callback(server.stop, deadline_s=20.0)
-        cluster = Cluster(ZooKeeper(server.quorum))
-        stack.callback(cluster.close)
+        server, cluster = started_hbase(stack, arguments.dir or folder)
         create_database(cluster)
         bench = Bench(folder, arguments)
         ceiling(HBaseCommitTable(cluster))
