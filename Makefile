@@ -59,7 +59,7 @@ bench-hbase: setup ## a real HBase: native client and transactions, Java peers i
 	$(RUN) -m benchmarks.hbase.spark
 
 soak: setup ## long runs: simulation seeds, kills, histories
-	$(PYTEST) -m soak
+	$(PYTEST) -m soak --timeout=7200
 
 record-fixtures: setup ## what Apache Omid and HBase send and store, as bytes for tests without Java (needs a JDK, Maven)
 	$(RUN) tests/fixtures/java/record.py

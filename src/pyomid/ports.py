@@ -9,7 +9,7 @@ is rollback-only), `StoreFull`, `Corruption`, `UnknownTable`, `Misuse`. Foreign 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,6 +114,23 @@ class DataStore(Protocol):
 
 
 @runtime_checkable
+class WritesAhead(Protocol):
+    """A store behind a network, which takes rows while its caller goes on. Optional."""
+
+    def begin_write(self, table: str, version: int, batch: CellBatch) -> object:
+        """Sends what `DataStore.write_batch` writes and waits for no answer. What is raised was raised before anything
+        was sent. Until the end any part of it may be there or come, in any order with what else was begun: the caller
+        ends it before it writes one of its cells again, or reads them."""
+
+    def end_writes(self, begun: Sequence[Any]) -> None:
+        """All of them durable on return. An error (as of `write_batch`) comes when every one of them has ended. Each is
+        ended once, by any thread; who never does leaves what may be there."""
+
+    def write_shadow_batches(self, table: str, version: int, batches: Sequence[CellBatch], commit_ts: int) -> None:
+        """`DataStore.write_shadow_cells` beside every cell of batches that were written under `version`."""
+
+
+@runtime_checkable
 class HoldsForeignTables(Protocol):
     """A store in which others make and write tables too: HBase. Optional; such tables can be adopted."""
 
@@ -180,6 +197,29 @@ class FlushesAtOnce(Protocol):
 
         None where that was not to be had: nothing is known of the entries, which are put again the ordinary way.
         """
+
+
+@runtime_checkable
+class FlushesInBackground(Protocol):
+    """A commit table whose disk writes a flush while its caller goes on, with no thread between. Optional.
+
+    For one event loop. Between `begin_flush` and its `end_flush` it must not put, seal or delete below on its own
+    thread: what was begun holds the turn.
+    """
+
+    def flush_ended_fileno(self) -> int | None:
+        """A descriptor that becomes readable when the flush has ended. None where this machine cannot do it: nothing
+        below may be asked then."""
+
+    def begin_flush(self, entries: NDArray[np.int64]) -> bool:
+        """Begins `FlushesAtOnce.flush`; never waits. False: nothing was begun, it has to be flushed the ordinary way
+        (something else is being written, or room must be made). The array stays as it is until the end."""
+
+    def end_flush(self) -> tuple[list[int], int] | None:
+        """The flush's result, or its error; None: it has not ended yet."""
+
+    def delete_at_once(self, starts: Sequence[int]) -> Sequence[int]:
+        """`CommitTable.delete` as far as it never waits; returns those that are left."""
 
 
 @runtime_checkable

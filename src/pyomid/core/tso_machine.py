@@ -332,8 +332,9 @@ class TsoMachine:
     def start_plain_flush(self, now_s: float) -> NDArray[np.int64] | None:
         """The one `Flush` that `handle([])` would put out now, as rows (start, commit), and no store call for it.
 
-        For a driver whose commit table is memory: it performs the flush, reads the epoch, and calls `end_plain_flush`
-        (or `give_up_plain_flush`, if it failed) before anything else. None wherever more is due than this flush.
+        For a driver that performs it at once, or whose disk does so in the background: it reads the epoch behind it,
+        and calls `end_plain_flush`, or `give_up_plain_flush` if it failed. No other flush is under way meanwhile that
+        was begun before it. None wherever more is due than this flush.
         """
         batch = self.windows.open_batch
         if (
@@ -342,14 +343,7 @@ class TsoMachine:
             or batch.entries
             or batch.fenced
             or len(self.windows.batches) > 1
-            or self.settings.world_time
-            or now_s >= self._timers_due_s
-            or now_s >= self.serve_until_s
-            or not self.may_decide_fast
-            or self._waiting
-            or self._after_release
-            or self._completions
-            or self.clock.wanted_ceiling() > self.clock.ceiling
+            or self.is_step_due(now_s)
         ):
             return None
         self.now_s = max(self.now_s, now_s)
@@ -370,6 +364,19 @@ class TsoMachine:
         """It failed: the next `handle` puts it out as a store call, with all that is done about one that fails."""
         self.windows.head.state = BatchState.CLOSED
         self.counters["flushes"] -= 1
+
+    def is_step_due(self, now_s: float) -> bool:
+        """Whether `handle([])` would do more now than flush what is in the open batch."""
+        return bool(
+            self.settings.world_time
+            or now_s >= self._timers_due_s
+            or now_s >= self.serve_until_s
+            or not self.may_decide_fast
+            or self._waiting
+            or self._after_release
+            or self._completions
+            or self.clock.wanted_ceiling() > self.clock.ceiling
+        )
 
     @property
     def may_decide_fast(self) -> bool:

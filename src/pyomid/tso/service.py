@@ -14,13 +14,18 @@ import logging
 import socket
 import ssl
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.core.instructions import (
+    DeleteEntries,
     Die,
     Event,
     Flush,
@@ -37,10 +42,11 @@ from pyomid.core.requests import Answer
 from pyomid.core.tso_machine import TsoMachine
 from pyomid.errors import OmidError, Unavailable
 from pyomid.ports import Clock
+from pyomid.tso.background_flush import background_flush
 from pyomid.tso.connection import Connection, PeerLimits, ReceiveBuffer
 from pyomid.tso.latency import Durations
 from pyomid.tso.logs import BoundedLog
-from pyomid.tso.store_calls import TsoStores, perform
+from pyomid.tso.store_calls import TsoStores, perform, rows_of
 
 if TYPE_CHECKING:
     from pyomid.tso.kernel.fast_path import FastPath
@@ -108,6 +114,9 @@ class TsoService:
         """Its loop's, once it has one."""
         self._flushes_inline = bool(getattr(stores.commit_table, "is_immediate", False))
         self._flushes_promptly = bool(getattr(stores.commit_table, "is_prompt", False))
+        self._background = background_flush(stores.commit_table)
+        self._behind: deque[StoreCall] = deque()
+        """Flushes that wait for the one in the background."""
         self._stopping = asyncio.Event()
         self._serving = False
         self._flushing: dict[int, float] = {}
@@ -176,6 +185,8 @@ class TsoService:
         while self._connections and self._clock() < deadline_s:
             await asyncio.sleep(0.005)
         self._threads.shutdown(wait=self.machine.is_quiet, cancel_futures=True)
+        if self._background is not None:
+            self._background.close()
         return self.machine.is_quiet
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -235,28 +246,60 @@ class TsoService:
     def _settle(self) -> None:
         """Behind the step: its commits go to their flush, its answers leave, one write a peer."""
         self._settling = False
-        if not (self._flushes_inline and self._flush_at_once()):
+        if not self._settled_at_once():
             self.feed([])
         self._write_held()
 
-    def _flush_at_once(self) -> bool:
-        """The step's commits into memory, and their answers back, where nothing else is due. False where more is."""
-        if self.fast is not None:
-            self.fast.give_back()
-        self.machine.serve_until_s = self._lease_until_s()
-        began_s = self._clock()
-        entries = self.machine.start_plain_flush(began_s)
+    def _settled_at_once(self) -> bool:
+        """The step's commits into memory or on their way to the disk, where nothing else is due. False where more
+        is."""
+        if not self._flushes_inline and self._background is None:
+            return False
+        now_s = self._caught_up()
+        if self.machine.windows.open_batch.is_empty or (self._background is not None and self._background.is_busy):
+            return not self.machine.is_step_due(now_s)
+        entries = self.machine.start_plain_flush(now_s)
         if entries is None:
             return False
+        if self._flushes_inline or self._is_lone(len(entries)):
+            return self._flush_now(entries, now_s)
+        assert self._background is not None
+        if self._background.begin(entries, partial(self._plain_flush_ended, now_s)):
+            return True
+        self.machine.give_up_plain_flush()
+        return False
+
+    def _flush_now(self, entries: NDArray[np.int64], began_s: float) -> bool:
         try:
             flushed = perform(self._stores, Flush((), entries))
         except Exception:
-            log.exception("a flush to memory failed")
+            log.exception("a flush failed")
             self.machine.give_up_plain_flush()
             return False
         self.flush_seconds.add(self._clock() - began_s)
         self._perform(self.machine.end_plain_flush(cast(Flushed, flushed)))
         return True
+
+    def _plain_flush_ended(self, began_s: float, result: Flushed | OmidError) -> None:
+        """Back from the disk. The next flush takes what was decided meanwhile, and what is there to be read now."""
+        now_s = self._caught_up()
+        self.flush_seconds.add(now_s - began_s)
+        if self.machine.is_step_due(now_s):  # a stall is noticed before anything is answered
+            self.feed([])
+        if isinstance(result, OmidError):
+            self.machine.give_up_plain_flush()
+            self.feed([])
+        else:
+            self.settle_soon()
+            self._perform(self.machine.end_plain_flush(result))
+        self._flush_next()
+
+    def _caught_up(self) -> float:
+        """The machine knows what the kernel decided, and until when this process leads. Returns the time."""
+        if self.fast is not None:
+            self.fast.give_back()
+        self.machine.serve_until_s = self._lease_until_s()
+        return self._clock()
 
     def _write_held(self) -> None:
         """Begins too are answered only by a process that leads (T4): in doubt they wait, as the machine's own do."""
@@ -269,10 +312,7 @@ class TsoService:
 
     def feed(self, events: Sequence[Event]) -> None:
         """One step of the machine, and everything it asks for."""
-        if self.fast is not None:
-            self.fast.give_back()
-        self.machine.serve_until_s = self._lease_until_s()
-        self._perform(self.machine.handle(events, self._clock(), time.time_ns() // 1_000_000))
+        self._perform(self.machine.handle(events, self._caught_up(), time.time_ns() // 1_000_000))
 
     def _tick(self) -> None:
         self.feed([])
@@ -336,9 +376,10 @@ class TsoService:
                     assert isinstance(peer, Connection)
                     answers = defaultdict(list) if answers is None else answers
                     answers[peer].append((tag, answer))
-                case StoreCall(operation=Flush() as flush) if self._flushes_inline or self._is_lone(flush):
-                    self._flushing[instruction.token] = self._clock()
-                    self._ended(self._performed(instruction))
+                case StoreCall(operation=Flush(), delay_s=0.0):
+                    self._flush(instruction)
+                case StoreCall(token, operation=DeleteEntries(starts), delay_s=0.0) if self._background is not None:
+                    self._delete(token, self._background.delete_at_once(starts))
                 case StoreCall(delay_s=0.0):
                     self._start(instruction)
                 case StoreCall(delay_s=delay_s):
@@ -352,16 +393,45 @@ class TsoService:
         if not self._settling:
             self._write_held()
 
-    def _is_lone(self, flush: Flush) -> bool:
-        """One commit of the only client there is: nobody's begin would wait, and two changes of thread cost as much
-        as the flush."""
-        size = len(flush.entries) + (0 if flush.block is None else len(flush.block))
+    def _flush(self, call: StoreCall) -> None:
+        """At once, in the background, or on a thread; behind one that is in the background, if there is one."""
+        assert isinstance(call.operation, Flush)
+        background = self._background
+        if background is not None and background.is_busy:
+            self._behind.append(call)
+            return
+        self._flushing[call.token] = self._clock()
+        entries = rows_of(call.operation)
+        if self._flushes_inline or self._is_lone(len(entries)):
+            self._ended(self._performed(call))
+        elif background is None or not background.begin(entries, partial(self._flush_ended, call.token)):
+            self._start(call)
+
+    def _flush_ended(self, token: int, result: Flushed | OmidError) -> None:
+        self._ended(StoreFailed(token, result) if isinstance(result, OmidError) else StoreDone(token, result))
+        self._flush_next()
+
+    def _flush_next(self) -> None:
+        """Those that waited, in their order, as far as they do not wait again."""
+        assert self._background is not None
+        while self._behind and not self._background.is_busy:
+            self._flush(self._behind.popleft())
+
+    def _is_lone(self, size: int) -> bool:
+        """One commit of the only client there is: nobody's begin would wait, and two changes of thread, or of the
+        loop's step, cost as much as the flush."""
         return self._flushes_promptly and size == 1 and len(self._connections) == 1
+
+    def _delete(self, token: int, left: Sequence[int]) -> None:
+        if left:
+            self._start(StoreCall(token, DeleteEntries(tuple(left))))
+        else:
+            self._ended(StoreDone(token))
 
     def _start(self, call: StoreCall) -> None:
         loop = asyncio.get_running_loop()
         if isinstance(call.operation, Flush):
-            self._flushing[call.token] = self._clock()
+            self._flushing.setdefault(call.token, self._clock())
         self._threads.submit(self._call, loop, call)
 
     def _call(self, loop: asyncio.AbstractEventLoop, call: StoreCall) -> None:

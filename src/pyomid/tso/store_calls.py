@@ -48,10 +48,10 @@ def perform(stores: TsoStores, operation: StoreOperation) -> object:
     """Returns what the operation's docstring names; raises the ports' errors."""
     table, row = stores.commit_table, stores.epoch_row
     match operation:
-        case Flush(entries, block):
+        case Flush(entries, block) as flush:
             crash_point("tso.flush.before")
             if _offers(type(table), FlushesAtOnce):
-                both = cast(FlushesAtOnce, table).flush(_joined(entries, block))
+                both = cast(FlushesAtOnce, table).flush(rows_of(flush))
             else:
                 both = None
             if both is not None:
@@ -125,12 +125,12 @@ def _offers(table_type: type, port: type) -> bool:
     return issubclass(table_type, port)
 
 
-def _joined(entries: tuple[tuple[int, int], ...], block: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """All entries of a flush as rows (start, commit)."""
-    rows = np.array(entries, dtype=np.int64).reshape(-1, 2)
-    if block is None:
+def rows_of(flush: Flush) -> NDArray[np.int64]:
+    """All its entries, as rows (start, commit)."""
+    rows = np.array(flush.entries, dtype=np.int64).reshape(-1, 2)
+    if flush.block is None:
         return rows
-    return np.concatenate([rows, block]) if len(rows) else block
+    return np.concatenate([rows, flush.block]) if len(rows) else flush.block
 
 
 def _put_block(table: CommitTable, block: NDArray[np.int64]) -> list[int]:

@@ -97,6 +97,23 @@ class EmbeddedCommitTable:
         """`put_block`, and the epoch read after it."""
         return self.put_block(entries), self._settled.epoch()
 
+    def flush_ended_fileno(self) -> int | None:
+        return self._writing().put_ended_fileno()
+
+    def begin_flush(self, entries: Int64s) -> bool:
+        _check_starts(entries[:, 0])
+        return self._writing().begin_put(entries, self._epoch)
+
+    def end_flush(self) -> tuple[list[int], int] | None:
+        refused = self._writing().end_put()
+        return None if refused is None else (refused, self._settled.epoch())
+
+    def delete_at_once(self, starts: Sequence[int]) -> list[int]:
+        wanted = np.array(starts, dtype=np.int64)
+        _check_starts(wanted)
+        left: list[int] = self._writing().delete_at_once(wanted, self._epoch).tolist()
+        return left
+
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
         return not self.put([(start, commit_ts)])
 

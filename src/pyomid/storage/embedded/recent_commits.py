@@ -8,7 +8,8 @@ A flush is one write of the disk, where a commit of LMDB is two and its B-tree's
 are completed, and so gone, before their table's turn comes: they never reach LMDB. Completion itself is written
 with the next flush and waited for by nobody; one that is lost leaves an entry for sanitising.
 
-Threads that put at the same time are written together, by whichever comes first. All decisions about a start (is it
+Threads that put at the same time are written together, by whichever comes first; an event loop begins a put and goes
+on (`begin_put`), where the system can write in the background. All decisions about a start (is it
 sealed? has it committed?) are made under that one lock, so of a seal and an entry exactly one wins.
 
 A crash leaves rows in the log: whoever opens the table for writing next brings them to LMDB before anything else.
@@ -17,6 +18,8 @@ A row that was durable and not yet in the index was answered to nobody, and lies
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -25,12 +28,13 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.errors import OmidError, Unavailable
+from pyomid.storage.embedded.background_write import BackgroundWriter, open_writer
 from pyomid.storage.embedded.recent_index import LOG_FILES, RecentIndex, newest_of_each
 from pyomid.storage.embedded.recent_kernels import RECORDS
 from pyomid.storage.embedded.recent_log import Rows, Segment, failed, read_segment
@@ -64,14 +68,48 @@ class _Put:
         self.done = False
 
 
+class _Begun(NamedTuple):
+    """What is being written in the background."""
+
+    number: int
+    """Of the segment, and of the table it goes to."""
+    rows: Rows
+    refused: list[int]
+
+
+class _Turn:
+    """A lock that its threads wait for, and an event loop only tries: not while one of them waits, or that one might
+    wait for ever."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[None] = deque()
+
+    def __enter__(self) -> None:
+        self._waiting.append(None)
+        self._lock.acquire()
+        self._waiting.pop()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+    def take_if_free(self) -> bool:
+        return not self._waiting and self._lock.acquire(blocking=False)
+
+    def release(self) -> None:
+        self._lock.release()
+
+
 class RecentCommits:
     """The one writer of a folder's commit table. Thread-safe."""
 
     def __init__(self, folder: Path, settled: SettledCommits) -> None:
         self._guard = ProcessGuard(f"the commit table in {folder}")
         self._settled = settled
-        self._writing = threading.Lock()
-        """Held while rows are decided, written and placed."""
+        self._writing = _Turn()
+        """Held while rows are decided, written and placed; by a put in the background from its begin to its end."""
+        self._background = open_writer()
+        self._begun: _Begun | None = None
         self._state = threading.Lock()
         """Held while a table is emptied, or slots are cleared: briefly."""
         self._settle_turn = threading.Lock()
@@ -105,6 +143,64 @@ class RecentCommits:
             raise pending.error
         return pending.refused
 
+    def put_ended_fileno(self) -> int | None:
+        """Readable once what `begin_put` began has ended; None where there is no writing in the background."""
+        return None if self._background is None else self._background.fileno()
+
+    def begin_put(self, rows: Rows, epoch: int | None) -> bool:
+        """`put` that waits neither for the disk nor for another thread; `end_put` has its result.
+
+        False: nothing was begun, and only `put` can, which makes room or waits. For one thread, which must not `put`
+        in between: it holds the turn.
+        """
+        self._guard.check()
+        if self._background is None or self._background.is_busy or not self._writing.take_if_free():
+            return False
+        try:
+            self._begun = self._begin_write(rows, epoch, self._background)
+        finally:
+            if self._begun is None:
+                self._writing.release()
+        return self._begun is not None
+
+    def end_put(self) -> list[int] | None:
+        """`put`'s result, or its error; None: not yet."""
+        assert self._begun is not None, "no put was begun"
+        assert self._background is not None
+        try:
+            result = self._background.end()
+        except OSError as error:
+            result = -(error.errno or errno.EIO)
+        return None if result is None else self._end_write(self._begun, result)
+
+    def _begin_write(self, rows: Rows, epoch: int | None, background: BackgroundWriter) -> _Begun | None:
+        put = _Put(rows, epoch)
+        accepted = self._accepted(put)
+        if put.error is not None:
+            raise put.error
+        if not len(accepted):
+            return None
+        completed = self._take_completed(wait=False)
+        record = np.concatenate([completed, accepted]) if len(completed) else accepted
+        number = self._active
+        if self._has_room(number, len(record)):
+            self._is_dirty[number] = True
+            if self._segments[number].begin_append(record, background):
+                return _Begun(number, accepted, put.refused)
+        if len(completed):
+            with self._state:
+                self._unlogged.insert(0, completed)
+        return None
+
+    def _end_write(self, begun: _Begun, result: int) -> list[int]:
+        try:
+            self._segments[begun.number].end_append(result)
+            self._appended(begun.number, begun.rows)
+        finally:
+            self._begun = None
+            self._writing.release()
+        return begun.refused
+
     def seal(self, starts: Sequence[int], epoch: int | None) -> list[SealOutcome]:
         """Durable on return."""
         self._guard.check()
@@ -136,7 +232,7 @@ class RecentCommits:
         with self._settle_turn:
             with self._state:
                 for number in (0, 1):
-                    is_mark = np.array(self._index.find(number, starts), dtype=np.int64) == SEALED
+                    is_mark = self._index.find_all(number, starts) == SEALED
                     self._index.place(number, rows[is_mark])
             old = starts[np.array(self._settled.lookup(starts.tolist()), dtype=np.int64) == SEALED]
             if len(old):
@@ -146,19 +242,35 @@ class RecentCommits:
         """Not waited for where the entry is recent; marks stay."""
         self._guard.check()
         self._settled.check_epoch(epoch)
-        is_missing = np.ones(len(starts), dtype=bool)
         with self._state:
-            for number in (0, 1):
-                values = np.array(self._index.find(number, starts), dtype=np.int64)
-                is_missing &= values == NOT_FOUND
-                gone = starts[(values != NOT_FOUND) & (values != SEALED)]
-                if len(gone):
-                    rows = np.stack([gone, np.zeros_like(gone)], axis=1)
-                    self._index.place(number, rows)
-                    self._unlogged.append(rows)
-                    if number == self._settling:
-                        self._late.append(gone)
-        self._settled.delete(starts[is_missing], epoch)
+            missing = self._delete_recent(starts)
+        self._settled.delete(missing, epoch)
+
+    def delete_at_once(self, starts: Int64s, epoch: int | None) -> Int64s:
+        """`delete` of what needs no wait for the disk or for another thread. Returns the others."""
+        self._guard.check()
+        self._settled.check_epoch(epoch)
+        if not self._state.acquire(blocking=False):
+            return starts
+        try:
+            return self._delete_recent(starts)
+        finally:
+            self._state.release()
+
+    def _delete_recent(self, starts: Int64s) -> Int64s:
+        """Under `_state`. Returns those that are in no table."""
+        is_missing = np.ones(len(starts), dtype=bool)
+        for number in (0, 1):
+            values = self._index.find_all(number, starts)
+            is_missing &= values == NOT_FOUND
+            gone = starts[(values != NOT_FOUND) & (values != SEALED)]
+            if len(gone):
+                rows = np.stack([gone, np.zeros_like(gone)], axis=1)
+                self._index.place(number, rows)
+                self._unlogged.append(rows)
+                if number == self._settling:
+                    self._late.append(gone)
+        return starts[is_missing]
 
     def delete_below(self, horizon: int, epoch: int | None) -> int:
         """Seldom enough that everything is brought to LMDB first."""
@@ -181,6 +293,9 @@ class RecentCommits:
 
     def close(self) -> None:
         """Everything is in LMDB then."""
+        if self._begun is not None and self._background is not None:
+            with contextlib.suppress(OmidError):  # nobody was told, nor will be
+                self._end_write(self._begun, self._background.wait())
         with self._writing:
             try:
                 self._settle_all()
@@ -189,6 +304,8 @@ class RecentCommits:
             self._index.close()
             for segment in self._segments:
                 segment.close()
+            if self._background is not None:
+                self._background.close()
             os.close(self._lock_file)
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -253,19 +370,35 @@ class RecentCommits:
         """Durable in the log, then seen by all. Completions since the last time go along, before the rows."""
         if not len(rows):
             return
-        with self._state:
-            unlogged, self._unlogged = self._unlogged, []
-        completed = np.concatenate(unlogged)[:_UNLOGGED_MAX] if unlogged else _NO_ROWS
+        completed = self._take_completed()
         written = np.concatenate([completed, rows]) if len(completed) else rows
         self._make_room(len(written))
         number = self._active
         self._is_dirty[number] = True
         self._segments[number].append(written)
+        self._appended(number, rows)
+
+    def _appended(self, number: int, rows: Rows) -> None:
+        """They are durable."""
         self._used[number] += self._index.place(number, rows)
         self._settle_other_soon()
 
+    def _take_completed(self, *, wait: bool = True) -> Rows:
+        """Those not yet in the log, but what is too much, and left for sanitising. None if it should not `wait`, and
+        would have to."""
+        if not self._state.acquire(blocking=wait):
+            return _NO_ROWS
+        try:
+            unlogged, self._unlogged = self._unlogged, []
+        finally:
+            self._state.release()
+        return np.concatenate(unlogged)[:_UNLOGGED_MAX] if unlogged else _NO_ROWS
+
+    def _has_room(self, number: int, rows: int) -> bool:
+        return self._segments[number].has_room(rows) and self._used[number] + rows <= _RECORDS_MAX
+
     def _make_room(self, rows: int) -> None:
-        if self._segments[self._active].has_room(rows) and self._used[self._active] + rows <= _RECORDS_MAX:
+        if self._has_room(self._active, rows):
             return
         other = 1 - self._active
         with self._settle_turn:

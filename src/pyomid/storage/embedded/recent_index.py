@@ -99,9 +99,19 @@ class RecentIndex:
         """One table's slots; 0 where there is nothing."""
         if len(starts) <= (FEW if kernels.find.is_loaded else FEW_UNLOADED):
             return kernels.find_few(self.words, TABLES[number], (int(start) for start in starts))
-        wanted, answers = np.array(starts, dtype=np.int64), np.zeros(len(starts), dtype=np.int64)
-        kernels.find(self.array, TABLES[number], wanted, answers)
-        return [int(each) for each in answers.tolist()]
+        found: list[int] = self._found(number, np.array(starts, dtype=np.int64)).tolist()
+        return found
+
+    def find_all(self, number: int, starts: Int64s) -> Int64s:
+        """`find`, of an array."""
+        if len(starts) <= FEW_UNLOADED and not kernels.find.is_loaded:
+            return np.array(self.find(number, starts), dtype=np.int64)
+        return self._found(number, np.ascontiguousarray(starts))
+
+    def _found(self, number: int, starts: Int64s) -> Int64s:
+        found = np.zeros(len(starts), dtype=np.int64)
+        kernels.find(self.array, TABLES[number], starts, found)
+        return found
 
     def rows(self, number: int) -> Rows:
         """All of one table, sorted by start."""

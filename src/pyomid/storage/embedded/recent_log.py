@@ -14,6 +14,7 @@ long as `fdatasync` (decision 0013). A sync that failed is never tried again: wh
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import mmap
 import os
@@ -27,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.errors import Corruption, OmidError, StoreFull, Unavailable
+from pyomid.storage.embedded.background_write import BackgroundWriter
 
 Rows = NDArray[np.int64]
 """(start, value), one a row."""
@@ -55,7 +57,8 @@ class Segment:
         self._content = mmap.mmap(-1, SEGMENT_BYTES)
         """What the file holds, as far as this generation goes: a block is written whole, old rows and new."""
         self._view = memoryview(self._content)
-        self._end = BLOCK_BYTES
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._content))
+        self._end = self._begun_end = BLOCK_BYTES
         self._generation = 0
         self._broken = False
 
@@ -83,13 +86,37 @@ class Segment:
 
     def append(self, rows: Rows) -> None:
         """One record; durable on return."""
+        end = self._pack(rows)
+        self._write(self._end, end)
+        self._end = end
+
+    def begin_append(self, rows: Rows, writer: BackgroundWriter) -> bool:
+        """`append` that does not wait: nothing else may be asked of this segment before `end_append`. False: nothing
+        was begun, and only `append` can."""
+        if self._broken or not self._direct:
+            return False
+        self._begun_end = self._pack(rows)
+        begin, end = _blocks(self._end, self._begun_end)
+        return writer.begin(self._file, self._address + begin, end - begin, begin)
+
+    def end_append(self, result: int) -> None:
+        """What `begin_append` began has ended so: durable now, or `append`'s error."""
+        begin, end = _blocks(self._end, self._begun_end)
+        if result != end - begin:
+            self._broken = True
+            if result < 0:
+                raise failed(OSError(-result, os.strerror(-result)), self._path)
+            raise self._short(result, end - begin)
+        self._end = self._begun_end
+
+    def _pack(self, rows: Rows) -> int:
+        """The record behind the last one, in memory. Returns its end."""
         data = rows.astype("<i8", copy=False).tobytes()
         head = struct.pack("<QQ", self._generation, len(rows))
         end = self._end + _RECORD.size + len(data)
         _RECORD.pack_into(self._content, self._end, self._generation, len(rows), crc32(data, crc32(head)))
         self._view[self._end + _RECORD.size : end] = data
-        self._write(self._end, end)
-        self._end = end
+        return end
 
     def close(self) -> None:
         with contextlib.suppress(BufferError):  # a traceback may still hold a part: its memory goes with it
@@ -101,12 +128,11 @@ class Segment:
         """The blocks that hold these bytes, to the disk."""
         if self._broken:
             raise Unavailable(f"the log {self._path} failed once: what it holds is known only when it is read again")
-        begin -= begin % BLOCK_BYTES
-        end = min(end + -end % BLOCK_BYTES, SEGMENT_BYTES)
+        begin, end = _blocks(begin, end)
         try:
             written = os.pwrite(self._file, self._view[begin:end], begin)
             if written != end - begin:
-                raise Unavailable(f"the log {self._path} took {written} of {end - begin} bytes")
+                raise self._short(written, end - begin)
             if not self._direct:
                 os.fdatasync(self._file)
         except BaseException as error:
@@ -114,6 +140,14 @@ class Segment:
             if isinstance(error, OSError):
                 raise failed(error, self._path) from error
             raise
+
+    def _short(self, written: int, wanted: int) -> Unavailable:
+        return Unavailable(f"the log {self._path} took {written} of {wanted} bytes")
+
+
+def _blocks(begin: int, end: int) -> tuple[int, int]:
+    """The whole blocks that hold these bytes."""
+    return begin - begin % BLOCK_BYTES, min(end + -end % BLOCK_BYTES, SEGMENT_BYTES)
 
 
 def read_segment(path: Path, *, is_at_rest: bool = False) -> tuple[int, list[Rows]]:

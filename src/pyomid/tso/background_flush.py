@@ -1,0 +1,97 @@
+"""The one flush that the disk is busy with while the event loop goes on, and those that wait for it.
+
+    begin ─► the disk ─► its descriptor is readable ─► the loop ends it ─► whoever began it is told ─► the next one
+
+Where a flush cannot be begun so, its begin says so and a store thread does it: when another thread writes, when the
+log needs room, on a disk or a system without such writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.core.instructions import Flushed
+from pyomid.crashpoints import crash_point
+from pyomid.errors import OmidError, Unavailable
+from pyomid.ports import CommitTable, FlushesInBackground
+
+log = logging.getLogger(__name__)
+
+Ended = Callable[["Flushed | OmidError"], None]
+
+
+def background_flush(table: CommitTable) -> BackgroundFlush | None:
+    """None where this table, or this machine, has none."""
+    if not isinstance(table, FlushesInBackground):
+        return None
+    fileno = table.flush_ended_fileno()
+    return None if fileno is None else BackgroundFlush(table, fileno)
+
+
+class BackgroundFlush:
+    """On the loop's thread only."""
+
+    def __init__(self, table: FlushesInBackground, fileno: int) -> None:
+        self._table = table
+        self._fileno = fileno
+        self._ended: Ended | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Until it is not, nothing else may be put into the table on this thread."""
+        return self._ended is not None
+
+    def begin(self, entries: NDArray[np.int64], ended: Ended) -> bool:
+        """`ended` is called with the result, or the error, from the loop. False: it was not begun."""
+        assert self._ended is None, "one flush at a time"
+        crash_point("tso.flush.before")
+        try:
+            begun = self._table.begin_flush(entries)
+        except OmidError:  # of lasting ones the ordinary flush says the same, where errors are handled
+            return False
+        if begun:
+            self._watch()
+            self._ended = ended
+        return begun
+
+    def delete_at_once(self, starts: Sequence[int]) -> Sequence[int]:
+        """Those entries that need a store thread."""
+        try:
+            return self._table.delete_at_once(starts)
+        except OmidError:
+            return starts
+
+    def close(self) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(self._fileno)
+            self._loop = None
+
+    def _watch(self) -> None:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self._fileno, self._look)
+
+    def _look(self) -> None:
+        if self._ended is None:
+            return
+        result: Flushed | OmidError
+        try:
+            flushed = self._table.end_flush()
+            if flushed is None:
+                return
+            crash_point("tso.flush.after")
+            result = Flushed(frozenset(flushed[0]), flushed[1])
+        except OmidError as error:
+            log.warning("a flush failed: %s", error, extra={"code": error.code})
+            result = error
+        except Exception as error:
+            log.exception("a flush failed")
+            result = Unavailable(f"{type(error).__name__}: {error}")
+        ended, self._ended = self._ended, None
+        ended(result)
