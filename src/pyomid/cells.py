@@ -15,9 +15,10 @@ the same version but never the same (column, version). For writing: one record a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import chain
+from typing import Final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,3 +137,71 @@ def batch_of(rows: Sequence[Sequence[Cell]]) -> CellBatch:
         cell_off=np.array(cell_off, dtype=np.int64),
         cell_len=np.array(cell_len, dtype=np.int32),
     )
+
+
+def batch_of_rows(rows: Mapping[bytes, Mapping[Column, bytes | None]]) -> CellBatch:
+    """A batch for writing, of at least one row, in any order: one record a row; None is a tombstone."""
+    keys = sorted(rows)
+    cells = [rows[key] for key in keys]
+    columns = {column: number for number, column in enumerate(dict.fromkeys(chain.from_iterable(cells)))}
+    values = list(chain.from_iterable(map(_values, cells)))
+    row_cells = np.fromiter(map(len, cells), dtype=np.int64, count=len(keys))
+    row_len = np.fromiter(map(len, keys), dtype=np.int32, count=len(keys))
+    if None in values:
+        cell_len = np.array([TOMBSTONE if value is None else len(value) for value in values], dtype=np.int32)
+    else:
+        cell_len = np.fromiter(map(len, values), dtype=np.int32, count=len(values))  # type: ignore[arg-type]
+    ends = np.cumsum(row_len, dtype=np.int64)
+    value_len = np.maximum(cell_len, 0).astype(np.int64)
+    numbers = map(columns.__getitem__, chain.from_iterable(cells))
+    return CellBatch(
+        buffer=np.frombuffer(bytearray().join((*keys, *(value for value in values if value))), dtype=np.uint8),
+        columns=list(columns),
+        row_off=ends - row_len,
+        row_len=row_len,
+        row_rec=np.arange(len(keys) + 1, dtype=np.int64),
+        rec_version=np.zeros(len(keys), dtype=np.int64),
+        rec_commit=np.zeros(len(keys), dtype=np.int64),
+        rec_cell=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(row_cells)]),
+        cell_col=np.fromiter(numbers, dtype=np.int32, count=len(values)),
+        cell_off=int(ends[-1]) + np.cumsum(value_len) - value_len,
+        cell_len=cell_len,
+    )
+
+
+def _values(cells: Mapping[Column, bytes | None]) -> Iterable[bytes | None]:
+    return cells.values()
+
+
+class CellNames(Sequence[CellVersion]):
+    """The names of all cells of some batches, under one version; each is made when it is asked for.
+
+    A cell that is in two batches is named twice.
+    """
+
+    __slots__ = ("batches", "version")
+
+    def __init__(self, batches: Sequence[CellBatch], version: int) -> None:
+        self.batches = batches
+        self.version = version
+
+    def __len__(self) -> int:
+        return sum(batch.cells for batch in self.batches)
+
+    def __iter__(self) -> Iterator[CellVersion]:
+        for batch in self.batches:
+            columns = [batch.columns[number] for number in batch.cell_col.tolist()]
+            ends = batch.rec_cell[batch.row_rec].tolist()
+            for row in range(batch.rows):
+                key = batch.row_key(row)
+                for column in columns[ends[row] : ends[row + 1]]:
+                    yield CellVersion(key, column.family, column.qualifier, self.version)
+
+    @overload
+    def __getitem__(self, index: int) -> CellVersion: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[CellVersion]: ...
+
+    def __getitem__(self, index: int | slice) -> CellVersion | Sequence[CellVersion]:
+        return tuple(self)[index]

@@ -8,6 +8,7 @@ and sanitising repair; so heals are dropped when there is too much to do, and no
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -68,12 +69,13 @@ class Background:
             self._add(_Job(complete_steps(start_ts, commit_ts, written), cells))
             self.counters.completed += 1
 
-    def roll_back(self, written: WriteSet) -> None:
-        """Exact deletes of a transaction that certainly never commits; waits for room likewise."""
+    def roll_back(self, written: WriteSet, begun: Sequence[object] = ()) -> None:
+        """Exact deletes of a transaction that certainly never commits; waits for room likewise. `begun`: its writes
+        that may be on their way, awaited first (`effects.EndWrites`)."""
         with self._changed:
             while self._cells >= self._cells_max and not self._closed:
                 self._changed.wait()
-            self._add(_Job(rollback_steps(written), _cells(written)))
+            self._add(_Job(_rollback_steps(written, tuple(begun)), _cells(written)))
             self.counters.rolled_back += 1
 
     def offer(self, effect: effects.Heal | effects.DeleteOrphans) -> None:
@@ -228,6 +230,8 @@ def _merged(group: Sequence[Effect]) -> Effect:
         case effects.DeleteCommitEntries():
             starts = tuple(start for effect in group for start in effect.starts)  # type: ignore[attr-defined]
             return effects.DeleteCommitEntries(starts)
+        case effects.EndWrites():
+            return effects.EndWrites(tuple(begun for effect in group for begun in effect.begun))  # type: ignore[attr-defined]
     raise AssertionError(f"{first} is not background work")
 
 
@@ -235,9 +239,19 @@ def _size(effect: Effect) -> int:
     match effect:
         case effects.WriteShadowCells(shadows=named) | effects.Heal(shadows=named):
             return len(named)
+        case effects.WriteShadowBatches(batches=batches):
+            return max(CELLS_AT_ONCE, sum(batch.cells for batch in batches))  # Alone: batches are not merged.
         case effects.DeleteVersions(cells=names) | effects.DeleteOrphans(cells=names):
             return len(names)
     return 1
+
+
+def _rollback_steps(written: WriteSet, begun: tuple[object, ...]) -> Steps[None]:
+    """What came to be written, whatever became of its writing, goes."""
+    if begun:
+        with contextlib.suppress(OmidError):
+            yield effects.EndWrites(begun)
+    yield from rollback_steps(written)
 
 
 def _single_step(effect: Effect) -> Steps[None]:

@@ -33,6 +33,7 @@ from pyomid.core.committing import WriteSet
 from pyomid.core.effects import Effect
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
+from pyomid.ports import WritesAhead
 from pyomid.types import ConflictLevel, Status, TableInfo
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class Database:
         self.url: Final = url
         self.settings: Final[Settings] = parts.settings
         self.commit_cache: Final = CommitCache(parts.settings.commit_cache_entries)
+        self.writes_ahead: Final = isinstance(parts.store, WritesAhead)
         self._parts = parts
         self._pid = os.getpid()
         self._sleep = sleep
@@ -268,7 +270,7 @@ class Database:
     def end_rolled_back(self, workspace: Workspace) -> None:
         written = workspace.write_set()
         if written:
-            self._background.roll_back(written)
+            self._background.roll_back(written, workspace.abandoned_writes())
 
     def backoff(self) -> Backoff:
         return Backoff(

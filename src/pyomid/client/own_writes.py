@@ -1,7 +1,8 @@
 """What a transaction has written and not yet sent, and the names of everything it ever sent.
 
 Reads see the held-back writes as an overlay (C2); what was flushed they find in the store as own versions. The
-names stay until the end: commit makes ids of them, completion shadow cells, rollback exact deletes.
+names stay until the end: commit makes ids of them, completion shadow cells, rollback exact deletes. What went in
+batches is remembered as these batches, without an object a cell.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 
+from pyomid.cells import CellBatch, CellNames, batch_of_rows
 from pyomid.types import CellVersion, Column, KeyRange, RowWrite, TableInfo
+
+HeldRows = dict[bytes, dict[Column, bytes | None]]
 
 RowOverlay = Mapping[Column, bytes | None]
 """Held-back cells of one row; None is a deleted column."""
@@ -23,14 +27,15 @@ CELL_OVERHEAD_BYTES = 40
 class OwnWrites:
     """One transaction's writes in one table."""
 
-    __slots__ = ("_held", "_keys", "_sent", "held_bytes", "info")
+    __slots__ = ("_batches", "_held", "_keys", "_sent", "held_bytes", "info")
 
     def __init__(self, info: TableInfo) -> None:
         self.info = info
         self.held_bytes = 0
-        self._held: dict[bytes, dict[Column, bytes | None]] = {}
+        self._held: HeldRows = {}
         self._keys: list[bytes] | None = None
         self._sent: dict[bytes, set[Column]] = {}
+        self._batches: list[CellBatch] = []
 
     def hold(self, row: bytes, cells: Mapping[Column, bytes | None]) -> int:
         """`cells` replace what this transaction wrote to them before. Returns the bytes now held in addition."""
@@ -72,22 +77,54 @@ class OwnWrites:
         self._keys = None
         self.held_bytes = 0
 
+    @property
+    def held_rows(self) -> int:
+        return len(self._held)
+
+    def overlaps(self, rows: HeldRows) -> bool:
+        """Whether one of these rows is held back again."""
+        return not self._held.keys().isdisjoint(rows)
+
+    def take_batch(self) -> tuple[HeldRows, CellBatch]:
+        """Everything held back, as it goes to the store: from now on any of these cells may be there."""
+        rows = self._held
+        batch = batch_of_rows(rows)
+        self._batches.append(batch)
+        self.note_sent()
+        return rows, batch
+
+    def take_back(self, rows: HeldRows) -> None:
+        """After a write that failed: the overlay still shows these rows, under what was written since."""
+        for row, cells in rows.items():
+            self.hold(row, {**cells, **self._held.get(row, {})})
+
+    @property
+    def sent_batches(self) -> Sequence[CellBatch] | None:
+        """All that may be in the store; None where it did not all go in batches, or nothing did."""
+        return None if self._sent or not self._batches else self._batches
+
     def sent_cells(self) -> Iterator[tuple[bytes, Column]]:
-        """Every cell that may be in the store, by row and column."""
+        """Every cell that may be in the store, by row and column; one that was written twice maybe twice."""
         for row, columns in self._sent.items():
             for column in columns:
                 yield row, column
+        for cell in CellNames(self._batches, 0):
+            yield cell.row, Column(cell.family, cell.qualifier)
 
-    def sent_versions(self, version: int) -> tuple[CellVersion, ...]:
+    def sent_versions(self, version: int) -> Sequence[CellVersion]:
+        if self.sent_batches is not None:
+            return CellNames(self._batches, version)
         return tuple(CellVersion(row, column.family, column.qualifier, version) for row, column in self.sent_cells())
 
     def sent_rows(self) -> Iterator[bytes]:
-        return iter(self._sent)
+        yield from self._sent
+        for batch in self._batches:
+            yield from map(batch.row_key, range(batch.rows))
 
     @property
     def touched(self) -> bool:
         """Anything written at all, sent or not."""
-        return bool(self._held or self._sent)
+        return bool(self._held or self._sent or self._batches)
 
 
 def overlaid(row: Mapping[Column, bytes], overlay: RowOverlay, columns: Sequence[Column] | None) -> dict[Column, bytes]:

@@ -9,6 +9,7 @@ from pyomid.cells import CellBatch, batch_of
 from pyomid.client.parts import Parts
 from pyomid.core import effects
 from pyomid.crashpoints import crash_point
+from pyomid.ports import WritesAhead
 from pyomid.types import CommitReply
 
 Perform = Callable[[Any], Any]
@@ -24,6 +25,7 @@ def store_performers(parts: Parts) -> dict[type[effects.Effect], Perform]:
     """The effects that touch the store, the commit table, the epoch row or the catalogue."""
     store, catalogue, epoch_row = parts.store, parts.catalogue, parts.epoch_row
     return {
+        **_ahead_performers(parts),
         effects.ReadRows: lambda e: store.read_rows(e.table, e.rows, e.columns),
         effects.ReadRange: lambda e: _read_range(parts, e),
         effects.LookupCommits: lambda e: parts.commit_table.lookup(e.starts),
@@ -39,6 +41,17 @@ def store_performers(parts: Parts) -> dict[type[effects.Effect], Perform]:
         effects.ReadUnknownTables: lambda e: catalogue.unknown_tables(),
         effects.ReadTables: lambda e: catalogue.tables(),
         effects.ReadRegionWatermarks: lambda e: catalogue.region_watermarks(e.table),
+    }
+
+
+def _ahead_performers(parts: Parts) -> dict[type[effects.Effect], Perform]:
+    store = parts.store
+    if not isinstance(store, WritesAhead):
+        return {}
+    return {
+        effects.BeginWrite: lambda e: _begin_write(store, e),
+        effects.EndWrites: lambda e: _end_writes(store, e),
+        effects.WriteShadowBatches: lambda e: _write_shadow_batches(store, e),
     }
 
 
@@ -78,6 +91,22 @@ def _write_cells(parts: Parts, effect: effects.WriteCells) -> None:
     crash_point("client.flush.before")
     parts.store.write_cells(effect.table, effect.version, effect.rows)
     crash_point("client.flush.after")
+
+
+def _begin_write(store: WritesAhead, effect: effects.BeginWrite) -> object:
+    crash_point("client.flush.before")
+    return store.begin_write(effect.table, effect.version, effect.batch)
+
+
+def _end_writes(store: WritesAhead, effect: effects.EndWrites) -> None:
+    store.end_writes(effect.begun)
+    crash_point("client.flush.after")
+
+
+def _write_shadow_batches(store: WritesAhead, effect: effects.WriteShadowBatches) -> None:
+    crash_point("client.complete.shadows_before")
+    store.write_shadow_batches(effect.table, effect.version, effect.batches, effect.commit_ts)
+    crash_point("client.complete.shadows_after")
 
 
 def _send_commit(parts: Parts, effect: effects.SendCommit) -> CommitReply:

@@ -48,7 +48,7 @@ class Table:
 
     def get(self, key: bytes, columns: Iterable[bytes] | None = None) -> dict[bytes, bytes]:
         """The row's visible columns; {} where there is no such row."""
-        self._transaction.step(Event.READ)
+        self._transaction.begin_read()
         checked = self._rules.row_key(key)
         selection = self._rules.selection(columns)
         if selection == []:
@@ -58,7 +58,7 @@ class Table:
 
     def rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> dict[bytes, dict[bytes, bytes]]:
         """Many rows in one request: every key that was asked for, in that order, {} where there is no such row."""
-        self._transaction.step(Event.READ)
+        self._transaction.begin_read()
         checked = check_keys(self._rules, keys)
         selection = self._rules.selection(columns)
         if not checked or selection == []:
@@ -88,6 +88,7 @@ class Table:
             for key in checked:
                 self._hold(key, dict.fromkeys(selection, None))
             return
+        self._transaction.begin_read()
         found = self._run(self._workspace.read_steps(self._rules.info, checked, selection))
         for key, row in zip(checked, found, strict=True):
             self._hold(key, dict.fromkeys(row, None))
@@ -105,14 +106,14 @@ class Table:
 
         Own writes made while the scan runs are seen where it has not yet been. Ends with the transaction.
         """
-        self._transaction.step(Event.READ)
+        self._transaction.begin_read()
         key_range = scan_range(self._rules, start, stop, prefix)
         selection = self._rules.selection(columns)
         return self._scan(key_range, selection, check_limit(limit))
 
     def _hold(self, key: bytes, cells: Mapping[Column, bytes | None]) -> None:
         if cells and self._workspace.hold(self._rules.info, key, cells):
-            self._transaction.flush()
+            self._transaction.send()
 
     def _scan(
         self, key_range: KeyRange, selection: Sequence[Column] | None, limit: int | None
@@ -133,6 +134,7 @@ class Table:
     ) -> Iterator[tuple[bytes, dict[Column, bytes]]]:
         info, workspace = self._rules.info, self._workspace
         position = key_range.start
+        self._transaction.begin_read()
         database = self._transaction.database
         batches = database.parts.store.scan(
             info.name, key_range, selection, batch_rows_max=batch_rows(database.settings.scan_batch_rows, limit)
@@ -144,7 +146,7 @@ class Table:
             rows = self._run(workspace.batch_steps(info, batch, selection))
             yield from list(workspace.merged(info, rows, KeyRange(position, after), selection))
             position = after
-            self._transaction.step(Event.READ)
+            self._transaction.begin_read()
         self._run(workspace.scanned_steps())
         yield from list(workspace.merged(info, (), KeyRange(position, key_range.stop), selection))
 

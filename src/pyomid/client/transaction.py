@@ -18,6 +18,7 @@ from pyomid.client.states import ENDED, Event, State
 from pyomid.client.table import Table
 from pyomid.client.workspace import Workspace
 from pyomid.core.committing import commit_steps
+from pyomid.core.effects import Steps
 from pyomid.errors import OmidError, OutcomeUnknown
 from pyomid.types import BeginReply
 
@@ -29,7 +30,9 @@ class Transaction(Life):
     """Made by `Database.begin`."""
 
     def __init__(self, database: Database, begun: BeginReply, lease: Lease | None = None) -> None:
-        workspace = Workspace(begun, database.commit_cache, flush_bytes=database.settings.flush_bytes)
+        workspace = Workspace(
+            begun, database.commit_cache, flush_bytes=database.settings.flush_bytes, ahead=database.writes_ahead
+        )
         super().__init__(workspace, lease=lease, end_lease=database.leases.end)
         self._database = database
         self._tables: dict[str, Table] = {}
@@ -75,11 +78,7 @@ class Transaction(Life):
         rollback-only: some of them may be there (C1).
         """
         self.step(Event.WRITE)
-        try:
-            self._database.driver.run(self.workspace.flush_steps())
-        except BaseException as error:
-            self.doom(Event.DOOM, f"a flush of its writes failed: {error}")
-            raise
+        self._write(self.workspace.flush_steps())
 
     def __enter__(self) -> Transaction:
         self.step(Event.READ)
@@ -106,6 +105,23 @@ class Transaction(Life):
     @property
     def database(self) -> Database:
         return self._database
+
+    def send(self) -> None:
+        """There is enough held back: it leaves. Errors as of `flush`, those of writes that left before it too."""
+        self._write(self.workspace.send_steps())
+
+    def begin_read(self) -> None:
+        """What a read must find in the store is there. Errors as of `flush`."""
+        self.step(Event.READ)
+        if self.workspace.is_writing:
+            self._write(self.workspace.end_steps())
+
+    def _write(self, steps: Steps[None]) -> None:
+        try:
+            self._database.driver.run(steps)
+        except BaseException as error:
+            self.doom(Event.DOOM, f"a flush of its writes failed: {error}")
+            raise
 
     def _decide(self) -> None:
         workspace, database = self.workspace, self._database

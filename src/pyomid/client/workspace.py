@@ -4,19 +4,29 @@ asyncio client share.
 Writes are held back and flushed in batches under the start timestamp; reads see the flushed ones in the store as
 own versions and the held-back ones as an overlay (C2). A later write of a cell already flushed replaces it under
 the same version.
+
+Over a store that takes writes ahead they leave while the caller goes on writing:
+
+    put put put … │ put put put … │ put …   commit
+                  └─ sent ────────┴─ sent ──┴─ rest sent, all answers awaited (law 1), then the request
+
+An answer is awaited before anything that needs it: a commit, a read, a second write of the same row, too much on its
+way. That is where a failure comes to light, and makes the transaction rollback-only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from pyomid.cells import CellBatch
-from pyomid.client.own_writes import OwnWrites, overlaid
+from pyomid.client.own_writes import HeldRows, OwnWrites, overlaid
 from pyomid.core import hashing_batch, visibility
 from pyomid.core.commit_cache import CommitCache
 from pyomid.core.committing import WriteSet
-from pyomid.core.effects import Steps, WriteCells
+from pyomid.core.effects import BeginWrite, EndWrites, Steps, WriteCells
 from pyomid.core.hashing import row_id, table_id
 from pyomid.core.reading import Snapshot, check_snapshot_steps, read_rows_steps, resolve_batch_steps
 from pyomid.types import BeginReply, Column, CommitRequest, ConflictLevel, KeyRange, TableInfo
@@ -31,15 +41,37 @@ IDS_COMPILED_MIN: Final = 2_000
 """Fewer ids are hashed faster (10 us each) than the compiled form is loaded in a process that had no use for it yet."""
 
 
-class Workspace:
-    """What one transaction holds: its snapshot and its own writes by table."""
+AHEAD_BYTES: Final = 96 << 10
+"""Held back before it is sent ahead: a few hundred rows, whose call costs what they cost and not its round trip."""
 
-    def __init__(self, begun: BeginReply, cache: CommitCache, *, flush_bytes: int) -> None:
+AHEAD_MAX: Final = 8
+"""Writes on their way; the oldest is awaited before the next one leaves. Bounds what is kept of them."""
+
+BATCH_ROWS_MIN: Final = 16
+"""Fewer rows are cheaper as rows than as a batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    own: OwnWrites
+    rows: HeldRows
+    write: object
+
+
+class Workspace:
+    """What one transaction holds: its snapshot and its own writes by table.
+
+    `ahead`: its store is `ports.WritesAhead`.
+    """
+
+    def __init__(self, begun: BeginReply, cache: CommitCache, *, flush_bytes: int, ahead: bool = False) -> None:
         self.start_ts = begun.start_ts
         self._snapshot = Snapshot(begun.start_ts, begun.epoch, own=frozenset((begun.start_ts,)))
         self._cache = cache
-        self._flush_bytes = flush_bytes
+        self._ahead = ahead
+        self._flush_bytes = min(flush_bytes, AHEAD_BYTES) if ahead else flush_bytes
         self._held_bytes = 0
+        self._begun: list[_Begun] = []
         self._tables: dict[str, OwnWrites] = {}
 
     # Writing
@@ -55,11 +87,66 @@ class Workspace:
     def flush_steps(self) -> Steps[None]:
         """Every held-back write is durable on return (law 1). After an error the transaction must roll back (C1)."""
         for own in self._tables.values():
-            if own.held_bytes:
+            if not own.held_bytes:
+                continue
+            if self._ahead and (own.held_rows >= BATCH_ROWS_MIN or own.sent_batches):
+                yield from self._begin_steps(own)
+            else:
+                yield from self._keep_apart_steps(own)
                 own.note_sending()
                 yield WriteCells(own.info.name, self.start_ts, own.row_writes())
                 own.note_sent()
         self._held_bytes = 0
+        yield from self.end_steps()
+
+    def send_steps(self) -> Steps[None]:
+        """What is held back leaves for the store: durable on return, or on its way. Errors as of `flush_steps`."""
+        if not self._ahead:
+            yield from self.flush_steps()
+            return
+        for own in self._tables.values():
+            if own.held_bytes:
+                yield from self._begin_steps(own)
+        self._held_bytes = 0
+
+    @property
+    def is_writing(self) -> bool:
+        """Writes are on their way: reads must not begin before `end_steps`."""
+        return bool(self._begun)
+
+    def end_steps(self) -> Steps[None]:
+        """Everything that is on its way is durable on return. Errors as of `flush_steps`."""
+        yield from self._end_steps(len(self._begun))
+
+    def _begin_steps(self, own: OwnWrites) -> Steps[None]:
+        yield from self._keep_apart_steps(own)
+        if len(self._begun) >= AHEAD_MAX:
+            yield from self._end_steps(1)
+        rows, batch = own.take_batch()
+        try:
+            write = yield BeginWrite(own.info.name, self.start_ts, batch)
+        except BaseException:
+            own.take_back(rows)
+            raise
+        self._begun.append(_Begun(own, rows, write))
+
+    def _keep_apart_steps(self, own: OwnWrites) -> Steps[None]:
+        """Two writes of one row never travel together: the earlier might arrive later."""
+        if any(begun.own is own and own.overlaps(begun.rows) for begun in self._begun):
+            yield from self.end_steps()
+
+    def _end_steps(self, count: int) -> Steps[None]:
+        ending = self._begun[:count]
+        if not ending:
+            return
+        try:
+            yield EndWrites(tuple(begun.write for begun in ending))
+        except BaseException:
+            for begun in ending:
+                begun.own.take_back(begun.rows)
+            raise
+        finally:
+            del self._begun[:count]
 
     # Reading
 
@@ -106,6 +193,11 @@ class Workspace:
 
     # Ending
 
+    def abandoned_writes(self) -> tuple[object, ...]:
+        """What is on its way and nobody will await but a rollback, which deletes it then."""
+        begun, self._begun = self._begun, []
+        return tuple(each.write for each in begun)
+
     @property
     def wrote(self) -> bool:
         return any(own.touched for own in self._tables.values())
@@ -126,10 +218,15 @@ class Workspace:
 
 def _conflict_ids(own: OwnWrites) -> Iterable[int]:
     table = own.info.name.encode()
+    batches = own.sent_batches
+    if batches is not None:
+        ids = hashing_batch.row_ids if own.info.conflict_level is ConflictLevel.ROW else hashing_batch.cell_ids
+        return dict.fromkeys(chain.from_iterable(ids(table, batch).tolist() for batch in batches))
     if own.info.conflict_level is ConflictLevel.ROW:
-        names = list(own.sent_rows())
+        names = list(dict.fromkeys(own.sent_rows()))
     else:
-        names = [row + column.family + column.qualifier for row, column in own.sent_cells()]
+        cells = dict.fromkeys(own.sent_cells())
+        names = [row + column.family + column.qualifier for row, column in cells]
     if len(names) < IDS_COMPILED_MIN:
         return (row_id(table, name) for name in names)
     return hashing_batch.name_ids(table, names)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from pyomid.cells import CellNames
 from pyomid.core.effects import (
     DeleteCommitEntries,
     DeleteVersions,
     SendCommit,
     Steps,
+    WriteShadowBatches,
     WriteShadowCells,
 )
 from pyomid.core.outcome import Outcome, outcome_steps
@@ -21,7 +23,7 @@ from pyomid.errors import OutcomeUnknown, Unavailable
 from pyomid.types import CellVersion, CommitReply, CommitRequest, ShadowWrite
 
 WriteSet = Mapping[str, Sequence[CellVersion]]
-"""Table → the exact versions a transaction wrote there."""
+"""Table → the exact versions a transaction wrote there; as `CellNames` where they went in batches."""
 
 SHADOWS_MAX = 5_000
 """Shadow cells in one write: bounded, so that other writers get their turn."""
@@ -60,6 +62,9 @@ def complete_steps(start_ts: int, commit_ts: int, written: WriteSet) -> Steps[No
     the cells of branches are known to their tasks alone, compaction completes those.
     """
     for table, cells in written.items():
+        if isinstance(cells, CellNames):
+            yield WriteShadowBatches(table, cells.version, cells.batches, commit_ts)
+            continue
         for piece in _pieces(cells):
             yield WriteShadowCells(table, tuple(ShadowWrite(cell, commit_ts) for cell in piece))
     yield DeleteCommitEntries((start_ts,))
@@ -69,7 +74,7 @@ def rollback_steps(written: WriteSet) -> Steps[None]:
     """Exactly the own versions go. Only where "not committed" is certain: an abort was answered, or no commit
     request ever left (C3). May run later, or never: what is left are orphans."""
     for table, cells in written.items():
-        for piece in _pieces(cells):
+        for piece in _pieces(tuple(cells)):
             yield DeleteVersions(table, tuple(piece))
 
 

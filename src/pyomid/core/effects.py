@@ -88,12 +88,38 @@ class WriteCells(Effect):
     rows: Sequence[RowWrite]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class BeginWrite(Effect):
+    """→ object, `WritesAhead.begin_write`: the rows are on their way, nothing is durable."""
+
+    table: str
+    version: int
+    batch: CellBatch
+
+
+@dataclass(frozen=True, slots=True)
+class EndWrites(Effect):
+    """→ None: all that was begun is durable (law 1); an error once all of them have ended."""
+
+    begun: tuple[object, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class WriteShadowCells(Effect):
     """→ None, durable."""
 
     table: str
     shadows: tuple[ShadowWrite, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteShadowBatches(Effect):
+    """→ None, durable: shadow cells beside all cells of some batches, which were written under `version`."""
+
+    table: str
+    version: int
+    batches: Sequence[CellBatch]
+    commit_ts: int
 
 
 @dataclass(frozen=True, slots=True)

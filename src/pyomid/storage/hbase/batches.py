@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.cells import TOMBSTONE, CellBatch
+from pyomid.cells import CellBatch, batch_of_rows
 from pyomid.errors import Corruption
 from pyomid.storage.hbase.decode_kernel import (
     KV_FIELDS,
@@ -170,28 +170,7 @@ def batch_of_writes(writes: Sequence[RowWrite]) -> CellBatch | None:
     keys = [write.row for write in ordered]
     if any(map(eq, keys, islice(keys, 1, None))):
         return None
-    columns: dict[Column, int] = {}
-    numbers = [columns.setdefault(column, len(columns)) for write in ordered for column, _ in write.cells]
-    values = [value for write in ordered for _, value in write.cells]
-    row_len = np.fromiter(map(len, keys), dtype=np.int32, count=len(keys))
-    cell_len = np.array([TOMBSTONE if value is None else len(value) for value in values], dtype=np.int32)
-    data = bytearray().join((*keys, *(value or b"" for value in values)))
-    value_len = np.maximum(cell_len, 0).astype(np.int64)
-    row_cells = np.fromiter((len(write.cells) for write in ordered), dtype=np.int64, count=len(keys))
-    ends = np.cumsum(row_len, dtype=np.int64)
-    return CellBatch(
-        buffer=np.frombuffer(data, dtype=np.uint8),
-        columns=list(columns),
-        row_off=ends - row_len,
-        row_len=row_len,
-        row_rec=np.arange(len(keys) + 1, dtype=np.int64),
-        rec_version=np.zeros(len(keys), dtype=np.int64),
-        rec_commit=np.zeros(len(keys), dtype=np.int64),
-        rec_cell=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(row_cells)]),
-        cell_col=np.array(numbers, dtype=np.int32),
-        cell_off=int(ends[-1]) + np.cumsum(value_len) - value_len,
-        cell_len=cell_len,
-    )
+    return batch_of_rows({write.row: dict(write.cells) for write in ordered})
 
 
 def cells_of(key_values: Iterable[KeyValue]) -> list[Cell]:

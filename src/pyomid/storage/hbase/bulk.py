@@ -1,7 +1,7 @@
 """Bulk writes: rows encoded by compiled kernels, region by region, the next piece encoded while one is on its way.
 
-A piece is one call to one server. One whose reply holds any failure, and only such a piece, is taken apart row by
-row: refusals go again by the ordinary way, everything else is unsure.
+A piece is one call to one server, and two of them are two handlers' work. One whose reply holds any failure, and only
+such a piece, is taken apart row by row: refusals go again by the ordinary way, everything else is unsure.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ from pyomid.storage.hbase.steps import (
 )
 from pyomid.types import Column
 
-PIECE_ROWS_MAX: Final = 1000
+PIECE_ROWS_MAX: Final = 500
+"""One handler writes a piece; a thousand rows are written sooner by two than by one."""
 PIECE_BYTES_MAX: Final = 2 << 20
 COMMITS_MAX: Final = 4000
 FLIGHTS_MAX: Final = 2
@@ -62,6 +63,16 @@ class BulkOutcome:
     unsure: list[int]
     hopeless: list[RemoteFailure] = field(default_factory=list)
     """What will never work; raised once everything else is settled."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BegunPut:
+    """Rows on their way: every piece was sent, no answer was waited for. To be ended once, by any thread."""
+
+    table: str
+    version: int
+    batch: CellBatch
+    flights: list[tuple[_Piece, Flight]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +142,33 @@ def put_batch_steps(
     operations: RegionOperations, table: str, version: int, batch: CellBatch, budget: Budget
 ) -> Steps[BulkOutcome]:
     """`CellBatch` rows, sorted and unique, one record each, under `version`."""
-    outcome = yield from _send_steps(operations, table, _BatchRows(version, batch), budget)
+    (outcome,) = yield from _send_steps(operations, table, (_BatchRows(version, batch),), budget)
     return outcome
 
 
-def put_changes_steps(operations: RegionOperations, table: str, changes: Changes, budget: Budget) -> Steps[BulkOutcome]:
-    """Each row's changes take effect together or not at all."""
-    outcome = yield from _send_steps(operations, table, _ChangedRows(changes), budget)
+def begin_put_steps(
+    operations: RegionOperations, table: str, version: int, batch: CellBatch, budget: Budget
+) -> Steps[BegunPut]:
+    """The same without its answers, which `end_put_steps` takes. Raises only where nothing was sent."""
+    pieces: list[_Piece] = yield from _Pieces(operations, table, _BatchRows(version, batch), budget).all_steps()
+    flights: list[Flight] = yield Start([(piece.server, piece.call()) for piece in pieces], budget.call_s)
+    return BegunPut(table, version, batch, list(zip(pieces, flights, strict=True)))
+
+
+def end_put_steps(operations: RegionOperations, begun: BegunPut, budget: Budget) -> Steps[BulkOutcome]:
+    outcome = BulkOutcome([], [])
+    for piece, flight in begun.flights:
+        yield from _settle_steps(operations, piece, flight, outcome, budget)
+    _raise_hopeless(outcome, budget)
     return outcome
+
+
+def put_changes_steps(
+    operations: RegionOperations, table: str, changes: Sequence[Changes], budget: Budget
+) -> Steps[list[BulkOutcome]]:
+    """Each row's changes take effect together or not at all; an outcome for each of `changes`."""
+    outcomes = yield from _send_steps(operations, table, [_ChangedRows(each) for each in changes], budget)
+    return outcomes
 
 
 def put_commits_steps(
@@ -146,7 +176,7 @@ def put_commits_steps(
 ) -> Steps[BulkOutcome]:
     """Commit-table rows of entries (start, commit)."""
     rows = _CommitRows(entries)
-    outcome = yield from _send_steps(operations, table, rows, budget)
+    (outcome,) = yield from _send_steps(operations, table, (rows,), budget)
     return rows.renumbered(outcome)
 
 
@@ -187,21 +217,29 @@ def put_commits_then_get_steps(
     return None
 
 
-def _send_steps(operations: RegionOperations, table: str, rows: _Rows, budget: Budget) -> Steps[BulkOutcome]:
+def _send_steps(
+    operations: RegionOperations, table: str, sources: Sequence[_Rows], budget: Budget
+) -> Steps[list[BulkOutcome]]:
     """Each piece goes out at once, a few are on their way."""
-    outcome = BulkOutcome([], [])
-    flights: list[tuple[_Piece, Flight]] = []
-    pieces = _Pieces(operations, table, rows, budget)
-    while (piece := (yield from pieces.next_steps())) is not None:
-        (flight,) = yield Start(((piece.server, piece.call()),), budget.call_s)
-        flights.append((piece, flight))
-        if len(flights) > FLIGHTS_MAX:
-            yield from _settle_steps(operations, *flights.pop(0), outcome, budget)
-    for piece, flight in flights:
-        yield from _settle_steps(operations, piece, flight, outcome, budget)
+    outcomes = [BulkOutcome([], []) for _ in sources]
+    flights: list[tuple[_Piece, Flight, BulkOutcome]] = []
+    for rows, outcome in zip(sources, outcomes, strict=True):
+        pieces = _Pieces(operations, table, rows, budget)
+        while (piece := (yield from pieces.next_steps())) is not None:
+            (flight,) = yield Start(((piece.server, piece.call()),), budget.call_s)
+            flights.append((piece, flight, outcome))
+            if len(flights) > FLIGHTS_MAX:
+                yield from _settle_steps(operations, *flights.pop(0), budget)
+    for each in flights:
+        yield from _settle_steps(operations, *each, budget)
+    for outcome in outcomes:
+        _raise_hopeless(outcome, budget)
+    return outcomes
+
+
+def _raise_hopeless(outcome: BulkOutcome, budget: Budget) -> None:
     if outcome.hopeless:
         raise outcome.hopeless[0].as_error(budget.what)
-    return outcome
 
 
 class _Pieces:

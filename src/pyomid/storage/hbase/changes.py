@@ -146,6 +146,25 @@ def changes_of_batch(batch: CellBatch, heals: Int64s, drops: Int64s) -> Changes:
     )
 
 
+def shadows_of_batch(batch: CellBatch, version: int, commit_ts: int) -> Changes:
+    """The shadow cells of all cells of a batch that was written under `version`, one record a row."""
+    names = b"".join(column.family + column.qualifier for column in batch.columns)
+    family_bytes = _lengths([column.family for column in batch.columns])
+    qualifier_bytes = _lengths([column.qualifier for column in batch.columns])
+    return Changes(
+        keys=batch.buffer,
+        row_at=batch.row_off,
+        row_bytes=batch.row_len.astype(np.int64),
+        row_cell=batch.rec_cell,
+        names=_joined((names,)),
+        name_at=_starts(family_bytes + qualifier_bytes)[batch.cell_col],
+        family_bytes=family_bytes[batch.cell_col],
+        qualifier_bytes=qualifier_bytes[batch.cell_col],
+        version=np.full(batch.cells, version, dtype=np.int64),
+        change=np.full(batch.cells, commit_ts, dtype=np.int64),
+    )
+
+
 def key_range_of(changes: Changes) -> KeyRange:
     return KeyRange(changes.key(0), changes.key(changes.rows - 1) + b"\0")
 

@@ -10,11 +10,18 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.cells import CellBatch
-from pyomid.errors import Misuse, Unavailable
+from pyomid.cells import CellBatch, CellNames
+from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.batches import BatchDecoder, batch_of_writes, cells_of
-from pyomid.storage.hbase.bulk import put_batch_steps, put_changes_steps
+from pyomid.storage.hbase.bulk import (
+    BegunPut,
+    BulkOutcome,
+    begin_put_steps,
+    end_put_steps,
+    put_batch_steps,
+    put_changes_steps,
+)
 from pyomid.storage.hbase.change_kernel import DROPPED, ORPHANED
 from pyomid.storage.hbase.changes import (
     Changes,
@@ -22,6 +29,7 @@ from pyomid.storage.hbase.changes import (
     changes_of_batch,
     key_range_of,
     missing_cells,
+    shadows_of_batch,
 )
 from pyomid.storage.hbase.cluster import Cluster, Scan
 from pyomid.storage.hbase.failures import RemoteFailure
@@ -110,6 +118,26 @@ class HBaseStore:
         self._check_batch(table, batch)
         self._write_bulk(table, version, batch)
 
+    def begin_write(self, table: str, version: int, batch: CellBatch) -> BegunPut:
+        """`ports.WritesAhead`."""
+        _check_version(version)
+        self._check_batch(table, batch)
+        budget = self._cluster.budget(_writing(table, batch))
+        return self._cluster.run(begin_put_steps(self._cluster.operations, table, version, batch, budget))
+
+    def end_writes(self, begun: Sequence[BegunPut]) -> None:
+        """`ports.WritesAhead`."""
+        failure: OmidError | None = None
+        for each in begun:
+            budget = self._cluster.budget(_writing(each.table, each.batch))
+            try:
+                outcome = self._cluster.run(end_put_steps(self._cluster.operations, each, budget))
+                self._finish_write(each.table, each.version, each.batch, outcome)
+            except OmidError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
     def read_rows(self, table: str, rows: Sequence[bytes], columns: Sequence[Column] | None = None) -> list[list[Cell]]:
         wanted = _wanted(columns)
         requests = [RowGet(row, wanted) for row in rows]
@@ -140,6 +168,12 @@ class HBaseStore:
             watermark = self._read_watermark()
             cells = [cell for cell in cells if start_of(cell.version) <= watermark]
         self._remove_orphans(table, cells)
+
+    def write_shadow_batches(self, table: str, version: int, batches: Sequence[CellBatch], commit_ts: int) -> None:
+        """`ports.WritesAhead`: as `write_shadow_cells`, without an object a cell."""
+        self._change(table, *(shadows_of_batch(batch, version, commit_ts) for batch in batches))
+        if self._read_watermark is None or start_of(version) <= self._read_watermark():
+            self._remove_orphans(table, list(CellNames(batches, version)))
 
     def delete_versions(self, table: str, cells: Sequence[CellVersion]) -> None:
         self._change(table, changes_of(cells, [DROPPED] * len(cells)))
@@ -214,8 +248,12 @@ class HBaseStore:
         pass
 
     def _write_bulk(self, table: str, version: int, batch: CellBatch) -> None:
-        budget = self._cluster.budget(f"writing {batch.rows} rows of {table}")
+        budget = self._cluster.budget(_writing(table, batch))
         outcome = self._cluster.run(put_batch_steps(self._cluster.operations, table, version, batch, budget))
+        self._finish_write(table, version, batch, outcome)
+
+    def _finish_write(self, table: str, version: int, batch: CellBatch, outcome: BulkOutcome) -> None:
+        """What was refused goes again; nothing else may (law 10)."""
         if outcome.unsure:
             raise _unsure(table, len(outcome.unsure), batch.rows)
         if outcome.refused:
@@ -238,15 +276,17 @@ class HBaseStore:
             found = self._gatherers.setdefault(table, Gatherer(partial(self._cluster.settle_rows, table)))
         return found
 
-    def _change(self, table: str, changes: Changes) -> None:
+    def _change(self, table: str, *changes: Changes) -> None:
         """Durable on return. Idempotent, so what was refused or is unsure simply goes again."""
-        if not changes.rows:
+        some = [each for each in changes if each.rows]
+        if not some:
             return
-        budget = self._cluster.budget(f"changing {changes.rows} rows of {table}")
-        outcome = self._cluster.run(put_changes_steps(self._cluster.operations, table, changes, budget))
-        again = sorted(outcome.refused + outcome.unsure)
-        if again:
-            self._cluster.rows(table, [changes.as_mutation(row) for row in again])
+        budget = self._cluster.budget(f"changing {sum(each.rows for each in some)} rows of {table}")
+        outcomes = self._cluster.run(put_changes_steps(self._cluster.operations, table, some, budget))
+        for each, outcome in zip(some, outcomes, strict=True):
+            again = sorted(outcome.refused + outcome.unsure)
+            if again:
+                self._cluster.rows(table, [each.as_mutation(row) for row in again])
 
     def _remove_orphans(self, table: str, cells: Sequence[CellVersion]) -> None:
         """Shadow cells written just now beside cells that are gone.
@@ -403,6 +443,10 @@ def _row_writes(batch: CellBatch, rows: Iterable[int]) -> list[RowWrite]:
         )
         for index in rows
     ]
+
+
+def _writing(table: str, batch: CellBatch) -> str:
+    return f"writing {batch.rows} rows of {table}"
 
 
 def _unsure(table: str, lost: int, whole: int) -> Unavailable:

@@ -1,0 +1,327 @@
+"""Writes that leave while the caller goes on: over a store that may perform them late, in any order, or fail them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from client_faults import Around
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_client_table import Model, apply_to_model, apply_to_table, borders, check_reads, clear, selections, writes
+
+import pyomid
+from pyomid.cells import CellBatch, CellNames
+from pyomid.client.background import Background
+from pyomid.client.database import Database
+from pyomid.client.states import State
+from pyomid.client.workspace import AHEAD_MAX, BATCH_ROWS_MIN
+from pyomid.core.hashing import cell_id, row_id
+from pyomid.errors import ConflictError, OmidError, StoreFull, TransactionEnded, Unavailable
+from pyomid.ports import DataStore, WritesAhead
+from pyomid.types import CellVersion, CommitRequest, ShadowWrite
+from pyomid.wiring import open_parts
+
+pytestmark = pytest.mark.fast
+
+EACH = "flushBytes=1"
+"""Every put leaves at once, as a write of its own."""
+
+
+@dataclass(slots=True, eq=False)
+class Begun:
+    table: str
+    version: int
+    batch: CellBatch
+
+
+class LateStore:
+    """A store that performs what was begun when it is awaited, the last one first: the worst that a network may do.
+
+    `at_once`: performs it when it is begun. `fails`: the error of a write, by its number. With `StoreFull` nothing of
+    it was performed, with any other error it was.
+    """
+
+    def __init__(self, real: DataStore, *, at_once: bool = False, fails: dict[int, OmidError] | None = None) -> None:
+        self._real = real
+        self._at_once = at_once
+        self._fails = fails or {}
+        self._numbers: dict[int, int] = {}
+        self.on_their_way: list[Begun] = []
+        self.most_on_their_way = 0
+        self.shadow_batches = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def begin_write(self, table: str, version: int, batch: CellBatch) -> Begun:
+        begun = Begun(table, version, batch)
+        self._numbers[id(begun)] = len(self._numbers) + 1
+        self.on_their_way.append(begun)
+        self.most_on_their_way = max(self.most_on_their_way, len(self.on_their_way))
+        if self._at_once:
+            self._real.write_batch(table, version, batch)
+        return begun
+
+    def end_writes(self, begun: Sequence[Begun]) -> None:
+        failures = []
+        for each in reversed(begun):
+            self.on_their_way.remove(each)
+            failure = self._fails.get(self._numbers[id(each)])
+            if not isinstance(failure, StoreFull):
+                self._real.write_batch(each.table, each.version, each.batch)
+            failures += [failure] if failure is not None else []
+        if failures:
+            raise failures[-1]
+
+    def write_shadow_batches(self, table: str, version: int, batches: Sequence[CellBatch], commit_ts: int) -> None:
+        self.shadow_batches += len(batches)
+        self._real.write_shadow_cells(table, [ShadowWrite(cell, commit_ts) for cell in CellNames(batches, version)])
+
+
+@contextmanager
+def late_database(
+    url: str,
+    *,
+    at_once: bool = False,
+    fails: dict[int, OmidError] | None = None,
+    commit: Callable[..., Any] | None = None,
+) -> Iterator[tuple[Database, LateStore]]:
+    parts = open_parts(url)
+    store = LateStore(parts.store, at_once=at_once, fails=fails)
+    tso: Any = parts.tso if commit is None else Around(parts.tso, commit=commit)
+    with Database(replace(parts, store=store, tso=tso), url=url) as database:
+        assert database.writes_ahead
+        yield database, store
+
+
+def stored(db: Database, table: str = "t") -> list[CellVersion]:
+    return [cell.name for batch in db.parts.store.scan(table, pyomid.types.KeyRange()) for cell in batch.all_cells()]
+
+
+def put_rows(tx: pyomid.Transaction, count: int, *, first: int = 0) -> None:
+    for number in range(first, first + count):
+        tx.table("t").put(b"%05d" % number, {b"f:x": b"1", b"f:y": b"2"})
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    committed=st.lists(st.lists(writes, max_size=4), max_size=2),
+    own=st.lists(writes, max_size=10),
+    start=borders,
+    stop=st.none() | borders,
+    selection=selections,
+    flush_bytes=st.sampled_from([1, 200, 1 << 20]),
+    at_once=st.booleans(),
+)
+def test_reads_are_the_snapshot_with_own_writes_over_it_wherever_these_are(
+    memory_url: str, committed: Any, own: Any, start: Any, stop: Any, selection: Any, flush_bytes: int, at_once: bool
+) -> None:
+    model: Model = {}
+    with late_database(f"{memory_url}?flushBytes={flush_bytes}", at_once=at_once) as (db, _):
+        db.create_table("t", families=["f", "g"], if_not_exists=True)
+        clear(db)
+        for one in committed:
+            with db.begin() as tx:
+                for write in one:
+                    apply_to_table(tx, tx.table("t"), write)
+                    apply_to_model(model, write)
+        snapshot = {key: dict(row) for key, row in model.items()}
+        other, tx = db.begin(), db.begin()
+        for write in own:
+            apply_to_table(tx, tx.table("t"), write)
+            apply_to_model(model, write)
+        check_reads(tx.table("t"), model, start, stop, selection, 2)
+        check_reads(other.table("t"), snapshot, start, stop, selection, 2)
+        tx.commit()
+        with db.begin() as later:
+            check_reads(later.table("t"), model, start, stop, selection, 2)
+
+
+def test_the_commit_request_leaves_when_nothing_is_on_its_way_any_more(memory_url: str) -> None:
+    on_their_way: list[int] = []
+
+    def commit(real: Any, request: CommitRequest) -> Any:
+        on_their_way.append(len(store.on_their_way))
+        return real(request)
+
+    with late_database(f"{memory_url}?{EACH}", commit=commit) as (db, store):
+        db.create_table("t", families=["f"])
+        with db.begin() as tx:
+            put_rows(tx, 5)
+            assert len(store.on_their_way) == 5
+            assert stored(db) == []
+    assert on_their_way == [0]
+
+
+def test_a_row_that_is_on_its_way_is_not_sent_again_before_it_arrived(memory_url: str) -> None:
+    with late_database(f"{memory_url}?{EACH}") as (db, store):
+        db.create_table("t", families=["f"])
+        with db.begin() as tx:
+            for value in (b"1", b"2", b"3"):
+                tx.table("t").put(b"r", {b"f:x": value})
+                assert len(store.on_their_way) == 1
+        with db.begin() as tx:
+            assert tx.table("t").get(b"r") == {b"f:x": b"3"}
+
+
+def test_a_scan_under_way_finds_what_was_written_ahead_of_it(memory_url: str) -> None:
+    with late_database(f"{memory_url}?{EACH}&scanBatchRows=1") as (db, _):
+        db.create_table("t", families=["f"])
+        with db.begin() as tx:
+            put_rows(tx, 2, first=10)
+        with db.begin() as tx:
+            rows = tx.table("t").scan()
+            assert next(rows)[0] == b"00010"
+            put_rows(tx, 1, first=20)
+            assert [key for key, _ in rows] == [b"00011", b"00020"]
+
+
+def test_only_so_many_are_on_their_way(memory_url: str) -> None:
+    with late_database(f"{memory_url}?{EACH}") as (db, store):
+        db.create_table("t", families=["f"])
+        with db.begin() as tx:
+            put_rows(tx, 3 * AHEAD_MAX)
+        assert store.most_on_their_way == AHEAD_MAX
+
+
+REVEALS: dict[str, Callable[[pyomid.Transaction], object]] = {
+    "commit": lambda tx: tx.commit(),
+    "read": lambda tx: tx.table("t").get(b"nobody"),
+    "flush": lambda tx: tx.flush(),
+    "more writes": lambda tx: put_rows(tx, 2 * AHEAD_MAX, first=3),
+}
+
+
+@pytest.mark.parametrize("nth", [1, 3])
+@pytest.mark.parametrize("error", [Unavailable("lost"), StoreFull("lost")], ids=["it arrived", "it did not"])
+@pytest.mark.parametrize("how", sorted(REVEALS))
+def test_a_failed_write_comes_to_light_and_makes_the_transaction_rollback_only(
+    memory_url: str, how: str, error: OmidError, nth: int
+) -> None:
+    with late_database(f"{memory_url}?{EACH}", fails={nth: error}) as (db, _):
+        db.create_table("t", families=["f"])
+        tx = db.begin()
+        put_rows(tx, 3)
+        with pytest.raises(type(error), match="lost"):
+            REVEALS[how](tx)
+        assert tx.state is State.DOOMED
+        with pytest.raises(TransactionEnded, match="lost"):
+            tx.commit()
+        assert tx.table("t").get(b"%05d" % (nth - 1)) == {b"f:x": b"1", b"f:y": b"2"}
+        tx.rollback()
+        assert db.drain(60.0)
+        assert stored(db) == []
+
+
+def test_a_block_whose_early_write_fails_raises_that_error_and_leaves_nothing(memory_url: str) -> None:
+    with late_database(f"{memory_url}?{EACH}", fails={2: StoreFull("no room")}) as (db, _):
+        db.create_table("t", families=["f"])
+        with pytest.raises(StoreFull):
+            with db.begin() as tx:
+                put_rows(tx, 4)
+        assert tx.state is State.ROLLED_BACK
+        assert db.drain(60.0)
+        assert stored(db) == []
+
+
+@pytest.mark.parametrize("fails", [None, {2: Unavailable("lost")}], ids=["all arrive", "one is lost"])
+def test_a_rollback_awaits_what_is_on_its_way_and_deletes_it(memory_url: str, fails: Any) -> None:
+    with late_database(f"{memory_url}?{EACH}", fails=fails) as (db, store):
+        db.create_table("t", families=["f"])
+        tx = db.begin()
+        put_rows(tx, 5)
+        tx.rollback()
+        assert db.drain(60.0)
+        assert store.on_their_way == []
+        assert stored(db) == []
+
+
+def test_a_refused_commit_deletes_what_was_written_ahead(memory_url: str) -> None:
+    with late_database(f"{memory_url}?{EACH}") as (db, _):
+        db.create_table("t", families=["f"])
+        loser = db.begin()
+        put_rows(loser, 5)
+        with db.begin() as winner:
+            winner.table("t").put(b"00003", {b"f:x": b"won"})
+        with pytest.raises(ConflictError):
+            loser.commit()
+        assert db.drain(60.0)
+        assert [name.row for name in stored(db)] == [b"00003"]
+
+
+def test_of_a_client_that_dies_between_an_early_write_and_its_commit_nothing_is_seen(memory_url: str) -> None:
+    with late_database(memory_url) as (db, _):
+        db.create_table("t", families=["f"])
+        with late_database(f"{memory_url}?{EACH}", at_once=True) as (dying, _):
+            put_rows(dying.begin(), 5)
+            dying.abandon()
+        assert len(stored(db)) == 10
+        with db.begin() as tx:
+            assert list(tx.table("t").scan()) == []
+            tx.table("t").put(b"00003", {b"f:x": b"later"})
+        with db.begin() as tx:
+            assert list(tx.table("t").scan()) == [(b"00003", {b"f:x": b"later"})]
+
+
+@pytest.mark.parametrize("before", [0, BATCH_ROWS_MIN - 1], ids=["all in batches", "a few as rows before"])
+def test_every_cell_gets_its_shadow_cell_and_the_entry_goes(memory_url: str, before: int) -> None:
+    with late_database(f"{memory_url}?flushBytes=2000") as (db, store):
+        db.create_table("t", families=["f"])
+        with db.begin() as tx:
+            put_rows(tx, before)
+            tx.flush()
+            put_rows(tx, 200, first=before)
+        assert db.drain(60.0)
+        cells = [cell for batch in db.parts.store.scan("t", pyomid.types.KeyRange()) for cell in batch.all_cells()]
+        assert len(cells) == 2 * (before + 200)
+        assert {cell.commit_ts for cell in cells} == {tx.commit_ts}
+        assert db.parts.commit_table.count() == 0
+        assert (store.shadow_batches > 0) == (before == 0)
+
+
+@pytest.mark.parametrize("level", ["cell", "row"])
+def test_what_was_written_ahead_is_named_in_the_commit_request_each_id_once(memory_url: str, level: str) -> None:
+    requests: list[CommitRequest] = []
+
+    def commit(real: Any, request: CommitRequest) -> Any:
+        requests.append(request)
+        return real(request)
+
+    with late_database(f"{memory_url}?{EACH}", commit=commit) as (db, _):
+        db.create_table("t", families=["f"], conflict_level=level)
+        with db.begin() as tx:
+            put_rows(tx, 20)
+            put_rows(tx, 1, first=7)
+    rows = [b"%05d" % number for number in range(20)]
+    if level == "row":
+        expected = {row_id(b"t", row) for row in rows}
+    else:
+        expected = {cell_id(b"t", row, b"f", qualifier) for row in rows for qualifier in (b"x", b"y")}
+    (request,) = requests
+    assert len(request.cell_ids) == len(expected)
+    assert set(request.cell_ids) == expected
+
+
+def test_a_store_that_does_not_take_writes_ahead_gets_none(memory_db: Database) -> None:
+    assert not isinstance(memory_db.parts.store, WritesAhead)
+    assert not memory_db.writes_ahead
+
+
+def test_the_last_effects_of_a_rollback_are_the_deletes() -> None:
+    order: list[str] = []
+
+    def perform(effect: Any) -> None:
+        order.append(type(effect).__name__)
+        if type(effect).__name__ == "EndWrites":
+            assert effect.begun == ("one", "two")
+            raise Unavailable("lost")
+
+    background = Background(perform, linger_s=0.0, cells_max=100)
+    background.roll_back({"t": (CellVersion(b"r", b"f", b"x", 50),)}, ("one", "two"))
+    assert background.drain(60.0)
+    background.close(60.0)
+    assert order == ["EndWrites", "DeleteVersions"]
