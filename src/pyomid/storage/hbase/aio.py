@@ -15,11 +15,13 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar
 
 from pyomid.errors import Corruption, Misuse
+from pyomid.storage.hbase.buffers import Buffers
 from pyomid.storage.hbase.clients import CONNECT_S_MAX, ClusterClient
 from pyomid.storage.hbase.failures import CallTimedOut, ConnectionLost
 from pyomid.storage.hbase.frames import Address, Call, FrameAssembler, Reply, decode_reply, encode_call
 from pyomid.storage.hbase.handshake import Handshake, HandshakeSteps
 from pyomid.storage.hbase.keyvalues import last_row
+from pyomid.storage.hbase.lanes import ScanLanes
 from pyomid.storage.hbase.locations import Region
 from pyomid.storage.hbase.requests import Durability, RowRequest, RowResult
 from pyomid.storage.hbase.steps import (
@@ -29,7 +31,6 @@ from pyomid.storage.hbase.steps import (
     Pause,
     Request,
     ScanBlock,
-    ScanCursor,
     ScanSpec,
     Start,
     Steps,
@@ -42,32 +43,34 @@ T = TypeVar("T")
 class AsyncConnection(asyncio.BufferedProtocol):
     """A service of one server; replies are futures by call id."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, buffers: Buffers | None = None) -> None:
         self.address = address
-        self._assembler = FrameAssembler()
+        self._assembler = FrameAssembler(buffers)
         self._calls: dict[int, asyncio.Future[Reply]] = {}
         self._next_id = 0
         self._transport: asyncio.Transport | None = None
         self._lost: str | None = None
 
     @classmethod
-    async def open(cls, address: Address, service: str, handshake: Handshake) -> AsyncConnection:
+    async def open(
+        cls, address: Address, service: str, handshake: Handshake, buffers: Buffers | None = None
+    ) -> AsyncConnection:
         """`ConnectionLost` where nobody listens in time."""
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
-                return await cls._open(address, handshake.steps(service))
+                return await cls._open(address, handshake.steps(service), buffers)
         except (OSError, TimeoutError) as error:
             raise ConnectionLost(f"no connection to {address}: {error}") from error
 
     @classmethod
-    async def _open(cls, address: Address, steps: HandshakeSteps) -> AsyncConnection:
+    async def _open(cls, address: Address, steps: HandshakeSteps, buffers: Buffers | None) -> AsyncConnection:
         loop = asyncio.get_running_loop()
         opened = await asyncio.to_thread(socket.create_connection, address, CONNECT_S_MAX)
         try:
             opened.setblocking(False)
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await _introduce(loop, opened, steps)
-            _, connection = await loop.create_connection(lambda: cls(address), sock=opened)
+            _, connection = await loop.create_connection(lambda: cls(address, buffers), sock=opened)
         except BaseException:
             opened.close()
             raise
@@ -181,17 +184,17 @@ class AsyncCluster(ClusterClient):
 
     async def scan(self, spec: ScanSpec) -> AsyncIterator[ScanBlock]:
         """Blocks in order; a broken scan goes on behind the last whole row (rows begun then come again)."""
-        cursor = ScanCursor(self.operations, spec)
+        lanes = ScanLanes(self.operations, spec)
         try:
             while True:
-                block = await self.run(cursor.fetch_steps(self.budget(f"scan of {spec.table}")))
+                block = await self.run(lanes.fetch_steps(self.budget(f"scan of {spec.table}")))
                 if block is None:
                     return
                 if not block.ends_inside_row:
-                    cursor.settled_row = last_row(block.cells)
+                    lanes.settled(last_row(block.cells))
                 yield block
         finally:
-            await self.run(cursor.close_steps(self.budget("closing a scan")))
+            await self.run(lanes.close_steps(self.budget("closing a scan")))
 
     async def run(self, steps: Steps[T]) -> T:
         """Drives an operation to its end."""
@@ -243,6 +246,6 @@ class AsyncCluster(ClusterClient):
                 raise Misuse("the HBase client is closed")
             connection = self._connections.get((address, service))
             if connection is None or connection.is_lost:
-                connection = await AsyncConnection.open(address, service, self._handshake)
+                connection = await AsyncConnection.open(address, service, self._handshake, self._buffers)
                 self._connections[(address, service)] = connection
             return connection

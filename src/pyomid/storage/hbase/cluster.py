@@ -21,6 +21,7 @@ from pyomid.storage.hbase.connection import Connection
 from pyomid.storage.hbase.failures import CallTimedOut, ConnectionLost, RemoteFailure
 from pyomid.storage.hbase.frames import Address
 from pyomid.storage.hbase.handshake import Handshake
+from pyomid.storage.hbase.lanes import ScanLanes
 from pyomid.storage.hbase.locations import Region
 from pyomid.storage.hbase.requests import Durability, RowRequest, RowResult
 from pyomid.storage.hbase.steps import (
@@ -30,7 +31,6 @@ from pyomid.storage.hbase.steps import (
     Pause,
     Request,
     ScanBlock,
-    ScanCursor,
     ScanSpec,
     Start,
     Steps,
@@ -140,26 +140,28 @@ class Cluster(ClusterClient):
                 raise Misuse("the HBase client is closed")
             connection = self._connections.get((address, service))
             if connection is None or connection.is_lost:
-                connection = Connection(address, service, self._handshake, connect_timeout_s=CONNECT_S_MAX)
+                connection = Connection(
+                    address, service, self._handshake, connect_timeout_s=CONNECT_S_MAX, buffers=self._buffers
+                )
                 self._connections[(address, service)] = connection
             return connection
 
 
 class Scan:
-    """An iterator of scan blocks. Set `settled_row` after each; `close` frees the server's scanner."""
+    """Blocks of a scan. Call `settled` after each; `close` frees the server's scanner."""
 
     def __init__(self, cluster: Cluster, spec: ScanSpec) -> None:
         self._cluster = cluster
         self._spec = spec
-        self._cursor = ScanCursor(cluster.operations, spec)
+        self._lanes = ScanLanes(cluster.operations, spec)
 
     def settled(self, row: bytes) -> None:
         """Everything up to and including `row` was received whole: a scan that breaks goes on behind it."""
-        self._cursor.settled_row = row
+        self._lanes.settled(row)
 
     def fetch(self) -> ScanBlock | None:
         budget = self._cluster.budget(f"scan of {self._spec.table}")
-        return self._cluster.run(self._cursor.fetch_steps(budget))
+        return self._cluster.run(self._lanes.fetch_steps(budget))
 
     def close(self) -> None:
-        self._cluster.run(self._cursor.close_steps(self._cluster.budget("closing a scan", 1.0)))
+        self._cluster.run(self._lanes.close_steps(self._cluster.budget("closing a scan", 1.0)))

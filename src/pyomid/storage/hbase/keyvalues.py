@@ -85,6 +85,11 @@ def decode(block: bytes | bytearray | memoryview) -> Iterator[KeyValue]:
         position = body + total
 
 
+def first_row(block: memoryview) -> bytes:
+    """The row of the first KeyValue."""
+    return next(decode(block)).row
+
+
 def last_row(block: memoryview) -> bytes:
     """The row of the last KeyValue; found by its lengths alone."""
     cells = np.frombuffer(block, dtype=np.uint8)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import string
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 
 def keys_between(first: bytes, last: bytes, known: Sequence[bytes], pieces: int) -> list[bytes]:
@@ -28,3 +31,84 @@ def _interpolate(low: bytes, high: bytes, share: int, whole: int) -> bytes:
     end = int.from_bytes(high[common : common + size].ljust(size, b"\0"), "big")
     middle = begin + (end - begin) * share // whole
     return low[:common] + middle.to_bytes(size, "big").rstrip(b"\0")
+
+
+_ALPHABETS: Final = tuple(
+    (string.digits + more).encode()
+    for more in (
+        "",
+        "abcdef",
+        "ABCDEF",
+        string.ascii_lowercase,
+        string.ascii_uppercase,
+        string.ascii_uppercase + string.ascii_lowercase,
+    )
+)
+_EVERY_BYTE: Final = bytes(range(256))
+
+SCALE_BYTES_MAX: Final = 64
+"""Keys are told apart by so many of their first bytes, or nothing is guessed."""
+
+_FINE_BYTES: Final = 8
+"""Bytes beyond the common beginning of two keys that count for their distance."""
+
+_PARTS: Final = 1 << 10
+
+
+class KeyScale:
+    """Row keys as numbers, so that a distance between two keys can be laid off from a third.
+
+    Each place counts by the smallest usual alphabet that has all bytes seen there: what follows `row0999` is `row1000`,
+    where plain bytes would go on to `row0:` and meet nothing for long. A guess, never more: any key is a sound cut.
+    """
+
+    def __init__(self) -> None:
+        self._alphabets: list[bytes] = []
+
+    def learn(self, key: bytes) -> None:
+        for place, byte in enumerate(key[:SCALE_BYTES_MAX]):
+            if place == len(self._alphabets):
+                self._alphabets.append(_alphabet((byte,)))
+            elif byte not in self._alphabets[place]:
+                self._alphabets[place] = _alphabet((byte, *self._alphabets[place]))
+
+    def ahead(self, start: bytes, first: bytes, last: bytes, times: float) -> bytes | None:
+        """The key that lies `times` as far behind `start` as `last` lies behind `first`; both were learnt before.
+
+        None where `last` is not behind `first`, or no key lies there.
+        """
+        common = 0
+        while common < min(len(first), len(last)) and first[common] == last[common]:
+            common += 1
+        alphabets = self._alphabets[: common + _FINE_BYTES]
+        if common >= SCALE_BYTES_MAX:
+            return None
+        step = (_number(last, alphabets) - _number(first, alphabets)) * int(times * _PARTS) // _PARTS
+        key = _key(_number(start, alphabets) + step, alphabets) if step > 0 else None
+        return key if key is not None and key > start else None
+
+
+def _alphabet(seen: Iterable[int]) -> bytes:
+    wanted = frozenset(seen)
+    for alphabet in _ALPHABETS:
+        if wanted <= frozenset(alphabet):
+            return alphabet
+    if len(wanted) == 1 and chr(min(wanted)) in string.punctuation:
+        return bytes(wanted)  # between the parts of a key, as a rule
+    return _EVERY_BYTE
+
+
+def _number(key: bytes, alphabets: Sequence[bytes]) -> int:
+    number = 0
+    for place, alphabet in enumerate(alphabets):
+        digit = bisect_left(alphabet, key[place]) if place < len(key) else 0
+        number = number * len(alphabet) + min(digit, len(alphabet) - 1)
+    return number
+
+
+def _key(number: int, alphabets: Sequence[bytes]) -> bytes | None:
+    places = bytearray()
+    for alphabet in reversed(alphabets):
+        number, digit = divmod(number, len(alphabet))
+        places.append(alphabet[digit])
+    return bytes(reversed(places)) if number == 0 else None

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import islice
 from typing import Any, Final, TypeVar
@@ -479,16 +479,18 @@ class ScanSpec:
     rows_per_call: int = 10_000
     bytes_per_call: int = 2 << 20
     read_ahead: bool = True
+    """The next call is sent before this one's block is used; several, where much is wanted (`lanes`)."""
     limit: int = 0
     is_fresh: bool = False
     """Each call opens a scanner of its own. One that stays open shows a region as it was when it was opened."""
 
 
 class ScanCursor:
-    """Where a scan stands. After each block the caller says with `settled_row` the last row it has whole.
+    """Where the scan of a range stands. After each block the caller says with `settled_row` the last row it has whole.
 
-    A fresh scan asks for the next block behind the last row of this one, before the caller has decoded this one. A
-    row that does not fit into a call by itself is read to its end by a scanner that stays open, from then on.
+    One call at a time is on its way; `send_steps` sends it before the block is wanted. A fresh scan asks for what lies
+    behind the last row of the block before. A row that does not fit into a call by itself is read to its end by a
+    scanner that stays open, from then on.
     """
 
     def __init__(self, operations: RegionOperations, spec: ScanSpec) -> None:
@@ -507,6 +509,41 @@ class ScanCursor:
         self._is_fresh = spec.is_fresh
         self._restarted = False
         self.settled_row: bytes | None = None
+        self.was_full = False
+        """The last block ended by the bounds of a call, not because its region or range ended."""
+
+    @property
+    def start(self) -> bytes:
+        """What was not asked for yet begins here, or behind this row."""
+        return self._start
+
+    @property
+    def stop(self) -> bytes | None:
+        return self._spec.key_range.stop
+
+    @property
+    def is_done(self) -> bool:
+        return self._done
+
+    @property
+    def is_sent(self) -> bool:
+        """A call is on its way, or its answer waits."""
+        return self._ahead is not None
+
+    @property
+    def can_be_cut(self) -> bool:
+        return self._is_fresh and self._ahead is None and not self._done
+
+    def cut_at(self, key: bytes) -> ScanCursor:
+        """This one ends before `key`, which lies behind its start and before its stop; the rest's cursor comes back."""
+        whole = self._spec.key_range
+        self._spec = replace(self._spec, key_range=KeyRange(whole.start, key))
+        return ScanCursor(self._operations, replace(self._spec, key_range=KeyRange(key, whole.stop)))
+
+    def send_steps(self, budget: Budget) -> Steps[None]:
+        """The call for the next block, unless it is on its way already."""
+        if self._ahead is None and not self._done:
+            self._ahead = yield from self._call_steps(budget)
 
     def fetch_steps(self, budget: Budget) -> Steps[ScanBlock | None]:
         """The next block that holds a row or part of one; None when the range is done."""
@@ -514,7 +551,7 @@ class ScanCursor:
             flight = self._ahead
             self._ahead = None
             if flight is None:
-                flight = yield from self._send_steps(budget)
+                flight = yield from self._call_steps(budget)
             answer = yield from finish_steps(flight, budget)
             block = yield from self._take_steps(answer, budget)
             if block is not None and block.results:
@@ -530,7 +567,7 @@ class ScanCursor:
         self._scanner_id = None
         yield Start(((region.server, Call(CLIENT, "Scan", request.SerializeToString())),), budget.call_s)
 
-    def _send_steps(self, budget: Budget) -> Steps[Flight]:
+    def _call_steps(self, budget: Budget) -> Steps[Flight]:
         if self._scanner_id is None:
             region = yield from self._operations.locate_steps(self._spec.table, self._start, budget)
             self._region = region
@@ -584,8 +621,7 @@ class ScanCursor:
             self._done = True
         elif not response.more_results_in_region:
             self._leave_region()
-        elif self._spec.read_ahead:
-            self._ahead = yield from self._send_steps(budget)
+        self.was_full = response.more_results and response.more_results_in_region
         return block
 
     def _move_behind(self, block: ScanBlock) -> None:

@@ -1,0 +1,301 @@
+"""Long scans that read ahead in several places: every row once, in order, whatever happens to the regions."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from imitated_regions import SERVER, TABLE, ImitatedRegions
+
+from pyomid.storage.hbase import lanes as lanes_module
+from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.aio import AsyncCluster
+from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.keyvalues import decode
+from pyomid.storage.hbase.lanes import CALLS_AHEAD, ScanLanes
+from pyomid.storage.hbase.locations import META_TABLE, LocationCache, meta_region
+from pyomid.storage.hbase.middle_keys import KeyScale
+from pyomid.storage.hbase.steps import Budget, RegionOperations, ScanSpec
+from pyomid.storage.hbase.store import HBaseStore
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.testing.hbase_server import HBaseServer
+from pyomid.types import Column, KeyRange, RowWrite, TableInfo
+
+Q = Column(b"f", b"q")
+
+
+# ── guessing ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def scale_of(*keys: bytes) -> KeyScale:
+    scale = KeyScale()
+    for key in keys:
+        scale.learn(key)
+    return scale
+
+
+@pytest.mark.parametrize(
+    ("start", "first", "last", "expected"),
+    [
+        (b"row0999", b"row0900", b"row0999", b"row1098"),
+        (b"user:0950:x", b"user:0900:x", b"user:0950:x", b"user:1000:x"),
+        (b"3f", b"30", b"3f", b"4e"),
+        (b"\x00\x00\xff\x01", b"\x00\x00\x80\x01", b"\x00\x00\xff\x01", b"\x00\x01\x7e\x01"),
+    ],
+)
+def test_a_distance_is_laid_off_in_the_digits_that_keys_are_made_of(
+    start: bytes, first: bytes, last: bytes, expected: bytes
+) -> None:
+    assert scale_of(start, first, last).ahead(start, first, last, 1.0) == expected
+
+
+def test_behind_the_last_number_there_is_no_guess() -> None:
+    assert scale_of(b"90", b"99").ahead(b"99", b"90", b"99", 1.0) is None
+
+
+keys = st.one_of(st.binary(max_size=12), st.from_regex(rb"r[0-9]{1,6}", fullmatch=True))
+
+
+@settings(deadline=None)
+@given(st.lists(keys, min_size=2, max_size=6), keys, st.floats(0.0, 1e12))
+def test_a_guess_lies_behind_its_start(learnt: list[bytes], start: bytes, times: float) -> None:
+    key = scale_of(*learnt).ahead(start, min(learnt), max(learnt), times)
+    assert key is None or key > start
+
+
+# ── regions imitated ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+tables = st.one_of(
+    st.integers(1, 3000).map(lambda count: [b"row%06d" % number for number in range(count)]),
+    st.integers(1, 3000).map(lambda count: [b"%x" % (number * 2654435761 % (1 << 32)) for number in range(count)]),
+    st.integers(1, 1000).map(lambda count: [b"a%d" % (number**3) for number in range(count)]),
+    st.lists(st.binary(min_size=1, max_size=6), min_size=1, max_size=600),
+)
+
+
+def small_lanes(operations: RegionOperations, spec: ScanSpec, monkeypatch: pytest.MonkeyPatch) -> ScanLanes:
+    monkeypatch.setattr(lanes_module, "BLOCK_BYTES_LEAST", 1)
+    return ScanLanes(operations, spec)
+
+
+def scanned(
+    regions: ImitatedRegions, lanes: ScanLanes, operations: RegionOperations, between: Callable[[], None]
+) -> list[bytes]:
+    found: list[bytes] = []
+    while True:
+        block = regions.drive(operations, lanes.fetch_steps(Budget("scan", 60.0)))
+        if block is None:
+            return found
+        found += [cell.row for cell in decode(block.cells)]
+        lanes.settled(found[-1])
+        between()
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    tables,
+    st.integers(1, 200),
+    st.sampled_from([300, 3000, 1 << 20]),
+    st.sampled_from([0.0, 0.1, 0.4]),
+    st.randoms(use_true_random=False),
+)
+def test_every_row_comes_once_in_order_whatever_the_regions_do(
+    names: list[bytes], rows_per_call: int, bytes_per_call: int, failures: float, chance: random.Random
+) -> None:
+    ordered = sorted(set(names))
+    regions = ImitatedRegions(dict.fromkeys(ordered, b"v" * 10), chance=chance, failures=failures)
+    operations = RegionOperations(LocationCache())
+    operations.cache.put(META_TABLE, [meta_region(SERVER)])
+    operations.cache.replace(TABLE, regions.regions())
+
+    def splits_and_merges() -> None:
+        if chance.random() < 0.2:
+            regions.borders = sorted(set(chance.sample(ordered, min(len(ordered), chance.randrange(4)))))
+            regions.rows = dict(regions.rows)
+
+    start, stop = sorted((chance.choice([b"", *ordered]), chance.choice(ordered)))
+    key_range = chance.choice([KeyRange(), KeyRange(start, stop), KeyRange(start), KeyRange(b"", stop)])
+    spec = ScanSpec(TABLE, key_range, rows_per_call=rows_per_call, bytes_per_call=bytes_per_call, is_fresh=True)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        lanes = small_lanes(operations, spec, monkeypatch)
+        assert scanned(regions, lanes, operations, splits_and_merges) == [key for key in ordered if key in key_range]
+    assert regions.on_their_way_max <= CALLS_AHEAD
+
+
+def settled_regions(names: list[bytes]) -> tuple[ImitatedRegions, RegionOperations]:
+    regions = ImitatedRegions(dict.fromkeys(names, b"v" * 10))
+    operations = RegionOperations(LocationCache())
+    operations.cache.replace(TABLE, regions.regions())
+    return regions, operations
+
+
+def test_even_rows_are_read_in_several_places_at_once_by_hardly_more_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [b"row%06d" % number for number in range(20_000)]
+    regions, operations = settled_regions(names)
+    lanes = small_lanes(operations, ScanSpec(TABLE, KeyRange(), rows_per_call=500, is_fresh=True), monkeypatch)
+    assert scanned(regions, lanes, operations, lambda: None) == names
+    assert regions.on_their_way_max == CALLS_AHEAD
+    assert regions.calls <= 1.25 * 20_000 / 500
+
+
+def test_rows_that_lie_in_heaps_cost_few_calls_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [b"%012d" % (heap * 10**9 + number) for heap in range(6) for number in range(3000)]
+    regions, operations = settled_regions(names)
+    lanes = small_lanes(operations, ScanSpec(TABLE, KeyRange(), rows_per_call=500, is_fresh=True), monkeypatch)
+    assert scanned(regions, lanes, operations, lambda: None) == names
+    assert regions.calls <= 2 * 18_000 / 500
+
+
+def test_who_takes_one_block_has_little_read_for_nothing() -> None:
+    """And a scan whose calls bring little stays one call ahead, as small scans should."""
+    names = [b"row%06d" % number for number in range(20_000)]
+    regions, operations = settled_regions(names)
+    lanes = ScanLanes(operations, ScanSpec(TABLE, KeyRange(), rows_per_call=500, is_fresh=True))
+    assert scanned(regions, lanes, operations, lambda: None) == names
+    assert regions.on_their_way_max == 1
+
+
+def test_memory_is_bounded_by_the_calls_ahead_when_nobody_takes_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [b"row%06d" % number for number in range(20_000)]
+    regions, operations = settled_regions(names)
+    lanes = small_lanes(operations, ScanSpec(TABLE, KeyRange(), rows_per_call=100, is_fresh=True), monkeypatch)
+    ahead = []
+    for _ in range(6):
+        assert regions.drive(operations, lanes.fetch_steps(Budget("scan", 60.0))) is not None
+        ahead.append(regions.on_their_way)
+    assert ahead == [2, 3, 3, 3, 3, 3]
+    regions.drive(operations, lanes.close_steps(Budget("close", 60.0)))
+    assert regions.drive(operations, lanes.fetch_steps(Budget("scan", 60.0))) is None
+
+
+# ── a real HBase ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+ROWS = 12_000
+ALL = [b"%06d" % number for number in range(ROWS)]
+BATCH = 600
+"""Rows of a call: enough bytes for lanes."""
+
+
+def write(store: HBaseStore, table: str) -> None:
+    for first in range(0, ROWS, 1000):
+        store.write_cells(table, 50, [RowWrite(row, ((Q, row * 120),)) for row in ALL[first : first + 1000]])
+
+
+@pytest.fixture
+def filled(store: HBaseStore, table_name: str) -> Iterator[str]:
+    store.create_table(TableInfo(table_name, (b"f",)))
+    write(store, table_name)
+    yield table_name
+    store.drop_table(table_name)
+
+
+@pytest.fixture
+def calls_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many calls of a scan were on their way after each block."""
+    counts: list[int] = []
+    send = ScanLanes._send_ahead_steps
+
+    def counted(lanes: ScanLanes, budget: Budget):  # type: ignore[no-untyped-def]
+        yield from send(lanes, budget)
+        counts.append(sum(lane.is_sent for lane in lanes._lanes))
+
+    monkeypatch.setattr(ScanLanes, "_send_ahead_steps", counted)
+    return counts
+
+
+def rows_of(store: HBaseStore, table: str, between: Callable[[], None] = lambda: None, at: int = 3) -> list[bytes]:
+    """All rows; `between` is done after batch `at`, while others are on their way."""
+    rows: list[bytes] = []
+    for number, batch in enumerate(store.scan(table, KeyRange(), batch_rows_max=BATCH), start=1):
+        rows += [batch.row_key(index) for index in range(batch.rows)]
+        assert all(batch.value(cell) == batch.row_key(cell) * 120 for cell in (0, batch.cells - 1))
+        if number == at:
+            between()
+    return rows
+
+
+def test_a_long_scan_has_several_calls_on_their_way(store: HBaseStore, filled: str, calls_at_once: list[int]) -> None:
+    assert rows_of(store, filled) == ALL
+    assert max(calls_at_once) == CALLS_AHEAD
+
+
+def test_lanes_go_on_through_a_split(
+    store: HBaseStore, cluster: Cluster, filled: str, calls_at_once: list[int]
+) -> None:
+    assert rows_of(store, filled, lambda: Admin(cluster).split(filled, b"003000")) == ALL
+    assert max(calls_at_once) == CALLS_AHEAD
+
+
+def test_lanes_go_on_through_a_merge(
+    store: HBaseStore, cluster: Cluster, table_name: str, calls_at_once: list[int]
+) -> None:
+    admin = Admin(cluster)
+    admin.create_table(TableDescriptor(table_name, (FamilyDescriptor(b"f"),)), [b"003000", b"006000"])
+    write(store, table_name)
+    assert rows_of(store, table_name, lambda: admin.merge(table_name, b"003000")) == ALL
+    assert max(calls_at_once) == CALLS_AHEAD
+    store.drop_table(table_name)
+
+
+def test_lanes_go_on_when_a_region_moves_and_when_its_server_dies(
+    store: HBaseStore, cluster: Cluster, hbase: HBaseServer, filled: str, calls_at_once: list[int]
+) -> None:
+    """Killed while answers of three lanes are on their way: what did not come is read again elsewhere."""
+    admin = Admin(cluster)
+    process, port = hbase.start_region_server()
+    try:
+        (target,) = [(address, code) for address, code in admin.servers() if address.port == port]
+        (region,) = cluster.regions(filled)
+
+        def move() -> None:
+            waiting = threading.Event()
+            while cluster.regions(filled)[0].server != target[0]:
+                admin.move(region, *target)
+                waiting.wait(0.5)
+
+        assert rows_of(store, filled, move) == ALL
+        assert rows_of(store, filled, lambda: process.send(signal.SIGKILL)) == ALL
+        assert max(calls_at_once) == CALLS_AHEAD
+    finally:
+        process.send(signal.SIGKILL)
+
+
+def test_a_scan_left_with_answers_on_their_way_harms_nobody(
+    store: HBaseStore, filled: str, calls_at_once: list[int]
+) -> None:
+    for _ in range(20):
+        batches = store.scan(filled, KeyRange(), batch_rows_max=BATCH)
+        kept = [next(batches) for _ in range(3)]
+        batches.close()  # type: ignore[attr-defined]
+        (found,) = store.read_rows(filled, [ALL[-1]])
+        assert found[0].value == ALL[-1] * 120
+        assert [batch.row_key(0) for batch in kept] == sorted(batch.row_key(0) for batch in kept)
+    assert max(calls_at_once) == CALLS_AHEAD
+    assert rows_of(store, filled) == ALL
+
+
+def test_ranges_and_kept_batches_are_as_without_lanes(store: HBaseStore, filled: str) -> None:
+    """Batches that their owner keeps are not written over by later answers."""
+    for key_range in (KeyRange(ALL[500], ALL[9500]), KeyRange(ALL[11_000]), KeyRange(b"", ALL[700]), KeyRange(b"x")):
+        batches = list(store.scan(filled, key_range, batch_rows_max=BATCH))
+        cells = [cell for batch in batches for cell in batch.all_cells()]
+        assert [cell.row for cell in cells] == [row for row in ALL if row in key_range]
+        assert all(cell.value == cell.row * 120 for cell in cells)
+
+
+def test_the_asyncio_twin_has_lanes_too(hbase: HBaseServer, filled: str, calls_at_once: list[int]) -> None:
+    async def work() -> list[bytes]:
+        cluster = AsyncCluster(ZooKeeper(hbase.quorum), deadline_s=120.0)
+        spec = ScanSpec(filled, KeyRange(), rows_per_call=BATCH, is_fresh=True)
+        rows = [cell.row async for block in cluster.scan(spec) for cell in decode(block.cells)]
+        await cluster.close()
+        return rows
+
+    assert asyncio.run(work()) == ALL
+    assert max(calls_at_once) == CALLS_AHEAD
