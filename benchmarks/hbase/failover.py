@@ -32,6 +32,8 @@ GRACE_S = 2.0
 SETTLE_S = 2.0
 """Commits go on so long between two deaths, so that each pause stands alone."""
 
+STANDING_BY_S_MAX = 120.0
+
 
 class Client:
     """Commits without end; `longest_pause_s` is reset by whoever reads it."""
@@ -107,6 +109,7 @@ def turn(url: str, folder: Path, how: signal.Signals, arguments: argparse.Namesp
     try:
         for _ in range(arguments.times):
             standby = start(url, folder, arguments.lease)
+            wait_until_standing_by(folder, standby)
             time.sleep(SETTLE_S)
             client.wait_for_more()
             steady_s = client.take_longest_pause_s()
@@ -129,6 +132,18 @@ def turn(url: str, folder: Path, how: signal.Signals, arguments: argparse.Namesp
         f"{how.name:8} lease {arguments.lease:g} s, longest pause {max(pauses_s):.2f} s, goal {goal_s:g} s: {verdict}"
     )
     return max(pauses_s) <= goal_s
+
+
+def wait_until_standing_by(folder: Path, standby: subprocess.Popen[str]) -> None:
+    """One that was started a moment ago would measure its own start."""
+    end_s = time.monotonic() + STANDING_BY_S_MAX
+    while not any(
+        f'"pid": {standby.pid},' in line and "stands by" in line
+        for line in (folder / "tso.log").read_text().splitlines()
+    ):
+        if time.monotonic() > end_s:
+            raise TimeoutError(f"the standby never stood by: see {folder / 'tso.log'}")
+        time.sleep(0.02)
 
 
 def start(url: str, folder: Path, lease_s: float) -> subprocess.Popen[str]:

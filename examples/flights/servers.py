@@ -154,11 +154,11 @@ class Servers:
 
     def tso_pid(self) -> int:
         try:
-            host, port = find_tso(self.cluster.zookeeper)
+            address = find_tso(self.cluster.zookeeper).address
         except OmidError:
             return 0
         living = (tso for tso in self._tsos if tso.popen.poll() is None)
-        return next((tso.popen.pid for tso in living if tso.address == f"{host}:{port}"), 0)
+        return next((tso.popen.pid for tso in living if tso.address == address), 0)
 
     def _keep_a_pair(self) -> None:
         """What systemd does for an operator: a TSO that ended, killed or in doubt of its lease, is started again."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyomid.client.database import Database
     from pyomid.core.tso_machine import TsoSettings
     from pyomid.storage.hbase.database import HBaseOptions
+    from pyomid.storage.hbase.election import AnnouncedTso
     from pyomid.storage.hbase.zookeeper import ZooKeeper
     from pyomid.tso.leadership import Leadership
     from pyomid.tso.store_calls import TsoStores
@@ -252,13 +253,27 @@ def _credentials(settings: Settings) -> tuple[ssl.SSLContext | None, bytes]:
     return tls, read_token(settings.token_file) if settings.token_file else b""
 
 
-def _dial_leader(zookeeper: ZooKeeper, tls: ssl.SSLContext | None, timeout_s: float) -> socket.socket:
-    """A connection to whoever leads now; a certificate is held against the host that it announced."""
-    from pyomid.client.dialling import tcp_dial
-    from pyomid.storage.hbase.election import find_tso
+class _LeaderDial:
+    """A session's connections to whoever leads a cluster; a certificate is held against the host that it announced."""
 
-    host, port = find_tso(zookeeper)
-    return tcp_dial(f"{host}:{port}", tls=tls, timeout_s=timeout_s)()
+    def __init__(self, zookeeper: ZooKeeper, tls: ssl.SSLContext | None, timeout_s: float) -> None:
+        self._zookeeper = zookeeper
+        self._tls = tls
+        self._timeout_s = timeout_s
+        self._dialled: AnnouncedTso | None = None
+
+    def __call__(self) -> socket.socket:
+        from pyomid.client.dialling import tcp_dial
+        from pyomid.storage.hbase.election import find_tso
+
+        self._dialled = tso = find_tso(self._zookeeper)
+        return tcp_dial(tso.address, tls=self._tls, timeout_s=self._timeout_s)()
+
+    def has_moved(self) -> bool:
+        """`TsoSession`'s `has_moved`."""
+        from pyomid.storage.hbase.election import leads_another
+
+        return self._dialled is not None and leads_another(self._zookeeper, self._dialled)
 
 
 def _hbase_parts(address: HBaseAddress, settings: Settings) -> Parts:
@@ -266,17 +281,19 @@ def _hbase_parts(address: HBaseAddress, settings: Settings) -> Parts:
     from pyomid.client.session import TsoSession
     from pyomid.client.shared_commit_table import SharedTableTso
     from pyomid.storage.hbase.database import open_hbase
-    from pyomid.storage.hbase.election import announced_epoch
+    from pyomid.storage.hbase.election import find_tso
 
     tls, token = _credentials(settings)
     database = open_hbase(address.quorum, address.znode, options=_hbase_options(settings))
+    dial = _LeaderDial(database.zookeeper, tls, settings.request_seconds)
     session = TsoSession(
-        lambda: _dial_leader(database.zookeeper, tls, settings.request_seconds),
+        dial,
+        has_moved=dial.has_moved,
         request_s=settings.request_seconds,
         retry_s=settings.commit_retry_seconds,
         token=token,
         clock=boot_clock,
-        announced_epoch=lambda: announced_epoch(database.zookeeper),
+        announced_epoch=lambda: find_tso(database.zookeeper).epoch,
     )
     return Parts(
         database.store,

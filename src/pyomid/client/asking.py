@@ -21,6 +21,9 @@ PAUSE_S: Final = 0.02
 
 PAUSE_S_MAX: Final = 1.0
 
+LOOK_S: Final = 1.0
+"""A TSO that owes an answer and sent nothing for so long: another one may lead. Looked at again as often."""
+
 
 @dataclass(frozen=True, slots=True)
 class Try:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from pyomid.client.asking import AskTime, Lost, Pause, Try, ask_steps, expected, with_epoch
+from pyomid.client.asking import LOOK_S, AskTime, Lost, Pause, Try, ask_steps, expected, with_epoch
 from pyomid.client.conversation import Conversation, is_answered
 from pyomid.core.requests import (
     AdvanceHorizon,
@@ -55,6 +55,9 @@ class TsoSession:
     `request_s` is one try's patience, `retry_s` that of the whole request: longer than a fail-over.
     `announced_epoch`: where a TSO that tells no epoch (Apache Omid's) announces it; asked after each begin's answer, so
     that it is never older than the start timestamp that came with it (T6).
+    `has_moved`: where TSOs take turns, whether another one leads now than the one that was dialled last; answers soon,
+    and no where it cannot know. Asked by one thread, once a `LOOK_S` in which nothing came from a TSO that owes an
+    answer: a TSO that is stopped or cut off holds a request no longer than until another one leads.
     """
 
     def __init__(
@@ -67,8 +70,10 @@ class TsoSession:
         clock: Clock = time.monotonic,
         sleep: Sleep = time.sleep,
         announced_epoch: Callable[[], int] | None = None,
+        has_moved: Callable[[], bool] | None = None,
     ) -> None:
         self._dial = dial
+        self._has_moved = has_moved
         self._announced_epoch = announced_epoch
         self._request_s = request_s
         self._retry_s = retry_s
@@ -195,7 +200,9 @@ class TsoSession:
     def _open(self, timeout_s: float) -> _Connection:
         conversation = Conversation(token=self._token, commit_retry_s=self._retry_s)
         try:
-            connection = _Connection(self._dial(), conversation, timeout_s=timeout_s, clock=self._clock)
+            connection = _Connection(
+                self._dial(), conversation, timeout_s=timeout_s, clock=self._clock, has_moved=self._has_moved
+            )
         except (Unavailable, OSError) as error:
             raise Lost(f"no TSO to talk to: {error}", sent=False) from error
         server = conversation.server
@@ -235,11 +242,20 @@ class _Slot:
 class _Connection:
     """One socket and everybody who waits on it."""
 
-    def __init__(self, sock: socket.socket, conversation: Conversation, *, timeout_s: float, clock: Clock) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        conversation: Conversation,
+        *,
+        timeout_s: float,
+        clock: Clock,
+        has_moved: Callable[[], bool] | None,
+    ) -> None:
         self.conversation = conversation
         self.broken = False
         self._sock = sock
         self._clock = clock
+        self._has_moved = has_moved
         self._sending = threading.Lock()
         self._state = threading.Lock()
         self._slots: dict[int, _Slot] = {}
@@ -314,6 +330,8 @@ class _Connection:
                 left_s = deadline_s - self._clock()
                 if left_s <= 0:
                     raise TimeoutError(f"not whole within {timeout_s:.1f} s")
+                if not self._hears(left_s):
+                    continue
                 self._sock.settimeout(left_s)
                 chunk = self._sock.recv(RECEIVE_BYTES)
                 if not chunk:
@@ -348,8 +366,10 @@ class _Connection:
         """Reads once, for everybody."""
         left_s = deadline_s - self._clock()
         try:
-            if left_s <= 0 or not (self._has_decrypted() or self._poll.poll(left_s * 1000)):
+            if left_s <= 0:
                 self._give_up(slot)
+                return
+            if not self._hears(left_s):
                 return
             chunk = self._sock.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
             if not chunk:
@@ -360,6 +380,16 @@ class _Connection:
             return
         except (OSError, ValueError, OmidError) as error:
             self.close(Lost(f"the connection to the TSO broke: {error}", sent=True))
+
+    def _hears(self, left_s: float) -> bool:
+        """Waits for bytes. False: not yet. `ConnectionError` where another TSO leads by now: this one owes an answer
+        that nobody may wait for."""
+        patience_s = left_s if self._has_moved is None else min(left_s, LOOK_S)
+        if self._has_decrypted() or self._poll.poll(patience_s * 1000):
+            return True
+        if self._has_moved is not None and self._has_moved():
+            raise ConnectionAbortedError("it is silent, and another TSO leads")
+        return False
 
     def _has_decrypted(self) -> bool:
         """TLS only: bytes that the system's poll does not see any more."""

@@ -11,12 +11,12 @@ import socket
 import ssl
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pyomid.core.conflict_map import BucketMap
+from pyomid.core.conflict_map import BucketMap, ConflictMap
 from pyomid.core.take_over import take_over_steps
 from pyomid.core.tso_machine import TsoMachine, TsoSettings
 from pyomid.tso.connection import PeerLimits
@@ -111,7 +111,20 @@ def is_compiled() -> bool:
     return any(cache.glob("decide_kernel.decide_chunk-*.nbi"))
 
 
-def take_over_and_build(stores: TsoStores, settings: TsoSettings) -> TsoMachine:
+def empty_map(options: ServiceOptions) -> ConflictMap:
+    """The map of a TSO that begins. The kernel, if it is to decide from the first request on, is loaded (or compiled)
+    here, and the map's memory taken: more than a second, which a standby has spent when the leader dies. Blocking."""
+    entries_max = options.settings.conflict_map_entries
+    if not options.kernel:
+        return BucketMap(entries_max)
+    if not is_compiled():
+        log.warning("compiles its kernel before it serves, some 20 s; next time it is there")
+    from pyomid.tso.kernel.adoption import ready_map
+
+    return ready_map(entries_max)
+
+
+def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: ConflictMap) -> TsoMachine:
     """The machine of a new leader; `Deposed` where another was faster. Blocking."""
     settings = replace(settings, ceiling_elsewhere=stores.ceiling is not None)
     steps = take_over_steps(ceiling_step=settings.ceiling_step, ceiling_elsewhere=settings.ceiling_elsewhere)
@@ -119,7 +132,7 @@ def take_over_and_build(stores: TsoStores, settings: TsoSettings) -> TsoMachine:
     serve_epoch = getattr(stores.commit_table, "serve_epoch", None)
     if serve_epoch is not None:
         serve_epoch(taken_over.epoch)
-    return TsoMachine(settings, taken_over, now_s=boot_clock(), conflict_map=BucketMap(settings.conflict_map_entries))
+    return TsoMachine(settings, taken_over, now_s=boot_clock(), conflict_map=conflict_map)
 
 
 class LeaderTerm:
@@ -141,12 +154,14 @@ class _Duty:
 
     stores: TsoStores
     options: ServiceOptions
+    conflict_map: Awaitable[ConflictMap]
+    """On its way since the process began."""
     listeners: Sequence[Listener]
     ready: Callable[[], None]
     stop_signals: Sequence[signal.Signals]
-    stop: threading.Event = field(default_factory=threading.Event)
+    stop: threading.Event
     """Set by a signal that came before the service was there."""
-    watched: Watched = field(default_factory=Watched)
+    watched: Watched
 
 
 async def serve(
@@ -163,12 +178,14 @@ async def serve(
     With a `leadership` (a cluster's; a folder's lock is held already) it waits as a standby until it leads.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    gc.freeze()  # what is loaded by now stays: looking through it again and again would hold up begins
-    duty = _Duty(stores, options, listeners, ready, stop_signals)
+    loop = asyncio.get_running_loop()
+    stop, watched = threading.Event(), Watched()
     for each in stop_signals:
-        asyncio.get_running_loop().add_signal_handler(each, duty.stop.set)
-    metrics = await serve_metrics(duty.watched, options.metrics) if options.metrics else None
+        loop.add_signal_handler(each, stop.set)
+    metrics = await serve_metrics(watched, options.metrics) if options.metrics else None
     try:
+        conflict_map = loop.run_in_executor(None, empty_map, options)
+        duty = _Duty(stores, options, conflict_map, listeners, ready, stop_signals, stop, watched)
         if leadership is None:
             await _lead(duty, LeaderTerm(), announce=lambda epoch: None)
         else:
@@ -198,7 +215,9 @@ async def _lead(duty: _Duty, term: LeaderTerm, *, announce: Callable[[int], obje
     """Takes over, announces itself, serves, drains. The take-over runs beside the loop: a signal is heard meanwhile."""
     loop = asyncio.get_running_loop()
     options = duty.options
-    machine = await loop.run_in_executor(None, take_over_and_build, duty.stores, options.settings)
+    conflict_map = await duty.conflict_map
+    gc.freeze()  # what is loaded by now stays: looking through it again and again would hold up begins
+    machine = await loop.run_in_executor(None, take_over_and_build, duty.stores, options.settings, conflict_map)
     service = TsoService(
         machine,
         duty.stores,
@@ -216,8 +235,6 @@ async def _lead(duty: _Duty, term: LeaderTerm, *, announce: Callable[[int], obje
     if duty.stop.is_set():
         service.stop()
     if options.kernel:
-        if not is_compiled():
-            log.warning("compiles its kernel before it serves, some 20 s; next time it is there")
         service.use_kernel(wait_for_memory=True)
     service.feed([])
     announce(machine.epoch)

@@ -20,11 +20,12 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
-from pyomid.errors import Corruption, Deposed, Unavailable
+from pyomid.errors import Corruption, Deposed, OmidError, Unavailable
 from pyomid.ports import Clock
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 
@@ -37,6 +38,8 @@ LEASE_S: Final = 10.0
 _LOOKS_PER_PERIOD: Final = 25
 _RENEWALS_PER_PERIOD: Final = 4
 """Java renews a quarter period early; so often, a lost packet costs nothing."""
+_LOOK_S_MAX: Final = 0.25
+"""Whoever looks whether another leads reads no answers meanwhile."""
 _DRIFT: Final = 0.98
 """The part of its period that a leader uses: two crystals differ by far less than the rest."""
 
@@ -164,18 +167,21 @@ class LeaderLease:
         return True
 
 
-def find_tso(zookeeper: ZooKeeper, *, namespace: str = NAMESPACE) -> tuple[str, int]:
-    """Where the TSO is now; `Unavailable` where none has announced itself."""
-    host, port, _ = _announced(zookeeper, namespace)
-    return host, port
+@dataclass(frozen=True, slots=True)
+class AnnouncedTso:
+    """Who told clients to come, and under which epoch."""
+
+    host: str
+    port: int
+    epoch: int
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
 
 
-def announced_epoch(zookeeper: ZooKeeper, *, namespace: str = NAMESPACE) -> int:
-    """The present TSO's epoch: a Java TSO tells it here and nowhere else."""
-    return _announced(zookeeper, namespace)[2]
-
-
-def _announced(zookeeper: ZooKeeper, namespace: str) -> tuple[str, int, int]:
+def find_tso(zookeeper: ZooKeeper, *, namespace: str = NAMESPACE) -> AnnouncedTso:
+    """The TSO that clients should ask now; `Unavailable` where none has announced itself."""
     path = f"{namespace}/current-tso"
     try:
         content, _ = zookeeper.session().retry(zookeeper.ask, "get", path)
@@ -187,7 +193,16 @@ def _announced(zookeeper: ZooKeeper, namespace: str) -> tuple[str, int, int]:
         raise Unavailable(
             f"no TSO has announced itself in {path} of ZooKeeper {zookeeper.quorum}: start one with `pyomid tso`"
         )
-    return parse_address(content)
+    return AnnouncedTso(*parse_address(content))
+
+
+def leads_another(zookeeper: ZooKeeper, known: AnnouncedTso, *, namespace: str = NAMESPACE) -> bool:
+    """Whether ZooKeeper names another TSO than `known`. One look, and a short one: no where it does not answer."""
+    try:
+        content, _ = zookeeper.ask("get", f"{namespace}/current-tso", answer_s=_LOOK_S_MAX)
+        return bool(content) and AnnouncedTso(*parse_address(content)) != known
+    except (KazooException, OmidError):
+        return False
 
 
 def parse_address(content: bytes) -> tuple[str, int, int]:

@@ -62,16 +62,16 @@ class ZooKeeper:
             )
         raise Unavailable(f"ZooKeeper {self.quorum} has no {path}: HBase is down or starting")
 
-    def ask(self, command: str, *arguments: Any, **options: Any) -> Any:
-        """kazoo's `command`, waited for at most `_ANSWER_S_MAX`: then `Unavailable`, and what was to be written may
+    def ask(self, command: str, *arguments: Any, answer_s: float = _ANSWER_S_MAX, **options: Any) -> Any:
+        """kazoo's `command`, waited for at most `answer_s`: then `Unavailable`, and what was to be written may
         or may not have been. Raises kazoo's own errors otherwise.
         """
         asked = getattr(self.session(), f"{command}_async")(*arguments, **options)
         try:
-            return asked.get(timeout=_ANSWER_S_MAX)
+            return asked.get(timeout=answer_s)
         except KazooTimeoutError as error:
             raise Unavailable(
-                f"ZooKeeper {self.quorum} did not answer {command} {arguments[0]} within {_ANSWER_S_MAX:g} s"
+                f"ZooKeeper {self.quorum} did not answer {command} {arguments[0]} within {answer_s:g} s"
             ) from error
 
     def session(self) -> KazooClient:

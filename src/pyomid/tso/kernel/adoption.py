@@ -36,6 +36,14 @@ def adopt(machine: TsoMachine, *, chunk_bytes_max: int, wait_for_memory: bool = 
     return FastPath(machine, chunk_bytes_max=chunk_bytes_max)
 
 
+def ready_map(entries_max: int) -> CacheLineMap:
+    """An empty map with its memory taken, and the kernel loaded that works on it: all of `adopt` that takes long."""
+    decide_chunk.compiled()
+    made = CacheLineMap(entries_max)
+    populate(made.words)
+    return made
+
+
 def moved(plain: BucketMap) -> CacheLineMap:
     """The same entries in the same slots of the same buckets."""
     assert plain.bucket_slots == SLOTS, "another geometry would evict other entries"
