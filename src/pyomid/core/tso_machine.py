@@ -353,6 +353,8 @@ class TsoMachine:
 
     def end_plain_flush(self, flushed: Flushed) -> list[Instruction]:
         """As `StoreDone` with the flush's result."""
+        if self.dead:
+            return []
         try:
             self._on_flushed(self.windows.head, flushed)
         except _Death as death:
