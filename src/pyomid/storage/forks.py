@@ -6,7 +6,6 @@ import os
 
 from pyomid.errors import Misuse
 
-
 _here = object()
 """Another one in each process: compared before every use of a store, and sooner than the system says its number."""
 

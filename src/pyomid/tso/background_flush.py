@@ -52,11 +52,14 @@ class BackgroundFlush:
         assert self._ended is None, "one flush at a time"
         crash_point("tso.flush.before")
         try:
+            self._watch()
             begun = self._table.begin_flush(entries)
         except OmidError:  # of lasting ones the ordinary flush says the same, where errors are handled
             return False
+        except Exception:
+            log.exception("a flush failed before it began")
+            return False
         if begun:
-            self._watch()
             self._ended = ended
         return begun
 

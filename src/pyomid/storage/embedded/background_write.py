@@ -50,10 +50,14 @@ class BackgroundWriter:
         library = ctypes.PyDLL(None, use_errno=True)
         """No call here waits: to let go of the interpreter for one costs more than the call."""
         self._call: Any = library.syscall
-        self._destroy_number, self._events_number, self._submit_number = destroy, events, submit
+        self._destroy_number = destroy
         self._context = ctypes.c_ulong(0)
-        self._check(self._call(ctypes.c_long(setup), ctypes.c_uint(1), ctypes.byref(self._context)))
         self._eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        try:
+            self._check(self._call(ctypes.c_long(setup), ctypes.c_uint(1), ctypes.byref(self._context)))
+        except OSError:
+            os.close(self._eventfd)
+            raise
         self._request = ctypes.create_string_buffer(_REQUEST.size)
         self._pointer = ctypes.c_void_p(ctypes.addressof(self._request))
         self._event = ctypes.create_string_buffer(_EVENT.size)
@@ -87,9 +91,8 @@ class BackgroundWriter:
         assert self._is_busy, "no write was begun"
         with suppress(BlockingIOError):
             os.eventfd_read(self._eventfd)
-        count = self._call(*self._events_arguments)
-        if count == -1 and ctypes.get_errno() == errno.EINTR:
-            return None
+        while (count := self._call(*self._events_arguments)) == -1 and ctypes.get_errno() == errno.EINTR:
+            continue  # not "later": the descriptor has told its only time
         if self._check(count) == _NOTHING:
             return None
         self._is_busy = False

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.errors import Misuse
+from pyomid.errors import Misuse, OmidError
 from pyomid.storage.embedded.environments import MAP_BYTES_DEFAULT, Environment, release
 from pyomid.storage.embedded.layout import open_commits, open_folder
 from pyomid.storage.embedded.recent_commits import RecentCommits
@@ -56,6 +56,7 @@ class EmbeddedCommitTable:
         self._epoch: int | None = None
         self._closed = False
         self._writer: RecentCommits | None = None
+        self._is_flushing = False
         if writable:
             try:
                 self._writer = _open_writer(self._path, self._environment)
@@ -102,11 +103,20 @@ class EmbeddedCommitTable:
 
     def begin_flush(self, entries: Int64s) -> bool:
         _check_starts(entries[:, 0])
-        return self._writing().begin_put(entries, self._epoch)
+        begun = self._writing().begin_put(entries, self._epoch)
+        self._is_flushing = self._is_flushing or begun
+        return begun
 
     def end_flush(self) -> tuple[list[int], int] | None:
-        refused = self._writing().end_put()
-        return None if refused is None else (refused, self._settled.epoch())
+        try:
+            refused = self._writing().end_put()
+        except OmidError:
+            self._is_flushing = False
+            raise
+        if refused is None:
+            return None
+        self._is_flushing = False
+        return refused, self._settled.epoch()
 
     def delete_at_once(self, starts: Sequence[int]) -> list[int]:
         wanted = np.array(starts, dtype=np.int64)
@@ -156,7 +166,7 @@ class EmbeddedCommitTable:
             self._closed = True
             self._reader.close()
             if self._writer is not None:
-                _close_writer(self._path, self._writer)
+                _close_writer(self._path, self._writer, finish_put=self._is_flushing)
             release(self._environment)
 
     def _writing(self) -> RecentCommits:
@@ -195,12 +205,15 @@ def _open_writer(path: Path, environment: Environment) -> RecentCommits:
         return writer
 
 
-def _close_writer(path: Path, writer: RecentCommits) -> None:
+def _close_writer(path: Path, writer: RecentCommits, *, finish_put: bool) -> None:
+    """What this table began must not keep the turn from the others."""
     key = os.path.realpath(path)
     with _writers_lock:
         known, users = _writers.get(key, (None, 0))
         if known is not writer:  # the parent's, in a child of fork
             return
+        if finish_put:
+            writer.finish_put()
         if users == 1:
             del _writers[key]
             writer.close()

@@ -26,14 +26,14 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.errors import OmidError, Unavailable
+from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.storage.embedded.background_write import BackgroundWriter, open_writer
 from pyomid.storage.embedded.recent_index import LOG_FILES, RecentIndex, newest_of_each
 from pyomid.storage.embedded.recent_kernels import RECORDS
@@ -84,19 +84,29 @@ class _Turn:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: deque[None] = deque()
+        self._kept_by: int | None = None
 
     def __enter__(self) -> None:
+        if self._kept_by == threading.get_ident():
+            raise Misuse("this thread began a put, and has to end it before it asks for anything else")
         self._waiting.append(None)
-        self._lock.acquire()
-        self._waiting.pop()
+        try:
+            self._lock.acquire()
+        finally:
+            self._waiting.pop()
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
     def take_if_free(self) -> bool:
-        return not self._waiting and self._lock.acquire(blocking=False)
+        """Kept beyond the call, until this thread's `release`."""
+        if self._waiting or not self._lock.acquire(blocking=False):
+            return False
+        self._kept_by = threading.get_ident()
+        return True
 
     def release(self) -> None:
+        self._kept_by = None
         self._lock.release()
 
 
@@ -154,7 +164,9 @@ class RecentCommits:
         in between: it holds the turn.
         """
         self._guard.check()
-        if self._background is None or self._background.is_busy or not self._writing.take_if_free():
+        if self._background is None or self._background.is_busy or not self._is_quick(len(rows)):
+            return False
+        if not self._writing.take_if_free():
             return False
         try:
             self._begun = self._begin_write(rows, epoch, self._background)
@@ -167,11 +179,24 @@ class RecentCommits:
         """`put`'s result, or its error; None: not yet."""
         assert self._begun is not None, "no put was begun"
         assert self._background is not None
-        try:
-            result = self._background.end()
-        except OSError as error:
-            result = -(error.errno or errno.EIO)
+        result = self._result_of(self._background.end)
         return None if result is None else self._end_write(self._begun, result)
+
+    def finish_put(self) -> None:
+        """Waits for what was begun, if anything was. Nobody was told of it, nor will be."""
+        if self._begun is not None and self._background is not None:
+            with contextlib.suppress(OmidError):
+                self._end_write(self._begun, self._result_of(self._background.wait) or 0)
+
+    @staticmethod
+    def _result_of(end: Callable[[], int | None]) -> int | None:
+        try:
+            return end()
+        except OSError as error:
+            return -(error.errno or errno.EIO)
+
+    def _is_quick(self, count: int) -> bool:
+        return count <= ROWS_MAX and self._index.is_quick(count)
 
     def _begin_write(self, rows: Rows, epoch: int | None, background: BackgroundWriter) -> _Begun | None:
         put = _Put(rows, epoch)
@@ -250,7 +275,7 @@ class RecentCommits:
         """`delete` of what needs no wait for the disk or for another thread. Returns the others."""
         self._guard.check()
         self._settled.check_epoch(epoch)
-        if not self._state.acquire(blocking=False):
+        if not self._is_quick(len(starts)) or not self._state.acquire(blocking=False):
             return starts
         try:
             return self._delete_recent(starts)
@@ -293,9 +318,7 @@ class RecentCommits:
 
     def close(self) -> None:
         """Everything is in LMDB then."""
-        if self._begun is not None and self._background is not None:
-            with contextlib.suppress(OmidError):  # nobody was told, nor will be
-                self._end_write(self._begun, self._background.wait())
+        self.finish_put()
         with self._writing:
             try:
                 self._settle_all()
@@ -384,8 +407,8 @@ class RecentCommits:
         self._settle_other_soon()
 
     def _take_completed(self, *, wait: bool = True) -> Rows:
-        """Those not yet in the log, but what is too much, and left for sanitising. None if it should not `wait`, and
-        would have to."""
+        """Those not yet in the log, but what is too much, and left for sanitising. None of them if it should not
+        `wait`, and would have to: the next record has them."""
         if not self._state.acquire(blocking=wait):
             return _NO_ROWS
         try:

@@ -95,6 +95,11 @@ class RecentIndex:
         starts, values = np.ascontiguousarray(rows[:, 0]), np.ascontiguousarray(rows[:, 1])
         return int(kernels.place(self.array, TABLES[number], starts, values))
 
+    @staticmethod
+    def is_quick(count: int) -> bool:
+        """Whether `place` and `find` of so many starts need nothing loaded first."""
+        return count <= FEW_UNLOADED or (kernels.place.is_loaded and kernels.find.is_loaded)
+
     def find(self, number: int, starts: Sequence[int] | Int64s) -> list[int]:
         """One table's slots; 0 where there is nothing."""
         if len(starts) <= (FEW if kernels.find.is_loaded else FEW_UNLOADED):

@@ -60,7 +60,8 @@ class Segment:
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._content))
         self._end = self._begun_end = BLOCK_BYTES
         self._generation = 0
-        self._broken = False
+        self._broken: str | None = None
+        """Why nothing is written here any more."""
 
     def begin(self, generation: int) -> None:
         """Durable: from now on only records of this generation count, which is above every earlier one."""
@@ -93,7 +94,7 @@ class Segment:
     def begin_append(self, rows: Rows, writer: BackgroundWriter) -> bool:
         """`append` that does not wait: nothing else may be asked of this segment before `end_append`. False: nothing
         was begun, and only `append` can."""
-        if self._broken or not self._direct:
+        if self._broken is not None or not self._direct:
             return False
         self._begun_end = self._pack(rows)
         begin, end = _blocks(self._end, self._begun_end)
@@ -103,10 +104,11 @@ class Segment:
         """What `begin_append` began has ended so: durable now, or `append`'s error."""
         begin, end = _blocks(self._end, self._begun_end)
         if result != end - begin:
-            self._broken = True
+            error = self._short(result, end - begin)
             if result < 0:
-                raise failed(OSError(-result, os.strerror(-result)), self._path)
-            raise self._short(result, end - begin)
+                error = failed(OSError(-result, os.strerror(-result)), self._path)
+            self._broken = str(error)
+            raise error
         self._end = self._begun_end
 
     def _pack(self, rows: Rows) -> int:
@@ -126,8 +128,10 @@ class Segment:
 
     def _write(self, begin: int, end: int) -> None:
         """The blocks that hold these bytes, to the disk."""
-        if self._broken:
-            raise Unavailable(f"the log {self._path} failed once: what it holds is known only when it is read again")
+        if self._broken is not None:
+            raise Unavailable(
+                f"the log {self._path} failed once ({self._broken}): what it holds is known only when it is read again"
+            )
         begin, end = _blocks(begin, end)
         try:
             written = os.pwrite(self._file, self._view[begin:end], begin)
@@ -136,12 +140,12 @@ class Segment:
             if not self._direct:
                 os.fdatasync(self._file)
         except BaseException as error:
-            self._broken = True
+            self._broken = str(error) or type(error).__name__
             if isinstance(error, OSError):
                 raise failed(error, self._path) from error
             raise
 
-    def _short(self, written: int, wanted: int) -> Unavailable:
+    def _short(self, written: int, wanted: int) -> OmidError:
         return Unavailable(f"the log {self._path} took {written} of {wanted} bytes")
 
 
