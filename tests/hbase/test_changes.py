@@ -8,17 +8,24 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyomid.cells import batch_of
+from pyomid.cells import CellNames, batch_of, batch_of_rows
 from pyomid.storage.hbase.bulk import _ChangedRows, _Piece
 from pyomid.storage.hbase.change_kernel import DROPPED, ORPHANED
-from pyomid.storage.hbase.changes import Changes, changes_of, changes_of_batch, key_range_of, missing_cells
+from pyomid.storage.hbase.changes import (
+    Changes,
+    changes_of,
+    changes_of_batch,
+    key_range_of,
+    missing_cells,
+    shadows_of_batch,
+)
 from pyomid.storage.hbase.frames import Address
 from pyomid.storage.hbase.hbase_pb2 import MultiRequest, RegionSpecifier
 from pyomid.storage.hbase.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.layout import SHADOW_SUFFIX, is_shadow, shadowed_qualifier
 from pyomid.storage.hbase.locations import Region
 from pyomid.storage.hbase.requests import Durability
-from pyomid.types import Cell, CellVersion, KeyRange
+from pyomid.types import Cell, CellVersion, Column, KeyRange
 
 SERVER = Address("server", 1)
 REGION = Region(b"t,,1.hash.", "t", KeyRange(), 1, SERVER)
@@ -126,6 +133,32 @@ def test_changes_of_a_batch_are_those_of_its_cells(cells: list[Cell], data: st.D
         for cell in range(int(changes.row_cell[row]), int(changes.row_cell[row + 1]))
     }
     assert found == wanted
+
+
+columns = st.builds(Column, st.sampled_from([b"f", b"g"]), st.sampled_from([b"", b"a", b"z" * 300]))
+written = st.dictionaries(
+    st.sampled_from([b"r1", b"r2", b"r22", b"s" * 200]),
+    st.dictionaries(columns, st.none() | st.sampled_from([b"v", b"w" * 100]), min_size=1),
+    min_size=1,
+)
+
+
+@settings(deadline=None)
+@given(written, st.integers(1, 1 << 62), st.integers(1, 1 << 62))
+def test_shadow_cells_of_a_batch_are_those_of_its_cells(
+    rows: dict[bytes, dict[Column, bytes | None]], version: int, commit_ts: int
+) -> None:
+    batch = batch_of_rows(rows)
+    names = [CellVersion(row, *column, version) for row, cells in rows.items() for column in cells]
+    assert sorted(CellNames([batch], version)) == sorted(names)
+    wanted = changes_of(names, [commit_ts] * len(names))
+    found = shadows_of_batch(batch, version, commit_ts)
+    assert [list(plain(found, row)) for row in range(found.rows)] == [
+        list(plain(wanted, row)) for row in range(wanted.rows)
+    ]
+    assert list(encoded(found, 0, found.rows, Durability.TABLE)) == list(
+        encoded(wanted, 0, wanted.rows, Durability.TABLE)
+    )
 
 
 @settings(deadline=None)
