@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from embedded_images import image_after_kill, image_after_power_loss
 
@@ -71,5 +73,23 @@ def test_index_of_an_earlier_boot_is_not_believed(tmp_path: Path, monkeypatch: p
     recovered.put([(250, 260)])
     assert reader.lookup([50, 100, 150, 200, 250]) == [60, NOT_FOUND, SEALED, 210, 260], "believed from now on"
     reader.close()
+    recovered.close()
+    writer.close()
+
+
+def test_completion_goes_along_with_a_flush_in_the_background(tmp_path: Path) -> None:
+    """As the TSO does it: completed without waiting, flushed without waiting, and a crash."""
+    writer = EmbeddedCommitTable(tmp_path / "db", writable=True)
+    writer.put([(50, 60), (100, 110)])
+    assert writer.delete_at_once([50]) == []
+    rows = np.array([(150, 160)], dtype=np.int64)
+    if writer.flush_ended_fileno() is None or not writer.begin_flush(rows):  # not on this system
+        assert writer.flush(rows)[0] == []
+    else:
+        while (ended := writer.end_flush()) is None:
+            time.sleep(0.001)
+        assert ended[0] == []
+    recovered = EmbeddedCommitTable(image_after_power_loss(tmp_path / "db", tmp_path / "crashed"), writable=True)
+    assert list(recovered.entries()) == [(100, 110), (150, 160)]
     recovered.close()
     writer.close()

@@ -62,10 +62,11 @@ def check_growth(tmp_path: Path, generator: Path, count: int, *options: str) -> 
     with served(tmp_path, *limits, "--metrics", "127.0.0.1:0") as running:
         run_until(running, generator, WARM_UP, *options)
         before, seen_before = resident_bytes(running.process.pid), transactions(running)
-        run_until(running, generator, seen_before + count, *options)
-        seen = transactions(running) - seen_before
-        grown = resident_bytes(running.process.pid) - before
-        print(f"{seen:.0f} transactions, {before >> 20} MiB resident before, {grown / 2**20:.1f} MiB more after")
+        for share in (0.1, 0.5, 1.0):
+            run_until(running, generator, seen_before + share * count, *options)
+            seen = transactions(running) - seen_before
+            grown = resident_bytes(running.process.pid) - before
+            print(f"{seen:.0f} transactions, {before >> 20} MiB resident before, {grown / 2**20:.1f} MiB more after")
         assert grown <= GROWTH_BYTES_MAX * min(seen, 10_000_000)
         deadline_s = time.monotonic() + 60.0
         while True:
