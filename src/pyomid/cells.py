@@ -16,7 +16,7 @@ the same version but never the same (column, version). For writing: one record a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final, overload
 
@@ -171,6 +171,17 @@ def batch_of_rows(rows: Mapping[bytes, Mapping[Column, bytes | None]]) -> CellBa
 
 def _values(cells: Mapping[Column, bytes | None]) -> Iterable[bytes | None]:
     return cells.values()
+
+
+def without_values(batch: CellBatch) -> CellBatch:
+    """The names of a batch's cells, all tombstones now: for who keeps them longer than the values are wanted."""
+    keys_end = int((batch.row_off + batch.row_len).max(initial=0))
+    return replace(
+        batch,
+        buffer=batch.buffer[:keys_end].copy(),
+        cell_off=np.zeros(batch.cells, dtype=np.int64),
+        cell_len=np.full(batch.cells, TOMBSTONE, dtype=np.int32),
+    )
 
 
 class CellNames(Sequence[CellVersion]):

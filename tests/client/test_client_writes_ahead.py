@@ -306,6 +306,23 @@ def test_what_was_written_ahead_is_named_in_the_commit_request_each_id_once(memo
     assert set(request.cell_ids) == expected
 
 
+def test_of_what_left_the_names_alone_are_kept(memory_url: str) -> None:
+    with late_database(memory_url, at_once=True) as (db, _):
+        db.create_table("t", families=["f"])
+        tx = db.begin()
+        for number in range(100):
+            tx.table("t").put(b"%05d" % number, {b"f:x": b"v" * 10_000})
+        tx.flush()
+        names = tx.workspace.write_set()["t"]
+        assert isinstance(names, CellNames)
+        assert sorted(names) == sorted(stored(db))
+        assert sum(batch.buffer.nbytes for batch in names.batches) == 100 * len(b"00000")
+        tx.commit()
+        assert db.drain(60.0)
+        with db.begin() as reader:
+            assert reader.table("t").get(b"00042") == {b"f:x": b"v" * 10_000}
+
+
 def test_a_store_that_does_not_take_writes_ahead_gets_none(memory_db: Database) -> None:
     assert not isinstance(memory_db.parts.store, WritesAhead)
     assert not memory_db.writes_ahead

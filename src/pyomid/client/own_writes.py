@@ -2,7 +2,7 @@
 
 Reads see the held-back writes as an overlay (C2); what was flushed they find in the store as own versions. The
 names stay until the end: commit makes ids of them, completion shadow cells, rollback exact deletes. What went in
-batches is remembered as these batches, without an object a cell.
+batches is remembered as these batches, without values and without an object a cell.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 
-from pyomid.cells import CellBatch, CellNames, batch_of_rows
+from pyomid.cells import CellBatch, CellNames, batch_of_rows, without_values
 from pyomid.types import CellVersion, Column, KeyRange, RowWrite, TableInfo
 
 HeldRows = dict[bytes, dict[Column, bytes | None]]
@@ -41,9 +41,10 @@ class OwnWrites:
         """`cells` replace what this transaction wrote to them before. Returns the bytes now held in addition."""
         held = self._held.get(row)
         if held is None:
-            held = self._held[row] = {}
+            self._held[row] = dict(cells)
             self._keys = None
-        held.update(cells)
+        else:
+            held.update(cells)
         added = len(row) + CELL_OVERHEAD_BYTES * len(cells)
         for value in cells.values():
             if value is not None:
@@ -89,7 +90,7 @@ class OwnWrites:
         """Everything held back, as it goes to the store: from now on any of these cells may be there."""
         rows = self._held
         batch = batch_of_rows(rows)
-        self._batches.append(batch)
+        self._batches.append(without_values(batch))
         self.note_sent()
         return rows, batch
 
