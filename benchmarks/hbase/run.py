@@ -38,7 +38,12 @@ from pyomid.types import Cell, CommitRequest, KeyRange, TableInfo
 
 CELLS = 5
 RUNS = 3
+SCANS = 9
+SCANS_WARM = 5
+"""Three JVMs compile what a scan needs while the first ones run: both sides' times halve until they are done."""
 ONE_WRITES = 200
+WARM_WRITES = 2_400
+"""By 16 threads of each side before one-write transactions are measured, as with scans."""
 
 
 def main() -> int:
@@ -124,19 +129,26 @@ def batch(first: int, end: int) -> CellBatch:
 
 
 def turns(
-    report: Report, name: str, unit: str, ours: Callable[[], int], theirs: Callable[[], tuple[float, int, list[str]]]
+    report: Report,
+    name: str,
+    unit: str,
+    ours: Callable[[], int],
+    theirs: Callable[[], tuple[float, int, list[str]]],
+    *,
+    warm: int = 1,
+    runs: int = RUNS,
 ) -> tuple[Sample, Sample]:
-    """Both once to warm up, then in turns."""
+    """Both `warm` times first, then in turns."""
     mine: list[float] = []
     java: list[float] = []
     items = 0
-    for turn in range(RUNS + 1):
+    for turn in range(warm + runs):
         begun = time.perf_counter()
         items = ours()
         seconds = time.perf_counter() - begun
         their_seconds, their_items, _ = theirs()
         assert items == their_items, f"{name}: {items} against {their_items}"
-        if turn:
+        if turn >= warm:
             mine.append(seconds)
             java.append(their_seconds)
     return (
@@ -166,7 +178,9 @@ def raw(report: Report, setting: Setting, rows: int) -> None:
     def scan() -> int:
         return sum(each.cells for each in setting.store.scan(ours, KeyRange()))
 
-    scans = turns(report, "raw scan", "cells", scan, lambda: setting.java_work("scan", ours))
+    scans = turns(
+        report, "raw scan", "cells", scan, lambda: setting.java_work("scan", ours), warm=SCANS_WARM, runs=SCANS
+    )
     report.ratio("raw scan ÷ Java client", *scans, at_least=1.3)
 
 
@@ -202,7 +216,10 @@ def snapshots(report: Report, setting: Setting, rows: int) -> None:
         database.driver.run(check_snapshot_steps(reader))
         return found
 
-    samples = turns(report, "snapshot scan", "user cells", scan, lambda: setting.java_work("snapshot-scan", table))
+    samples = turns(
+        report, "snapshot scan", "user cells", scan, lambda: setting.java_work("snapshot-scan", table),
+        warm=SCANS_WARM, runs=SCANS,
+    )  # fmt: skip
     report.ratio("snapshot scan ÷ Java Omid", *samples, at_least=3.0)
     snapshot_beside_raw(report, setting, rows, table, scan, "snapshot scan")
     unhealed(report, setting, rows, scan)
@@ -238,7 +255,7 @@ def snapshot_beside_raw(
     }
     cells = rows // 1000 * 1000 * CELLS
     report.ratio(
-        f"{name} ÷ our raw scan", *report.measure_together(works, items=cells, unit="user cells", runs=2 * RUNS + 1),
+        f"{name} ÷ our raw scan", *report.measure_together(works, items=cells, unit="user cells", runs=SCANS),
         at_least=0.9,
     )  # fmt: skip
 
@@ -249,6 +266,8 @@ def point_transactions(report: Report, setting: Setting) -> None:
     name = "bench_one"
     setting.fresh_table(name)
     database.create_table(name, ["f"], if_not_exists=True)
+    run_threads(16, lambda lane: one_writes(database, name, lane, WARM_WRITES // 16, []))
+    setting.java_work("one-write", name, str(WARM_WRITES // 16), "16")
     for threads in (1, 16):
         count = max(50, ONE_WRITES // threads)
         for _ in range(2):  # both sides warm
@@ -312,6 +331,7 @@ def loads(report: Report, setting: Setting) -> None:
         samples = turns(
             report, f"load, 1000 rows × 5 cells a transaction, {name}", "rows", work,
             lambda: setting.java_work("load", theirs, str(transactions), str(rows), str(CELLS)),
+            warm=3, runs=5,
         )  # fmt: skip
         report.ratio(f"load ÷ Java Omid, {name}", *samples, at_least=3.0)
 

@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, TypeVar
 
 from pyomid.errors import Corruption, Misuse
-from pyomid.storage.hbase.buffers import Buffers
 from pyomid.storage.hbase.clients import CONNECT_S_MAX, ClusterClient
 from pyomid.storage.hbase.failures import CallTimedOut, ConnectionLost
 from pyomid.storage.hbase.frames import Address, Call, FrameAssembler, Reply, decode_reply, encode_call
@@ -43,34 +42,32 @@ T = TypeVar("T")
 class AsyncConnection(asyncio.BufferedProtocol):
     """A service of one server; replies are futures by call id."""
 
-    def __init__(self, address: Address, buffers: Buffers | None = None) -> None:
+    def __init__(self, address: Address) -> None:
         self.address = address
-        self._assembler = FrameAssembler(buffers)
+        self._assembler = FrameAssembler()
         self._calls: dict[int, asyncio.Future[Reply]] = {}
         self._next_id = 0
         self._transport: asyncio.Transport | None = None
         self._lost: str | None = None
 
     @classmethod
-    async def open(
-        cls, address: Address, service: str, handshake: Handshake, buffers: Buffers | None = None
-    ) -> AsyncConnection:
+    async def open(cls, address: Address, service: str, handshake: Handshake) -> AsyncConnection:
         """`ConnectionLost` where nobody listens in time."""
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
-                return await cls._open(address, handshake.steps(service), buffers)
+                return await cls._open(address, handshake.steps(service))
         except (OSError, TimeoutError) as error:
             raise ConnectionLost(f"no connection to {address}: {error}") from error
 
     @classmethod
-    async def _open(cls, address: Address, steps: HandshakeSteps, buffers: Buffers | None) -> AsyncConnection:
+    async def _open(cls, address: Address, steps: HandshakeSteps) -> AsyncConnection:
         loop = asyncio.get_running_loop()
         opened = await asyncio.to_thread(socket.create_connection, address, CONNECT_S_MAX)
         try:
             opened.setblocking(False)
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await _introduce(loop, opened, steps)
-            _, connection = await loop.create_connection(lambda: cls(address, buffers), sock=opened)
+            _, connection = await loop.create_connection(lambda: cls(address), sock=opened)
         except BaseException:
             opened.close()
             raise
@@ -246,6 +243,6 @@ class AsyncCluster(ClusterClient):
                 raise Misuse("the HBase client is closed")
             connection = self._connections.get((address, service))
             if connection is None or connection.is_lost:
-                connection = await AsyncConnection.open(address, service, self._handshake, self._buffers)
+                connection = await AsyncConnection.open(address, service, self._handshake)
                 self._connections[(address, service)] = connection
             return connection

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyomid.storage.hbase.buffers import Buffers
 from pyomid.storage.hbase.frames import Address
 from pyomid.storage.hbase.handshake import Handshake, SimpleHandshake
 from pyomid.storage.hbase.locations import LocationCache, parse_master_znode, parse_meta_znode
@@ -34,7 +33,6 @@ class ClusterClient:
         self.operations = RegionOperations(LocationCache(), durability=durability)
         self._call_s_max = call_s_max
         self._handshake = handshake or SimpleHandshake(user)
-        self._buffers = Buffers()
 
     def budget(self, what: str, deadline_s: float | None = None) -> Budget:
         return Budget(what, self.deadline_s if deadline_s is None else deadline_s, self._call_s_max)

@@ -14,7 +14,6 @@ import time
 from typing import Final
 
 from pyomid.errors import Corruption
-from pyomid.storage.hbase.buffers import Buffers
 from pyomid.storage.hbase.failures import CallTimedOut, ConnectionLost
 from pyomid.storage.hbase.frames import Address, Call, FrameAssembler, Reply, decode_reply, encode_call
 from pyomid.storage.hbase.handshake import Handshake, HandshakeSteps
@@ -50,17 +49,9 @@ class PendingCall:
 class Connection:
     """A service of one server. Raises `ConnectionLost` or `CallTimedOut`; after the first, open another."""
 
-    def __init__(
-        self,
-        address: Address,
-        service: str,
-        handshake: Handshake,
-        *,
-        connect_timeout_s: float,
-        buffers: Buffers | None = None,
-    ) -> None:
+    def __init__(self, address: Address, service: str, handshake: Handshake, *, connect_timeout_s: float) -> None:
         self.address = address
-        self._assembler = FrameAssembler(buffers)
+        self._assembler = FrameAssembler()
         self._calls: dict[int, PendingCall] = {}
         self._next_id = 0
         self._state = threading.Lock()

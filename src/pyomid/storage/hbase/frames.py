@@ -18,7 +18,6 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from pyomid.errors import Corruption
-from pyomid.storage.hbase.buffers import Buffers
 from pyomid.storage.hbase.failures import RemoteFailure
 from pyomid.storage.hbase.hbase_pb2 import ConnectionHeader, RequestHeader, ResponseHeader
 
@@ -107,21 +106,20 @@ def decode_reply(frame: memoryview) -> Reply:
 class FrameAssembler:
     """Cuts a stream into frames: fill `space()`, say how much with `filled()`, take the frames.
 
-    Small frames share a buffer and are copied out; a large one is received straight into one of `buffers`.
+    Small frames share a buffer and are copied out; a large one is received straight into its own.
     """
 
-    def __init__(self, buffers: Buffers | None = None) -> None:
-        self._buffers = buffers or Buffers()
+    def __init__(self) -> None:
         self._shared = bytearray(_BUFFER_BYTES)
         self._begin = 0
         self._end = 0
-        self._large: memoryview | None = None
+        self._large: bytearray | None = None
         self._large_filled = 0
 
     def space(self) -> memoryview:
         """Where the next bytes of the stream go; never empty."""
         if self._large is not None:
-            return self._large[self._large_filled :]
+            return memoryview(self._large)[self._large_filled :]
         return memoryview(self._shared)[self._end :]
 
     def filled(self, count: int) -> Iterator[memoryview]:
@@ -129,7 +127,7 @@ class FrameAssembler:
         if self._large is not None:
             self._large_filled += count
             if self._large_filled == len(self._large):
-                frame, self._large = self._large, None
+                frame, self._large = memoryview(self._large), None
                 yield frame
             return
         self._end += count
@@ -150,7 +148,7 @@ class FrameAssembler:
         self._compact()
 
     def _begin_large(self, body: int, length: int) -> None:
-        self._large = self._buffers.take(length)
+        self._large = bytearray(length)
         self._large_filled = self._end - body
         self._large[: self._large_filled] = self._shared[body : self._end]
         self._begin = self._end

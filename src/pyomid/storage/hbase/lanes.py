@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyomid.storage.hbase.keyvalues import first_row, last_row
+from pyomid.storage.hbase.keyvalues import first_row
 from pyomid.storage.hbase.middle_keys import KeyScale
 from pyomid.storage.hbase.steps import Budget, RegionOperations, ScanBlock, ScanCursor, ScanSpec, Steps
 
@@ -54,8 +54,8 @@ class ScanLanes:
         while self._lanes:
             lane = self._lanes[0]
             block = yield from lane.fetch_steps(budget)
-            if self._pace is not None and (lane.was_full or not self._blocks_of_lane):
-                self._pace.learn(block, lane.was_full)
+            if self._pace is not None and (lane.was_full or (lane.is_done and not self._blocks_of_lane)):
+                self._pace.learn(lane, block)
             self._blocks += 1
             self._blocks_of_lane += 1
             if lane.is_done:
@@ -101,15 +101,20 @@ class Pace:
         self._first = self._last = b""
         self._times = 0.0
 
-    def learn(self, block: ScanBlock | None, was_full: bool) -> None:
-        """A lane's first block, or one with more behind it (`was_full`). None: the lane held nothing."""
+    def learn(self, lane: ScanCursor, block: ScanBlock | None) -> None:
+        """From a call that was full, or one that brought all there was in its lane; None: nothing."""
         found = 0 if block is None else len(block.cells)
-        if was_full:
+        if lane.was_full:
             self._full_bytes = found
         if block is None or found < _TOO_LITTLE * self._full_bytes or self._full_bytes < BLOCK_BYTES_LEAST:
             self._times = 0.0
             return
-        self._first, self._last = first_row(block.cells), last_row(block.cells)
+        if lane.was_full:
+            self._first, self._last = first_row(block.cells), lane.start
+        elif lane.key_range.stop is not None:
+            self._first, self._last = lane.key_range.start, lane.key_range.stop
+        else:
+            return
         self._scale.learn(self._first)
         self._scale.learn(self._last)
         self._times = _FILL * self._full_bytes / found
@@ -119,7 +124,7 @@ class Pace:
         if not self._times:
             return None
         key = self._scale.ahead(lane.start, self._first, self._last, self._times)
-        if key is None or lane.stop is None:
+        if key is None or lane.key_range.stop is None:
             return key
         far = self._scale.ahead(lane.start, self._first, self._last, 1.5 * self._times)
-        return key if far is not None and far < lane.stop else None
+        return key if far is not None and far < lane.key_range.stop else None

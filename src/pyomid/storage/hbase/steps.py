@@ -514,12 +514,12 @@ class ScanCursor:
 
     @property
     def start(self) -> bytes:
-        """What was not asked for yet begins here, or behind this row."""
+        """What was not asked for yet begins here, or behind this row: the last of a call that was full."""
         return self._start
 
     @property
-    def stop(self) -> bytes | None:
-        return self._spec.key_range.stop
+    def key_range(self) -> KeyRange:
+        return self._spec.key_range
 
     @property
     def is_done(self) -> bool:
@@ -615,13 +615,13 @@ class ScanCursor:
         block = ScanBlock(answer.cells, len(response.cells_per_result), partial, self._restarted)
         if block.results:
             self._restarted = False
-        if self._is_fresh and block.results:
-            self._move_behind(block)
+        self.was_full = response.more_results and response.more_results_in_region
         if not response.more_results:
             self._done = True
         elif not response.more_results_in_region:
             self._leave_region()
-        self.was_full = response.more_results and response.more_results_in_region
+        elif self._is_fresh and block.results:
+            self._move_behind(block)
         return block
 
     def _move_behind(self, block: ScanBlock) -> None:
