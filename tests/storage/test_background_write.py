@@ -137,9 +137,10 @@ def test_completions_go_along_and_a_flush_that_is_not_begun_leaves_them_for_the_
     finally:
         os.close(segment._file)
         segment._file = file
-    assert flushed(table, rows((200, 210))) == []
+    table.delete_at_once([150])
+    assert flushed(table, rows((150, 170), (200, 210))) == []
     crashed = EmbeddedCommitTable(image_after_power_loss(tmp_path / "db", tmp_path / "crashed"), writable=False)
-    assert list(crashed.entries()) == [(100, 110), (150, 160), (200, 210)]
+    assert list(crashed.entries()) == [(100, 110), (150, 170), (200, 210)], "a completion comes before what follows it"
     crashed.close()
 
 
@@ -178,6 +179,19 @@ def test_small_tables_hand_over_and_lose_nothing(
     assert dict(crashed.entries()).items() >= expected.items()
     crashed.close()
     reader.close()
+
+
+def test_log_is_not_begun_anew_over_what_was_only_written_in_the_background(
+    tmp_path: Path, table: EmbeddedCommitTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recent_commits, "_RECORDS_MAX", 200)
+    for number in range(2):
+        assert flushed(table, many(90 * number, 90)) == []
+    for number in range(2, 5):  # the second table, then the first one again
+        assert table.put_block(many(90 * number, 90)) == []
+    crashed = EmbeddedCommitTable(image_after_power_loss(tmp_path / "db", tmp_path / "crashed"), writable=True)
+    assert dict(crashed.entries()) == dict(many(0, 450).tolist())
+    crashed.close()
 
 
 def test_more_than_one_record_holds_is_not_begun(table: EmbeddedCommitTable) -> None:

@@ -317,8 +317,7 @@ class RecentCommits:
         return [value or known[start] for start, value in zip(starts, found, strict=True)]
 
     def close(self) -> None:
-        """Everything is in LMDB then."""
-        self.finish_put()
+        """Everything is in LMDB then. Nothing is begun and not ended."""
         with self._writing:
             try:
                 self._settle_all()
