@@ -90,4 +90,4 @@ def test_memory_does_not_grow_with_transactions_that_nobody_completes(tmp_path: 
 def test_memory_does_not_grow_over_a_hundred_million_transactions(
     tmp_path: Path, generator: Path, options: tuple[str, ...]
 ) -> None:
-    check_growth(tmp_path, generator, 100_000_000, *options)
+    check_growth(tmp_path, generator, 100_000_000, "--connections", "64", "--outstanding", "256", *options)

@@ -19,27 +19,11 @@ from typing import Final, TypeVar
 
 from pyomid.client.asking import LOOK_S, AskTime, Lost, Pause, Try, ask_steps, expected, with_epoch
 from pyomid.client.conversation import Conversation, is_answered
-from pyomid.core.requests import (
-    AdvanceHorizon,
-    Answer,
-    AskStatus,
-    Begin,
-    Complete,
-    Done,
-    EndLease,
-    Fence,
-    FenceReply,
-    GrantLease,
-    HorizonReply,
-    LeaseReply,
-    RenewLease,
-    Request,
-    Seal,
-    SealReply,
-)
+from pyomid.core.requests import Answer, Complete, Request
+from pyomid.core.tso_calls import TsoCalls
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.ports import Clock, Sleep
-from pyomid.types import BeginReply, CommitReply, CommitRequest, SealOutcome, Status
+from pyomid.types import BeginReply
 
 T = TypeVar("T")
 
@@ -49,7 +33,7 @@ Dial = Callable[[], socket.socket]
 RECEIVE_BYTES: Final = 1 << 16
 
 
-class TsoSession:
+class TsoSession(TsoCalls):
     """`ports.Tso` over a connection. Thread-safe; a forked child gets a connection of its own (C5).
 
     `request_s` is one try's patience, `retry_s` that of the whole request: longer than a fail-over.
@@ -104,29 +88,11 @@ class TsoSession:
         return self._extended
 
     def begin(self, *, not_before: int = 0) -> BeginReply:
-        reply = self._ask_for(Begin(not_before), BeginReply)
+        reply = super().begin(not_before=not_before)
         self._epoch = max(self._epoch, reply.epoch)
         if self._announced_epoch is not None and not self._extended:
             self._epoch = max(self._epoch, self._announced_epoch())
         return with_epoch(reply, self._epoch)
-
-    def commit(self, request: CommitRequest) -> CommitReply:
-        return self._ask_for(request, CommitReply)
-
-    def fence(self, table_id: int) -> int:
-        return self._ask_for(Fence(table_id), FenceReply).fence_ts
-
-    def grant_lease(self, start_ts: int, term_s: float | None = None) -> float:
-        return self._ask_for(GrantLease(start_ts, term_s or 0.0), LeaseReply).term_s
-
-    def renew_lease(self, start_ts: int) -> float:
-        return self._ask_for(RenewLease(start_ts), LeaseReply).term_s
-
-    def end_lease(self, start_ts: int) -> None:
-        self._ask_for(EndLease(start_ts), Done)
-
-    def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
-        return list(self._ask_for(Seal(tuple(starts)), SealReply).outcomes) if starts else []
 
     def complete(self, starts: Sequence[int]) -> None:
         """Sent if there is a connection; what is lost the sanitiser deletes."""
@@ -134,12 +100,6 @@ class TsoSession:
             return
         with contextlib.suppress(Lost):
             self._connected(self._request_s).post(Complete(tuple(starts)))
-
-    def advance_horizon(self, horizon: int) -> int:
-        return self._ask_for(AdvanceHorizon(horizon), HorizonReply).deleted
-
-    def status(self) -> Status:
-        return self._ask_for(AskStatus(), Status)
 
     def close(self) -> None:
         """Further calls raise `Misuse`; those under way end with `Unavailable`."""

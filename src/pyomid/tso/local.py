@@ -12,36 +12,18 @@ from threading import Lock
 from typing import TypeVar
 
 from pyomid.core.instructions import Die, Event, Instruction, Reply, RequestCame, StoreCall, StoreDone, StoreFailed
-from pyomid.core.requests import (
-    AdvanceHorizon,
-    Answer,
-    AskStatus,
-    Begin,
-    Complete,
-    Done,
-    EndLease,
-    Fence,
-    FenceReply,
-    GrantLease,
-    HorizonReply,
-    LeaseReply,
-    Refused,
-    RenewLease,
-    Request,
-    Seal,
-    SealReply,
-)
+from pyomid.core.requests import Answer, Complete, Refused, Request
 from pyomid.core.take_over import take_over_steps
+from pyomid.core.tso_calls import TsoCalls
 from pyomid.core.tso_machine import TsoMachine, TsoSettings
 from pyomid.errors import OmidError, Unavailable
 from pyomid.ports import Clock, Sleep
 from pyomid.tso.store_calls import TsoStores, perform, take_over
-from pyomid.types import BeginReply, CommitReply, CommitRequest, SealOutcome, Status
 
 T = TypeVar("T")
 
 
-class LocalTso:
+class LocalTso(TsoCalls):
     """`ports.Tso` in process. Takes the epoch over when it is made; a second one on the same stores deposes it.
 
     Thread-safe. After `Deposed`, or another death of the machine, every call raises `Unavailable`.
@@ -70,36 +52,9 @@ class LocalTso:
     def extended(self) -> bool:
         return True
 
-    def begin(self, *, not_before: int = 0) -> BeginReply:
-        return self._ask(Begin(not_before), BeginReply)
-
-    def commit(self, request: CommitRequest) -> CommitReply:
-        return self._ask(request, CommitReply)
-
-    def fence(self, table_id: int) -> int:
-        return self._ask(Fence(table_id), FenceReply).fence_ts
-
-    def grant_lease(self, start_ts: int, term_s: float | None = None) -> float:
-        return self._ask(GrantLease(start_ts, term_s or 0.0), LeaseReply).term_s
-
-    def renew_lease(self, start_ts: int) -> float:
-        return self._ask(RenewLease(start_ts), LeaseReply).term_s
-
-    def end_lease(self, start_ts: int) -> None:
-        self._ask(EndLease(start_ts), Done)
-
-    def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
-        return list(self._ask(Seal(tuple(starts)), SealReply).outcomes)
-
     def complete(self, starts: Sequence[int]) -> None:
         with self._lock:
             self._step(RequestCame(None, 0, Complete(tuple(starts))))
-
-    def advance_horizon(self, horizon: int) -> int:
-        return self._ask(AdvanceHorizon(horizon), HorizonReply).deleted
-
-    def status(self) -> Status:
-        return self._ask(AskStatus(), Status)
 
     def tick(self) -> None:
         """Lets time work without a request: leases expire, W is published."""
@@ -109,7 +64,7 @@ class LocalTso:
     def close(self) -> None:
         self._closed = True
 
-    def _ask(self, request: Request, kind: type[T]) -> T:
+    def _ask_for(self, request: Request, kind: type[T]) -> T:
         with self._lock:
             self._tag += 1
             answer = self._step(RequestCame(None, self._tag, request)).get(self._tag)
