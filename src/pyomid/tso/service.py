@@ -4,7 +4,8 @@
     store threads ─► results ─────────────┼─► machine.handle ─► replies, one write a peer
     ticks ────────────────────────────────┘                 └─► store calls ─► threads
 
-The loop itself never touches the store. Whatever the machine puts out as `Die` ends the process at once.
+The loop itself waits for no store, but for the flush of a lone client. Whatever the machine puts out as `Die` ends
+the process at once.
 """
 
 from __future__ import annotations
@@ -176,6 +177,7 @@ class TsoService:
         for connection in self._connections:
             connection.stop_reading()
         deadline_s = self._clock() + drain_s_max
+        self.feed([])  # what the kernel decided, and nobody has taken from it yet, is not quiet either
         while not self.machine.is_quiet and self._clock() < deadline_s:
             self.feed([])
             await asyncio.sleep(0.005)
@@ -256,7 +258,10 @@ class TsoService:
         if not self._flushes_inline and self._background is None:
             return False
         now_s = self._caught_up()
-        if self.machine.windows.open_batch.is_empty or (self._background is not None and self._background.is_busy):
+        windows = self.machine.windows
+        if self._background is not None and self._background.is_busy:
+            return not self.machine.is_step_due(now_s)
+        if windows.open_batch.is_empty and windows.next_to_flush() is None:
             return not self.machine.is_step_due(now_s)
         entries = self.machine.start_plain_flush(now_s)
         if entries is None:
