@@ -62,7 +62,9 @@ class Settings:
     or fail-over (about the 10 s lease plus 2 s), shorter than people's patience. Sanitising waits at least this."""
 
     request_seconds: float = 5.0
-    """One request's time-out before it is sent again; Apache Omid's client uses the same."""
+    """One request's time-out before it is sent again; Apache Omid's client uses the same. Over HBase a client whose
+    TSO is silent for a second looks once a second whether ZooKeeper names another, and goes there without waiting
+    longer."""
 
     tso_idle_exit_seconds: float = 60.0
     """The on-demand TSO of a folder ends this long after the last connection and lease: a shell loop of short
