@@ -6,6 +6,7 @@ Real files and real asynchronous I/O; where this system has none, only the fall-
 from __future__ import annotations
 
 import os
+import platform
 import resource
 import select
 import signal
@@ -363,7 +364,7 @@ def test_system_without_such_writes_is_noticed_when_the_table_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its real answer to a call that it does not know, and by a machine whose numbers nobody knows."""
-    machine = background_write.platform.machine()
+    machine = platform.machine()
     for numbers in ({machine: (100_001, 100_002, 100_003, 100_004)}, {}):
         monkeypatch.setattr(background_write, "_CALLS", numbers)
         files = len(os.listdir("/proc/self/fd"))
