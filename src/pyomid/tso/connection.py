@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import os
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.core.instructions import Event, RequestCame
+from pyomid.core.instructions import EncodedReplies, Event, RequestCame
 from pyomid.core.requests import Answer, Complete, Refused
 from pyomid.types import CommitRequest
 from pyomid.wire.frames import FRAME_BYTES_MAX, HEADER_BYTES, FrameCutter, FrameTooLong, ProtocolError
@@ -66,6 +67,8 @@ class Connection(asyncio.BufferedProtocol):
         self._tail = b""
         """The unfinished end of the last chunk, where the kernel takes this peer's frames."""
         self._transport: asyncio.Transport | None = None
+        self._slot: int | None = None
+        """Where the kernel reads and writes this peer's socket itself (`tso.kernel.pump`); the transport rests."""
         self._held: list[bytes] = []
         """Answers of this step of the loop; they leave in one write behind it."""
         self._parts = CommitParts(limits.parts_bytes_max)
@@ -113,11 +116,11 @@ class Connection(asyncio.BufferedProtocol):
             self._read_plainly(bytes(service.receive.view[begin:end]))
         if self._outstanding > self._limits.requests_outstanding_max:
             self.stop_reading()
+        self._attach_if_plain()
 
-    def _decide(self, fast: FastPath, end: int) -> int:
+    def _decide(self, fast: FastPath, end: int, begin: int = 0) -> int:
         """By the kernel, frame by frame where it hands one back. Returns where the plain path has to go on."""
         service = self._service
-        begin = 0
         went_on = bool(self._tail)
         self._tail = b""
         while begin < end and self._may_go_fast and service.may_decide():
@@ -137,10 +140,10 @@ class Connection(asyncio.BufferedProtocol):
                     return end
         return begin
 
-    def _hold(self, data: bytes) -> None:
+    def _hold(self, data: bytes, *, first: bool = False) -> None:
         if not self._held:
             self._service.holding.append(self)
-        self._held.append(data)
+        self._held.insert(0 if first else len(self._held), data)
 
     def _keep_tail(self, begin: int, end: int, *, is_older: bool) -> int:
         """Half a frame waits here for its rest; a long one is gathered (or refused) by the plain path.
@@ -155,6 +158,84 @@ class Connection(asyncio.BufferedProtocol):
         if self._tail and not is_older:
             self._since_s = self._service.now_s()
         return end
+
+    # ── the kernel's side ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _attach_if_plain(self) -> None:
+        """While nothing about this peer is out of the ordinary, its transport rests."""
+        pump, transport = self._service.pump, self._transport
+        if self._slot is not None or pump is None or transport is None or not self._may_go_fast:
+            return
+        if self._tail or self._paused or self._is_ending or transport.get_write_buffer_size():
+            return
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        if sock is None or transport.get_extra_info("sslcontext") is not None:
+            return
+        self._slot = self._service.attach(self, sock.fileno())
+        if self._slot is not None:
+            transport.pause_reading()
+
+    def _detach(self) -> None:
+        """What the kernel holds of this peer is held here again."""
+        pump, slot = self._service.pump, self._slot
+        if slot is None or pump is None:
+            return
+        self._slot = None
+        since_s = pump.tail_since_s(slot)
+        out, tail = pump.take_out(slot), pump.take_tail(slot)
+        self._outstanding += pump.detach(slot)
+        if tail:
+            self._tail, self._since_s = tail, since_s
+        if out:
+            self._hold(out, first=True)
+        if self._transport is not None and not self._paused and not self._is_ending:
+            self._transport.resume_reading()
+
+    def write_rest(self) -> None:
+        """The socket did not take all: the transport keeps the rest, and knows what became of the peer."""
+        self._detach()
+        self.write_held()
+
+    def read_by_hand(self) -> None:
+        """What the kernel does not: its bytes are for the plain side, or there is the end, or an error."""
+        pump, slot = self._service.pump, self._slot
+        if slot is None or pump is None:
+            return
+        since_s = pump.tail_since_s(slot)
+        tail = pump.take_tail(slot)
+        if tail:
+            self._tail, self._since_s = tail, since_s
+        try:
+            count = os.readv(pump.descriptor(slot), [self.get_buffer(-1)])
+        except (BlockingIOError, InterruptedError):
+            self._note_by_hand()
+            return
+        except OSError:
+            count = 0
+        if count:
+            self.buffer_updated(count)
+            self._note_by_hand()
+        else:
+            self._detach()  # the transport meets the same, and ends the connection
+
+    def go_on_by_hand(self, begin: int, end: int) -> None:
+        """The rest of a chunk whose begin the kernel took."""
+        service = self._service
+        assert service.fast is not None
+        begin = self._decide(service.fast, end, begin)
+        if begin < end:
+            self._read_plainly(bytes(service.receive.view[begin:end]))
+        self._note_by_hand()
+
+    def _note_by_hand(self) -> None:
+        if self._slot is not None and self._service.pump is not None:
+            self._service.pump.read_by_hand(self._slot, bool(self._tail) or not self._may_go_fast)
+
+    def release(self, replies: EncodedReplies) -> None:
+        """Of commits whose batch is durable."""
+        self.hold(replies.data, replies.count)
+
+    # ── the plain side ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _read_plainly(self, data: bytes) -> None:
         """By the decoder, request by request; whatever it still holds belongs before all that comes later."""
@@ -180,6 +261,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
+        self._detach()
         self._service.disconnected(self)
 
     def pause_writing(self) -> None:
@@ -220,40 +302,66 @@ class Connection(asyncio.BufferedProtocol):
             self._held.append(data)
             data = b"".join(self._held)
             self._held.clear()
-        if self._transport is not None:
-            self._transport.write(data)
+        if self._transport is None:
+            return
+        if self._slot is not None and self._service.pump is not None:
+            if self._service.pump.put_out(self._slot, data):
+                return
+            self._detach()
+            data, self._held = b"".join((*self._held, data)), []
+        self._transport.write(data)
 
     def debt(self, now_s: float) -> str:
         """What it owes for too long: its handshake, the rest of a frame, any request at all; empty: nothing."""
         if self._is_ending:
             return ""
+        tail_waits = bool(self._tail)
+        if self._slot is not None and self._service.pump is not None:
+            pump = self._service.pump
+            if pump.heard(self._slot):
+                self._heard_s = now_s
+            if (since_s := pump.tail_since_s(self._slot)) < now_s:
+                self._since_s, tail_waits = since_s, True
         waited_s = now_s - self._since_s
         if not self._greeted:
             return f"sent no handshake for {waited_s:.1f} s" if waited_s > self._limits.handshake_s_max else ""
-        if (self._cutter.unfinished_bytes or self._tail) and waited_s > self._limits.frame_s_max:
+        if (self._cutter.unfinished_bytes or tail_waits) and waited_s > self._limits.frame_s_max:
             return f"left half a frame unfinished for {waited_s:.1f} s"
         silent_s = now_s - self._heard_s
-        if silent_s > self._limits.idle_s_max and self._outstanding <= 0:
+        if silent_s > self._limits.idle_s_max and self._unanswered <= 0:
             return f"was silent for {silent_s:.1f} s"
         return ""
+
+    @property
+    def _unanswered(self) -> int:
+        pump, slot = self._service.pump, self._slot
+        return self._outstanding + (pump.outstanding(slot) if slot is not None and pump is not None else 0)
 
     @property
     def held_bytes(self) -> int:
         """Memory that this peer occupies: what it has not finished saying, and what it has not read."""
         unread = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        if self._slot is not None and self._service.pump is not None:
+            unread += self._service.pump.held_bytes(self._slot)
         return len(self._tail) + self._cutter.unfinished_bytes + self._parts.bytes_held + unread
 
     def stop_reading(self) -> None:
         if self._transport is not None and not self._paused:
             self._paused = True
-            self._transport.pause_reading()
+            if self._slot is None:
+                self._transport.pause_reading()
+            self._detach()
 
     def close(self) -> None:
         """After what was written has left."""
+        self._is_ending = True
+        self._detach()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
+        self._is_ending = True
+        self._detach()
         if self._transport is not None:
             self._transport.abort()
 
@@ -305,8 +413,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def _refuse(self, error: ProtocolError) -> None:
         self._is_ending = True
+        self._detach()
         self._service.said.warning(error.code, f"refused a peer: {error}", peer=self.name)
         self._service.machine.counters["protocol_errors"] += 1
+        if self._service.machine.in_doubt:
+            self._held.clear()  # not even a begin is answered then
         if self._transport is not None:
             frame = encode_answer(Refused.of(error), extended=self.extended)
             self._write(frame or b"")

@@ -51,6 +51,7 @@ from pyomid.tso.store_calls import TsoStores, perform, rows_of
 
 if TYPE_CHECKING:
     from pyomid.tso.kernel.fast_path import FastPath
+    from pyomid.tso.kernel.pump import Pump, PumpReplies
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,9 @@ COMMIT_RETRY_S_MAX: Final = 24 * 3600.0
 """Nobody's word about longer retries is taken."""
 
 STORE_THREADS_BESIDE_FLIGHTS: Final = 3
+
+ALL_READ, READ_BY_HAND, GO_ON_BY_HAND, NO_ROOM = 0, 1, 2, 4
+"""`tso.kernel.pump_kernel`'s words, which a service without the kernel does not load."""
 
 
 class TsoService:
@@ -108,6 +112,9 @@ class TsoService:
         self.receive = ReceiveBuffer(RECEIVE_BYTES)
         self.fast: FastPath | None = None
         """The kernel, once somebody called `use_kernel`."""
+        self.pump: Pump | None = None
+        """Whose sockets it reads and writes itself."""
+        self._watches_pump = False
         self.holding: list[Connection] = []
         """Peers with answers of the kernel that are not yet written."""
         self._settling = False
@@ -189,6 +196,11 @@ class TsoService:
         self._threads.shutdown(wait=self.machine.is_quiet, cancel_futures=True)
         if self._background is not None:
             self._background.close()
+        if self.pump is not None:
+            if self._watches_pump:
+                asyncio.get_running_loop().remove_reader(self.pump.fileno())
+            self.pump.close()
+            self.pump = None
         return self.machine.is_quiet
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -225,9 +237,45 @@ class TsoService:
         from pyomid.tso.kernel.adoption import adopt
 
         self.fast = adopt(self.machine, chunk_bytes_max=RECEIVE_BYTES, wait_for_memory=wait_for_memory)
+        self._use_pump(self.fast)
         prepare = getattr(self._stores.commit_table, "prepare", None)
         if prepare is not None:
             self._threads.submit(prepare)
+
+    def _use_pump(self, fast: FastPath) -> None:
+        from pyomid.tso.kernel.pump import Pump
+
+        self.pump = Pump(fast, self.receive, outstanding_max=self._limits.requests_outstanding_max)
+
+    def attach(self, connection: Connection, fileno: int) -> int | None:
+        """The slot of a peer whose socket the kernel reads and writes from now on; None where it has no more."""
+        assert self.pump is not None
+        if not self._watches_pump:
+            self._watches_pump = True
+            asyncio.get_running_loop().add_reader(self.pump.fileno(), self._read_ready)
+        return self.pump.attach(connection, fileno, extended=connection.extended)
+
+    def _read_ready(self) -> None:
+        """Everything that the kernel's peers have said, in one step."""
+        pump = self.pump
+        if pump is None or not pump.look():
+            return
+        may = self.may_decide()
+        self._settling = True
+        while (status := pump.read(self.machine.now_s, by_hand=not may)) != ALL_READ:
+            if status == NO_ROOM:
+                self._settle()
+            else:
+                peer, begin, end = pump.handed_back
+                if status == READ_BY_HAND:
+                    peer.read_by_hand()
+                elif status == GO_ON_BY_HAND:
+                    peer.go_on_by_hand(begin, end)
+                else:
+                    peer.stop_reading()
+            self._settling = True
+            may = self.machine.may_decide_fast
+        self._settle()
 
     def may_decide(self) -> bool:
         """Whether a kernel may take a chunk now, with the machine told the time, once a step of the loop."""
@@ -308,10 +356,15 @@ class TsoService:
 
     def _write_held(self) -> None:
         """Begins too are answered only by a process that leads (T4): in doubt they wait, as the machine's own do."""
-        if self.holding and not (self.machine.in_doubt or self.machine.dead):
+        if self.machine.in_doubt or self.machine.dead:
+            return
+        if self.holding:
             holding, self.holding = self.holding, []
             for connection in holding:
                 connection.write_held()
+        if self.pump is not None and self.pump.has_ready:
+            for connection in self.pump.send():
+                connection.write_rest()
 
     # ── the machine ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -375,8 +428,7 @@ class TsoService:
         for instruction in instructions:
             match instruction:
                 case SendEncoded(replies):
-                    assert isinstance(replies.peer, Connection)
-                    replies.peer.hold(replies.data, replies.count)
+                    cast("Connection | Pump", replies.peer).release(cast("PumpReplies", replies))
                 case Reply(peer, tag, answer):
                     assert isinstance(peer, Connection)
                     answers = defaultdict(list) if answers is None else answers

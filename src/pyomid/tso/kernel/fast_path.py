@@ -13,13 +13,14 @@ it over costs as much as deciding some ten commits.
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyomid.core.instructions import EncodedReplies
 from pyomid.core.tso_machine import TsoMachine
 from pyomid.core.windows import BatchState, EntryBlock
 from pyomid.tso.kernel import decide_kernel as words
@@ -138,6 +139,21 @@ class FastPath:
             self.give_back()
             self._make_room(block)
         return decided
+
+    def run(self, kernel: Callable[..., int], *arguments: Any) -> int:
+        """`kernel` with these arguments and all that `decide_chunk` works on. As `decide_more`, but for the answers of
+        what it committed: `answer_later`."""
+        block = self._taken or self._take()
+        status = kernel(
+            *arguments, self._state, self._map.words, self._buckets, self._tables.rows, self._rare_starts, self._ops,
+            self._cells, self._table_ids, block.rows,
+        )  # fmt: skip
+        block.count = self._word[words.RECORDS]
+        return status
+
+    def answer_later(self, replies: EncodedReplies) -> None:
+        """When the open batch is released."""
+        self._machine.windows.open_batch.answers.append(replies)
 
     def give_back(self) -> None:
         """Timestamps, windows and low watermark go back to the machine. Before each of its steps."""
