@@ -41,6 +41,14 @@ fence it."""
 PATIENCE_S = 300.0
 """Of the writer: it waits for the leader it asked, and asks the next one only when that one's connection breaks."""
 
+
+@pytest.fixture(autouse=True)
+def nobody_looks_who_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a Java client: only so is the old leader's answer, should it give one, heard. How clients that look go to the
+    next leader is `test_leadership`'s."""
+    monkeypatch.setattr("pyomid.client.session.LOOK_S", PATIENCE_S)
+
+
 Q = Column(b"f", b"q")
 ROWS = (b"a", b"b", b"c")
 
