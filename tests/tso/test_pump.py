@@ -18,6 +18,7 @@ from checked_workload import CheckedWorkload, cell
 from service_process import RawPeer, Service, served
 
 from pyomid.core.requests import Begin, Fence, FenceReply
+from pyomid.tso.kernel import pump_kernel as words
 from pyomid.tso.kernel.pump import PumpReplies
 from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
 from pyomid.wire.frames import FrameCutter
@@ -219,3 +220,14 @@ def test_answers_refused_by_a_mark_are_taken_back_peer_by_peer() -> None:
         (1, 100): True, (1, 200): False, (2, 300): False, (2, 400): True,
     }  # fmt: skip
     assert told[2, 300][1] is AbortReason.SEALED
+
+
+def test_a_slot_is_to_be_sent_once_though_its_peer_left_and_another_came() -> None:
+    """The list has a place a slot: one that is noted twice would in the end be noted behind it."""
+    pump, row = np.zeros(words.PUMP_WORDS, dtype=np.int64), np.zeros(words.SLOT_WORDS, dtype=np.int64)
+    dirty = np.zeros(4, dtype=np.int64)
+    for _ in range(3):
+        words.add_out(pump, row, dirty, 2, 10)
+        row[words.OUT_BYTES] = 0
+    assert pump[words.DIRTY] == 1
+    assert dirty.tolist() == [2, 0, 0, 0]

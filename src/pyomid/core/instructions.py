@@ -68,6 +68,10 @@ class Flush:
     block: NDArray[np.int64] | None = None
     """More entries, as rows (start, commit)."""
 
+    @property
+    def size(self) -> int:
+        return len(self.entries) + (0 if self.block is None else len(self.block))
+
 
 @dataclass(frozen=True, slots=True)
 class Flushed:

@@ -26,6 +26,7 @@ from pyomid.wire.responses import HandshakeReply, encode_answer
 
 if TYPE_CHECKING:
     from pyomid.tso.kernel.fast_path import FastPath
+    from pyomid.tso.kernel.pump import Pump
     from pyomid.tso.service import TsoService
 
 DONE: Final = 0
@@ -181,15 +182,20 @@ class Connection(asyncio.BufferedProtocol):
         if slot is None or pump is None:
             return
         self._slot = None
-        since_s = pump.tail_since_s(slot)
-        out, tail = pump.take_out(slot), pump.take_tail(slot)
+        self._take_tail(pump, slot)
+        out = pump.take_out(slot)
         self._outstanding += pump.detach(slot)
-        if tail:
-            self._tail, self._since_s = tail, since_s
         if out:
             self._hold(out, first=True)
         if self._transport is not None and not self._paused and not self._is_ending:
             self._transport.resume_reading()
+
+    def _take_tail(self, pump: Pump, slot: int) -> None:
+        """The begin of a frame, and since when it waits for its rest."""
+        since_s = pump.tail_since_s(slot)
+        tail = pump.take_tail(slot)
+        if tail:
+            self._tail, self._since_s = tail, since_s
 
     def write_rest(self) -> None:
         """The socket did not take all: the transport keeps the rest, and knows what became of the peer."""
@@ -201,10 +207,7 @@ class Connection(asyncio.BufferedProtocol):
         pump, slot = self._service.pump, self._slot
         if slot is None or pump is None:
             return
-        since_s = pump.tail_since_s(slot)
-        tail = pump.take_tail(slot)
-        if tail:
-            self._tail, self._since_s = tail, since_s
+        self._take_tail(pump, slot)
         try:
             count = os.readv(pump.descriptor(slot), [self.get_buffer(-1)])
         except (BlockingIOError, InterruptedError):

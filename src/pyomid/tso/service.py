@@ -307,9 +307,8 @@ class TsoService:
             return False
         now_s = self._caught_up()
         windows = self.machine.windows
-        if self._background is not None and self._background.is_busy:
-            return not self.machine.is_step_due(now_s)
-        if windows.open_batch.is_empty and windows.next_to_flush() is None:
+        is_busy = self._background is not None and self._background.is_busy
+        if is_busy or (windows.open_batch.is_empty and windows.next_to_flush() is None):
             return not self.machine.is_step_due(now_s)
         entries = self.machine.start_plain_flush(now_s)
         if entries is None:
@@ -458,10 +457,10 @@ class TsoService:
             self._behind.append(call)
             return
         self._flushing[call.token] = self._clock()
-        entries = rows_of(call.operation)
-        if self._flushes_inline or self._is_lone(len(entries)):
+        ended = partial(self._flush_ended, call.token)
+        if self._flushes_inline or self._is_lone(call.operation.size):
             self._ended(self._performed(call))
-        elif background is None or not background.begin(entries, partial(self._flush_ended, call.token)):
+        elif background is None or not background.begin(rows_of(call.operation), ended):
             self._start(call)
 
     def _flush_ended(self, token: int, result: Flushed | OmidError) -> None:

@@ -120,9 +120,7 @@ def empty_map(options: ServiceOptions) -> ConflictMap:
     if not is_compiled():
         log.warning("compiles its kernel before it serves, some 20 s; next time it is there")
     from pyomid.tso.kernel.adoption import ready_map
-    from pyomid.tso.kernel.pump import load_kernels
 
-    load_kernels()
     return ready_map(entries_max)
 
 
@@ -260,8 +258,6 @@ async def _use_kernel_soon(service: TsoService) -> None:
 
 
 def _load_kernel() -> None:
-    from pyomid.tso.kernel.decide_kernel import decide_chunk
     from pyomid.tso.kernel.pump import load_kernels
 
-    decide_chunk.compiled()
     load_kernels()

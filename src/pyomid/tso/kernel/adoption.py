@@ -14,6 +14,7 @@ from pyomid.tso.kernel.decide_kernel import decide_chunk
 from pyomid.tso.kernel.fast_path import FastPath
 from pyomid.tso.kernel.intrinsics import populate
 from pyomid.tso.kernel.map_kernel import BUCKET_WORDS, COMMITS_AT, ENTRIES_AT, IDS_AT, SLOTS, CacheLineMap
+from pyomid.tso.kernel.pump import load_kernels
 
 _TAG: Final = np.uint64(0xFFFF)
 
@@ -37,8 +38,8 @@ def adopt(machine: TsoMachine, *, chunk_bytes_max: int, wait_for_memory: bool = 
 
 
 def ready_map(entries_max: int) -> CacheLineMap:
-    """An empty map with its memory taken, and the kernel loaded that works on it: all of `adopt` that takes long."""
-    decide_chunk.compiled()
+    """An empty map with its memory taken, and the kernels loaded that work on it: all of `adopt` that takes long."""
+    load_kernels()
     made = CacheLineMap(entries_max)
     populate(made.words)
     return made

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.tso.kernel import pump_kernel as words
+from pyomid.tso.kernel.decide_kernel import decide_chunk
 from pyomid.tso.kernel.fast_path import CommitReplies, FastPath
 
 if TYPE_CHECKING:
@@ -36,8 +37,15 @@ Bytes = NDArray[np.uint8]
 
 
 def load_kernels() -> None:
-    """Now, and not between two steps of the loop."""
-    for kernel in (words.wait_ready, words.read_ready, words.place_later, words.send_ready, words.add_out):
+    """All that the TSO calls: now, and not between two steps of its loop."""
+    for kernel in (
+        decide_chunk,
+        words.wait_ready,
+        words.read_ready,
+        words.place_later,
+        words.send_ready,
+        words.add_out,
+    ):
         kernel.compiled()
 
 
@@ -98,6 +106,7 @@ class Pump:
         self._read = words.read_ready.compiled()
         self._place = words.place_later.compiled()
         self._send = words.send_ready.compiled()
+        self._add = words.add_out.compiled()
 
     def fileno(self) -> int:
         """Readable while an attached peer has something to say."""
@@ -115,8 +124,9 @@ class Pump:
         self._epoll.register(fileno, select.EPOLLIN)
         slot = self._free.pop()
         row = self.slots[slot]
+        is_dirty = row[words.IS_DIRTY]  # by the peer that had the slot before: it is on the list still
         row[:] = 0
-        row[words.FD], row[words.LIVE], row[words.IS_EXTENDED] = fileno, 1, extended
+        row[words.FD], row[words.LIVE], row[words.IS_EXTENDED], row[words.IS_DIRTY] = fileno, 1, extended, is_dirty
         self._slot_of[fileno] = slot
         self._peers[slot] = peer
         return slot
@@ -149,7 +159,7 @@ class Pump:
         if end > OUT_BYTES:
             return False
         self._out[slot, begin:end] = np.frombuffer(data, dtype=np.uint8)
-        words.add_out.compiled()(self._words, row, self._dirty, slot, len(data))
+        self._add(self._words, row, self._dirty, slot, len(data))
         return True
 
     def take_tail(self, slot: int) -> bytes:

@@ -39,7 +39,7 @@ _EVENT_BYTES: Final = 12 if platform.machine() == "x86_64" else 16
 _EVENT_DATA_AT: Final = _EVENT_BYTES - 8
 
 # Words of a peer's slot.
-FD, LIVE, IS_EXTENDED, BY_HAND, OUTSTANDING, OUT_BYTES, TAIL_BYTES, TAIL_SINCE_MS, HEARD = range(9)
+FD, LIVE, IS_EXTENDED, BY_HAND, OUTSTANDING, OUT_BYTES, TAIL_BYTES, TAIL_SINCE_MS, HEARD, IS_DIRTY = range(10)
 SLOT_WORDS: Final = 16
 # Words of the pump.
 (
@@ -78,8 +78,9 @@ def wait_ready(pump: Any, epoll: Any, events_at: Any, events_max: Any) -> Any:
 
 @kernel("void(int64[::1], int64[::1], int64[::1], int64, int64)", nogil=False, _nrt=False)
 def add_out(pump: Any, row: Any, dirty: Any, slot: Any, count: Any) -> Any:
-    """So many bytes were put behind what the peer has in `out`."""
-    if count and row[OUT_BYTES] == 0:
+    """So many bytes were put behind what the peer has in `out`. A slot is in `dirty` once, whoever had or has it."""
+    if count and not row[IS_DIRTY]:
+        row[IS_DIRTY] = 1
         dirty[pump[DIRTY]] = slot
         pump[DIRTY] += 1
     row[OUT_BYTES] += count
@@ -192,6 +193,7 @@ def send_ready(pump: Any, slots: Any, out: Any, dirty: Any) -> Any:
     for index in range(pump[DIRTY]):
         slot = dirty[index]
         row = slots[slot]
+        row[IS_DIRTY] = 0
         count = row[OUT_BYTES]
         if count == 0 or not row[LIVE]:
             continue
