@@ -6,6 +6,9 @@
  * Closed loop: a transaction begins as soon as the one before it ended. Open loop (--rate): at fixed times, and
  * latencies count from the time at which it should have begun, so that a slow server cannot hide its queue.
  *
+ * It sleeps only after --spin-us of silence: on a virtual machine the server's core pays for waking one that sleeps,
+ * some 50 us a send, which no client on another machine would cost it.
+ *
  * Every reply is checked: it answers something asked; start timestamps are unique, ascend within a connection and lie
  * above every commit acknowledged before the begin was sent; commit > start; commit timestamps are unique; no two
  * committed transactions that overlap wrote a common cell. One violation ends the run with exit code 2.
@@ -17,11 +20,15 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <math.h>
+#ifdef __BMI2__
+#include <immintrin.h>
+#endif
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -29,7 +36,7 @@
 #include <unistd.h>
 
 enum { IDLE, BEGUN_ASKED, THINKING, COMMIT_ASKED };
-enum { CELLS_MAX = 64, IN_BYTES = 1 << 18, STEP = 50 };
+enum { CELLS_MAX = 64, IN_BYTES = 1 << 18, STEP = 50, REPLIES = 1 << 12, TX_AHEAD = 16, CHECKS_AHEAD = 6 };
 
 typedef struct {
     int state, cells, retries;
@@ -55,13 +62,15 @@ typedef struct {
    forgotten (counted, so that a report says how much was checked). */
 typedef struct { uint64_t cell, start, commit; } Seen;
 
+typedef struct { uint64_t kind, tag, start, commit, cause; int aborted; char reason; } Reply;
+
 static struct {
     const char *host, *path, *json_tag;
     int port, conns, outstanding, cells_min, cells_max, extended, not_before, retry_hot, complete;
-    double seconds, warmup, rate, zipf, long_share, long_ms;
+    double seconds, warmup, rate, zipf, long_share, long_ms, spin_us;
     uint64_t keys, seed, tables;
 } opt = {.host = "127.0.0.1", .conns = 8, .outstanding = 16, .cells_min = 2, .cells_max = 10, .seconds = 5,
-         .warmup = 1, .keys = 1ull << 40, .seed = 1, .long_ms = 100};
+         .warmup = 1, .keys = 1ull << 40, .seed = 1, .long_ms = 100, .spin_us = 200};
 
 /* What each acknowledged commit wrote, by its timestamp, and the aborts not yet judged: an abort names the commit that
    caused it, whose own answer may come later. True: that commit wrote one of the cells. */
@@ -106,15 +115,39 @@ static double quantile(uint32_t *h, double q) {
 /* Zipf by rejection (Hoermann and Derflinger's way is longer; this table is enough for benchmarks) */
 static double *zipf_cdf; static uint64_t zipf_n;
 static uint64_t pick(void) {
-    if (!zipf_cdf) return rnd() % opt.keys;
+    if (!zipf_cdf) return (opt.keys & (opt.keys - 1)) ? rnd() % opt.keys : rnd() & (opt.keys - 1);
     double u = (rnd() >> 11) * (1.0 / 9007199254740992.0) * zipf_cdf[zipf_n - 1];
     uint64_t lo = 0, hi = zipf_n - 1;
     while (lo < hi) { uint64_t m = (lo + hi) / 2; if (zipf_cdf[m] < u) lo = m + 1; else hi = m; }
     return lo;
 }
 
-static uint8_t *varint(uint8_t *p, uint64_t v) { while (v >= 128) { *p++ = v | 128; v >>= 7; } *p++ = v; return p; }
-static int varlen(uint64_t v) { int n = 1; while (v >= 128) { v >>= 7; n++; } return n; }
+static int varlen(uint64_t v) { return (70 - __builtin_clzll(v | 1)) / 7; }
+/* Zeros, in large pages where the system has them. */
+static void *large(size_t bytes) {
+    size_t page = 1 << 21;
+    bytes = (bytes + page - 1) / page * page;
+    void *p = aligned_alloc(page, bytes);
+    if (!p) die("memory");
+    madvise(p, bytes, MADV_HUGEPAGE);
+    return memset(p, 0, bytes);
+}
+
+static uint8_t *varint(uint8_t *p, uint64_t v) {
+#ifdef __BMI2__ /* the lower 56 bits at once; whoever calls has room for 10 bytes */
+    if (v >= 1ull << 14) {
+        uint64_t low = _pdep_u64(v, 0x7f7f7f7f7f7f7f7full) | 0x8080808080808080ull;
+        int n = varlen(v);
+        memcpy(p, &low, 8);
+        if (n > 8) { p[8] = v >> 56 | 128; p[9] = v >> 63; }
+        p[n - 1] &= 127;
+        return p + n;
+    }
+#endif
+    while (v >= 128) { *p++ = v | 128; v >>= 7; }
+    *p++ = v;
+    return p;
+}
 
 static uint8_t *room(Conn *c, int need) {
     if (c->out_sent == c->out_len) c->out_sent = c->out_len = 0;
@@ -130,9 +163,9 @@ static void framed(Conn *c, uint8_t *frame, uint8_t *end) {
     c->out_len += (int)(end - frame);
 }
 
-static void ask_begin(Conn *c, int i) {
+static void ask_begin(Conn *c, int i, int64_t now) {
     Tx *t = &c->tx[i];
-    t->state = BEGUN_ASKED; t->asked_ns = now_ns(); t->acked_before = acked_max;
+    t->state = BEGUN_ASKED; t->asked_ns = now; t->acked_before = acked_max;
     uint8_t *f = room(c, 40), *p = f + 4;
     if (opt.not_before && t->floor) {
         *p++ = 1 << 3 | 2; *p++ = 2 + varlen(t->floor); *p++ = 0x80; *p++ = 0x04; p = varint(p, t->floor);
@@ -142,7 +175,7 @@ static void ask_begin(Conn *c, int i) {
     c->begin_queue[c->begin_tail++ % opt.outstanding] = i;
 }
 
-static void ask_commit(Conn *c, int i) {
+static void ask_commit(Conn *c, int i, int64_t now) {
     Tx *t = &c->tx[i];
     if (!t->retries || !opt.retry_hot) {
         t->cells = opt.cells_min + rnd() % (opt.cells_max - opt.cells_min + 1);
@@ -151,7 +184,7 @@ static void ask_commit(Conn *c, int i) {
             t->cell[k] = opt.keys == ~0ull ? rnd() : mix(key + 0x9e3779b97f4a7c15ull);
         }
     }
-    t->state = COMMIT_ASKED; t->asked_ns = now_ns();
+    t->state = COMMIT_ASKED; t->asked_ns = now;
     int ids = 0, n = 0;
     for (int k = 0; k < t->cells; k++) ids += varlen(t->cell[k]);
     n = 1 + varlen(t->start) + 2 + 1 + varlen(ids) + ids;
@@ -163,6 +196,7 @@ static void ask_commit(Conn *c, int i) {
     for (int k = 0; k < t->cells; k++) p = varint(p, t->cell[k]);
     if (opt.extended) { *p++ = 0x80; *p++ = 0x04; p = varint(p, i + 1); }
     framed(c, f, p);
+    if (opt.extended) return;
     int h = mix(t->start) & c->table_mask;
     while (c->by_start[h] >= 0) h = (h + 1) & c->table_mask;
     c->by_start[h] = i;
@@ -203,7 +237,7 @@ static void again(Conn *c, int i, int64_t now) {
         t->due_ns += (int64_t)(1e9 * opt.conns * opt.outstanding / opt.rate);
         if (t->due_ns > now) { t->state = IDLE; return; }
     }
-    ask_begin(c, i);
+    ask_begin(c, i, now);
     if (opt.rate > 0) t->asked_ns = t->due_ns;
 }
 
@@ -222,7 +256,7 @@ static void on_begin(Conn *c, uint64_t start, uint64_t tag, int64_t now) {
     if (opt.long_share > 0 && (rnd() >> 11) * (1.0 / 9007199254740992.0) < opt.long_share) {
         t->state = THINKING; t->due_ns = now + (int64_t)(opt.long_ms * 1e6); return;
     }
-    ask_commit(c, i);
+    ask_commit(c, i, now);
 }
 
 static void judge_one(void) {
@@ -239,9 +273,16 @@ static void judge_later(Tx *t, uint64_t cause) {
     if (judged_in - judged_out == JUDGED) judge_one();
 }
 
-static void on_commit(Conn *c, int was_aborted, uint64_t start, uint64_t commit, uint64_t cause, char reason, int64_t now) {
-    int i = take_by_start(c, start);
-    if (i < 0) { wrong("a commit nobody asked for", start, commit); return; }
+static int answers(Conn *c, int i, uint64_t start) {
+    return i >= 0 && i < opt.outstanding && c->tx[i].start == start && c->tx[i].state == COMMIT_ASKED;
+}
+
+static void on_commit(Conn *c, const Reply *r, int64_t now) {
+    int was_aborted = r->aborted;
+    uint64_t start = r->start, commit = r->commit, cause = r->cause;
+    char reason = r->reason;
+    int i = opt.extended ? (int)r->tag - 1 : take_by_start(c, start);
+    if (!answers(c, i, start)) { wrong("a commit nobody asked for", start, commit); return; }
     Tx *t = &c->tx[i];
     if (now >= t_measure) note(hist_commit, now - t->asked_ns), tries++;
     if (was_aborted) {
@@ -255,10 +296,8 @@ static void on_commit(Conn *c, int was_aborted, uint64_t start, uint64_t commit,
         if (commit <= start) wrong("commit not above start", commit, start);
         for (int k = 0; k < t->cells; k++) {
             Seen *s = &seen[mix(t->cell[k]) & seen_mask];
-            int twice = 0;
-            for (int m = 0; m < k; m++) twice |= t->cell[m] == t->cell[k];
-            if (twice) continue;
             if (s->cell == t->cell[k]) {
+                if (s->start == start && s->commit == commit) continue; /* it names this cell twice */
                 /* another winner of this cell: one of the two must have committed before the other began */
                 if (s->commit == commit) wrong("commit timestamp twice", commit, start);
                 if (s->commit > start && s->commit < commit) wrong("overlapping winners", s->commit, start);
@@ -282,25 +321,74 @@ static const uint8_t *get(const uint8_t *p, const uint8_t *e, uint64_t *v) {
     wrong("a reply that is no protobuf", 0, 0); exit(2);
 }
 
-static void on_frame(Conn *c, const uint8_t *p, const uint8_t *e, int64_t now) {
-    uint64_t key, v, tag = 0, kind = 0, start = 0, commit = 0, cause = 0, ab = 0; char reason = 'c';
+static Reply parse(const uint8_t *p, const uint8_t *e) {
+    uint64_t key, v;
+    Reply r = {.reason = 'c'};
     const uint8_t *q = 0, *qe = 0;
     while (p < e) {
         p = get(p, e, &key);
-        if ((key & 7) == 2) { p = get(p, e, &v); if (key >> 3 < 64 || key >> 3 == 65) { kind = key >> 3; q = p; qe = p + v; } p += v; }
-        else { p = get(p, e, &v); if (key >> 3 == 64) tag = v; }
+        if ((key & 7) == 2) { p = get(p, e, &v); if (key >> 3 < 64 || key >> 3 == 65) { r.kind = key >> 3; q = p; qe = p + v; } p += v; }
+        else { p = get(p, e, &v); if (key >> 3 == 64) r.tag = v; }
     }
-    if (kind == 3) { c->greeted = 1; for (int i = 0; i < opt.outstanding; i++) { if (opt.rate > 0) c->tx[i].due_ns = now + (int64_t)(rnd() % 1000 * 1e6 * opt.conns * opt.outstanding / opt.rate); else ask_begin(c, i); } return; }
     while (q < qe) {
         q = get(q, qe, &key);
-        if ((key & 7) == 2) { q = get(q, qe, &v); if (key >> 3 == 64 && v) reason = (char)q[0]; q += v; continue; }
+        if ((key & 7) == 2) { q = get(q, qe, &v); if (key >> 3 == 64 && v) r.reason = (char)q[0]; q += v; continue; }
         q = get(q, qe, &v);
-        if (kind == 1) { if (key >> 3 == 1) start = v; }
-        else if (key >> 3 == 1) ab = v; else if (key >> 3 == 2) start = v; else if (key >> 3 == 3) commit = v; else if (key >> 3 == 65) cause = v;
+        if (r.kind == 1) { if (key >> 3 == 1) r.start = v; }
+        else if (key >> 3 == 1) r.aborted = (int)v; else if (key >> 3 == 2) r.start = v; else if (key >> 3 == 3) r.commit = v; else if (key >> 3 == 65) r.cause = v;
     }
-    if (kind == 1) on_begin(c, start, tag, now);
-    else if (kind == 2) on_commit(c, (int)ab, start, commit, cause, reason, now);
-    else wrong("an answer of unknown kind (an error?)", kind, tag);
+    return r;
+}
+
+static void on_greeting(Conn *c, int64_t now) {
+    c->greeted = 1;
+    for (int i = 0; i < opt.outstanding; i++) {
+        if (opt.rate > 0) c->tx[i].due_ns = now + (int64_t)(rnd() % 1000 * 1e6 * opt.conns * opt.outstanding / opt.rate);
+        else ask_begin(c, i, now);
+    }
+}
+
+/* What a reply will be checked against lies all over the memory: asked for some replies ahead. */
+static void expect_tx(Conn *c, const Reply *r) {
+    if (!opt.extended || r->tag - 1 >= (uint64_t)opt.outstanding) return;
+    const char *t = (const char *)&c->tx[r->tag - 1];
+    for (int line = 0; line < 3; line++) __builtin_prefetch(t + 64 * line, 1);
+}
+static void expect_checks(Conn *c, const Reply *r) {
+    if (r->kind != 2 || r->aborted || !opt.extended || r->tag - 1 >= (uint64_t)opt.outstanding) return;
+    const Tx *t = &c->tx[r->tag - 1];
+    for (int k = 0; k < t->cells; k++) __builtin_prefetch(&seen[mix(t->cell[k]) & seen_mask], 1);
+    const char *w = (const char *)&wrote[r->commit / STEP % WROTE];
+    for (int line = 0; line < 2; line++) __builtin_prefetch(w + 64 * line, 1);
+}
+
+static void on_replies(Conn *c, const Reply *replies, int count, int64_t now) {
+    for (int i = 0; i < count && i < TX_AHEAD; i++) expect_tx(c, &replies[i]);
+    for (int i = 0; i < count && i < CHECKS_AHEAD; i++) expect_checks(c, &replies[i]);
+    for (int i = 0; i < count; i++) {
+        const Reply *r = &replies[i];
+        if (i + TX_AHEAD < count) expect_tx(c, r + TX_AHEAD);
+        if (i + CHECKS_AHEAD < count) expect_checks(c, r + CHECKS_AHEAD);
+        if (r->kind == 1) on_begin(c, r->start, r->tag, now);
+        else if (r->kind == 2) on_commit(c, r, now);
+        else if (r->kind == 3) on_greeting(c, now);
+        else wrong("an answer of unknown kind (an error?)", r->kind, r->tag);
+    }
+}
+
+/* Every whole frame of what came. */
+static void on_bytes(Conn *c, int64_t now) {
+    static Reply replies[REPLIES];
+    int at = 0, count = 0;
+    while (c->in_len - at >= 4) {
+        uint32_t len; memcpy(&len, c->in + at, 4); len = ntohl(len);
+        if ((int)len > c->in_len - at - 4) break;
+        replies[count++] = parse(c->in + at + 4, c->in + at + 4 + len);
+        at += 4 + (int)len;
+        if (count == REPLIES) { on_replies(c, replies, count, now); count = 0; }
+    }
+    on_replies(c, replies, count, now);
+    memmove(c->in, c->in + at, c->in_len - at); c->in_len -= at;
 }
 
 static void flush_out(Conn *c, int ep) {
@@ -342,8 +430,8 @@ static void open_conn(Conn *c, int ep) {
 static void due(Conn *c, int64_t now) {
     for (int i = 0; i < opt.outstanding; i++) {
         Tx *t = &c->tx[i];
-        if (t->state == THINKING && t->due_ns <= now) ask_commit(c, i);
-        else if (t->state == IDLE && c->greeted && t->due_ns <= now) { int64_t d = t->due_ns; ask_begin(c, i); if (opt.rate > 0) t->asked_ns = d; }
+        if (t->state == THINKING && t->due_ns <= now) ask_commit(c, i, now);
+        else if (t->state == IDLE && c->greeted && t->due_ns <= now) { int64_t d = t->due_ns; ask_begin(c, i, now); if (opt.rate > 0) t->asked_ns = d; }
     }
 }
 
@@ -364,6 +452,7 @@ int main(int n, char **v) {
         else if (!strcmp(v[i], "--cells-max")) opt.cells_max = (int)num(&i, v);
         else if (!strcmp(v[i], "--long-share")) opt.long_share = num(&i, v);
         else if (!strcmp(v[i], "--long-ms")) opt.long_ms = num(&i, v);
+        else if (!strcmp(v[i], "--spin-us")) opt.spin_us = num(&i, v);
         else if (!strcmp(v[i], "--seed")) opt.seed = (uint64_t)num(&i, v);
         else if (!strcmp(v[i], "--extended")) opt.extended = 1;
         else if (!strcmp(v[i], "--not-before")) opt.not_before = opt.extended = 1;
@@ -378,8 +467,8 @@ int main(int n, char **v) {
         zipf_cdf = malloc(zipf_n * sizeof(double));
         double sum = 0; for (uint64_t k = 0; k < zipf_n; k++) zipf_cdf[k] = sum += 1 / pow((double)(k + 1), opt.zipf);
     }
-    seen_mask = (1ull << 20) - 1; seen = calloc(seen_mask + 1, sizeof *seen);
-    wrote = calloc(WROTE, sizeof *wrote); judged = calloc(JUDGED, sizeof *judged);
+    seen_mask = (1ull << 20) - 1; seen = large((seen_mask + 1) * sizeof *seen);
+    wrote = large(WROTE * sizeof *wrote); judged = calloc(JUDGED, sizeof *judged);
     hist_begin = calloc(HIST, 4); hist_commit = calloc(HIST, 4);
     int ep = epoll_create1(0);
     Conn *cs = calloc(opt.conns, sizeof *cs);
@@ -387,9 +476,12 @@ int main(int n, char **v) {
     for (int i = 0; i < opt.conns; i++) open_conn(&cs[i], ep);
     struct epoll_event evs[256]; struct rusage u0 = {0}, u1; int measuring = 0;
     int timed = opt.rate > 0 || opt.long_share > 0;
+    int64_t spins_until_ns = 0;
     for (;;) {
-        int k = epoll_wait(ep, evs, 256, timed ? 0 : 100);
+        int is_spinning = timed || now_ns() < spins_until_ns;
+        int k = epoll_wait(ep, evs, 256, is_spinning ? 0 : 100);
         int64_t now = now_ns();
+        if (k > 0) spins_until_ns = now + (int64_t)(1e3 * opt.spin_us);
         if (!measuring && now >= t_measure) { measuring = 1; getrusage(RUSAGE_SELF, &u0); }
         if (now >= t_end) break;
         for (int j = 0; j < k; j++) {
@@ -399,14 +491,7 @@ int main(int n, char **v) {
                 if (got == 0) { fprintf(stderr, "load: the server closed a connection\n"); return 2; }
                 if (got < 0) { if (errno == EAGAIN) continue; die("read"); }
                 c->in_len += (int)got;
-                int at = 0;
-                while (c->in_len - at >= 4) {
-                    uint32_t len; memcpy(&len, c->in + at, 4); len = ntohl(len);
-                    if ((int)len > c->in_len - at - 4) break;
-                    on_frame(c, c->in + at + 4, c->in + at + 4 + len, now);
-                    at += 4 + (int)len;
-                }
-                memmove(c->in, c->in + at, c->in_len - at); c->in_len -= at;
+                on_bytes(c, now);
             }
             flush_out(c, ep);
         }
