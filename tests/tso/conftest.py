@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvloop
+from served_folder import DEADLINE_S, Run
 from service_process import is_alive, kill_tso, tso_pid
 
 from pyomid.client.session import TsoSession
@@ -42,3 +46,15 @@ def session_of() -> Iterator[Callable[..., TsoSession]]:
     yield make
     for each in opened:
         each.close()
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """On both event loops."""
+    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+
+    def run(scenario: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(asyncio.wait_for(scenario, 2 * DEADLINE_S))
+
+    return run

@@ -6,171 +6,18 @@ Each test is run on both event loops, and, where it says nothing of the backgrou
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-import uvloop
-from numpy.typing import NDArray
+from served_folder import DEADLINE_S, SESSIONS, Run, served, together, transact
 
 from pyomid.client.async_session import AsyncTsoSession
-from pyomid.core.conflict_map import BucketMap
-from pyomid.core.tso_machine import TsoSettings
 from pyomid.errors import OmidError, Unavailable
-from pyomid.storage.embedded import (
-    EmbeddedCatalogue,
-    EmbeddedCommitTable,
-    EmbeddedEpochRow,
-    open_folder,
-    recent_commits,
-)
-from pyomid.storage.embedded.recent_log import Segment
-from pyomid.tso.service import TsoService
-from pyomid.tso.startup import take_over_and_build
-from pyomid.tso.store_calls import TsoStores
-from pyomid.types import CommitRequest, SealOutcome
+from pyomid.storage.embedded import EmbeddedCommitTable, recent_commits
+from pyomid.types import SealOutcome
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
-
-DEADLINE_S = 60
-SETTINGS = TsoSettings(conflict_map_entries=28 * 64, store_retry_s=0.2)
-SESSIONS = 4
-
-
-def cell(number: int) -> int:
-    """An id as evenly spread as a hash's."""
-    return (number * 0x9E3779B97F4A7C15 & ((1 << 64) - 1)) - (1 << 63)
-
-
-class Served:
-    """A service in this loop, and its clients."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        open_folder(folder)
-        self.folder = folder
-        self.table = EmbeddedCommitTable(folder, writable=True)
-        self.table.prepare()
-        self.row = EmbeddedEpochRow(folder, writable=True)
-        self.catalogue = EmbeddedCatalogue(folder)
-        self.deaths: list[str] = []
-        self.begun = 0
-        """Flushes in the background."""
-        self.slept_s = 0.0
-        self.drained: bool | None = None
-        self.once_begun: Callable[[], object] = lambda: None
-        """Called between the begin of a flush and its end."""
-        begin = EmbeddedCommitTable.begin_flush
-
-        def begin_flush(table: EmbeddedCommitTable, entries: NDArray[np.int64]) -> bool:
-            if is_begun := begin(table, entries):
-                self.begun += 1
-                self.once_begun()
-            return is_begun
-
-        monkeypatch.setattr(EmbeddedCommitTable, "begin_flush", begin_flush)
-        stores = TsoStores(self.table, self.row, self.catalogue)
-        machine = take_over_and_build(stores, SETTINGS, BucketMap(SETTINGS.conflict_map_entries))
-        self.service = TsoService(machine, stores, clock=self.clock, die=self.deaths.append)
-        self.service.use_kernel(wait_for_memory=True)
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.sessions: list[AsyncTsoSession] = []
-
-    def clock(self) -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME) + self.slept_s
-
-    @property
-    def has_background(self) -> bool:
-        return self.table.flush_ended_fileno() is not None and self._segment._direct
-
-    @property
-    def _segment(self) -> Segment:
-        assert self.table._writer is not None
-        return self.table._writer._segments[self.table._writer._active]
-
-    def session(self, *, request_s: float = DEADLINE_S) -> AsyncTsoSession:
-        address = self.listener.getsockname()
-
-        async def dial() -> socket.socket:
-            return await asyncio.get_running_loop().run_in_executor(None, socket.create_connection, address)
-
-        self.sessions.append(AsyncTsoSession(dial, request_s=request_s, retry_s=request_s))
-        return self.sessions[-1]
-
-    def fail_all_writes(self) -> None:
-        """The system refuses every write of a file that is open for reading."""
-        for_reading = os.open(self._segment._path, os.O_RDONLY)
-        os.dup2(for_reading, self._segment._file)
-        os.close(for_reading)
-
-    async def drain(self) -> bool:
-        """Once."""
-        if self.drained is None:
-            self.drained = await self.service.drain(drain_s_max=0.5 if self.deaths else DEADLINE_S)
-        return self.drained
-
-    async def until_dead(self) -> None:
-        give_up_s = time.monotonic() + DEADLINE_S
-        while not self.deaths:
-            assert time.monotonic() < give_up_s, "it should have died"
-            await asyncio.sleep(0.01)
-
-
-@asynccontextmanager
-async def served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Served]:
-    """Told to stop at the end, unless a test did so, and drained."""
-    each = Served(folder, monkeypatch)
-    running = asyncio.create_task(each.service.run([(each.listener, None)]))
-    try:
-        yield each
-        for session in each.sessions:
-            await session.close()
-    finally:
-        each.service.stop()
-        await running
-        drained = await each.drain()
-        each.catalogue.close()
-        each.row.close()
-        each.table.close()
-    assert drained or each.deaths
-
-
-async def transact(session: AsyncTsoSession, count: int) -> dict[int, int]:
-    """One after the other; start and commit of each."""
-    done = {}
-    for _ in range(count):
-        start_ts = (await session.begin()).start_ts
-        reply = await session.commit(CommitRequest(start_ts, (cell(start_ts),)))
-        assert reply.committed
-        done[start_ts] = reply.commit_ts
-    return done
-
-
-async def together(each: Served, count: int, *, tasks: int = 8) -> dict[int, int]:
-    done: dict[int, int] = {}
-    sessions = [each.session() for _ in range(SESSIONS)]
-    for part in await asyncio.gather(*(transact(session, count) for session in sessions for _ in range(tasks))):
-        done |= part
-    return done
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
-    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
-
-    def run(scenario: Coroutine[Any, Any, None]) -> None:
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(asyncio.wait_for(scenario, 2 * DEADLINE_S))
-
-    return run
-
-
-Run = Callable[[Coroutine[Any, Any, None]], None]
 
 
 @pytest.mark.parametrize("background", [True, False])
