@@ -200,6 +200,17 @@ class FlushesAtOnce(Protocol):
 
 
 @runtime_checkable
+class LooksUpAtOnce(Protocol):
+    """A commit table that shares a server with the epoch row. Optional."""
+
+    def lookup_then_watermarks(self, starts: Sequence[int]) -> tuple[list[int], int, int] | None:
+        """`CommitTable.lookup`, then W and H as they were read *after* all entries were, in one round trip.
+
+        None where that was not to be had: both are asked for again the ordinary way, in that order.
+        """
+
+
+@runtime_checkable
 class FlushesInBackground(Protocol):
     """A commit table whose disk writes a flush while its caller goes on, with no thread between. Optional.
 

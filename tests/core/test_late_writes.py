@@ -15,7 +15,7 @@ from pyomid.core.effects import (
     Effect,
     FlushAndMerge,
     Heal,
-    LookupCommits,
+    LookupThenWatermarks,
     ReadRange,
     ReadRows,
     ReadWatermarks,
@@ -58,8 +58,8 @@ class World:
             case ReadRange(table, key_range, columns, rows_max):
                 found = self.store.scan(table, key_range, columns, batch_rows_max=rows_max or 1_000_000)
                 return next(iter(found), batch_of([]))
-            case LookupCommits(starts):
-                return self.commits.lookup(starts)
+            case LookupThenWatermarks(starts):
+                return self.commits.lookup(starts), *self.epoch_row.read_watermarks()
             case ReadWatermarks():
                 return self.epoch_row.read_watermarks()
             case SealStarts(starts):

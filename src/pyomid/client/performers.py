@@ -9,7 +9,7 @@ from pyomid.cells import CellBatch, batch_of
 from pyomid.client.parts import Parts
 from pyomid.core import effects
 from pyomid.crashpoints import crash_point
-from pyomid.ports import WritesAhead
+from pyomid.ports import LooksUpAtOnce, WritesAhead
 from pyomid.types import CommitReply
 
 Perform = Callable[[Any], Any]
@@ -28,7 +28,7 @@ def store_performers(parts: Parts) -> dict[type[effects.Effect], Perform]:
         **_ahead_performers(parts),
         effects.ReadRows: lambda e: store.read_rows(e.table, e.rows, e.columns),
         effects.ReadRange: lambda e: _read_range(parts, e),
-        effects.LookupCommits: lambda e: parts.commit_table.lookup(e.starts),
+        effects.LookupThenWatermarks: _look_up_then_watermarks(parts),
         effects.ReadWatermarks: lambda e: epoch_row.read_watermarks(),
         effects.WriteCells: lambda e: _write_cells(parts, e),
         effects.WriteShadowCells: lambda e: _write_shadow_cells(parts, e),
@@ -68,6 +68,21 @@ def tso_performers(parts: Parts) -> dict[type[effects.Effect], Perform]:
 
 def perform(performers: Mapping[type[effects.Effect], Perform], effect: effects.Effect) -> Any:
     return performers[type(effect)](effect)
+
+
+def _look_up_then_watermarks(parts: Parts) -> Perform:
+    """In one round trip where the commit table can; else, and where that failed, in two, in this order (R4)."""
+    commit_table, epoch_row = parts.commit_table, parts.epoch_row
+    at_once = commit_table.lookup_then_watermarks if isinstance(commit_table, LooksUpAtOnce) else None
+
+    def perform_both(effect: effects.LookupThenWatermarks) -> tuple[list[int], int, int]:
+        both = at_once(effect.starts) if at_once is not None else None
+        if both is not None:
+            return both
+        states = commit_table.lookup(effect.starts)
+        return states, *epoch_row.read_watermarks()
+
+    return perform_both
 
 
 def _read_range(parts: Parts, effect: effects.ReadRange) -> CellBatch:

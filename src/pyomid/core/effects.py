@@ -61,8 +61,13 @@ class ReadRange(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class LookupCommits(Effect):
-    """→ list[int] in the order of `starts`: commit timestamp, NOT_FOUND or SEALED. One fresh multi-get."""
+class LookupThenWatermarks(Effect):
+    """→ (list[int], W, H): for each of `starts` in order its commit timestamp, NOT_FOUND or SEALED, one fresh
+    multi-get; then W and H, fresh, their read begun when every entry had been read (R4).
+
+    Two steps, and others may come between them: never one look at both. A store that keeps their order may do both in
+    one call.
+    """
 
     starts: tuple[int, ...]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyomid.core.effects import LookupCommits, ReadRows, ReadWatermarks, SealStarts, Steps
+from pyomid.core.effects import LookupThenWatermarks, ReadRows, ReadWatermarks, SealStarts, Steps
 from pyomid.errors import OutcomeUnknown
 from pyomid.types import Cell, CellVersion, Column, start_of
 
@@ -38,8 +38,7 @@ def outcome_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Step
         if commit_ts:
             return Outcome(commit_ts)
         starts = (start_ts, *branches)
-        states: list[int] = yield LookupCommits(starts)
-        _, horizon = yield ReadWatermarks()
+        states, _, horizon = yield LookupThenWatermarks(starts)
         for start, state in zip(starts, states, strict=True):
             if state > 0 and start >= horizon:
                 return Outcome(state)

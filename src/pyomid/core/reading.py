@@ -39,7 +39,7 @@ from pyomid.core.effects import (
     DeleteOrphans,
     Effect,
     Heal,
-    LookupCommits,
+    LookupThenWatermarks,
     ReadRange,
     ReadRows,
     ReadWatermarks,
@@ -106,6 +106,25 @@ def resolve_batch_steps(
     fetched = FetchedBatch(table, columns, snapshot.start_ts, snapshot.own, batch)
     yield from resolve_steps(fetched, Judgement.of_reader(snapshot), cache)
     return fetched.batch
+
+
+def unknown_starts(batches: Iterable[CellBatch], snapshot: Snapshot, cache: CommitCache) -> set[int]:
+    """Starts of these batches that only the commit table can explain, and the cache cannot."""
+    found: set[int] = set()
+    for batch in batches:
+        found.update(visibility.unresolved_starts(batch, snapshot.start_ts, snapshot.own).tolist())
+    return {start for start in found if not cache.get(start)}
+
+
+def learn_commits_steps(batches: Iterable[CellBatch], snapshot: Snapshot, cache: CommitCache) -> Steps[None]:
+    """One look-up for several batches that were fetched: what it finds is in the cache when each is resolved.
+
+    A hit says the same of every fetch. A miss is not kept (R6): who resolves the batch that has it asks again.
+    """
+    asked = tuple(sorted(unknown_starts(batches, snapshot, cache)))
+    if asked:
+        states, _, horizon = yield LookupThenWatermarks(asked)
+        _note_states(asked, states, horizon, cache, Resolution())
 
 
 def check_snapshot_steps(snapshot: Snapshot) -> Steps[None]:
@@ -184,8 +203,7 @@ def resolve_steps(fetched: Fetched, judgement: Judgement, cache: CommitCache) ->
         _take_hits(unresolved, cache, resolution)
         asked = tuple(sorted(unresolved - verdicts.keys() - resolution.commits.keys()))
         if asked:
-            states = yield LookupCommits(asked)
-            watermark, horizon = yield ReadWatermarks()
+            states, watermark, horizon = yield LookupThenWatermarks(asked)
             verdicts.update(_note_states(asked, states, horizon, cache, resolution))
             if any(start in verdicts for start in asked):
                 fetched.take((yield fetched.again()))

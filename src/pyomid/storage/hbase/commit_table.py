@@ -48,7 +48,7 @@ _DELETE_ROWS_MAX = 4000
 class HBaseCommitTable:
     """See `ports.CommitTable`. `others_seal`: Java clients that call fence(), or low-latency readers, may place
     marks of the current epoch: then `put` reads the marks of its rows back before it returns (Leadership).
-    `epoch_row`: what `flush` reads behind its entries."""
+    `epoch_row`: what `flush` and `lookup_then_watermarks` read behind their entries."""
 
     def __init__(
         self,
@@ -64,8 +64,23 @@ class HBaseCommitTable:
         self._others_seal = others_seal
 
     def lookup(self, starts: Sequence[int]) -> list[int]:
-        requests = [RowGet(commit_row(start), _COLUMNS, max_versions=1) for start in starts]
-        return [_verdict(start, found) for start, found in zip(starts, self._rows(requests), strict=True)]
+        found = self._rows([_entry_get(start) for start in starts])
+        return [_verdict(start, cells) for start, cells in zip(starts, found, strict=True)]
+
+    def lookup_then_watermarks(self, starts: Sequence[int]) -> tuple[list[int], int, int] | None:
+        """`ports.LooksUpAtOnce`: one call for entries and watermarks, where one server has both."""
+        row = self._epoch_row
+        if row is None or not starts:
+            return None
+        budget = self._cluster.budget(f"looking up {len(starts)} commit entries")
+        gets = [_entry_get(start) for start in starts]
+        found = self._cluster.run(
+            self._cluster.operations.gets_then_get_steps(self._table, gets, row.table, row.state_get, budget)
+        )
+        if found is None:
+            return None
+        watermark, horizon = row.watermarks_of(found.pop())
+        return [_verdict(start, cells) for start, cells in zip(starts, found, strict=True)], watermark, horizon
 
     def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
         return self.put_block(np.array(entries, dtype=np.int64).reshape(-1, 2)) if entries else []
@@ -88,7 +103,7 @@ class HBaseCommitTable:
         budget = self._cluster.budget(f"flushing {len(entries)} commit entries")
         row = self._epoch_row
         found = self._cluster.run(
-            put_commits_then_get_steps(self._cluster.operations, self._table, entries, row.table, row.epoch_get, budget)
+            put_commits_then_get_steps(self._cluster.operations, self._table, entries, row.table, row.state_get, budget)
         )
         return None if found is None else ([], row.epoch_of(found))
 
@@ -193,6 +208,10 @@ class HBaseCommitTable:
 
 def _entry(start: int, commit_ts: int) -> KeyValue:
     return KeyValue(commit_row(start), COMMIT_FAMILY, COMMIT_QUALIFIER, start, commit_value(start, commit_ts))
+
+
+def _entry_get(start: int) -> RowGet:
+    return RowGet(commit_row(start), _COLUMNS, max_versions=1)
 
 
 def _verdict(start: int, found: RowResult) -> int:

@@ -79,13 +79,19 @@ class HBaseEpochRow:
         return _epoch_state(self._cells.read_row(ROW))
 
     @property
-    def epoch_get(self) -> RowGet:
-        """Of `table`: brings the one cell that `epoch_of` reads."""
+    def state_get(self) -> RowGet:
+        """Of `table`: brings the one cell that `epoch_of` and `watermarks_of` read."""
         return RowGet(ROW, ((META_FAMILY, (_STATE,)),), max_versions=1)
 
     @staticmethod
     def epoch_of(found: list[KeyValue]) -> int:
         return _State.decode(found[0].value if found else b"").epoch
+
+    @staticmethod
+    def watermarks_of(found: list[KeyValue]) -> tuple[int, int]:
+        """(W, H)."""
+        state = _State.decode(found[0].value if found else b"")
+        return state.watermark, state.horizon
 
     def read_epoch(self) -> int:
         """Fresh. Leases and pending records are left where they are."""

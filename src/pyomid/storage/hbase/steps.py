@@ -257,7 +257,7 @@ class RegionOperations:
                     if not isinstance(outcome.result, Exception):
                         results[outcome.index] = outcome.result
                         continue
-                    reaction = self.react(batch.region, outcome.result, budget)
+                    reaction = self.react(outcome.region, outcome.result, budget)
                     if reaction is Reaction.FAIL:
                         assert isinstance(outcome.result, RemoteFailure)
                         results[outcome.index] = outcome.result
@@ -269,6 +269,32 @@ class RegionOperations:
             if open_requests and pause:
                 yield budget.pause()
         return results
+
+    def gets_then_get_steps(
+        self, table: str, gets: Sequence[RowGet], last_table: str, last: RowGet, budget: Budget
+    ) -> Steps[list[list[KeyValue]] | None]:
+        """The cells of each of `gets`, then those of `last`, read when all others had been: in one call, or None.
+
+        None where the rows are on several servers, are too many for a call, or anything failed. A server takes the
+        region actions of a call one after the other, in their order (RSRpcServices.multi; decisions 0022 and 0027).
+        """
+        region = yield from self.locate_steps(last_table, last.row, budget)
+        batches = yield from self._batches_steps(table, gets, range(len(gets)), budget)
+        if len(batches) != 1 or batches[0].server != region.server:
+            return None
+        (batch,) = batches
+        batch.add_behind(region, len(gets), last)
+        answer: Answer = yield from ask_steps(batch.server, batch.call(self.durability), budget)
+        found: list[list[KeyValue]] = [[]] * (len(gets) + 1)
+        has_failed = False
+        for outcome in batch.outcomes(answer):
+            if isinstance(outcome.result, Exception):
+                self.react(outcome.region, outcome.result, budget)
+                has_failed = True
+            else:
+                assert isinstance(outcome.result, list)
+                found[outcome.index] = outcome.result
+        return None if has_failed else found
 
     def _batches_steps(
         self, table: str, requests: Sequence[RowRequest], indices: Iterable[int], budget: Budget
@@ -282,7 +308,7 @@ class RegionOperations:
             assert region.server is not None
             batch = open_batches.get(region.server)
             if batch is None or batch.is_full:
-                batch = open_batches[region.server] = _Batch(region, region.server)
+                batch = open_batches[region.server] = _Batch(region.server)
                 batches.append(batch)
             batch.add(region, index, request)
         return batches
@@ -317,6 +343,7 @@ class RegionOperations:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
+    region: Region
     index: int
     result: RowResult | Exception
 
@@ -324,44 +351,48 @@ class _Outcome:
 class _Batch:
     """Requests to one server in one call."""
 
-    def __init__(self, region: Region, server: Address) -> None:
-        self.region = region
+    def __init__(self, server: Address) -> None:
         self.server = server
-        self._by_region: dict[bytes, list[tuple[int, RowRequest]]] = {}
+        self._by_region: dict[bytes, tuple[Region, list[tuple[int, RowRequest]]]] = {}
+        self._behind: list[tuple[Region, list[tuple[int, RowRequest]]]] = []
         self._rows = 0
         self._bytes = 0
-        self._order: list[tuple[int, ...]] = []
+        self._order: list[tuple[Region, tuple[int, ...]]] = []
 
     @property
     def is_full(self) -> bool:
         return self._rows >= MULTI_ROWS_MAX or self._bytes >= MULTI_BYTES_MAX
 
     def add(self, region: Region, index: int, request: RowRequest) -> None:
-        self._by_region.setdefault(region.name, []).append((index, request))
+        self._by_region.setdefault(region.name, (region, []))[1].append((index, request))
         self._rows += 1
         if isinstance(request, RowMutation):
             self._bytes += request.bytes_count
+
+    def add_behind(self, region: Region, index: int, request: RowGet) -> None:
+        """Read when all that was added before has been read: a region action of its own, behind all others."""
+        self._behind.append((region, [(index, request)]))
 
     def call(self, durability: Durability) -> Call:
         """One region action for all simple requests of a region, one more for each that stands alone."""
         message = MultiRequest()
         blocks: list[bytes] = []
-        for name, requests in self._by_region.items():
+        for region, requests in (*self._by_region.values(), *self._behind):
             simple = [each for each in requests if isinstance(each[1], RowGet) or each[1].is_simple]
             if simple:
                 action = message.regionAction.add()
-                action.region.type, action.region.value = RegionSpecifier.REGION_NAME, name
+                action.region.type, action.region.value = RegionSpecifier.REGION_NAME, region.name
                 for index, request in simple:
                     self._add_action(action, index, request, durability, blocks)
-                self._order.append(tuple(index for index, _ in simple))
+                self._order.append((region, tuple(index for index, _ in simple)))
             for index, request in requests:
                 if isinstance(request, RowMutation) and not request.is_simple:
                     action = message.regionAction.add(atomic=True)
-                    action.region.type, action.region.value = RegionSpecifier.REGION_NAME, name
+                    action.region.type, action.region.value = RegionSpecifier.REGION_NAME, region.name
                     if request.condition is not None:
                         action.condition.CopyFrom(request.condition.message(request.row))
                     self._add_action(action, index, request, durability, blocks)
-                    self._order.append((index,))
+                    self._order.append((region, (index,)))
         return Call(CLIENT, "Multi", message.SerializeToString(), b"".join(blocks))
 
     @staticmethod
@@ -383,30 +414,31 @@ class _Batch:
             raise Corruption(f"{len(response.regionActionResult)} results for {len(self._order)} actions on regions")
         cells = decode(answer.cells)
         found: list[_Outcome] = []
-        for indices, result in zip(self._order, response.regionActionResult, strict=True):
+        for (region, indices), result in zip(self._order, response.regionActionResult, strict=True):
             if result.HasField("exception"):
                 failure = RemoteFailure.of_pair(result.exception.name, result.exception.value)
-                found += [_Outcome(index, failure) for index in indices]
+                found += [_Outcome(region, index, failure) for index in indices]
             elif result.HasField("processed"):
-                found += [_Outcome(index, result.processed) for index in indices]
+                found += [_Outcome(region, index, result.processed) for index in indices]
             else:
-                found += self._results(indices, result.resultOrException, cells)
+                found += self._results(region, indices, result.resultOrException, cells)
         return found
 
     @staticmethod
-    def _results(indices: tuple[int, ...], results: Any, cells: Any) -> list[_Outcome]:
+    def _results(region: Region, indices: tuple[int, ...], results: Any, cells: Any) -> list[_Outcome]:
         answered: dict[int, _Outcome] = {}
         for each in results:
             if each.HasField("exception"):
                 failure = RemoteFailure.of_pair(each.exception.name, each.exception.value)
-                answered[each.index] = _Outcome(each.index, failure)
+                answered[each.index] = _Outcome(region, each.index, failure)
             elif each.index not in answered:
-                answered[each.index] = _Outcome(each.index, _taken(cells, each.result.associated_cell_count))
+                taken = _taken(cells, each.result.associated_cell_count)
+                answered[each.index] = _Outcome(region, each.index, taken)
         # An atomic group answers with fewer results than it has actions: it holds as a whole.
-        return [answered.get(index, _Outcome(index, None)) for index in indices]
+        return [answered.get(index) or _Outcome(region, index, None) for index in indices]
 
     def _all(self, failure: Exception) -> list[_Outcome]:
-        return [_Outcome(index, failure) for indices in self._order for index in indices]
+        return [_Outcome(region, index, failure) for region, indices in self._order for index in indices]
 
 
 def _parsed(kind: type[M], reply: Reply) -> M:

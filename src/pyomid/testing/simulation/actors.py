@@ -114,10 +114,26 @@ class World:
     def _perform(self, task: Task, effect: Any) -> Call:
         if isinstance(effect, Ask):
             return self._send(task, effect.request)
+        if isinstance(effect, effects.LookupThenWatermarks):
+            return self._look_up(task, effect)
         if isinstance(effect, effects.Effect):
             return self.storage_call(task.process, effect, task.answer, task.fail)
         host = next(host for host in self.hosts.hosts if host.process is task.process)
         return perform_leader_step(host, task, effect)
+
+    def _look_up(self, task: Task, effect: effects.LookupThenWatermarks) -> Call:
+        """Two calls, the second sent when the first is answered. Stores may do both in one; what takes effect between
+        them is what R4 is about."""
+
+        def read_watermarks(states: list[int]) -> None:
+            task.call = self.storage_call(
+                task.process,
+                effects.ReadWatermarks(),
+                lambda watermarks: task.answer((states, *watermarks)),
+                task.fail,
+            )
+
+        return self.storage_call(task.process, effect, read_watermarks, task.fail)
 
     def storage_call(
         self,
@@ -177,8 +193,8 @@ def label_of(effect: effects.Effect) -> str:
     match effect:
         case effects.ReadRows(table, rows, _):
             return f"ReadRows {table} {b' '.join(rows).decode()}"
-        case effects.LookupCommits(starts):
-            return f"LookupCommits {list(starts)}"
+        case effects.LookupThenWatermarks(starts):
+            return f"LookupThenWatermarks {list(starts)}"
         case effects.WriteCells(table, version, rows):
             return f"WriteCells {table} @{version} {b' '.join(row.row for row in rows).decode()}"
         case effects.WriteShadowCells(table, shadows) | effects.Heal(table, shadows):
@@ -297,22 +313,32 @@ class Tx:
             self.record.operations.append(Read(item_of(table, row, column), _text(value), self.client.universe.steps))
         return found
 
-    def scan(self, table: str) -> Steps:
-        """A whole table as bulk readers do it, in batches of a few rows."""
-        rows_max = self.client.choices.pick((1, 2, 100))
+    def scan(self, table: str, *, rows_max: int = 0, group_max: int = 0) -> Steps:
+        """A whole table as bulk readers do it, in batches of a few rows, a few of them learned about at once."""
+        rows_max = rows_max or self.client.choices.pick((1, 2, 100))
+        group_max = group_max or self.client.choices.pick((1, 2))
         found: list[tuple[Item, str]] = []
         start: bytes | None = b""
         while start is not None:
-            batch = yield effects.ReadRange(table, KeyRange(start, None), None, rows_max)
-            start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows >= rows_max else None
-            if not batch.rows:
-                break
-            batch = yield from self.client.run(
-                self.build.reading.resolve_batch_steps(table, batch, None, self.snapshot, self.client.cache)
-            )
-            found.extend(self._visible(table, batch))
+            group: list[Any] = []
+            while start is not None and len(group) < group_max:
+                batch = yield effects.ReadRange(table, KeyRange(start, None), None, rows_max)
+                start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows >= rows_max else None
+                group += [batch] if batch.rows else []
+            found.extend((yield from self._resolve(table, group)))
         yield from self.client.run(self.build.reading.check_snapshot_steps(self.snapshot))
         self.record.operations.append(Scan(table, "", None, tuple(found), at=self.client.universe.steps))
+        return found
+
+    def _resolve(self, table: str, group: list[Any]) -> Steps:
+        reading, cache = self.build.reading, self.client.cache
+        if len(group) > 1:
+            yield from self.client.run(reading.learn_commits_steps(group, self.snapshot, cache))
+        found: list[tuple[Item, str]] = []
+        for batch in group:
+            steps = reading.resolve_batch_steps(table, batch, None, self.snapshot, cache)
+            resolved = yield from self.client.run(steps)
+            found.extend(self._visible(table, resolved))
         return found
 
     def _visible(self, table: str, batch: Any) -> list[tuple[Item, str]]:

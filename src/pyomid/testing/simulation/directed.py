@@ -261,7 +261,7 @@ def a_scan_racing_completion_sees_both_cells(build: Build) -> None:
     s.do(t, put(t, "a", R0, X, Y))
     tx = s.do(r, begin(r))
     reading = s.start(r, tx.scan("a"))
-    s.until_call(reading, effects.LookupCommits)
+    s.until_call(reading, effects.LookupThenWatermarks)
     release()
     s.finish_all(t)
     s.finish(reading)
@@ -325,11 +325,16 @@ def _outlived_by_its_flush(s: Schedule, t: Client) -> tuple[Tx, Task]:
     s.until(lambda: s.is_sent(ins.Flush), [t.process])
     s.fail_over()
     release()
+    _pass_by(s, tx)
+    return tx, committing
+
+
+def _pass_by(s: Schedule, tx: Tx) -> None:
+    """T's cells are dropped, H passes it, its mark goes."""
     compact(s)
     sanitise(s)
     if s.world.disk.epoch_row.read().horizon <= tx.start_ts:
         raise Stuck("the horizon did not pass T")
-    return tx, committing
 
 
 def a_zombie_flush_below_h_is_not_believed(build: Build) -> None:
@@ -393,6 +398,60 @@ def a_cell_that_lands_late_below_h_is_not_visible(build: Build) -> None:
     s.judge()
 
 
+def an_entry_that_lands_below_h_during_a_read_is_not_believed(build: Build) -> None:
+    """R4. R fetched T's cell and is about to look T up; H passes T, then the flush of T's dead TSO lands."""
+    _read_while_passed_by(Schedule(build), lambda reader: reader.get("a", R0))
+
+
+def an_entry_that_lands_below_h_during_a_scan_is_not_learned(build: Build) -> None:
+    """R4. The same where R looks up the entries of two batches at once."""
+    s = Schedule(build)
+    w = s.client("W")
+    s.do(w, put(w, "a", R1))
+    s.finish_all(w)
+    _read_while_passed_by(s, lambda reader: reader.scan("a", rows_max=1, group_max=2))
+
+
+def _read_while_passed_by(s: Schedule, reading_of: Callable[[Tx], Any]) -> None:
+    t, r = s.client("T"), s.client("R")
+    tx = s.do(t, written(t, "a", R0))
+    release = s.hold(ins.Flush)
+    committing = s.start(t, ignoring(tx.commit()))
+    s.until(lambda: s.is_sent(ins.Flush), [t.process])
+    s.fail_over()
+    release()
+    reader = s.do(r, begin(r, lease=True))
+    reading = s.start(r, reading_of(reader))
+    s.until_call(reading, effects.LookupThenWatermarks)
+    _pass_by(s, tx)
+    s.land(s.sent(ins.Flush, zombie=True))
+    s.finish(reading)
+    s.finish(committing)
+    s.judge()
+
+
+def a_lost_answer_below_h_that_passes_meanwhile_is_unknown(build: Build) -> None:
+    """R4. T, told nothing, is about to look itself up; H passes it, then the flush of its dead TSO lands."""
+    s = Schedule(build)
+    t = s.client("T")
+    tx = s.do(t, written(t, "a", R0))
+    release = s.hold(ins.Flush)
+    s.start(t, ignoring(tx.commit()))
+    s.until(lambda: s.is_sent(ins.Flush), [t.process])
+    s.fail_over()
+    release()
+    s.universe.kill(t.process)
+    again = s.client("T again")
+    steps = again.run(build.outcome.outcome_steps(tx.start_ts, (), {"a": tuple(tx.written["a"])}))
+    asking = s.start(again, ignoring(steps))
+    s.until_call(asking, effects.LookupThenWatermarks)
+    _pass_by(s, tx)
+    s.land(s.sent(ins.Flush, zombie=True))
+    outcome = s.finish(asking)
+    if outcome is not None:
+        s.world.truth.outcome_told(tx.start_ts, outcome.commit_ts)
+
+
 def h_is_durable_before_the_first_entry_goes(build: Build) -> None:
     """R4. Two sanitisers (or one that asks again): the second must not delete while the first's H is on its way."""
     s = Schedule(build)
@@ -425,7 +484,7 @@ def a_deleted_row_stays_deleted_when_both_vanish(build: Build) -> None:
     s.do(t, put(t, "a", R0, delete=True))
     reader = s.do(r, begin(r, lease=True))
     reading = s.start(r, reader.get("a", R0))
-    s.until_call(reading, effects.LookupCommits)
+    s.until_call(reading, effects.LookupThenWatermarks)
     release()
     s.finish_all(t)
     s.pass_time(10.0)
@@ -445,6 +504,22 @@ def a_miss_is_not_remembered(build: Build) -> None:
     s.do(t, tx.commit())
     second = s.do(r, begin(r))
     s.do(r, second.get("a", R0))
+    s.judge()
+
+
+def a_miss_of_several_batches_is_not_remembered(build: Build) -> None:
+    """R6. The same by scans that look up the entries of two batches at once."""
+    s = Schedule(build)
+    t, r, w = s.client("T"), s.client("R"), s.client("W")
+    s.do(w, put(w, "a", R1))
+    s.finish_all(w)
+    tx = s.do(t, written(t, "a", R0))
+    first = s.do(r, begin(r))
+    s.do(r, first.scan("a", rows_max=1, group_max=2))
+    s.hold(effects.WriteShadowCells)
+    s.do(t, tx.commit())
+    second = s.do(r, begin(r))
+    s.do(r, second.scan("a", rows_max=1, group_max=2))
     s.judge()
 
 
@@ -791,7 +866,7 @@ def compaction_racing_completion_loses_nothing(build: Build) -> None:
     s.do(t, put(t, "a", R0))
     s.pass_time(10.0)
     compacting = s.start(k, actors.compact_all(k, lazy=False))
-    s.until_call(compacting, effects.LookupCommits)
+    s.until_call(compacting, effects.LookupThenWatermarks)
     release()
     s.finish_all(t)
     s.finish(compacting)
@@ -1043,9 +1118,13 @@ SCHEDULES: Final[dict[str, Callable[[Build], None]]] = {
         a_retry_that_arrives_below_h_is_not_answered,
         a_lost_answer_below_h_is_unknown,
         a_cell_that_lands_late_below_h_is_not_visible,
+        an_entry_that_lands_below_h_during_a_read_is_not_believed,
+        an_entry_that_lands_below_h_during_a_scan_is_not_learned,
+        a_lost_answer_below_h_that_passes_meanwhile_is_unknown,
         h_is_durable_before_the_first_entry_goes,
         a_deleted_row_stays_deleted_when_both_vanish,
         a_miss_is_not_remembered,
+        a_miss_of_several_batches_is_not_remembered,
         a_reader_below_w_is_told,
         a_begin_during_a_held_flush_sees_no_half_commit,
         w_waits_for_the_commit_in_flight,

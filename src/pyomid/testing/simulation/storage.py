@@ -78,7 +78,7 @@ class Storage:
                 return [partial(_read_range, store, table, key_range, columns, rows_max)], _last, True
             case effects.ReadRange(table, key_range, columns):
                 return _RangeRead(store, table, key_range, columns).parts(), batch_of_rows, True
-            case effects.LookupCommits(starts):
+            case effects.LookupThenWatermarks(starts):  # its first step; `World` sends the second behind it
                 return [partial(_look_up, disk, start, at) for at, start in enumerate(starts)], _in_order, False
             case effects.ReadWatermarks():
                 return [disk.epoch_row.read_watermarks], _last, True

@@ -1,0 +1,175 @@
+"""Entries, then W and H, in one call where one server has both (decision 0027): H is never older than the entries (R4).
+
+A writer moves H and, when that is durable, puts entries whose commit timestamp says how far H was. Whoever reads the
+entries first finds an H that is at least as high; whoever reads H first does not.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from test_ports import empty_table
+
+from pyomid.client.parts import Parts
+from pyomid.client.performers import store_performers
+from pyomid.config import Settings
+from pyomid.core.effects import LookupThenWatermarks
+from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.catalogue import HBaseCatalogue
+from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.commit_table import HBaseCommitTable
+from pyomid.storage.hbase.epoch_row import ROW, HBaseEpochRow
+from pyomid.storage.hbase.frames import Address
+from pyomid.storage.hbase.layout import COMMIT_FAMILY, META_FAMILY, WATERMARK_FAMILY, commit_row, commit_table_splits
+from pyomid.storage.hbase.steps import MULTI_ROWS_MAX
+from pyomid.storage.hbase.store import HBaseStore
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.testing.hbase_server import HBaseServer
+from pyomid.types import NOT_FOUND, SEALED, EpochChanges
+
+EPOCH = 1 << 40
+STARTS = tuple(range(50, 50 + 50 * 1600, 50))
+"""Enough of them that a read of H before the look-up would be far from its end."""
+WRITTEN = (STARTS[0], STARTS[5], STARTS[-1])
+READS = 60
+
+LookUp = Callable[[tuple[int, ...]], tuple[list[int], int, int]]
+
+
+@pytest.fixture
+def own_cluster(hbase: HBaseServer, cluster: Cluster) -> Iterator[Cluster]:
+    """What it believes of regions is its own."""
+    made = Cluster(ZooKeeper(hbase.quorum), deadline_s=120.0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def row(own_cluster: Cluster, table_name: str) -> Iterator[HBaseEpochRow]:
+    """An epoch row that is led, and a commit table of 16 regions beside it."""
+    families = (FamilyDescriptor(COMMIT_FAMILY, 1), FamilyDescriptor(WATERMARK_FAMILY, 1))
+    commits = f"{table_name}_ct"
+    Admin(own_cluster).create_table(TableDescriptor(commits, families), commit_table_splits())
+    meta = empty_table(own_cluster, f"{table_name}_meta", META_FAMILY)
+    made = HBaseEpochRow(own_cluster, table=meta, commit_table=commits)
+    assert made.take_over(expected=0, epoch=EPOCH, ceiling=EPOCH + 1000)
+    yield made
+    for name in (commits, meta):
+        HBaseStore(own_cluster).drop_table(name)
+
+
+@pytest.fixture
+def table(own_cluster: Cluster, row: HBaseEpochRow) -> HBaseCommitTable:
+    return HBaseCommitTable(own_cluster, table=commits_of(row), epoch_row=row)
+
+
+def commits_of(row: HBaseEpochRow) -> str:
+    return row.table.removesuffix("_meta") + "_ct"
+
+
+def look_up_by_client(cluster: Cluster, table: HBaseCommitTable, row: HBaseEpochRow) -> LookUp:
+    """As a client performs the core's effect."""
+    parts = Parts(HBaseStore(cluster), table, row, HBaseCatalogue(cluster), None, Settings())  # type: ignore[arg-type]
+    perform = store_performers(parts)[LookupThenWatermarks]
+    return lambda starts: perform(LookupThenWatermarks(starts))
+
+
+def in_one_call(table: HBaseCommitTable) -> LookUp:
+    def look_up(starts: tuple[int, ...]) -> tuple[list[int], int, int]:
+        found = table.lookup_then_watermarks(starts)
+        assert found is not None
+        return found
+
+    return look_up
+
+
+def check_no_h_is_older_than_the_entries(look_up: LookUp, table: HBaseCommitTable, row: HBaseEpochRow) -> None:
+    done = threading.Event()
+    moved: list[int] = []
+
+    def move() -> None:
+        while not done.is_set():
+            horizon = len(moved) + 1
+            row.update(EPOCH, EpochChanges(horizon=horizon))
+            table.put([(start, EPOCH + horizon) for start in WRITTEN])
+            moved.append(horizon)
+
+    writer = threading.Thread(target=move)
+    writer.start()
+    try:
+        seen = set()
+        reads = 0
+        while reads < READS or len(seen) < READS // 4:
+            states, _, horizon = look_up(STARTS)
+            newest = max(states) - EPOCH
+            assert newest <= horizon, f"an entry of H {newest} beside an H of {horizon}, which is older"
+            seen.add(horizon)
+            reads += 1
+            assert writer.is_alive(), "the writer failed"
+    finally:
+        done.set()
+        writer.join()
+    assert len(moved) >= len(seen) - 1
+
+
+def test_entries_marks_and_watermarks_come_together(table: HBaseCommitTable, row: HBaseEpochRow) -> None:
+    table.put([(start, start + 7) for start in range(50, 850, 50)])
+    assert table.seal(900).placed
+    row.update(EPOCH, EpochChanges(watermark=450, horizon=300))
+    starts = [*range(1000, 0, -50)]
+    expected = table.lookup(starts)
+    assert (expected[0], expected[2], expected[-1]) == (NOT_FOUND, SEALED, 57)
+    assert table.lookup_then_watermarks(starts) == (expected, 450, 300)
+
+
+def test_the_watermarks_are_read_behind_the_entries(table: HBaseCommitTable, row: HBaseEpochRow) -> None:
+    """The law stands on this: a server takes the region actions of one call in their order."""
+    check_no_h_is_older_than_the_entries(in_one_call(table), table, row)
+
+
+def test_in_two_calls_they_are_read_behind_the_entries_too(
+    own_cluster: Cluster, table: HBaseCommitTable, row: HBaseEpochRow
+) -> None:
+    apart = HBaseCommitTable(own_cluster, table=commits_of(row))
+    assert apart.lookup_then_watermarks(STARTS) is None
+    check_no_h_is_older_than_the_entries(look_up_by_client(own_cluster, apart, row), table, row)
+
+
+def test_what_is_not_one_call_is_left_to_the_ordinary_way(table: HBaseCommitTable) -> None:
+    assert table.lookup_then_watermarks([]) is None
+    assert table.lookup_then_watermarks(range(50, 50 * (MULTI_ROWS_MAX + 2), 50)) is None
+    assert table.lookup_then_watermarks(range(50, 50 * (MULTI_ROWS_MAX + 1), 50)) is not None
+
+
+def test_regions_on_other_servers_are_asked_in_two_calls(
+    own_cluster: Cluster, table: HBaseCommitTable, row: HBaseEpochRow
+) -> None:
+    """The client believes that one of the regions, or the epoch row's, lies elsewhere."""
+    table.put([(start, start + 7) for start in STARTS[:64]])
+    row.update(EPOCH, EpochChanges(watermark=70, horizon=60))
+    look_up = look_up_by_client(own_cluster, table, row)
+    for name, key in ((commits_of(row), commit_row(STARTS[3])), (row.table, ROW)):
+        assert table.lookup_then_watermarks(STARTS[:64]) is not None
+        cache = own_cluster.operations.cache
+        region = cache.find(name, key)
+        assert region is not None
+        cache.put(name, [replace(region, server=Address("127.0.0.1", 1))])
+        assert table.lookup_then_watermarks(STARTS[:64]) is None
+        assert look_up(STARTS[:64]) == ([start + 7 for start in STARTS[:64]], 70, 60)
+
+
+def test_look_ups_follow_regions_that_split(table: HBaseCommitTable, own_cluster: Cluster, row: HBaseEpochRow) -> None:
+    """What the client believed of a region is wrong, whichever of the call's regions it is."""
+    starts = STARTS[:64]
+    table.put([(start, start + 7) for start in starts])
+    expected = [start + 7 for start in starts]
+    look_up = look_up_by_client(own_cluster, table, row)
+    assert look_up(starts) == (expected, 0, 0)
+    Admin(own_cluster).split(commits_of(row), commit_row(starts[30]))
+    assert table.lookup(starts) == expected
+    Admin(own_cluster).split(commits_of(row), commit_row(starts[37]))
+    assert look_up(starts) == (expected, 0, 0)
+    assert table.lookup_then_watermarks(starts) == (expected, 0, 0)
