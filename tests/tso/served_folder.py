@@ -52,6 +52,8 @@ class Served:
         self.begun = 0
         """Flushes in the background."""
         self.slept_s = 0.0
+        self.stands_at_s: float | None = None
+        """What its clock says while it does not go on by itself."""
         self.leads_until_s = float("inf")
         self.drained: bool | None = None
         self.once_begun: Callable[[], object] = lambda: None
@@ -75,7 +77,8 @@ class Served:
         self.sessions: list[AsyncTsoSession] = []
 
     def clock(self) -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME) + self.slept_s
+        now_s = time.clock_gettime(time.CLOCK_BOOTTIME) if self.stands_at_s is None else self.stands_at_s
+        return now_s + self.slept_s
 
     @property
     def has_background(self) -> bool:
