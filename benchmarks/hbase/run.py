@@ -22,12 +22,11 @@ from benchmarks.hbase._server import started_hbase
 
 import pyomid
 from pyomid.cells import CellBatch, batch_of
-from pyomid.client.bulk_reading import resolved_groups
 from pyomid.client.database import Database
 from pyomid.core.commit_cache import CommitCache
 from pyomid.core.hashing import table_id
 from pyomid.core.hashing_batch import name_ids
-from pyomid.core.reading import Snapshot, check_snapshot_steps
+from pyomid.core.reading import Snapshot, check_snapshot_steps, resolve_batch_steps
 from pyomid.core.visibility import visible_cells
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
@@ -211,9 +210,9 @@ def snapshots(report: Report, setting: Setting, rows: int) -> None:
         """As a Spark task reads: every start without a shadow cell looked up once."""
         found, cache, snapshot = 0, CommitCache(100_000), database.parts.tso.begin()
         reader = Snapshot(snapshot.start_ts, snapshot.epoch)
-        batches = setting.store.scan(table, KeyRange())
-        for group in resolved_groups(database.parts, database.driver, table, batches, reader, cache):
-            found += sum(len(visible_cells(each, reader.start_ts).cells) for each in group)
+        for each in setting.store.scan(table, KeyRange()):
+            resolved = database.driver.run(resolve_batch_steps(table, each, None, reader, cache))
+            found += len(visible_cells(resolved, reader.start_ts).cells)
         database.driver.run(check_snapshot_steps(reader))
         return found
 

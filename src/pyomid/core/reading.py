@@ -108,25 +108,6 @@ def resolve_batch_steps(
     return fetched.batch
 
 
-def unknown_starts(batches: Iterable[CellBatch], snapshot: Snapshot, cache: CommitCache) -> set[int]:
-    """Starts of these batches that only the commit table can explain, and the cache cannot."""
-    found: set[int] = set()
-    for batch in batches:
-        found.update(visibility.unresolved_starts(batch, snapshot.start_ts, snapshot.own).tolist())
-    return {start for start in found if not cache.get(start)}
-
-
-def learn_commits_steps(batches: Iterable[CellBatch], snapshot: Snapshot, cache: CommitCache) -> Steps[None]:
-    """One look-up for several batches that were fetched: what it finds is in the cache when each is resolved.
-
-    A hit says the same of every fetch. A miss is not kept (R6): who resolves the batch that has it asks again.
-    """
-    asked = tuple(sorted(unknown_starts(batches, snapshot, cache)))
-    if asked:
-        states, _, horizon = yield LookupThenWatermarks(asked)
-        _note_states(asked, states, horizon, cache, Resolution())
-
-
 def check_snapshot_steps(snapshot: Snapshot) -> Steps[None]:
     """R7: after a read, W must still be below the snapshot, or what was read may have holes."""
     watermark, _ = yield ReadWatermarks()

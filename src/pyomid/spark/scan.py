@@ -11,9 +11,8 @@ from typing import Protocol, runtime_checkable
 import pyarrow as pa
 
 from pyomid.cells import CellBatch
-from pyomid.client.bulk_reading import resolved_groups
 from pyomid.core import visibility
-from pyomid.core.reading import Snapshot, check_snapshot_steps
+from pyomid.core.reading import Snapshot, check_snapshot_steps, resolve_batch_steps
 from pyomid.core.visibility import VisibleCells
 from pyomid.ports import DataStore
 from pyomid.spark.connection import Connection
@@ -49,12 +48,12 @@ def visible_batches(conn: Connection, plan: ReadPlan, key_range: KeyRange) -> It
     All columns are fetched, whatever is wanted: a row exists by any of its cells.
     """
     leases = (plan.snapshot.start_ts,) if plan.leased else ()
-    batches = conn.parts.store.scan(plan.table, key_range, None, batch_rows_max=plan.batch_rows)
-    for group in resolved_groups(conn.parts, conn.driver, plan.table, batches, plan.snapshot, conn.cache):
+    for batch in conn.parts.store.scan(plan.table, key_range, None, batch_rows_max=plan.batch_rows):
+        resolved = conn.driver.run(resolve_batch_steps(plan.table, batch, None, plan.snapshot, conn.cache))
+        visible = visibility.visible_cells(resolved, plan.snapshot.start_ts, plan.snapshot.own)
         conn.driver.run(check_snapshot_steps(plan.snapshot))
         conn.renew(leases)
-        for batch in group:
-            yield batch, visibility.visible_cells(batch, plan.snapshot.start_ts, plan.snapshot.own)
+        yield resolved, visible
     conn.driver.run(check_snapshot_steps(plan.snapshot))
 
 

@@ -313,32 +313,22 @@ class Tx:
             self.record.operations.append(Read(item_of(table, row, column), _text(value), self.client.universe.steps))
         return found
 
-    def scan(self, table: str, *, rows_max: int = 0, group_max: int = 0) -> Steps:
-        """A whole table as bulk readers do it, in batches of a few rows, a few of them learned about at once."""
-        rows_max = rows_max or self.client.choices.pick((1, 2, 100))
-        group_max = group_max or self.client.choices.pick((1, 2))
+    def scan(self, table: str) -> Steps:
+        """A whole table as bulk readers do it, in batches of a few rows."""
+        rows_max = self.client.choices.pick((1, 2, 100))
         found: list[tuple[Item, str]] = []
         start: bytes | None = b""
         while start is not None:
-            group: list[Any] = []
-            while start is not None and len(group) < group_max:
-                batch = yield effects.ReadRange(table, KeyRange(start, None), None, rows_max)
-                start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows >= rows_max else None
-                group += [batch] if batch.rows else []
-            found.extend((yield from self._resolve(table, group)))
+            batch = yield effects.ReadRange(table, KeyRange(start, None), None, rows_max)
+            start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows >= rows_max else None
+            if not batch.rows:
+                break
+            batch = yield from self.client.run(
+                self.build.reading.resolve_batch_steps(table, batch, None, self.snapshot, self.client.cache)
+            )
+            found.extend(self._visible(table, batch))
         yield from self.client.run(self.build.reading.check_snapshot_steps(self.snapshot))
         self.record.operations.append(Scan(table, "", None, tuple(found), at=self.client.universe.steps))
-        return found
-
-    def _resolve(self, table: str, group: list[Any]) -> Steps:
-        reading, cache = self.build.reading, self.client.cache
-        if len(group) > 1:
-            yield from self.client.run(reading.learn_commits_steps(group, self.snapshot, cache))
-        found: list[tuple[Item, str]] = []
-        for batch in group:
-            steps = reading.resolve_batch_steps(table, batch, None, self.snapshot, cache)
-            resolved = yield from self.client.run(steps)
-            found.extend(self._visible(table, resolved))
         return found
 
     def _visible(self, table: str, batch: Any) -> list[tuple[Item, str]]:

@@ -99,22 +99,6 @@ MUTANTS: Final = (
         "an_entry_that_lands_below_h_during_a_read_is_not_believed",
     ),
     _m(
-        "R4f",
-        "H is read before the entries of several batches are looked up",
-        "reading",
-        "        states, _, horizon = yield LookupThenWatermarks(asked)\n",
-        "        _, horizon = yield ReadWatermarks()\n        states, _, _ = yield LookupThenWatermarks(asked)\n",
-        "an_entry_that_lands_below_h_during_a_scan_is_not_learned",
-    ),
-    _m(
-        "R6b",
-        "a miss among the entries of several batches is remembered",
-        "reading",
-        "        _note_states(asked, states, horizon, cache, Resolution())\n",
-        "        _note_states(asked, [state or 1 << 62 for state in states], horizon, cache, Resolution())\n",
-        "a_miss_of_several_batches_is_not_remembered",
-    ),
-    _m(
         "R4e",
         "a client that looks its outcome up reads H before the entries",
         "outcome",
