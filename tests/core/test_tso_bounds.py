@@ -94,6 +94,23 @@ def test_completions_that_come_faster_than_entries_go_are_left_to_the_sanitiser(
     assert tso.stores.commit_table.count() == 19
 
 
+def test_completions_of_what_was_never_handed_out_reach_no_store() -> None:
+    """A store would call it misuse, which ends the process."""
+    tso = Script()
+    start_ts = tso.begin()
+    tso.ask_settled(CommitRequest(start_ts, (1,)))
+    for wrong in (7, 0, -50, start_ts + 1, start_ts + 50, -(1 << 63), (1 << 63) - 1):
+        tso.ask(Complete((wrong,)))
+        tso.settle()
+        assert tso.stores.commit_table.count() == 1
+    tso.ask(Complete((7, start_ts)))
+    tso.finish(DeleteEntries)
+    tso.settle()
+    assert tso.stores.commit_table.count() == 0
+    assert tso.machine.counters["refused"] == 8
+    assert tso.machine.counters["completions"] == 1
+
+
 # ── entries in memory: decision 0016 ─────────────────────────────────────────────────────────────────────────────────
 
 

@@ -42,7 +42,9 @@ def many_files() -> None:
 def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     kernel = "on" if request.param == "compiled" else "off"
     options = ("--kernel", kernel, "--handshake-timeout", "5", "--frame-timeout", "5", "--metrics", "127.0.0.1:0")
-    with served(tmp_path_factory.mktemp("hostile"), *options) as running:
+    folder = tmp_path_factory.mktemp("hostile")
+    store = f"omid://{folder / 'store'}" if request.param == "compiled" else "memory"
+    with served(folder, *options, store=store) as running:
         yield running
 
 
@@ -309,6 +311,20 @@ def test_an_oversize_frame_is_told_the_limit_and_the_way_to_a_table_level_commit
     peer.close()
 
 
+@pytest.mark.parametrize("start_ts", [7, 0, -50, (1 << 63) - 1])
+def test_completions_of_what_was_never_handed_out_end_nothing(
+    service: Service, load: CheckedWorkload, start_ts: int
+) -> None:
+    peer = service.raw()
+    peer.greet()
+    refused = service.metrics()["pyomid_tso_refused_total"]
+    peer.send(encode_request(Complete((50, start_ts))))
+    until(lambda: service.metrics()["pyomid_tso_refused_total"] > refused, "nothing was refused")
+    peer.send(encode_request(Begin(), request_id=3))
+    assert isinstance(peer.answer().body, BeginReply), "the connection goes on"
+    peer.close()
+
+
 def test_a_flood_of_refusals_fills_no_log_and_hides_no_other_line(tmp_path: Path) -> None:
     with served(tmp_path, "--metrics", "127.0.0.1:0") as running, CheckedWorkload(running.connect):
         peer = running.raw()
@@ -377,8 +393,9 @@ def strange_message(rng: random.Random) -> bytes:
     rng.shuffle(fields)
     body = numbered(2, 2, block(b"".join(fields)))
     if rng.random() < 0.3:
+        done = Complete(tuple(rng.choices(ODD_NUMBERS, k=2)))
         request = rng.choice((Begin(rng.choice(ODD_NUMBERS)), Fence(rng.getrandbits(60)), Seal((50, 100)),
-                              GrantLease(rng.choice(ODD_NUMBERS), 0.1), Complete((50,))))  # fmt: skip
+                              GrantLease(rng.choice(ODD_NUMBERS), 0.1), done))  # fmt: skip
         body = encode_request(request, request_id=rng.getrandbits(64))[4:]
     if rng.random() < 0.2:
         body += numbered(64, 0, number(rng))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Hashable
+from typing import TypeGuard
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from pyomid.core.conflict_map import BucketMap
 from pyomid.core.instructions import (
+    DeleteEntries,
     Die,
     Flush,
     Flushed,
@@ -23,7 +25,7 @@ from pyomid.core.instructions import (
     StoreCall,
     StoreDone,
 )
-from pyomid.core.requests import Begin
+from pyomid.core.requests import Begin, Complete
 from pyomid.core.take_over import TakenOver
 from pyomid.core.tso_machine import TsoMachine, TsoSettings
 from pyomid.tso.kernel.adoption import adopt, moved
@@ -34,6 +36,7 @@ from pyomid.tso.kernel.parse_kernel import (
     CELL_BEGIN,
     CELL_END,
     COMMIT,
+    COMPLETE,
     OP_WORDS,
     TABLE_BEGIN,
     TABLE_END,
@@ -104,6 +107,7 @@ class Driven:
             machine.low_watermark, machine.clock.next_ts, machine.newest_start, machine.watermark,
             head.seq, head.next_start, head.window_end, len(machine.windows.batches), counters,
             dict(machine.oracle.fences), dict(machine.oracle.table_commits),
+            [call.operation for call in self.other if isinstance(call, StoreCall)], list(machine._completions),
         )  # fmt: skip
 
 
@@ -160,9 +164,16 @@ def payloads(data: bytes) -> list[bytes]:
     return found
 
 
-def random_chunk(rng: random.Random, machine: TsoMachine, pool: list[int]) -> list[tuple[CommitRequest | Begin, int]]:
-    """Mostly plain; sometimes a table, a retry, an unknown start, a doomed start, a large commit."""
-    requests: list[tuple[CommitRequest | Begin, int]] = []
+def is_delete(call: object) -> TypeGuard[StoreCall]:
+    return isinstance(call, StoreCall) and isinstance(call.operation, DeleteEntries)
+
+
+Asked = CommitRequest | Begin | Complete
+
+
+def random_chunk(rng: random.Random, machine: TsoMachine, pool: list[int]) -> list[tuple[Asked, int]]:
+    """Mostly plain; sometimes a table, a retry, an unknown start, a doomed start, a large commit, completions."""
+    requests: list[tuple[Asked, int]] = []
     newest, oldest = machine.newest_start, max(EPOCH, machine.newest_start - 400 * TIMESTAMP_STEP)
     for tag in range(rng.randrange(1, 40)):
         kind = rng.random()
@@ -170,9 +181,14 @@ def random_chunk(rng: random.Random, machine: TsoMachine, pool: list[int]) -> li
             floor = rng.choice([0, 0, 0, machine.last_issued, newest, machine.last_issued + 50])
             requests.append((Begin(floor), tag))
             continue
+        if kind > 0.98:
+            done = [rng.randrange(oldest, newest + 1) for _ in range(rng.randrange(0, 9))]
+            is_odd = rng.random() < 0.2
+            requests.append((Complete(tuple(start - (0 if is_odd else start % TIMESTAMP_STEP) for start in done)), 0))
+            continue
         start = rng.randrange(oldest, newest + 1)
         start -= start % TIMESTAMP_STEP
-        if kind > 0.97:
+        if kind > 0.95:
             start += rng.choice([1, 50 * 10**6, -start, 25])
         cells = tuple(rng.choice(pool) for _ in range(rng.randrange(0, 12)))
         tables = tuple(rng.choice(TABLES) for _ in range(rng.choice([0, 0, 1, 2])))
@@ -233,9 +249,13 @@ class AtOnce(Fast):
         self.fast.give_back()
         rows = self.machine.start_plain_flush(0.0) if self.short and not events else None
         if rows is None:
+            ended = len(self.other)
             super().feed(events)
             while self.flushes:
                 self.end_flush(0, self.refused(self.flushes[0].operation))
+            deletes = [call.token for call in self.other[ended:] if is_delete(call)]
+            if deletes:
+                self.feed([StoreDone(token) for token in deletes])
             return
         self.shortened += 1
         flush = Flush((), rows)
@@ -257,7 +277,7 @@ def test_a_flush_in_place_is_the_same_as_one_that_went_out_and_ended(seed: int) 
     for step in range(150):
         requests = random_chunk(rng, long.machine, pool)
         if step % 3:
-            requests = [each for each in requests if isinstance(each[0], Begin) or not each[0].is_retry]
+            requests = [each for each in requests if not getattr(each[0], "is_retry", False)]
         data = b"".join(encode_request(request, request_id=tag, extended=True) for request, tag in requests)
         for each in (short, long):
             each.take("pyomid", data)
@@ -321,8 +341,10 @@ def test_a_flush_in_place_is_not_offered_where_more_is_due(reason: str) -> None:
     assert machine.start_plain_flush(now_s) is None
 
 
-def is_java(request: CommitRequest | Begin) -> bool:
-    return isinstance(request, Begin) or not (request.branches or request.level)
+def is_java(request: Asked) -> bool:
+    return isinstance(request, Begin) or (
+        isinstance(request, CommitRequest) and not (request.branches or request.level)
+    )
 
 
 def test_begins_keep_their_order_of_arrival_within_a_chunk() -> None:
@@ -389,13 +411,16 @@ def parsed_by_kernel(payload: bytes) -> Incoming | None:
     tag = int(op[TAG]) & 0xFFFF_FFFF_FFFF_FFFF
     if kind == BEGIN:
         return Incoming(tag, Begin(int(op[TS])))
+    ids = tuple(cells[op[CELL_BEGIN] : op[CELL_END]].tolist())
+    if kind == COMPLETE:
+        return Incoming(tag, Complete(ids))
     if kind != COMMIT:
         return None
     return Incoming(
         tag,
         CommitRequest(
             int(op[TS]),
-            tuple(cells[op[CELL_BEGIN] : op[CELL_END]].tolist()),
+            ids,
             tuple(tables[op[TABLE_BEGIN] : op[TABLE_END]].tolist()),
         ),
     )
@@ -443,20 +468,29 @@ anything = commit_fields | st.builds(
 )
 
 
-def requests_of(inner: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    commit = st.lists(inner, max_size=8).map(b"".join).map(lambda b: field_of(2, 2, varint(len(b)) + b))
+def requests_of(inner: st.SearchStrategy[bytes], *, field: int = 2) -> st.SearchStrategy[bytes]:
+    request = st.lists(inner, max_size=8).map(b"".join).map(lambda b: field_of(field, 2, varint(len(b)) + b))
     tag = st.integers(0, (1 << 64) - 1).map(lambda v: field_of(64, 0, varint(v)))
     around = st.lists(unknown_fields | tag, max_size=2).map(b"".join)
-    return st.builds(lambda a, b, c: a + b + c, around, commit, around)
+    return st.builds(lambda a, b, c: a + b + c, around, request, around)
 
 
-@given(requests_of(commit_fields))
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_plain_commits_in_any_shape_are_taken_and_read_alike(payload: bytes) -> None:
+complete_fields = st.one_of(
+    st.builds(lambda v: field_of(1, 0, varint(v)), int64s),
+    st.lists(int64s, max_size=12).map(lambda vs: b"".join(map(varint, vs))).map(
+        lambda b: field_of(1, 2, varint(len(b)) + b)
+    ),
+    unknown_fields,
+)  # fmt: skip
+
+
+@given(requests_of(commit_fields) | requests_of(complete_fields, field=68))
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_plain_commits_and_completions_in_any_shape_are_taken_and_read_alike(payload: bytes) -> None:
     assert agrees(payload), payload.hex()
 
 
-@given(requests_of(anything), st.data())
+@given(requests_of(anything) | requests_of(anything, field=68), st.data())
 @settings(max_examples=300, deadline=None)
 def test_damaged_requests_are_read_alike_or_handed_back(payload: bytes, data: st.DataObject) -> None:
     mutated = bytearray(payload)

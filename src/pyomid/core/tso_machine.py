@@ -27,7 +27,7 @@ What a compiled kernel that answers begins and commits itself must keep identica
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Hashable, Iterable
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -472,7 +472,7 @@ class TsoMachine:
             case Seal(starts):
                 self._on_seal(peer, tag, starts)
             case Complete(starts):
-                self._on_complete(starts)
+                self.complete(starts)
             case AdvanceHorizon(horizon):
                 self._run(self._advance_horizon_steps(peer, tag, horizon))
             case AskStatus():
@@ -1103,10 +1103,33 @@ class TsoMachine:
 
     # ── completion ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _on_complete(self, starts: tuple[int, ...]) -> None:
+    def complete(self, starts: Sequence[int]) -> None:
+        """These transactions need their entries no more. Those beyond what is remembered are left to sanitising; what
+        is no start is nobody's entry, and no store may be asked for it."""
+        issued = [start_ts for start_ts in starts if self._is_issued_start(start_ts)]
+        self.counters["refused"] += len(issued) < len(starts)
         room = max(0, self.settings.completions_max - len(self._completions))
-        self._completions.extend(starts[:room])
-        self.counters["completions_left"] += len(starts[room:])
+        self._completions.extend(issued[:room])
+        self.counters["completions_left"] += len(issued[room:])
+
+    @property
+    def may_complete(self) -> bool:
+        """Whether `take_completions` has any."""
+        return bool(self._completions) and not (self._completing or self.large or self.dead)
+
+    def take_completions(self) -> list[int]:
+        """The entries that `handle([])` would delete now, for a driver that deletes at once; only if `may_complete`."""
+        starts, self._completions = self._completions, []
+        return starts
+
+    def completed(self, count: int, left: Sequence[int]) -> list[Instruction]:
+        """So many of them are gone; those that are `left` need a store call."""
+        self.counters["completions"] += count
+        if left:
+            self._completing = True
+            self._run(self._completion_steps(tuple(left)))
+        out, self._out = self._out, []
+        return out
 
     def _start_completion(self) -> None:
         """Entries go in one delete at a time; those of a large commit only after its pending record is gone."""

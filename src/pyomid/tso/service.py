@@ -43,7 +43,7 @@ from pyomid.core.requests import Answer
 from pyomid.core.tso_machine import TsoMachine
 from pyomid.errors import OmidError, Unavailable
 from pyomid.ports import Clock
-from pyomid.tso.background_flush import background_flush
+from pyomid.tso.background_flush import BackgroundFlush, background_flush
 from pyomid.tso.connection import Connection, PeerLimits, ReceiveBuffer
 from pyomid.tso.latency import Durations
 from pyomid.tso.logs import BoundedLog
@@ -308,6 +308,8 @@ class TsoService:
         now_s = self._caught_up()
         windows = self.machine.windows
         is_busy = self._background is not None and self._background.is_busy
+        if self._background is not None and self.machine.may_complete:
+            self._complete(self._background)
         if is_busy or (windows.open_batch.is_empty and windows.next_to_flush() is None):
             return not self.machine.is_step_due(now_s)
         entries = self.machine.start_plain_flush(now_s)
@@ -320,6 +322,12 @@ class TsoService:
             return True
         self.machine.give_up_plain_flush()
         return False
+
+    def _complete(self, background: BackgroundFlush) -> None:
+        """Entries of complete transactions go, as far as nothing has to be waited for."""
+        starts = self.machine.take_completions()
+        left = background.delete_at_once(starts)
+        self._perform(self.machine.completed(len(starts) - len(left), left))
 
     def _flush_now(self, entries: NDArray[np.int64], began_s: float) -> bool:
         try:

@@ -16,6 +16,7 @@ from pyomid.tso.kernel.parse_kernel import (
     BEGIN,
     CELL_BEGIN,
     CELL_END,
+    COMPLETE,
     FRAME_AT,
     KIND,
     TABLE_BEGIN,
@@ -45,8 +46,10 @@ from pyomid.types import TIMESTAMP_STEP
     CONSUMED, NOW_BYTES, LATER_BYTES,
     # Counted up over all calls.
     BEGINS, COMMITS, ABORTS_CONFLICT, ABORTS_LWM, ABORTS_FENCE,
-) = range(23)  # fmt: skip
-STATE_WORDS: Final = 24
+    # Starts of complete transactions that nobody has taken yet.
+    COMPLETED,
+) = range(24)  # fmt: skip
+STATE_WORDS: Final = 32
 
 TABLE_ID, TABLE_USED, TABLE_KNOWN, TABLE_FENCE, TABLE_COMMIT = range(5)
 TABLE_WORDS: Final = 5
@@ -158,15 +161,30 @@ def record_op(state: Any, op: Any, cells: Any, table_ids: Any, tables: Any, word
     return commit_ts
 
 
+@kernel("boolean(int64[::1], int64[::1], int64[::1], int64[::1])", nogil=False, _nrt=False, forceinline=True)
+def take_completion(state: Any, op: Any, starts: Any, completed: Any) -> Any:
+    """Its starts behind those that are there. False where there is no room, or one was never handed out."""
+    count = op[CELL_END] - op[CELL_BEGIN]
+    if state[COMPLETED] + count > len(completed):
+        return False
+    for index in range(count):
+        start_ts = starts[op[CELL_BEGIN] + index]
+        if start_ts <= 0 or start_ts > state[NEWEST_START] or start_ts % TIMESTAMP_STEP != 0:
+            return False
+        completed[state[COMPLETED] + index] = start_ts
+    state[COMPLETED] += count
+    return True
+
+
 @kernel(
     "int64(uint8[::1], int64, int64, int64[::1], uint64[::1], uint64, int64[:, ::1], int64[::1], int64[:, ::1], "
-    "int64[::1], int64[::1], int64[:, ::1], uint8[::1], uint8[::1])",
+    "int64[::1], int64[::1], int64[:, ::1], int64[::1], uint8[::1], uint8[::1])",
     nogil=False,
     _nrt=False,
 )
 def decide_chunk(
     data: Any, begin: Any, end: Any, state: Any, words: Any, buckets: Any, tables: Any, rare_starts: Any, ops: Any,
-    cell_ids: Any, table_ids: Any, records: Any, now: Any, later: Any,
+    cell_ids: Any, table_ids: Any, records: Any, completed: Any, now: Any, later: Any,
 ) -> Any:  # fmt: skip
     """The frames of `data[begin:end]`. Answers to send now in `now`, those of decided commits in `later`, the
     (start, commit) pairs behind `state[RECORDS]` in `records`. Returns DONE, RARE_FRAME or FULL."""
@@ -190,6 +208,11 @@ def decide_chunk(
                 return RARE_FRAME
             state[NOW_BYTES] = put_begin(now, state[NOW_BYTES], start_ts, epoch, op[TAG], extended)
             state[BEGINS] += 1
+            continue
+        if op[KIND] == COMPLETE:
+            if not extended or not take_completion(state, op, cell_ids, completed):
+                state[CONSUMED] = op[FRAME_AT]
+                return RARE_FRAME
             continue
         while tags_asked < min(cell_count, op[CELL_END] + TAGS_AHEAD):
             prefetch_tags(words, buckets, cells[tags_asked])

@@ -36,6 +36,8 @@ FRAME_BYTES_MIN: Final = HEADER_BYTES + 2
 OPS_AFTER_RARE: Final = 64
 """Requests parsed in the first call behind a rare one; grows fourfold, so that many rare ones stay cheap."""
 REPLY_BYTES: Final = 1 << 20
+COMPLETED_MAX: Final = 1 << 16
+"""Starts of complete transactions between two steps of the machine."""
 _CARRIED_IN: Final = struct.Struct(f"={words.EXTENDED}q")
 """The state words from NEXT_TS up to EXTENDED: an array takes three times as long to fill."""
 
@@ -101,6 +103,7 @@ class FastPath:
         self._ops_next = ops_max
         self._cells = np.zeros(chunk_bytes_max, dtype=np.int64)
         self._table_ids = np.zeros(chunk_bytes_max, dtype=np.int64)
+        self._completed = np.zeros(COMPLETED_MAX, dtype=np.int64)
         self._now = np.zeros(REPLY_BYTES, dtype=np.uint8)
         self._later = np.zeros(REPLY_BYTES, dtype=np.uint8)
         self._now_view = memoryview(self._now)  # type: ignore[arg-type]
@@ -123,7 +126,7 @@ class FastPath:
         word[words.EXTENDED], word[words.OPS_MAX] = extended, self._ops_next
         status = self._decide_chunk(
             data, begin, end, self._state, self._map.words, self._buckets, self._tables.rows, self._rare_starts,
-            self._ops, self._cells, self._table_ids, block.rows, self._now, self._later,
+            self._ops, self._cells, self._table_ids, block.rows, self._completed, self._now, self._later,
         )  # fmt: skip
         block.count = word[words.RECORDS]
         committed = block.count - before
@@ -146,7 +149,7 @@ class FastPath:
         block = self._taken or self._take()
         status = kernel(
             *arguments, self._state, self._map.words, self._buckets, self._tables.rows, self._rare_starts, self._ops,
-            self._cells, self._table_ids, block.rows,
+            self._cells, self._table_ids, block.rows, self._completed,
         )  # fmt: skip
         block.count = self._word[words.RECORDS]
         return status
@@ -165,6 +168,9 @@ class FastPath:
         head = machine.windows.head
         head.next_start, head.window_end = word[words.WINDOW_NEXT], word[words.WINDOW_END]
         machine.absorb(newest_start=word[words.NEWEST_START], low_watermark=word[words.LWM], replies=None)
+        if word[words.COMPLETED]:
+            machine.complete(self._completed[: word[words.COMPLETED]].tolist())
+            word[words.COMPLETED] = 0
 
     def fold_counters(self) -> None:
         """Counts of begins and aborts, kept in the state between two folds."""

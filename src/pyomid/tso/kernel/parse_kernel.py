@@ -1,9 +1,9 @@
-"""Phase 1: whole frames of a chunk into flat arrays. Plain begins and commits only; all else is *rare*.
+"""Phase 1: whole frames of a chunk into flat arrays. Plain begins, commits and completions; all else is *rare*.
 
 Rare is not wrong: the plain decoder of `wire.requests` looks at a rare frame and answers or refuses it. So this
-parser may take only what it understands wholly: one timestamp or commit request in any field order, ids packed or
-not, any varint that fits 64 bits, unknown fields skipped. Anything else is rare: retries, branches, levels, two
-requests in one frame, a known field of another wire type, groups, truncation.
+parser may take only what it understands wholly: one timestamp, commit or complete request in any field order, ids
+packed or not, any varint that fits 64 bits, unknown fields skipped. Anything else is rare: retries, branches, levels,
+two requests in one frame, a known field of another wire type, groups, truncation.
 
 Every read is bounded by the frame's end, and a frame yields at most one id per byte.
 """
@@ -19,6 +19,8 @@ from pyomid.tso.kernel.intrinsics import load_word, trailing_zeros
 
 BEGIN: Final = 1
 COMMIT: Final = 2
+COMPLETE: Final = 3
+"""Its starts are where a commit has its cells."""
 RARE: Final = 0
 
 KIND, TS, TAG, CELL_BEGIN, CELL_END, TABLE_BEGIN, TABLE_END, FRAME_AT = range(8)
@@ -176,11 +178,29 @@ def parse_commit(data: Any, at: Any, end: Any, op: Any, cells: Any, tables: Any)
     return RARE if retried else COMMIT
 
 
+@kernel("int64(uint8[::1], int64, int64, int64[::1], int64[::1])", nogil=False, _nrt=False, forceinline=True)
+def parse_complete(data: Any, at: Any, end: Any, op: Any, starts: Any) -> Any:
+    """A CompleteRequest: its starts."""
+    count = op[CELL_BEGIN]
+    while at < end:
+        key, at = read_key(data, at, end)
+        if at < 0:
+            return RARE
+        if key >> 3 == 1:
+            count, at = parse_ids(data, at, end, key & 7, starts, count)
+        else:
+            at = skip_field(data, at, end, key & 7)
+        if at < 0:
+            return RARE
+    op[CELL_END] = count
+    return COMPLETE
+
+
 @kernel(
     "int64(uint8[::1], int64, int64, int64[::1], int64[::1], int64[::1])", nogil=False, _nrt=False, forceinline=True
 )
 def parse_frame(data: Any, at: Any, end: Any, op: Any, cells: Any, tables: Any) -> Any:
-    """One Request, into `op`: BEGIN, COMMIT or RARE. `op[CELL_BEGIN]`, `op[TABLE_BEGIN]` say where ids may go."""
+    """One Request, into `op`: its kind, or RARE. `op[CELL_BEGIN]`, `op[TABLE_BEGIN]` say where ids may go."""
     op[TAG] = 0
     op[CELL_END], op[TABLE_END] = op[CELL_BEGIN], op[TABLE_BEGIN]
     kind = np.int64(RARE)
@@ -189,12 +209,14 @@ def parse_frame(data: Any, at: Any, end: Any, op: Any, cells: Any, tables: Any) 
         if at < 0:
             return RARE
         field, wire_type = key >> 3, key & 7
-        if field == 1 or field == 2:
+        if field == 1 or field == 2 or field == 68:
             length, at = read_varint(data, at, end)
             if wire_type != _BYTES or at < 0 or length < 0 or length > end - at or kind != RARE:
                 return RARE
             if field == 1:
                 kind = parse_begin(data, at, at + length, op)
+            elif field == 68:
+                kind = parse_complete(data, at, at + length, op, cells)
             else:
                 kind = parse_commit(data, at, at + length, op, cells, tables)
             if kind == RARE:

@@ -100,14 +100,14 @@ def frame_bytes(data: Any, begin: Any, end: Any) -> Any:
 @kernel(
     "int64(int64[::1], int64[:, ::1], int32[::1], uint8[::1], uint8[::1], uint8[:, ::1], uint8[:, ::1], "
     "uint8[::1], int64[:, ::1], int64[::1], int64[::1], uint64[::1], uint64, int64[:, ::1], int64[::1], int64[:, ::1], "
-    "int64[::1], int64[::1], int64[:, ::1])",
+    "int64[::1], int64[::1], int64[:, ::1], int64[::1])",
     nogil=False,
     _nrt=False,
 )
 def read_ready(
     pump: Any, slots: Any, slot_of: Any, events: Any, data: Any, tails: Any, out: Any, later: Any, segments: Any,
     dirty: Any, state: Any, words: Any, buckets: Any, tables: Any, rare_starts: Any, ops: Any, cell_ids: Any,
-    table_ids: Any, records: Any,
+    table_ids: Any, records: Any, completed: Any,
 ) -> Any:  # fmt: skip
     """One chunk of each peer that is ready, from NEXT_EVENT on."""
     while pump[NEXT_EVENT] < pump[EVENTS]:
@@ -138,7 +138,7 @@ def read_ready(
         before = state[RECORDS]
         status = decide_chunk(
             data, 0, end, state, words, buckets, tables, rare_starts, ops, cell_ids, table_ids, records,
-            out[slot][row[OUT_BYTES]:], later[pump[LATER_AT]:],
+            completed, out[slot][row[OUT_BYTES]:], later[pump[LATER_AT]:],
         )  # fmt: skip
         add_out(pump, row, dirty, slot, state[NOW_BYTES])
         committed = state[RECORDS] - before
