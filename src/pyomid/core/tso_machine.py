@@ -399,12 +399,17 @@ class TsoMachine:
         """Starts whose commits a kernel must leave to `handle`: sealed ones, and those of large commits. Sorted."""
         return sorted({*self.refused_starts, *self.large, *self.large_recently})
 
-    def absorb(self, *, newest_start: int, low_watermark: int, replies: EncodedReplies | None) -> None:
+    def absorb(
+        self, *, newest_start: int, low_watermark: int, replies: EncodedReplies | None, completed: Sequence[int] = ()
+    ) -> None:
         """What a kernel decided: its timestamps and windows are set already, its entries in the open batch's block.
 
         `replies` are the answers of what it committed. Call `handle` soon after: the batch wants to be flushed.
+        `completed`: starts that were handed out, as for `complete`.
         """
         self.newest_start = newest_start
+        if completed:
+            self._remember_completions(completed)
         if replies is not None:
             self.windows.open_batch.answers.append(replies)
         if low_watermark > self.low_watermark:
@@ -472,7 +477,7 @@ class TsoMachine:
             case Seal(starts):
                 self._on_seal(peer, tag, starts)
             case Complete(starts):
-                self.complete(starts)
+                self._on_complete(starts)
             case AdvanceHorizon(horizon):
                 self._run(self._advance_horizon_steps(peer, tag, horizon))
             case AskStatus():
@@ -1103,11 +1108,14 @@ class TsoMachine:
 
     # ── completion ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def complete(self, starts: Sequence[int]) -> None:
+    def _on_complete(self, starts: Sequence[int]) -> None:
         """These transactions need their entries no more. Those beyond what is remembered are left to sanitising; what
         is no start is nobody's entry, and no store may be asked for it."""
         issued = [start_ts for start_ts in starts if self._is_issued_start(start_ts)]
         self.counters["refused"] += len(issued) < len(starts)
+        self._remember_completions(issued)
+
+    def _remember_completions(self, issued: Sequence[int]) -> None:
         room = max(0, self.settings.completions_max - len(self._completions))
         self._completions.extend(issued[:room])
         self.counters["completions_left"] += len(issued[room:])

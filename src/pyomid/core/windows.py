@@ -43,7 +43,7 @@ class EntryBlock:
 
     __slots__ = ("count", "rows")
 
-    def __init__(self, rows_min: int = 1024) -> None:
+    def __init__(self, rows_min: int) -> None:
         self.rows: NDArray[np.int64] = np.empty((rows_min, 2), dtype=np.int64)
         self.count = 0
 

@@ -324,10 +324,12 @@ class TsoService:
         return False
 
     def _complete(self, background: BackgroundFlush) -> None:
-        """Entries of complete transactions go, as far as nothing has to be waited for."""
+        """Entries of complete transactions go, as far as nothing has to be waited for. No answer leaves by it."""
         starts = self.machine.take_completions()
         left = background.delete_at_once(starts)
+        self._settling = True
         self._perform(self.machine.completed(len(starts) - len(left), left))
+        self._settling = False
 
     def _flush_now(self, entries: NDArray[np.int64], began_s: float) -> bool:
         try:

@@ -36,6 +36,7 @@ FRAME_BYTES_MIN: Final = HEADER_BYTES + 2
 OPS_AFTER_RARE: Final = 64
 """Requests parsed in the first call behind a rare one; grows fourfold, so that many rare ones stay cheap."""
 REPLY_BYTES: Final = 1 << 20
+ROWS_MIN: Final = 1024
 COMPLETED_MAX: Final = 1 << 16
 """Starts of complete transactions between two steps of the machine."""
 _CARRIED_IN: Final = struct.Struct(f"={words.EXTENDED}q")
@@ -96,6 +97,7 @@ class FastPath:
         self._word = memoryview(self._state)  # type: ignore[arg-type]
         """The same, a word at a time: an array's own way there is five times as long."""
         self._decided = Decided(0, words.DONE, b"", 0)
+        self._newest = EntryBlock(ROWS_MIN)
         self._taken: EntryBlock | None = None
         """The open batch's block, while the state words are ahead of the machine."""
         ops_max = chunk_bytes_max // FRAME_BYTES_MIN + 1
@@ -167,10 +169,13 @@ class FastPath:
         machine.clock.next_ts = word[words.NEXT_TS]
         head = machine.windows.head
         head.next_start, head.window_end = word[words.WINDOW_NEXT], word[words.WINDOW_END]
-        machine.absorb(newest_start=word[words.NEWEST_START], low_watermark=word[words.LWM], replies=None)
-        if word[words.COMPLETED]:
-            machine.complete(self._completed[: word[words.COMPLETED]].tolist())
-            word[words.COMPLETED] = 0
+        count, word[words.COMPLETED] = word[words.COMPLETED], 0
+        machine.absorb(
+            newest_start=word[words.NEWEST_START],
+            low_watermark=word[words.LWM],
+            replies=None,
+            completed=self._completed[:count].tolist() if count else (),
+        )
 
     def fold_counters(self) -> None:
         """Counts of begins and aborts, kept in the state between two folds."""
@@ -206,7 +211,10 @@ class FastPath:
             self._rare_version = machine.rare_version
             self._rare_starts = np.array(machine.rare_starts(), dtype=np.int64)
         batch = machine.windows.open_batch
-        block = self._taken = batch.block = batch.block or EntryBlock()
+        if batch.block is None:  # with room for more than the one before had: to grow is to stop amid a chunk
+            wanted = min(2 * self._newest.count, machine.settings.batch_entries_max)
+            batch.block = EntryBlock(max(ROWS_MIN, wanted))
+        block = self._taken = self._newest = batch.block
         windows, settings = machine.windows, machine.settings
         head = windows.head
         is_open = head.state is BatchState.OPEN
