@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from hbase_processes import TsoProcess
+from hbase_processes import TsoProcess, give_up_the_lease
 from mixed_clients import COLUMN, FAMILY, QUALIFIER, TABLES, TOTAL, JavaSide, Workload, amount_of, open_bank
 
 import pyomid
@@ -333,6 +333,7 @@ def run_on_a_java_tso(crowd: Crowd, rounds: int) -> None:
         with empty_bank(crowd) as database:
             strike(crowd, rounds, kill_the_tso)
             end_and_judge(crowd, database)
+    give_up_the_lease(f"127.0.0.1:{crowd.zookeeper_port}")
 
 
 def test_java_and_python_under_our_tso_are_strictly_snapshot_isolated(crowd: Crowd) -> None:

@@ -42,6 +42,10 @@ PATIENCE_S = 300.0
 """Of the writer: it waits for the leader it asked, and asks the next one only when that one's connection breaks."""
 
 
+READER_S = 1.0
+"""One try of the reader, which knew the old leader: only then does it look for the next one."""
+
+
 @pytest.fixture(autouse=True)
 def nobody_looks_who_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a Java client: only so is the old leader's answer, should it give one, heard. How clients that look go to the
@@ -133,7 +137,8 @@ def scene_of(url: str, folder: Path, table: str, old: TsoProcess) -> Iterator[Sc
     """A writer that waits for the leader it asked, and a reader that has read before."""
     old.wait_until_leading()
     patient = pyomid.connect(url, requestSeconds=PATIENCE_S, commitRetrySeconds=PATIENCE_S)
-    with patient as writer, pyomid.connect(url, commitRetrySeconds=PATIENCE_S) as reader:
+    knew_the_old = pyomid.connect(url, requestSeconds=READER_S, commitRetrySeconds=PATIENCE_S)
+    with patient as writer, knew_the_old as reader:
         writer.create_table(table, ["f"])
         with reader.begin() as tx:
             assert tx.table(table).get(b"a") == {}

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hbase_processes import give_up_the_lease
 
 import pyomid
 from pyomid.client.database import Database
@@ -23,6 +24,7 @@ def java_tso(hbase: HBaseServer, url: str, tmp_path_factory: pytest.TempPathFact
     with JavaTso(tmp_path_factory.mktemp("java-tso"), zookeeper_port=port, lease_s=2.0) as tso:
         tso.wait_until_announced()
         yield tso
+    give_up_the_lease(hbase.quorum)
 
 
 @pytest.fixture(scope="module")
