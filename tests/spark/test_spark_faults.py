@@ -315,7 +315,7 @@ def kill_and_run_again(
 def test_a_driver_killed_at_each_step_and_run_again_under_its_id_is_counted_once(
     spark: SparkSession, url: str, tmp_path: Path, fork_server: ForkServerContext, point: str
 ) -> None:
-    kill_and_run_again(spark, url, tmp_path, fork_server, point, times=5)
+    kill_and_run_again(spark, url, tmp_path, fork_server, point, times=3)
 
 
 @pytest.mark.soak
