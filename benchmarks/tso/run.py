@@ -115,16 +115,19 @@ class Bench:
             )
 
     def delay(self) -> None:
-        """Begins never wait for a flush."""
-        print("\nevery flush delayed by 20 ms")
-        with self.delayed(20) as (pid, where):
+        """Begins never wait for a flush: what they wait for, they wait for without flushes that last, too."""
+        print("\nevery flush delayed by 20 ms; beside it the same arrivals where no flush is delayed, in turns")
+        with self.delayed(20) as (pid, where), self.delayed(0) as (other_pid, elsewhere):
             closed = [self.load(pid, *where, "--extended", load=(8, 16)) for _ in range(self.rounds)]
             self.show("8×16 closed loop", closed)
             half = median(closed, "tx_per_s") / 2
-            opened = [
-                self.load(pid, *where, "--extended", "--rate", str(half), load=(8, 16)) for _ in range(self.rounds)
-            ]
+            opened, prompt = [], []
+            for _ in range(self.rounds):
+                rate = ("--extended", "--rate", str(half))
+                opened.append(self.load(pid, *where, *rate, load=(8, 16)))
+                prompt.append(self.load(other_pid, *elsewhere, *rate, load=(8, 16)))
             self.show(f"8×16 open loop at {half:.0f}/s", opened)
+            self.show("the same, no flush delayed", prompt)
 
     def zipf(self) -> None:
         """Who aborts, and why."""

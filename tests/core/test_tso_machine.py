@@ -30,6 +30,7 @@ from pyomid.core.requests import (
     GrantLease,
     HorizonReply,
     LeaseReply,
+    Refused,
     RenewLease,
     Seal,
     SealReply,
@@ -425,6 +426,15 @@ def test_t7_a_retry_on_the_next_tso_finds_the_commit_or_seals_it() -> None:
     after = Script(tso.stores)
     assert committed(after.commit(done, A, is_retry=True)) == commit_ts
     assert reason(after.commit(lost, B, is_retry=True)) is AbortReason.RETRY_UNKNOWN
+
+
+@pytest.mark.parametrize("horizon", [-1, -50, -(1 << 63), (1 << 63) - 1])
+def test_a_horizon_that_cannot_be_reaches_no_store(horizon: int) -> None:
+    tso = Script()
+    asked = tso.ask(AdvanceHorizon(horizon))
+    assert isinstance(asked.answer, Refused)
+    assert asked.answer.code == "OMID-MISUSE"
+    assert str(horizon) in asked.answer.message
 
 
 def test_t7_below_the_sanitised_horizon_no_outcome_is_told() -> None:

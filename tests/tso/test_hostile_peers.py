@@ -18,7 +18,18 @@ import pytest
 from checked_workload import PATIENCE_S, CheckedWorkload, cell
 from service_process import RawPeer, Service, served
 
-from pyomid.core.requests import Begin, Complete, Fence, GrantLease, Refused, Seal
+from pyomid.core.requests import (
+    AdvanceHorizon,
+    AskStatus,
+    Begin,
+    Complete,
+    EndLease,
+    Fence,
+    GrantLease,
+    Refused,
+    RenewLease,
+    Seal,
+)
 from pyomid.storage.embedded import EmbeddedCommitTable, open_folder
 from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
 from pyomid.wire.frames import frame
@@ -393,9 +404,14 @@ def strange_message(rng: random.Random) -> bytes:
     rng.shuffle(fields)
     body = numbered(2, 2, block(b"".join(fields)))
     if rng.random() < 0.3:
-        done = Complete(tuple(rng.choices(ODD_NUMBERS, k=2)))
-        request = rng.choice((Begin(rng.choice(ODD_NUMBERS)), Fence(rng.getrandbits(60)), Seal((50, 100)),
-                              GrantLease(rng.choice(ODD_NUMBERS), 0.1), done))  # fmt: skip
+        odd, few = rng.choice(ODD_NUMBERS), tuple(rng.choices(ODD_NUMBERS, k=2))
+        terms = (0.1, 0.0, -1.0, 1e300, float("nan"), float("inf"))
+        request = rng.choice((
+            Begin(odd), Fence(rng.getrandbits(60)), Seal((50, 100)), Seal(few), Complete(few), AskStatus(),
+            GrantLease(odd, rng.choice(terms)), RenewLease(odd), EndLease(odd),
+            AdvanceHorizon(rng.choice((-1, -50, -(1 << 63), (1 << 63) - 1))),
+            CommitRequest(odd, few, branches=few, is_retry=rng.random() < 0.3),
+        ))  # fmt: skip
         body = encode_request(request, request_id=rng.getrandbits(64))[4:]
     if rng.random() < 0.2:
         body += numbered(64, 0, number(rng))

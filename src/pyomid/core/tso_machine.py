@@ -1085,10 +1085,9 @@ class TsoMachine:
         self._forgetting = False
 
     def _advance_horizon_steps(self, peer: Hashable, tag: int, horizon: int) -> Procedure:
-        if horizon > self.watermark:
-            self._refuse(peer, tag, Misuse(
-                f"horizon {horizon} is above the published low watermark {self.watermark}", horizon=horizon
-            ))  # fmt: skip
+        if horizon < 0 or horizon > self.watermark:
+            why = "is below 0" if horizon < 0 else f"is above the published low watermark {self.watermark}"
+            self._refuse(peer, tag, Misuse(f"horizon {horizon} {why}", horizon=horizon))
             return
         try:
             deleted = yield from self._sanitise_steps(horizon)
