@@ -20,7 +20,8 @@ import numpy as np
 from benchmarks._report import machine_lines
 
 from pyomid.core.take_over import TakenOver
-from pyomid.core.tso_machine import TsoMachine, TsoSettings
+from pyomid.core.tso_machine import TsoMachine
+from pyomid.core.tso_settings import TsoSettings
 from pyomid.tso.kernel.adoption import adopt
 from pyomid.tso.kernel.fill_kernel import fill_map
 from pyomid.tso.kernel.map_kernel import CacheLineMap

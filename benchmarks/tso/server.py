@@ -15,7 +15,7 @@ import numpy as np
 import uvloop
 from numpy.typing import NDArray
 
-from pyomid.core.tso_machine import TsoSettings
+from pyomid.core.tso_settings import TsoSettings
 from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
 from pyomid.tso.startup import ServiceOptions, serve
 from pyomid.tso.store_calls import TsoStores

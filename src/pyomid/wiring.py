@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pyomid.client.aio_database import AsyncDatabase
     from pyomid.client.async_session import AsyncTsoSession
     from pyomid.client.database import Database
-    from pyomid.core.tso_machine import TsoSettings
+    from pyomid.core.tso_settings import TsoSettings
     from pyomid.storage.hbase.database import HBaseOptions
     from pyomid.storage.hbase.election import AnnouncedTso
     from pyomid.storage.hbase.zookeeper import ZooKeeper
@@ -148,7 +148,7 @@ def parts_at(address: Address, settings: Settings) -> Parts:
 
 def tso_settings(settings: Settings) -> TsoSettings:
     """What of a database's settings is its TSO's."""
-    from pyomid.core.tso_machine import TsoSettings
+    from pyomid.core.tso_settings import TsoSettings
 
     return TsoSettings(
         conflict_map_entries=settings.conflict_map_entries,

@@ -24,7 +24,8 @@ from pyomid.core.instructions import (
 )
 from pyomid.core.requests import Answer, Begin, Refused, Request
 from pyomid.core.take_over import take_over_steps
-from pyomid.core.tso_machine import TsoMachine, TsoSettings
+from pyomid.core.tso_machine import TsoMachine
+from pyomid.core.tso_settings import TsoSettings
 from pyomid.errors import OmidError
 from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
 from pyomid.tso.store_calls import TsoStores, perform, take_over

@@ -87,7 +87,7 @@ def test_completions_that_come_faster_than_entries_go_are_left_to_the_sanitiser(
     tso.ask(Complete((starts[0],)))  # its delete is under way while the others come
     for start_ts in starts[1:]:
         tso.ask(Complete((start_ts,)))
-    assert len(tso.machine._completions) == 10
+    assert len(tso.machine._completions.starts) == 10
     assert tso.machine.counters["completions_left"] == 19
     tso.finish(DeleteEntries)
     tso.settle()

@@ -15,7 +15,7 @@ from pyomid.config import Settings
 from pyomid.core.commit_cache import CommitCache
 from pyomid.core.compaction import compact_region_steps
 from pyomid.core.sanitising import sanitise_steps
-from pyomid.core.tso_machine import TsoSettings
+from pyomid.core.tso_settings import TsoSettings
 from pyomid.errors import Misuse
 from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.catalogue import HBaseCatalogue

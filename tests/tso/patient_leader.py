@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from pyomid.core.tso_machine import TsoSettings
+from pyomid.core.tso_settings import TsoSettings
 from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
 from pyomid.tso.leadership import boot_clock
 from pyomid.tso.startup import ServiceOptions, serve

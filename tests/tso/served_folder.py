@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from pyomid.client.async_session import AsyncTsoSession
 from pyomid.core.conflict_map import BucketMap
-from pyomid.core.tso_machine import TsoSettings
+from pyomid.core.tso_settings import TsoSettings
 from pyomid.storage.embedded import EmbeddedCatalogue, EmbeddedCommitTable, EmbeddedEpochRow, open_folder
 from pyomid.storage.embedded.recent_log import Segment
 from pyomid.tso.service import TsoService

@@ -27,7 +27,8 @@ from pyomid.core.instructions import (
 )
 from pyomid.core.requests import Begin, Complete
 from pyomid.core.take_over import TakenOver
-from pyomid.core.tso_machine import TsoMachine, TsoSettings
+from pyomid.core.tso_machine import TsoMachine
+from pyomid.core.tso_settings import TsoSettings
 from pyomid.tso.kernel.adoption import adopt, moved
 from pyomid.tso.kernel.decide_kernel import DONE, FULL, RARE_FRAME
 from pyomid.tso.kernel.map_kernel import CacheLineMap
@@ -107,7 +108,7 @@ class Driven:
             machine.low_watermark, machine.clock.next_ts, machine.newest_start, machine.watermark,
             head.seq, head.next_start, head.window_end, len(machine.windows.batches), counters,
             dict(machine.oracle.fences), dict(machine.oracle.table_commits),
-            [call.operation for call in self.other if isinstance(call, StoreCall)], list(machine._completions),
+            [call.operation for call in self.other if isinstance(call, StoreCall)], list(machine._completions.starts),
         )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from service_process import is_alive, kill_tso, served, tso_pid
 
 from pyomid.client.session import TsoSession
 from pyomid.config import Settings
-from pyomid.core.tso_machine import TsoSettings
+from pyomid.core.tso_settings import TsoSettings
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, Unavailable
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedEpochRow, open_folder
 from pyomid.tso.leadership import DOUBT_EXIT_CODE, SOCKET_FILE, FolderLock, listen_in

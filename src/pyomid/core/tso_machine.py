@@ -35,6 +35,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pyomid.core.completions import Completions
 from pyomid.core.conflict_map import BucketMap, ConflictMap
 from pyomid.core.epoch_changes import merged
 from pyomid.core.forgetting import NewestEntries
@@ -89,6 +90,7 @@ from pyomid.core.requests import (
 )
 from pyomid.core.take_over import TakenOver
 from pyomid.core.timestamps import TimestampClock
+from pyomid.core.tso_settings import TsoSettings
 from pyomid.core.windows import Batch, BatchState, BeginWindows
 from pyomid.errors import Corruption, Deposed, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable
 from pyomid.types import (
@@ -117,68 +119,6 @@ TIMERS_S: Final = 0.002
 
 AGE_SAMPLES: Final = 16
 """Samples of the newest start per `max_transaction_age_s`: LWM by age lags at most a sixteenth of it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TsoSettings:
-    """What an operator chooses. Seconds unless a name says otherwise; defaults are the embedded store's."""
-
-    conflict_map_entries: int = 1 << 20
-    window_starts: int = 4096
-    """Starts reserved below each batch: more than clients can begin while one flush lasts."""
-    batch_entries_max: int = 16_384
-    flights_max: int = 2
-    """Flushes under way at once."""
-    max_transaction_age_s: float = 600.0
-    lease_term_s: float = 300.0
-    lease_term_s_max: float = 24 * 3600.0
-    watermark_interval_s: float = 1.0
-    """W is published at most this often."""
-    tables_interval_s: float = 5.0
-    """How long the list of registered tables is believed."""
-    commit_retry_s: float = 600.0
-    """How long the branches of an answered large commit are remembered for its retries."""
-    store_retry_s: float = 30.0
-    """A store call that still fails after this long ends the process (or its request, where nothing hangs on it)."""
-    stall_s_max: float = 1.0
-    """A gap between two events longer than this is a stall: the epoch row is read before anything is replied (T4)."""
-    ceiling_step: int = 10_000_000_000
-    """Timestamps made usable by one durable write; a restart skips at most as many."""
-    ceiling_renew_remaining: int = 2_000_000_000
-    world_time: bool = False
-    ceiling_elsewhere: bool = False
-    write_set_fraction_max: float = 0.25
-    """A larger part of the conflict map than this is no write set: it would evict everybody else's."""
-    unknown_tables_max: int = 1000
-    """Table ids that are not in the catalogue: each is remembered, and marked durably when a commit names it (K6)."""
-    leases_max: int = 10_000
-    """Live leases: all of them are in the epoch row, which is written whole."""
-    refused_starts_max: int = 100_000
-    """Starts above W that were sealed or asked for by a retry; they are forgotten when W passes them."""
-    completions_max: int = 1_000_000
-    """Entries that wait for their deletion; what comes beyond it is left to the sanitiser."""
-    entries_kept_max: int = 0
-    """For a commit table that nobody but this TSO reads: entries older than so many are forgotten (decision 0016).
-    0: none is, until a sanitiser asks."""
-
-    def __post_init__(self) -> None:
-        for name in ("conflict_map_entries", "window_starts", "batch_entries_max", "flights_max", "ceiling_step"):
-            self._check(name, 1)
-        for name in ("max_transaction_age_s", "lease_term_s", "stall_s_max"):
-            self._check(name, 0.001)
-        for name in ("unknown_tables_max", "leases_max", "refused_starts_max", "completions_max", "entries_kept_max"):
-            self._check(name, 0)
-        for name in ("commit_retry_s", "store_retry_s", "watermark_interval_s", "tables_interval_s"):
-            self._check(name, 0)
-
-    def _check(self, name: str, lowest: float) -> None:
-        value = getattr(self, name)
-        if not lowest <= value < float("inf"):
-            raise Misuse(f"the TSO's {name} is {value}: it must be {lowest} or more", name=name, value=value)
-
-    @property
-    def write_set_ids_max(self) -> int:
-        return max(1, int(self.conflict_map_entries * self.write_set_fraction_max))
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,8 +236,7 @@ class TsoMachine:
         self._after_release: dict[int, list[Procedure]] = {}
         self._newest_entries = NewestEntries(settings.entries_kept_max)
         self._forgetting = False
-        self._completions: list[int] = []
-        self._completing = False
+        self._completions = Completions(settings.completions_max)
         self._moving_ceiling = False
         self._reading_tables = False
         self._in_doubt = False
@@ -376,7 +315,7 @@ class TsoMachine:
             or not self.may_decide_fast
             or self._waiting
             or self._after_release
-            or self._completions
+            or self._completions.starts
             or self.clock.wanted_ceiling() > self.clock.ceiling
         )
 
@@ -409,7 +348,7 @@ class TsoMachine:
         """
         self.newest_start = newest_start
         if completed:
-            self._remember_completions(completed)
+            self.counters["completions_left"] += self._completions.remember(completed)
         if replies is not None:
             self.windows.open_batch.answers.append(replies)
         if low_watermark > self.low_watermark:
@@ -1112,42 +1051,35 @@ class TsoMachine:
         is no start is nobody's entry, and no store may be asked for it."""
         issued = [start_ts for start_ts in starts if self._is_issued_start(start_ts)]
         self.counters["refused"] += len(issued) < len(starts)
-        self._remember_completions(issued)
-
-    def _remember_completions(self, issued: Sequence[int]) -> None:
-        room = max(0, self.settings.completions_max - len(self._completions))
-        self._completions.extend(issued[:room])
-        self.counters["completions_left"] += len(issued[room:])
+        self.counters["completions_left"] += self._completions.remember(issued)
 
     @property
     def may_complete(self) -> bool:
         """Whether `take_completions` has any."""
-        return bool(self._completions) and not (self._completing or self.large or self.dead)
+        return bool(self._completions.starts) and not (self._completions.is_deleting or self.large or self.dead)
 
-    def take_completions(self) -> list[int]:
+    def take_completions(self) -> tuple[int, ...]:
         """The entries that `handle([])` would delete now, for a driver that deletes at once; only if `may_complete`."""
-        starts, self._completions = self._completions, []
-        return starts
+        return self._completions.take()
 
     def completed(self, count: int, left: Sequence[int]) -> list[Instruction]:
         """So many of them are gone; those that are `left` need a store call."""
         self.counters["completions"] += count
         if left:
-            self._completing = True
-            self._run(self._completion_steps(tuple(left)))
+            self._delete_completed(tuple(left))
         out, self._out = self._out, []
         return out
 
     def _start_completion(self) -> None:
-        """Entries go in one delete at a time; those of a large commit only after its pending record is gone."""
-        if not self._completions or self._completing:
-            return
-        kept = self._unfinished_starts()
-        starts = tuple(start for start in self._completions if start not in kept)
-        self._completions = [start for start in self._completions if start in kept]
-        if starts:
-            self._completing = True
-            self._run(self._completion_steps(starts))
+        """Those of a large commit only after its pending record is gone."""
+        if self._completions.starts and not self._completions.is_deleting:
+            starts = self._completions.take(self._unfinished_starts())
+            if starts:
+                self._delete_completed(starts)
+
+    def _delete_completed(self, starts: tuple[int, ...]) -> None:
+        self._completions.is_deleting = True
+        self._run(self._completion_steps(starts))
 
     def _completion_steps(self, starts: tuple[int, ...]) -> Procedure:
         try:
@@ -1155,7 +1087,7 @@ class TsoMachine:
             self.counters["completions"] += len(starts)
         except Unavailable:
             self.counters["completions_left"] += len(starts)  # sanitising takes what stays
-        self._completing = False
+        self._completions.is_deleting = False
 
     def _unfinished_starts(self) -> set[int]:
         kept = set(self.large)

@@ -15,7 +15,8 @@ from pyomid.core.instructions import Die, Event, Instruction, Reply, RequestCame
 from pyomid.core.requests import Answer, Complete, Refused, Request
 from pyomid.core.take_over import take_over_steps
 from pyomid.core.tso_calls import TsoCalls
-from pyomid.core.tso_machine import TsoMachine, TsoSettings
+from pyomid.core.tso_machine import TsoMachine
+from pyomid.core.tso_settings import TsoSettings
 from pyomid.errors import OmidError, Unavailable
 from pyomid.ports import Clock, Sleep
 from pyomid.tso.store_calls import TsoStores, perform, take_over

@@ -18,7 +18,8 @@ from typing import Any, Final
 
 from pyomid.core.conflict_map import BucketMap, ConflictMap
 from pyomid.core.take_over import take_over_steps
-from pyomid.core.tso_machine import TsoMachine, TsoSettings
+from pyomid.core.tso_machine import TsoMachine
+from pyomid.core.tso_settings import TsoSettings
 from pyomid.tso.connection import PeerLimits
 from pyomid.tso.leadership import Leadership, boot_clock, die_now
 from pyomid.tso.metrics import Watched, serve_metrics

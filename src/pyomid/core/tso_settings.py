@@ -1,0 +1,69 @@
+"""What an operator may choose about a TSO, checked where it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyomid.errors import Misuse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TsoSettings:
+    """What an operator chooses. Seconds unless a name says otherwise; defaults are the embedded store's."""
+
+    conflict_map_entries: int = 1 << 20
+    window_starts: int = 4096
+    """Starts reserved below each batch: more than clients can begin while one flush lasts."""
+    batch_entries_max: int = 16_384
+    flights_max: int = 2
+    """Flushes under way at once."""
+    max_transaction_age_s: float = 600.0
+    lease_term_s: float = 300.0
+    lease_term_s_max: float = 24 * 3600.0
+    watermark_interval_s: float = 1.0
+    """W is published at most this often."""
+    tables_interval_s: float = 5.0
+    """How long the list of registered tables is believed."""
+    commit_retry_s: float = 600.0
+    """How long the branches of an answered large commit are remembered for its retries."""
+    store_retry_s: float = 30.0
+    """A store call that still fails after this long ends the process (or its request, where nothing hangs on it)."""
+    stall_s_max: float = 1.0
+    """A gap between two events longer than this is a stall: the epoch row is read before anything is replied (T4)."""
+    ceiling_step: int = 10_000_000_000
+    """Timestamps made usable by one durable write; a restart skips at most as many."""
+    ceiling_renew_remaining: int = 2_000_000_000
+    world_time: bool = False
+    ceiling_elsewhere: bool = False
+    write_set_fraction_max: float = 0.25
+    """A larger part of the conflict map than this is no write set: it would evict everybody else's."""
+    unknown_tables_max: int = 1000
+    """Table ids that are not in the catalogue: each is remembered, and marked durably when a commit names it (K6)."""
+    leases_max: int = 10_000
+    """Live leases: all of them are in the epoch row, which is written whole."""
+    refused_starts_max: int = 100_000
+    """Starts above W that were sealed or asked for by a retry; they are forgotten when W passes them."""
+    completions_max: int = 1_000_000
+    """Entries that wait for their deletion; what comes beyond it is left to the sanitiser."""
+    entries_kept_max: int = 0
+    """For a commit table that nobody but this TSO reads: entries older than so many are forgotten (decision 0016).
+    0: none is, until a sanitiser asks."""
+
+    def __post_init__(self) -> None:
+        for name in ("conflict_map_entries", "window_starts", "batch_entries_max", "flights_max", "ceiling_step"):
+            self._check(name, 1)
+        for name in ("max_transaction_age_s", "lease_term_s", "stall_s_max"):
+            self._check(name, 0.001)
+        for name in ("unknown_tables_max", "leases_max", "refused_starts_max", "completions_max", "entries_kept_max"):
+            self._check(name, 0)
+        for name in ("commit_retry_s", "store_retry_s", "watermark_interval_s", "tables_interval_s"):
+            self._check(name, 0)
+
+    def _check(self, name: str, lowest: float) -> None:
+        value = getattr(self, name)
+        if not lowest <= value < float("inf"):
+            raise Misuse(f"the TSO's {name} is {value}: it must be {lowest} or more", name=name, value=value)
+
+    @property
+    def write_set_ids_max(self) -> int:
+        return max(1, int(self.conflict_map_entries * self.write_set_fraction_max))
