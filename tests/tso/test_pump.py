@@ -207,7 +207,8 @@ def test_answers_refused_by_a_mark_are_taken_back_peer_by_peer() -> None:
     segments = np.array(
         [(1, 0, len(of_one), 2), (2, len(of_one), len(of_one) + len(of_two), 2)], dtype=np.int64
     )  # fmt: skip
-    replies = PumpReplies(Slots(), np.frombuffer(of_one + of_two, dtype=np.uint8), segments)  # type: ignore[arg-type]
+    taken = np.frombuffer(of_one + of_two, dtype=np.uint8)
+    replies = PumpReplies(Slots(), taken, segments, 4)  # type: ignore[arg-type]
     changed = replies.without(frozenset({200, 300}))
     assert changed.count == 4
     told = {}

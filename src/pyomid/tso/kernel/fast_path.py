@@ -97,6 +97,8 @@ class FastPath:
         self._word = memoryview(self._state)  # type: ignore[arg-type]
         """The same, a word at a time: an array's own way there is five times as long."""
         self._decided = Decided(0, words.DONE, b"", 0)
+        self.committed = 0
+        """By the last `run`."""
         self._newest = EntryBlock(ROWS_MIN)
         self._taken: EntryBlock | None = None
         """The open batch's block, while the state words are ahead of the machine."""
@@ -149,11 +151,13 @@ class FastPath:
         """`kernel` with these arguments and all that `decide_chunk` works on. As `decide_more`, but for the answers of
         what it committed: `answer_later`."""
         block = self._taken or self._take()
+        before = block.count
         status = kernel(
             *arguments, self._state, self._map.words, self._buckets, self._tables.rows, self._rare_starts, self._ops,
             self._cells, self._table_ids, block.rows, self._completed,
         )  # fmt: skip
         block.count = self._word[words.RECORDS]
+        self.committed = block.count - before
         return status
 
     def answer_later(self, replies: EncodedReplies) -> None:

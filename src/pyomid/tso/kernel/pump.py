@@ -54,12 +54,12 @@ class PumpReplies:
 
     __slots__ = ("count", "peer", "segments", "taken")
 
-    def __init__(self, pump: Pump, taken: Bytes, segments: Int64s) -> None:
+    def __init__(self, pump: Pump, taken: Bytes, segments: Int64s, count: int) -> None:
         self.peer = pump
         self.taken = taken
         self.segments = segments
         """Rows of (slot, first byte, end, how many answers)."""
-        self.count = int(segments[:, 3].sum())
+        self.count = count
 
     @property
     def data(self) -> bytes:
@@ -74,7 +74,8 @@ class PumpReplies:
             pieces.append(piece)
             segments[index, 1], segments[index, 2] = at, at + len(piece)
             at += len(piece)
-        return PumpReplies(self.peer, np.frombuffer(b"".join(pieces), dtype=np.uint8).copy(), segments)
+        taken = np.frombuffer(b"".join(pieces), dtype=np.uint8).copy()
+        return PumpReplies(self.peer, taken, segments, self.count)
 
 
 class Pump:
@@ -216,7 +217,8 @@ class Pump:
         )  # fmt: skip
         if word[words.SEGMENTS]:
             count, later = word[words.SEGMENTS], word[words.LATER_AT]
-            self._fast.answer_later(PumpReplies(self, self._later[:later].copy(), self._segments[:count].copy()))
+            taken, segments = self._later[:later].copy(), self._segments[:count].copy()
+            self._fast.answer_later(PumpReplies(self, taken, segments, self._fast.committed))
             word[words.SEGMENTS] = word[words.LATER_AT] = 0
         return status
 
