@@ -6,6 +6,11 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python
 PYTEST := $(BIN)/pytest
 
+# The tests start Python some thousand times: what one has compiled, the next one takes.
+export PYTHONDONTWRITEBYTECODE :=
+# Their JVMs live for seconds or minutes: the second compiler would only take a core from them.
+test-spark test-hbase: export JDK_JAVA_OPTIONS := $(JDK_JAVA_OPTIONS) -XX:TieredStopAtLevel=1
+
 .PHONY: help setup check test test-fast test-process test-spark test-hbase demo demo-hbase bench bench-tso bench-hbase soak record-fixtures proto lock format clean
 
 help: ## this list
@@ -29,10 +34,11 @@ check: setup ## format, lint, types, import contracts
 test: check test-fast test-process test-spark test-hbase ## everything that CI runs
 
 test-fast: setup ## pure tests: core, wire, stores in memory, models, simulation
-	$(PYTEST) -m "not process and not spark and not hbase and not soak"
+	$(PYTEST) -n 2 -m "not process and not spark and not hbase and not soak"
 
-test-process: setup ## real processes: killed, stopped, forked
-	$(PYTEST) -m "process and not hbase and not soak"
+test-process: setup ## real processes: killed, stopped, forked; those of the TSO, with its time limits, one by one
+	$(PYTEST) -n 2 -m "process and not hbase and not soak" --ignore tests/tso
+	$(PYTEST) -m "process and not hbase and not soak" tests/tso
 
 test-spark: setup ## a real Spark
 	$(PYTEST) -m "spark and not hbase and not soak"
