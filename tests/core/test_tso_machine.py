@@ -715,6 +715,33 @@ def test_a_commit_that_a_mark_refuses_is_aborted_and_the_rest_of_its_batch_stand
     committed(stands.answer)
 
 
+def test_a_flush_goes_beside_another_one_only_if_it_is_about_as_large_and_at_once_where_there_is_none() -> None:
+    tso = Script(flights_max=2)
+    starts = [tso.begin() for _ in range(12)]
+
+    def sizes() -> list[int]:
+        return [len(call.operation.entries) for call in tso.pending(Flush) if isinstance(call.operation, Flush)]
+
+    asked = [tso.ask(CommitRequest(start_ts, (cell,))) for cell, start_ts in enumerate(starts[:7])]
+    assert sizes() == [1, 1], "both flights are under way, five commits gather"
+    tso.finish(Flush)
+    assert sizes() == [1, 5]
+    tso.finish(Flush)
+    assert sizes() == [5]
+    asked += [tso.ask(CommitRequest(start_ts, (start_ts,))) for start_ts in starts[7:9]]
+    assert sizes() == [5], "two are few beside five"
+    asked.append(tso.ask(CommitRequest(starts[9], (starts[9],))))
+    assert sizes() == [5, 3]
+    tso.finish(Flush)
+    asked.append(tso.ask(CommitRequest(starts[10], (starts[10],))))
+    assert sizes() == [3], "one is few beside three"
+    tso.finish(Flush)
+    assert sizes() == [1], "and waits for nobody else"
+    tso.finish(Flush)
+    for each in asked:
+        committed(each.answer)
+
+
 # ── leases, W, H ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 

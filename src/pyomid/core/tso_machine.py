@@ -120,6 +120,9 @@ TIMERS_S: Final = 0.002
 AGE_SAMPLES: Final = 16
 """Samples of the newest start per `max_transaction_age_s`: LWM by age lags at most a sixteenth of it."""
 
+FLIGHTS_RATIO_MAX: Final = 2
+"""A flush goes beside another one that is at most so many times as large."""
+
 
 @dataclass(frozen=True, slots=True)
 class AfterBatch:
@@ -685,16 +688,22 @@ class TsoMachine:
     # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _start_flushes(self) -> None:
-        """The open batch goes as soon as a flight is free: what gathers meanwhile is the next batch."""
+        """The open batch goes as soon as a flight is free: what gathers meanwhile is the next batch. Beside another
+        flight it goes only where it is about as large, or a crowd's commits would go a few at a time."""
         while self.windows.flights < self.settings.flights_max:
             batch = self.windows.next_to_flush()
             if batch is None:
-                if self.windows.open_batch.is_empty:
+                if self.windows.open_batch.is_empty or self._is_small_beside_others():
                     return
                 batch = self.windows.close_open_batch()
             batch.state = BatchState.IN_FLIGHT
             self.counters["flushes"] += 1
             self._flush(batch)
+
+    def _is_small_beside_others(self) -> bool:
+        """The flight that it would go beside ends soon, and it goes then."""
+        newest = self.windows.newest_flight
+        return newest is not None and self.windows.open_batch.size * FLIGHTS_RATIO_MAX < newest.size
 
     def _flush(self, batch: Batch) -> None:
         block = None if batch.block is None else batch.block.entries

@@ -124,6 +124,14 @@ class BeginWindows:
                 flights += 1
         return flights
 
+    @property
+    def newest_flight(self) -> Batch | None:
+        """The flush begun last, of those under way."""
+        for batch in reversed(self.batches):
+            if batch.state is BatchState.IN_FLIGHT and not batch.large:
+                return batch
+        return None
+
     def take_start(self, floor: int) -> int | None:
         """A start above `floor`, or None: the begin waits for a release, or for the ceiling."""
         head = self.head
