@@ -347,7 +347,7 @@ class TsoMachine:
         """What a kernel decided: its timestamps and windows are set already, its entries in the open batch's block.
 
         `replies` are the answers of what it committed. Call `handle` soon after: the batch wants to be flushed.
-        `completed`: starts that were handed out, as for `complete`.
+        `completed`: starts that were handed out, as in a `Complete`.
         """
         self.newest_start = newest_start
         if completed:

@@ -318,13 +318,19 @@ def an_old_reader_that_seals_after_completion(build: Build) -> None:
 
 
 def _outlived_by_its_flush(s: Schedule, t: Client) -> tuple[Tx, Task]:
-    """T's flush is on its way when its TSO dies; the next one has passed it, compacted and sanitised."""
+    """T's flush is on its way when its TSO dies, and the next one leads."""
     tx = s.do(t, written(t, "a", R0))
     release = s.hold(ins.Flush)
     committing = s.start(t, ignoring(tx.commit()))
     s.until(lambda: s.is_sent(ins.Flush), [t.process])
     s.fail_over()
     release()
+    return tx, committing
+
+
+def _below_h_before_its_flush_lands(s: Schedule, t: Client) -> tuple[Tx, Task]:
+    """The same, and H has passed T."""
+    tx, committing = _outlived_by_its_flush(s, t)
     _pass_by(s, tx)
     return tx, committing
 
@@ -341,7 +347,7 @@ def a_zombie_flush_below_h_is_not_believed(build: Build) -> None:
     """R4, T7. It lands when H has passed T, its mark is gone and its cells are dropped; then T asks again."""
     s = Schedule(build)
     t = s.client("T")
-    _, committing = _outlived_by_its_flush(s, t)
+    _, committing = _below_h_before_its_flush_lands(s, t)
     s.land(s.sent(ins.Flush, zombie=True))
     s.finish(committing)
     s.judge()
@@ -351,12 +357,7 @@ def a_retry_that_arrives_below_h_is_not_answered(build: Build) -> None:
     """T7. T asks the new TSO again; the request arrives when H has passed T and the old flush has landed."""
     s = Schedule(build)
     t = s.client("T")
-    tx = s.do(t, written(t, "a", R0))
-    release = s.hold(ins.Flush)
-    committing = s.start(t, ignoring(tx.commit()))
-    s.until(lambda: s.is_sent(ins.Flush), [t.process])
-    s.fail_over()
-    release()
+    tx, committing = _outlived_by_its_flush(s, t)
     late = s.until_call(committing, CommitRequest, is_retry=True)
     compact(s)
     sanitise(s)
@@ -372,7 +373,7 @@ def a_lost_answer_below_h_is_unknown(build: Build) -> None:
     """R4. The same, and T cannot reach the TSO: it looks into the commit table itself."""
     s = Schedule(build)
     t = s.client("T")
-    tx, committing = _outlived_by_its_flush(s, t)
+    tx, committing = _below_h_before_its_flush_lands(s, t)
     s.universe.kill(t.process)
     assert not committing.finished
     s.land(s.sent(ins.Flush, zombie=True))
@@ -388,7 +389,7 @@ def a_cell_that_lands_late_below_h_is_not_visible(build: Build) -> None:
     """R4. Entry and cell of T both land below H: only a shadow cell counts there."""
     s = Schedule(build)
     t, r = s.client("T"), s.client("R")
-    tx, _ = _outlived_by_its_flush(s, t)
+    tx, _ = _below_h_before_its_flush_lands(s, t)
     early = s.do(r, begin(r))
     s.do(r, early.get("a", R0))
     s.universe.kill(t.process)
@@ -402,12 +403,7 @@ def an_entry_that_lands_below_h_during_a_read_is_not_believed(build: Build) -> N
     """R4. R fetched T's cell and is about to look T up; H passes T, then the flush of T's dead TSO lands."""
     s = Schedule(build)
     t, r = s.client("T"), s.client("R")
-    tx = s.do(t, written(t, "a", R0))
-    release = s.hold(ins.Flush)
-    committing = s.start(t, ignoring(tx.commit()))
-    s.until(lambda: s.is_sent(ins.Flush), [t.process])
-    s.fail_over()
-    release()
+    tx, committing = _outlived_by_its_flush(s, t)
     reader = s.do(r, begin(r, lease=True))
     reading = s.start(r, reader.get("a", R0))
     s.until_call(reading, effects.LookupThenWatermarks)
@@ -440,12 +436,7 @@ def a_lost_answer_below_h_that_passes_meanwhile_is_unknown(build: Build) -> None
     """R4. T, told nothing, is about to look itself up; H passes it, then the flush of its dead TSO lands."""
     s = Schedule(build)
     t = s.client("T")
-    tx = s.do(t, written(t, "a", R0))
-    release = s.hold(ins.Flush)
-    s.start(t, ignoring(tx.commit()))
-    s.until(lambda: s.is_sent(ins.Flush), [t.process])
-    s.fail_over()
-    release()
+    tx, _ = _outlived_by_its_flush(s, t)
     s.universe.kill(t.process)
     again = s.client("T again")
     steps = again.run(build.outcome.outcome_steps(tx.start_ts, (), {"a": tuple(tx.written["a"])}))
@@ -671,12 +662,7 @@ def a_retry_that_finds_nothing_is_sealed(build: Build) -> None:
     """T7. T asks O2 again, is told aborted; then O1's flush lands."""
     s = Schedule(build)
     t, r = s.client("T"), s.client("R")
-    tx = s.do(t, written(t, "a", R0))
-    release = s.hold(ins.Flush)
-    committing = s.start(t, ignoring(tx.commit()))
-    s.until(lambda: s.is_sent(ins.Flush), [t.process])
-    s.fail_over()
-    release()
+    _, committing = _outlived_by_its_flush(s, t)
     s.finish(committing)
     s.land(s.sent(ins.Flush, zombie=True))
     reader = s.do(r, begin(r))
@@ -834,12 +820,7 @@ def a_flush_that_lands_after_compaction_is_refused(build: Build) -> None:
     """K2. K drops T's cells; then T's flush, which has outlived its TSO, lands."""
     s = Schedule(build)
     t, r = s.client("T"), s.client("R")
-    tx = s.do(t, written(t, "a", R0))
-    release = s.hold(ins.Flush)
-    committing = s.start(t, ignoring(tx.commit()))
-    s.until(lambda: s.is_sent(ins.Flush), [t.process])
-    s.fail_over()
-    release()
+    _, committing = _outlived_by_its_flush(s, t)
     compact(s)
     s.land(s.sent(ins.Flush, zombie=True))
     s.finish(committing)
