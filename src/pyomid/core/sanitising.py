@@ -61,7 +61,8 @@ def sanitise_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitised]:
             result.held_back_by[table.name] = covered
         lowest = min(lowest, covered)
     result.held_back_by = dict(sorted(result.held_back_by.items(), key=lambda item: item[1]))
-    if lowest > horizon:
+    # Also where H stands there already: the TSO that made it durable may have ended before it deleted.
+    if lowest and lowest >= horizon:
         result.entries_deleted = yield AdvanceHorizon(lowest)
         result.horizon = lowest
     return result

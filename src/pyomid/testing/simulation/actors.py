@@ -584,12 +584,17 @@ def sanitiser(client: Client) -> Steps:
 
 
 def sanitise(client: Client) -> Steps:
+    """Returns whether it was answered; after Unavailable nobody knows how much of it was done."""
     try:
         yield from client.run(
             client.build.sanitising.sanitise_steps(now_s=client.universe.now_s, retry_bound_s=RETRY_BOUND_S)
         )
-    except (Unavailable, Misuse):
+    except Unavailable:
         yield Sleep(0.1)
+        return False
+    except Misuse:
+        yield Sleep(0.1)
+    return True
 
 
 def splitter(client: Client) -> Steps:

@@ -471,6 +471,30 @@ def h_is_durable_before_the_first_entry_goes(build: Build) -> None:
     s.finish(second)
 
 
+def what_a_dead_tso_left_below_h_goes_the_next_time(build: Build) -> None:
+    """R4. The TSO ends when H is durable and nothing below it has gone; W stands still when somebody asks again."""
+    s = Schedule(build)
+    t = s.client("T")
+    s.hold(effects.WriteShadowCells)
+    s.do(t, put(t, "a", R0))
+    s.universe.kill(t.process)
+    s.pass_time(10.0)
+    compact(s)
+    s.pass_time(actors.RETRY_BOUND_S + 1.0)
+    release = s.hold(ins.DeleteBelow)
+    z = s.client("Z")
+    s.start(z, actors.sanitise(z))
+    s.until(lambda: s.is_sent(ins.DeleteBelow), [z.process])
+    s.fail_over()
+    s.universe.kill(z.process)
+    s.universe.make(("forget", s.sent(ins.DeleteBelow, zombie=True)))
+    release()
+    sanitise(s)
+    left = s.world.truth.what_is_left()
+    if left:
+        raise Stuck("; ".join(left))
+
+
 def a_deleted_row_stays_deleted_when_both_vanish(build: Build) -> None:
     """R5. K drops value and tombstone together, between R's fetch and R's look-up."""
     s = Schedule(build)
@@ -1093,6 +1117,7 @@ SCHEDULES: Final[dict[str, Callable[[Build], None]]] = {
         h_may_pass_between_the_look_up_and_its_read,
         a_lost_answer_below_h_that_passes_meanwhile_is_unknown,
         h_is_durable_before_the_first_entry_goes,
+        what_a_dead_tso_left_below_h_goes_the_next_time,
         a_deleted_row_stays_deleted_when_both_vanish,
         a_miss_is_not_remembered,
         a_reader_below_w_is_told,

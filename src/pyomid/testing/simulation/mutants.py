@@ -115,6 +115,14 @@ MUTANTS: Final = (
         "h_is_durable_before_the_first_entry_goes",
     ),
     _m(
+        "R4f",
+        "a sanitiser asks for nothing where H stands already",
+        "sanitising",
+        "    if lowest and lowest >= horizon:\n",
+        "    if lowest > horizon:\n",
+        "what_a_dead_tso_left_below_h_goes_the_next_time",
+    ),
+    _m(
         "R5",
         "a row that vanished is judged by its old fetch",
         "reading",

@@ -176,7 +176,8 @@ def _last_words(client: actors.Client) -> Any:
         raise Stuck(f"T15: W {world.disk.epoch_row.read().watermark} never reaches the old start {tx.start_ts}")
     yield from actors.compact_all(client, lazy=False)
     yield Sleep(actors.RETRY_BOUND_S + 1.0)
-    yield from actors.sanitise(client)
+    while not (yield from actors.sanitise(client)):
+        pass
     yield from _reading_all(client)
 
 
