@@ -233,6 +233,25 @@ class FlushesInBackground(Protocol):
         """`CommitTable.delete` as far as it never waits; returns those that are left."""
 
 
+FlushEnded = Callable[["tuple[list[int], int] | Exception"], None]
+
+
+@runtime_checkable
+class FlushesOnLoop(Protocol):
+    """A commit table on a server, whose answer an event loop waits for without a thread. Optional."""
+
+    @property
+    def flushes_on_loop(self) -> bool:
+        """False: not as it was opened; nothing below may be asked then."""
+
+    def flush_on_loop(self, entries: NDArray[np.int64], ended: FlushEnded) -> None:
+        """Begins `FlushesAtOnce.flush`, in as many round trips as it takes, and tells `ended` its result or error,
+        later, from the loop. Several may be under way. The array stays as it is until the end."""
+
+    def leave_loop(self) -> None:
+        """Connections of the loop close; flushes under way fail."""
+
+
 @runtime_checkable
 class SealsMany(Protocol):
     """A commit table that seals many starts as cheaply as one. Optional; a take-over finds thousands."""

@@ -13,6 +13,8 @@ from contextlib import suppress
 from types import TracebackType
 
 _CHUNK_BYTES = 1 << 16
+_connect = socket.create_connection
+"""Whoever is led through the line in this very process replaces the other."""
 
 THROUGH_THE_LINE = """
 import socket, sys
@@ -45,7 +47,20 @@ class HeldLine:
     @property
     def python(self) -> tuple[str, str]:
         """For `TsoProcess`: a TSO whose region server is behind this line."""
-        return "-c", THROUGH_THE_LINE.format(of=self._upstream, to=self._listener.getsockname()[1])
+        return "-c", THROUGH_THE_LINE.format(of=self._upstream, to=self.port)
+
+    @property
+    def port(self) -> int:
+        port: int = self._listener.getsockname()[1]
+        return port
+
+    def cut(self) -> None:
+        """Every connection there is breaks, on both sides; new ones are taken."""
+        with self._changed:
+            sockets, self._sockets = self._sockets, []
+        for each in sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
 
     def hold(self) -> None:
         """From now on what clients send stays here."""
@@ -91,7 +106,7 @@ class HeldLine:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.create_connection(("127.0.0.1", self._upstream))
+                server = _connect(("127.0.0.1", self._upstream))
                 self._sockets += [client, server]
                 for each in (client, server):
                     each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -10,10 +10,10 @@ from contextlib import suppress
 
 import pytest
 
-from pyomid.storage.hbase.aio import AsyncConnection
+from pyomid.storage.hbase.aio_connection import AsyncConnection
 from pyomid.storage.hbase.connection import Connection
 from pyomid.storage.hbase.failures import ConnectionLost
-from pyomid.storage.hbase.frames import CLIENT, Address, Call, preamble, varint
+from pyomid.storage.hbase.frames import CLIENT, Address, Call, Reply, preamble, varint
 from pyomid.storage.hbase.handshake import HandshakeSteps, SimpleHandshake
 from pyomid.storage.hbase.hbase_pb2 import ResponseHeader
 
@@ -81,8 +81,9 @@ def test_a_dialogue_comes_before_the_first_call(server: Server) -> None:
 def test_the_same_under_asyncio(server: Server) -> None:
     async def ask() -> bytes:
         connection = await AsyncConnection.open(server.address, CLIENT, Dialogue())
-        reply = await connection.start(CALL, timeout_s=30.0)
+        reply = await connection.start(CALL, timeout_s=30.0).wait(30.0)
         connection.close()
+        assert isinstance(reply, Reply)
         return bytes(reply.message)
 
     assert asyncio.run(ask()) == b"yes"

@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,23 +20,77 @@ from numpy.typing import NDArray
 from pyomid.core.instructions import Flushed
 from pyomid.crashpoints import crash_point
 from pyomid.errors import OmidError, Unavailable
-from pyomid.ports import CommitTable, FlushesInBackground
+from pyomid.ports import CommitTable, FlushesInBackground, FlushesOnLoop
 
 log = logging.getLogger(__name__)
 
 Ended = Callable[["Flushed | OmidError"], None]
 
 
-def background_flush(table: CommitTable) -> BackgroundFlush | None:
+class Background(Protocol):
+    """How a table's flushes go on without a thread. On the loop's thread only."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Until it is not, no other flush may be begun, and nothing else put into the table on this thread."""
+
+    def begin(self, entries: NDArray[np.int64], ended: Ended) -> bool:
+        """`ended` is called with the result, or the error, from the loop. False: it was not begun."""
+
+    def delete_at_once(self, starts: Sequence[int]) -> Sequence[int]:
+        """Those entries that need a store thread."""
+
+    def close(self) -> None: ...
+
+
+def background_flush(table: CommitTable) -> Background | None:
     """None where this table, or this machine, has none."""
+    if isinstance(table, FlushesOnLoop):
+        return LoopFlush(table) if table.flushes_on_loop else None
     if not isinstance(table, FlushesInBackground):
         return None
     fileno = table.flush_ended_fileno()
     return None if fileno is None else BackgroundFlush(table, fileno)
 
 
+class LoopFlush:
+    """Of a table on a server: as many at once as are begun."""
+
+    is_busy = False
+
+    def __init__(self, table: FlushesOnLoop) -> None:
+        self._table = table
+
+    def begin(self, entries: NDArray[np.int64], ended: Ended) -> bool:
+        crash_point("tso.flush.before")
+        self._table.flush_on_loop(entries, partial(self._tell, ended))
+        return True
+
+    @staticmethod
+    def _tell(ended: Ended, result: tuple[list[int], int] | Exception) -> None:
+        if isinstance(result, Exception):
+            ended(_as_failure(result))
+        else:
+            crash_point("tso.flush.after")
+            ended(Flushed(frozenset(result[0]), result[1]))
+
+    def delete_at_once(self, starts: Sequence[int]) -> Sequence[int]:
+        return starts
+
+    def close(self) -> None:
+        self._table.leave_loop()
+
+
+def _as_failure(error: Exception) -> OmidError:
+    if isinstance(error, OmidError):
+        log.warning("a flush failed: %s", error, extra={"code": error.code})
+        return error
+    log.exception("a flush failed", exc_info=error)
+    return Unavailable(f"{type(error).__name__}: {error}")
+
+
 class BackgroundFlush:
-    """On the loop's thread only."""
+    """Of a table on a disk: one at a time."""
 
     def __init__(self, table: FlushesInBackground, fileno: int) -> None:
         self._table = table
@@ -90,11 +146,7 @@ class BackgroundFlush:
                 return
             crash_point("tso.flush.after")
             result = Flushed(frozenset(flushed[0]), flushed[1])
-        except OmidError as error:
-            log.warning("a flush failed: %s", error, extra={"code": error.code})
-            result = error
         except Exception as error:
-            log.exception("a flush failed")
-            result = Unavailable(f"{type(error).__name__}: {error}")
+            result = _as_failure(error)
         ended, self._ended = self._ended, None
         ended(result)

@@ -43,7 +43,7 @@ from pyomid.core.requests import Answer
 from pyomid.core.tso_machine import TsoMachine
 from pyomid.errors import OmidError, Unavailable
 from pyomid.ports import Clock
-from pyomid.tso.background_flush import BackgroundFlush, background_flush
+from pyomid.tso.background_flush import Background, background_flush
 from pyomid.tso.connection import Connection, PeerLimits, ReceiveBuffer
 from pyomid.tso.latency import Durations
 from pyomid.tso.logs import BoundedLog
@@ -323,7 +323,7 @@ class TsoService:
         self.machine.give_up_plain_flush()
         return False
 
-    def _complete(self, background: BackgroundFlush) -> None:
+    def _complete(self, background: Background) -> None:
         """Entries of complete transactions go, as far as nothing has to be waited for. No answer leaves by it."""
         starts = self.machine.take_completions()
         left = background.delete_at_once(starts)

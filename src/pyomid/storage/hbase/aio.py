@@ -10,15 +10,15 @@ Of one event loop. ZooKeeper, which is asked seldom, is asked on a thread.
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Generic, TypeVar, cast
 
-from pyomid.errors import Corruption, Misuse
-from pyomid.storage.hbase.clients import CONNECT_S_MAX, ClusterClient
-from pyomid.storage.hbase.failures import CallTimedOut, ConnectionLost
-from pyomid.storage.hbase.frames import Address, Call, FrameAssembler, Reply, decode_reply, encode_call
-from pyomid.storage.hbase.handshake import Handshake, HandshakeSteps
+from pyomid.errors import Misuse
+from pyomid.storage.hbase.aio_connection import AsyncConnection, PendingAnswer
+from pyomid.storage.hbase.clients import ClusterClient
+from pyomid.storage.hbase.failures import ConnectionLost
+from pyomid.storage.hbase.frames import Address, Call
+from pyomid.storage.hbase.handshake import Handshake
 from pyomid.storage.hbase.keyvalues import last_row
 from pyomid.storage.hbase.lanes import ScanLanes
 from pyomid.storage.hbase.locations import Region
@@ -37,113 +37,6 @@ from pyomid.storage.hbase.steps import (
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 T = TypeVar("T")
-
-
-class AsyncConnection(asyncio.BufferedProtocol):
-    """A service of one server; replies are futures by call id."""
-
-    def __init__(self, address: Address) -> None:
-        self.address = address
-        self._assembler = FrameAssembler()
-        self._calls: dict[int, asyncio.Future[Reply]] = {}
-        self._next_id = 0
-        self._transport: asyncio.Transport | None = None
-        self._lost: str | None = None
-
-    @classmethod
-    async def open(cls, address: Address, service: str, handshake: Handshake) -> AsyncConnection:
-        """`ConnectionLost` where nobody listens in time."""
-        try:
-            async with asyncio.timeout(CONNECT_S_MAX):
-                return await cls._open(address, handshake.steps(service))
-        except (OSError, TimeoutError) as error:
-            raise ConnectionLost(f"no connection to {address}: {error}") from error
-
-    @classmethod
-    async def _open(cls, address: Address, steps: HandshakeSteps) -> AsyncConnection:
-        loop = asyncio.get_running_loop()
-        opened = await asyncio.to_thread(socket.create_connection, address, CONNECT_S_MAX)
-        try:
-            opened.setblocking(False)
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await _introduce(loop, opened, steps)
-            _, connection = await loop.create_connection(lambda: cls(address), sock=opened)
-        except BaseException:
-            opened.close()
-            raise
-        return connection
-
-    @property
-    def is_lost(self) -> bool:
-        return self._lost is not None
-
-    def start(self, call: Call, *, timeout_s: float) -> asyncio.Future[Reply]:
-        """Sends the call; the future has its reply, or `ConnectionLost`."""
-        if self._lost is not None or self._transport is None:
-            raise ConnectionLost(self._lost or "not connected")
-        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
-        head, cells = encode_call(self._next_id, call, max(1, int(timeout_s * 1000)))
-        reply: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        reply.add_done_callback(lambda _, call_id=self._next_id: self._calls.pop(call_id, None))  # type: ignore[misc]
-        self._calls[self._next_id] = reply
-        self._transport.write(head)
-        if cells:
-            self._transport.write(cells)
-        return reply
-
-    def close(self) -> None:
-        if self._transport is not None:
-            self._transport.close()
-        self._lose("closed")
-
-    # ── asyncio.BufferedProtocol ─────────────────────────────────────────────────────────────────────────────────
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._assembler.space()
-
-    def buffer_updated(self, nbytes: int) -> None:
-        try:
-            for frame in self._assembler.filled(nbytes):
-                reply = decode_reply(frame)
-                waiting = self._calls.get(reply.call_id)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(reply)
-        except Corruption as error:
-            self._lose(str(error))
-            if self._transport is not None:
-                self._transport.abort()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._lose(f"connection to {self.address} lost: {error or 'the server closed it'}")
-
-    def _lose(self, reason: str) -> None:
-        self._lost = self._lost or reason
-        for waiting in list(self._calls.values()):
-            if not waiting.done():
-                waiting.set_exception(ConnectionLost(self._lost))
-
-
-async def _introduce(loop: asyncio.AbstractEventLoop, opened: socket.socket, steps: HandshakeSteps) -> None:
-    """Not a byte more is read than the handshake wants: what follows belongs to the calls."""
-    request: bytes | int | None = next(steps, None)
-    while request is not None:
-        received = b""
-        if isinstance(request, bytes):
-            await loop.sock_sendall(opened, request)
-        else:
-            while len(received) < request:
-                piece = await loop.sock_recv(opened, request - len(received))
-                if not piece:
-                    raise ConnectionResetError("the server closed it during the handshake")
-                received += piece
-        try:
-            request = steps.send(received)
-        except StopIteration:
-            request = None
 
 
 class AsyncCluster(ClusterClient):
@@ -170,6 +63,14 @@ class AsyncCluster(ClusterClient):
         self._connections: dict[tuple[Address, str], AsyncConnection] = {}
         self._connecting = asyncio.Lock()
         self._closed = False
+
+    @classmethod
+    def beside(cls, cluster: ClusterClient) -> AsyncCluster:
+        """For a loop of the process that has the blocking client; knows what that knows of regions. Its `disconnect`
+        leaves the other as it is."""
+        own = cls(cluster.zookeeper, handshake=cluster.handshake, deadline_s=cluster.deadline_s)
+        own.operations = cluster.operations
+        return own
 
     async def rows(self, table: str, requests: Sequence[RowRequest]) -> list[RowResult]:
         """Each request's result, in order."""
@@ -198,23 +99,42 @@ class AsyncCluster(ClusterClient):
         try:
             request = next(steps)
             while True:
-                request = steps.send(await self._perform(request))
+                request = steps.send(await self.perform(request))
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
 
+    def begin(self, steps: Steps[T], ended: Callable[[T | Exception], None]) -> None:
+        """`run` without a task, as far as connections are open and answers come: `ended` is told the result, or the
+        error, within the step of the loop that brought the last of them; never within this call."""
+        _Begun(self, steps, ended).go_on(None)
+
+    def started_at_once(self, request: Start) -> list[Flight] | None:
+        """Its calls are on their way; None where a connection would have to be opened first."""
+        open_ones = [self._connections.get((address, call.service)) for address, call in request.sends]
+        if any(connection is None or connection.is_lost for connection in open_ones):
+            return None
+        sends = zip(open_ones, request.sends, strict=True)
+        return [_flight(cast(AsyncConnection, each), call, request.timeout_s) for each, (_, call) in sends]
+
     async def close(self) -> None:
         """Idempotent. Calls on their way fail."""
+        self.disconnect()
+        await asyncio.to_thread(self.zookeeper.close)
+
+    def disconnect(self) -> None:
+        """`close`, but for ZooKeeper's connection."""
         self._closed = True
         connections, self._connections = list(self._connections.values()), {}
         for connection in connections:
             connection.close()
-        await asyncio.to_thread(self.zookeeper.close)
 
-    async def _perform(self, request: Request) -> Any:
+    async def perform(self, request: Request) -> Any:
+        """What one step of an operation asks for."""
         if isinstance(request, Start):
             return [await self._start(address, call, request.timeout_s) for address, call in request.sends]
         if isinstance(request, Finish):
-            return await self._finish(request.flight, request.timeout_s)
+            pending: PendingAnswer = request.flight.handle
+            return await pending.wait(request.timeout_s)
         if isinstance(request, Pause):
             await asyncio.sleep(request.seconds)
             return None
@@ -223,19 +143,9 @@ class AsyncCluster(ClusterClient):
     async def _start(self, address: Address, call: Call, timeout_s: float) -> Flight:
         try:
             connection = await self._connection(address, call.service)
-            return Flight(address, connection.start(call, timeout_s=timeout_s))
         except ConnectionLost as failure:
             return Flight(address, failure=failure)
-
-    @staticmethod
-    async def _finish(flight: Flight, timeout_s: float) -> Answer:
-        try:
-            reply: Reply = await asyncio.wait_for(flight.handle, timeout_s)
-        except ConnectionLost as failure:
-            return failure
-        except TimeoutError:
-            return CallTimedOut(f"{flight.address} did not answer in time")
-        return reply
+        return _flight(connection, call, timeout_s)
 
     async def _connection(self, address: Address, service: str) -> AsyncConnection:
         async with self._connecting:
@@ -243,6 +153,68 @@ class AsyncCluster(ClusterClient):
                 raise Misuse("the HBase client is closed")
             connection = self._connections.get((address, service))
             if connection is None or connection.is_lost:
-                connection = await AsyncConnection.open(address, service, self._handshake)
+                connection = await AsyncConnection.open(address, service, self.handshake)
                 self._connections[(address, service)] = connection
             return connection
+
+
+def _flight(connection: AsyncConnection, call: Call, timeout_s: float) -> Flight:
+    try:
+        return Flight(connection.address, connection.start(call, timeout_s=timeout_s))
+    except ConnectionLost as failure:
+        return Flight(connection.address, failure=failure)
+
+
+class _Begun(Generic[T]):
+    """An operation that goes on whenever an answer comes."""
+
+    def __init__(self, cluster: AsyncCluster, steps: Steps[T], ended: Callable[[T | Exception], None]) -> None:
+        self._cluster, self._steps, self._ended = cluster, steps, ended
+        self._is_beginning = True
+        self._beside: asyncio.Task[Any] | None = None
+
+    def go_on(self, result: Any) -> None:
+        outcome: T | Exception
+        try:
+            while True:
+                request = self._steps.send(result)
+                if isinstance(request, Finish):
+                    result = self._answer(request.flight.handle, request.timeout_s)
+                else:
+                    result = self._cluster.started_at_once(request) if isinstance(request, Start) else None
+                    if result is None:
+                        self._perform_beside(request)
+                if result is None:
+                    self._is_beginning = False
+                    return
+        except StopIteration as end:
+            outcome = end.value
+        except Exception as error:
+            outcome = error
+        self._end(outcome)
+
+    def _answer(self, pending: PendingAnswer, timeout_s: float) -> Answer | None:
+        if pending.answer is None:
+            pending.when_answered(self.go_on, timeout_s=timeout_s)
+        return pending.answer
+
+    def _perform_beside(self, request: Request) -> None:
+        """What has to wait for more than an answer: a connection, a pause, ZooKeeper."""
+        self._beside = asyncio.get_running_loop().create_task(self._cluster.perform(request))
+        self._beside.add_done_callback(self._performed)
+
+    def _performed(self, task: asyncio.Task[Any]) -> None:
+        if task.cancelled():
+            return
+        failure = task.exception()
+        if isinstance(failure, Exception):
+            self._steps.close()
+            self._end(failure)
+        else:
+            self.go_on(task.result())
+
+    def _end(self, outcome: T | Exception) -> None:
+        if self._is_beginning:
+            asyncio.get_running_loop().call_soon(self._ended, outcome)
+        else:
+            self._ended(outcome)

@@ -32,7 +32,7 @@ class ClusterClient:
         self.deadline_s = deadline_s
         self.operations = RegionOperations(LocationCache(), durability=durability)
         self._call_s_max = call_s_max
-        self._handshake = handshake or SimpleHandshake(user)
+        self.handshake = handshake or SimpleHandshake(user)
 
     def budget(self, what: str, deadline_s: float | None = None) -> Budget:
         return Budget(what, self.deadline_s if deadline_s is None else deadline_s, self._call_s_max)

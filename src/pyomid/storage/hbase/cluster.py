@@ -140,7 +140,7 @@ class Cluster(ClusterClient):
                 raise Misuse("the HBase client is closed")
             connection = self._connections.get((address, service))
             if connection is None or connection.is_lost:
-                connection = Connection(address, service, self._handshake, connect_timeout_s=CONNECT_S_MAX)
+                connection = Connection(address, service, self.handshake, connect_timeout_s=CONNECT_S_MAX)
                 self._connections[(address, service)] = connection
             return connection
 

@@ -12,6 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.errors import Unavailable
+from pyomid.ports import FlushEnded
+from pyomid.storage.hbase.aio import AsyncCluster
 from pyomid.storage.hbase.bulk import put_commits_steps, put_commits_then_get_steps
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.epoch_row import HBaseEpochRow
@@ -37,7 +39,7 @@ from pyomid.storage.hbase.requests import (
     deletes,
     puts,
 )
-from pyomid.storage.hbase.steps import ScanSpec
+from pyomid.storage.hbase.steps import Budget, RegionOperations, ScanSpec, Steps
 from pyomid.types import NOT_FOUND, SEALED, KeyRange, SealOutcome
 
 _COLUMNS = ((COMMIT_FAMILY, (COMMIT_QUALIFIER, MARK_QUALIFIER)),)
@@ -62,6 +64,7 @@ class HBaseCommitTable:
         self._table = table
         self._epoch_row = epoch_row
         self._others_seal = others_seal
+        self._on_loop: AsyncCluster | None = None
 
     def lookup(self, starts: Sequence[int]) -> list[int]:
         found = self._rows([_entry_get(start) for start in starts])
@@ -86,11 +89,9 @@ class HBaseCommitTable:
         return self.put_block(np.array(entries, dtype=np.int64).reshape(-1, 2)) if entries else []
 
     def put_block(self, entries: NDArray[np.int64]) -> list[int]:
-        """`ports.TakesBlocks`. An entry may be put again: it is the same bytes under the same version."""
+        """`ports.TakesBlocks`."""
         budget = self._cluster.budget(f"putting {len(entries)} commit entries")
-        outcome = self._cluster.run(put_commits_steps(self._cluster.operations, self._table, entries, budget))
-        again = entries[outcome.refused + outcome.unsure].tolist()
-        self._rows([RowMutation(commit_row(start), (puts([_entry(start, commit)]),)) for start, commit in again])
+        self._cluster.run(_put_steps(self._cluster.operations, self._table, entries, budget))
         if not self._others_seal:
             return []
         starts = entries[:, 0].tolist()
@@ -106,6 +107,26 @@ class HBaseCommitTable:
             put_commits_then_get_steps(self._cluster.operations, self._table, entries, row.table, row.state_get, budget)
         )
         return None if found is None else ([], row.epoch_of(found))
+
+    @property
+    def flushes_on_loop(self) -> bool:
+        """`ports.FlushesOnLoop`."""
+        return self._epoch_row is not None and not self._others_seal
+
+    def flush_on_loop(self, entries: NDArray[np.int64], ended: FlushEnded) -> None:
+        row = self._epoch_row
+        assert row is not None
+        assert not self._others_seal
+        if self._on_loop is None:
+            self._on_loop = AsyncCluster.beside(self._cluster)
+        budget = self._on_loop.budget(f"flushing {len(entries)} commit entries")
+        steps = _flush_steps(self._on_loop.operations, self._table, entries, row, budget)
+        self._on_loop.begin(steps, lambda result: ended(result if isinstance(result, Exception) else ([], result)))
+
+    def leave_loop(self) -> None:
+        if self._on_loop is not None:
+            self._on_loop.disconnect()
+            self._on_loop = None
 
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
         no_mark = RowCondition(COMMIT_FAMILY, MARK_QUALIFIER, None)
@@ -204,6 +225,28 @@ class HBaseCommitTable:
 
     def _rows(self, requests: Sequence[RowGet | RowMutation]) -> list[RowResult]:
         return self._cluster.rows(self._table, requests) if requests else []
+
+
+def _flush_steps(
+    operations: RegionOperations, table: str, entries: NDArray[np.int64], row: HBaseEpochRow, budget: Budget
+) -> Steps[int]:
+    """All entries durable, in one call with the epoch read behind them or in several; the epoch."""
+    found = yield from put_commits_then_get_steps(operations, table, entries, row.table, row.state_get, budget)
+    if found is None:
+        yield from _put_steps(operations, table, entries, budget)
+        (read,) = yield from operations.rows_steps(row.table, [row.state_get], budget)
+        assert isinstance(read, list)
+        found = read
+    return row.epoch_of(found)
+
+
+def _put_steps(operations: RegionOperations, table: str, entries: NDArray[np.int64], budget: Budget) -> Steps[None]:
+    """An entry may be put again: it is the same bytes under the same version."""
+    outcome = yield from put_commits_steps(operations, table, entries, budget)
+    again = entries[outcome.refused + outcome.unsure].tolist()
+    if again:
+        requests = [RowMutation(commit_row(start), (puts([_entry(start, commit)]),)) for start, commit in again]
+        yield from operations.rows_steps(table, requests, budget)
 
 
 def _entry(start: int, commit_ts: int) -> KeyValue:

@@ -1,0 +1,202 @@
+"""A TSO's flush to HBase without a thread: begun by its event loop, which is told the end (decision 0028).
+
+Each on both event loops: the service runs on uvloop, where it is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import uvloop
+from held_line import HeldLine
+from numpy.typing import NDArray
+from test_ports import empty_table
+
+from pyomid.errors import Misuse, Unavailable
+from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.bulk import COMMITS_MAX
+from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.commit_table import HBaseCommitTable
+from pyomid.storage.hbase.epoch_row import HBaseEpochRow
+from pyomid.storage.hbase.frames import Address
+from pyomid.storage.hbase.layout import COMMIT_FAMILY, META_FAMILY, WATERMARK_FAMILY, commit_row, commit_table_splits
+from pyomid.storage.hbase.store import HBaseStore
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.testing.hbase_server import HBaseServer
+
+EPOCH = 1 << 40
+DEADLINE_S = 120.0
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+Result = tuple[list[int], int] | Exception
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Run:
+    def work(scenario: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(asyncio.wait_for(scenario, DEADLINE_S))
+
+    return work
+
+
+@pytest.fixture
+def own_cluster(hbase: HBaseServer, cluster: Cluster) -> Iterator[Cluster]:
+    """What it believes of regions is its own, and it gives up soon."""
+    made = Cluster(ZooKeeper(hbase.quorum), deadline_s=60.0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def row(own_cluster: Cluster, table_name: str) -> Iterator[HBaseEpochRow]:
+    """An epoch row that is led, and a commit table of 16 regions beside it."""
+    families = (FamilyDescriptor(COMMIT_FAMILY, 1), FamilyDescriptor(WATERMARK_FAMILY, 1))
+    commits = f"{table_name}_ct"
+    Admin(own_cluster).create_table(TableDescriptor(commits, families), commit_table_splits())
+    meta = empty_table(own_cluster, f"{table_name}_meta", META_FAMILY)
+    made = HBaseEpochRow(own_cluster, table=meta, commit_table=commits)
+    assert made.take_over(expected=0, epoch=EPOCH, ceiling=EPOCH + 1000)
+    yield made
+    for name in (commits, meta):
+        HBaseStore(own_cluster).drop_table(name)
+
+
+@pytest.fixture
+def table(own_cluster: Cluster, row: HBaseEpochRow) -> Iterator[HBaseCommitTable]:
+    return HBaseCommitTable(own_cluster, table=commits_of(row), epoch_row=row)
+
+
+def commits_of(row: HBaseEpochRow) -> str:
+    return row.table.removesuffix("_meta") + "_ct"
+
+
+def entries_from(start: int, count: int) -> NDArray[np.int64]:
+    return np.array([(start + 50 * index, start + 50 * index + 7) for index in range(count)], dtype=np.int64)
+
+
+def flush(table: HBaseCommitTable, entries: NDArray[np.int64]) -> Awaitable[Result]:
+    """Begun by the time this returns, and not ended."""
+    ended: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+    table.flush_on_loop(entries, ended.set_result)
+    assert not ended.done(), "nobody is told within the call"
+    return ended
+
+
+def check_whole(table: HBaseCommitTable, *flushed: NDArray[np.int64]) -> None:
+    for entries in flushed:
+        starts = entries[:, 0].tolist()
+        assert table.lookup(starts) == [start + 7 for start in starts]
+
+
+def test_many_at_once_are_whole_and_bring_the_epoch(table: HBaseCommitTable, row: HBaseEpochRow, run: Run) -> None:
+    """Also one that is too large for one call, whose epoch comes from a call of its own."""
+    many = [entries_from(50 + 1_000_000 * index, count) for index, count in enumerate((1, 8, 60, 500, COMMITS_MAX + 1))]
+
+    async def scenario() -> None:
+        assert await asyncio.gather(*(flush(table, entries) for entries in many)) == [([], EPOCH)] * len(many)
+        assert row.take_over(expected=EPOCH, epoch=EPOCH + 5000, ceiling=EPOCH + 9000)
+        assert await flush(table, many[0]) == ([], EPOCH + 5000), "the epoch is read behind the entries, each time"
+        table.leave_loop()
+
+    run(scenario())
+    check_whole(table, *many)
+
+
+def test_it_goes_where_the_regions_are(
+    table: HBaseCommitTable, own_cluster: Cluster, row: HBaseEpochRow, run: Run
+) -> None:
+    """Nothing is known yet; one region is believed elsewhere; a region is split behind the client's back."""
+    first, second, third = (entries_from(50 + 50_000 * index, 64) for index in range(3))
+
+    async def scenario() -> None:
+        assert await flush(table, first) == ([], EPOCH)
+        cache, key = own_cluster.operations.cache, commit_row(int(second[3, 0]))
+        region = cache.find(commits_of(row), key)
+        assert region is not None
+        cache.put(commits_of(row), [replace(region, server=Address("127.0.0.1", 1))])
+        assert await flush(table, second) == ([], EPOCH)
+        await asyncio.to_thread(Admin(own_cluster).split, commits_of(row), commit_row(int(third[32, 0])))
+        assert await flush(table, third) == ([], EPOCH)
+        table.leave_loop()
+
+    run(scenario())
+    check_whole(table, first, second, third)
+
+
+def through(line: HeldLine, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on what connects to the server's port gets the line."""
+    connect, to = socket.create_connection, line.port
+
+    def through_the_line(address: tuple[str, int], *args: Any, **kwargs: Any) -> socket.socket:
+        host, wanted = address
+        return connect((host, to if wanted == port else wanted), *args, **kwargs)
+
+    monkeypatch.setattr(socket, "create_connection", through_the_line)
+
+
+def test_what_a_lost_connection_leaves_open_is_put_again(
+    table: HBaseCommitTable, own_cluster: Cluster, row: HBaseEpochRow, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    """Nobody knows whether the server has it: the same bytes under the same versions go there once more."""
+    first, second, third = (entries_from(50 + 50_000 * index, 64) for index in range(3))
+    region = own_cluster.operations.cache.find(row.table, b"") or own_cluster.regions(row.table)[0]
+    assert region.server is not None
+
+    async def scenario(line: HeldLine) -> None:
+        assert await flush(table, first) == ([], EPOCH)
+        line.hold()
+        begun = [flush(table, second), flush(table, third)]
+        await asyncio.to_thread(line.wait_until_held, commit_row(int(third[0, 0])))
+        line.release()
+        line.cut()
+        assert await asyncio.gather(*begun) == [([], EPOCH)] * 2
+        table.leave_loop()
+
+    with HeldLine(region.server.port) as line:
+        through(line, region.server.port, monkeypatch)
+        run(scenario(line))
+    check_whole(table, first, second, third)
+
+
+def test_whoever_leaves_is_told(table: HBaseCommitTable, hbase: HBaseServer, run: Run) -> None:
+    """What is under way ends with an error of the tree, and what is begun in vain too."""
+
+    async def scenario() -> None:
+        begun = flush(table, entries_from(50, 64))
+        table.leave_loop()
+        assert isinstance(await begun, (Misuse, Unavailable))
+
+    run(scenario())
+
+
+def test_where_no_answer_comes_it_ends_at_its_deadline(
+    hbase: HBaseServer, row: HBaseEpochRow, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    hasty = Cluster(ZooKeeper(hbase.quorum), deadline_s=2.0)
+    table = HBaseCommitTable(hasty, table=commits_of(row), epoch_row=row)
+    server = hasty.regions(row.table)[0].server
+    assert server is not None
+
+    async def scenario(line: HeldLine) -> None:
+        assert await flush(table, entries_from(50, 4)) == ([], EPOCH)
+        line.hold()
+        assert isinstance(await flush(table, entries_from(5000, 4)), Unavailable)
+        table.leave_loop()
+
+    with HeldLine(server.port) as line:
+        through(line, server.port, monkeypatch)
+        run(scenario(line))
+    hasty.close()
+
+
+def test_who_must_look_at_marks_flushes_on_threads(cluster: Cluster, row: HBaseEpochRow) -> None:
+    assert HBaseCommitTable(cluster, table=commits_of(row), epoch_row=row).flushes_on_loop
+    assert not HBaseCommitTable(cluster, table=commits_of(row)).flushes_on_loop
+    assert not HBaseCommitTable(cluster, table=commits_of(row), epoch_row=row, others_seal=True).flushes_on_loop

@@ -1,0 +1,114 @@
+"""The service whose flushes a server answers, with no thread between: they end in any order, late, or not at all.
+
+Real sockets and a real folder; between them a table that answers as a server far away does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from served_folder import SETTINGS, Run, served, together, transact
+
+from pyomid.errors import Unavailable
+from pyomid.ports import FlushEnded
+from pyomid.storage.embedded import EmbeddedCommitTable
+
+pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
+
+
+class FarTable:
+    """Makes the folder's table one that a loop asks and is answered by. `failures`: the share of flushes that end with
+    an error, half of them although every entry is durable."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, failures: float = 0.0) -> None:
+        self._chance = random.Random(7)
+        self._failures = failures
+        self.begun = self.failed = self.under_way = self.under_way_max = 0
+        self.left = False
+        far = self
+
+        def flush_on_loop(table: EmbeddedCommitTable, entries: NDArray[np.int64], ended: FlushEnded) -> None:
+            far.begin(table, entries, ended)
+
+        def leave_loop(table: EmbeddedCommitTable) -> None:
+            far.left = True
+
+        for name, what in (
+            ("flushes_on_loop", True),
+            ("flush_on_loop", flush_on_loop),
+            ("leave_loop", leave_loop),
+            ("is_prompt", False),
+        ):
+            monkeypatch.setattr(EmbeddedCommitTable, name, what, raising=False)
+
+    def begin(self, table: EmbeddedCommitTable, entries: NDArray[np.int64], ended: FlushEnded) -> None:
+        self.begun += 1
+        self.under_way += 1
+        self.under_way_max = max(self.under_way_max, self.under_way)
+        delay_s = self._chance.choice((0.0, 0.001, 0.01))
+        asyncio.get_running_loop().call_later(delay_s, self._end, table, entries.copy(), ended)
+
+    def _end(self, table: EmbeddedCommitTable, entries: NDArray[np.int64], ended: FlushEnded) -> None:
+        self.under_way -= 1
+        fails = self._chance.random() < self._failures
+        if fails and self._chance.random() < 0.5:
+            table.flush(entries)
+        if fails:
+            self.failed += 1
+            ended(Unavailable("no answer came"))
+        else:
+            ended(table.flush(entries))
+
+
+@pytest.mark.parametrize("failures", [0.0, 0.3])
+def test_what_is_answered_is_durable_whatever_its_flush_met(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: float
+) -> None:
+    far = FarTable(monkeypatch, failures=failures)
+
+    async def scenario() -> None:
+        # A flush that fails is put out again after a pause, for so long.
+        async with served(tmp_path / "db", monkeypatch, replace(SETTINGS, store_retry_s=60.0)) as each:
+            done = await together(each, 25)
+            reader = EmbeddedCommitTable(tmp_path / "db", writable=False)
+            assert reader.lookup(list(done)) == list(done.values())
+            reader.close()
+            assert not each.deaths
+        assert far.left, "connections of the loop end with the service"
+
+    run(scenario())
+    assert (far.failed > 0) == (failures > 0)
+    assert far.under_way == 0
+    assert far.under_way_max == SETTINGS.flights_max, "they go beside each other"
+
+
+def test_a_lone_client_is_answered_too(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    far = FarTable(monkeypatch)
+
+    async def scenario() -> None:
+        async with served(tmp_path / "db", monkeypatch) as each:
+            done = await transact(each.session(), 20)
+            assert far.begun == 20
+            assert each.table.lookup(list(done)) == list(done.values())
+
+    run(scenario())
+
+
+def test_what_fails_again_is_flushed_on_a_thread(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a pause, with all that is done about a store that fails; the next flush is begun on the loop again."""
+    far = FarTable(monkeypatch, failures=1.0)
+
+    async def scenario() -> None:
+        async with served(tmp_path / "db", monkeypatch, replace(SETTINGS, store_retry_s=60.0)) as each:
+            done = await transact(each.session(), 3)
+            assert far.begun == far.failed == 6
+            assert each.table.lookup(list(done)) == list(done.values())
+            assert not each.deaths
+
+    run(scenario())
