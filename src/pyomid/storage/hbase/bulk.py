@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Final, Protocol
 
 import numpy as np
@@ -27,7 +26,7 @@ from pyomid.storage.hbase.encode_kernel import (
 )
 from pyomid.storage.hbase.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.frames import CLIENT, Address, Call, Reply, varint
-from pyomid.storage.hbase.hbase_pb2 import MultiResponse, RegionSpecifier
+from pyomid.storage.hbase.hbase_pb2 import MultiResponse
 from pyomid.storage.hbase.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.layout import commit_row
 from pyomid.storage.hbase.locations import Region
@@ -265,7 +264,7 @@ class _Pieces:
             elif piece.server != region.server:
                 break
             before = int(ends[first - 1]) if first else 0
-            end = int(ends.searchsorted(before + PIECE_BYTES_MAX - piece.bytes_count, side="right"))
+            end = int(np.searchsorted(ends, before + PIECE_BYTES_MAX - piece.bytes_count, side="right"))
             end = min(end, first + rows.rows_max - piece.rows, rows.count)
             if end <= first:
                 if piece.rows:
@@ -460,14 +459,7 @@ def _add(
 
 def _region_action(region: Region, actions: bytes) -> bytes:
     """As a field of a MultiRequest."""
-    return b"\x0a" + _delimited(_specifier(region.name) + actions)
-
-
-@lru_cache(maxsize=4096)
-def _specifier(name: bytes) -> bytes:
-    """The region, as a field of a RegionAction."""
-    specifier = RegionSpecifier(type=RegionSpecifier.REGION_NAME, value=name)
-    return b"\x0a" + _delimited(specifier.SerializeToString())
+    return b"\x0a" + _delimited(b"\x0a" + _delimited(region.specifier.SerializeToString()) + actions)
 
 
 def _delimited(message: bytes) -> bytes:

@@ -160,13 +160,8 @@ class FrameAssembler:
         self._begin, self._end = 0, rest
 
 
-_SHORT: Final = tuple(bytes((value,)) for value in range(0x80))
-
-
 def varint(value: int) -> bytes:
     """Protobuf's base-128 form of an unsigned number."""
-    if 0 <= value < 0x80:
-        return _SHORT[value]
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
