@@ -43,7 +43,7 @@ SCANS_WARM = 5
 """Three JVMs compile what a scan needs while the first ones run: both sides' times halve until they are done."""
 SCANS_BESIDE = 21
 UNHEALED_WARM = 60
-"""A scan of what is not healed asks ten times for a few commit entries: so often it takes until that is compiled too."""
+"""A scan of what is not healed asks ten times for a few commit entries: until that is compiled too."""
 ONE_WRITES = 200
 WARM_WRITES = 2_400
 """By 16 threads of each side before one-write transactions are measured, as with scans."""

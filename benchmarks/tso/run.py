@@ -62,9 +62,10 @@ class Bench:
         self.with_java = not arguments.no_java
         self.entries: int = arguments.entries
         self.violations = 0
-        self.load_program = folder / "load"
-        source = HERE / "load.c"
-        subprocess.run(["gcc", "-O2", "-march=native", "-o", self.load_program, source, "-lm"], check=True)
+        self.load_program, self.echo_program = folder / "load", folder / "echo"
+        for program in (self.load_program, self.echo_program):
+            source = HERE / f"{program.name}.c"
+            subprocess.run(["gcc", "-O2", "-march=native", "-o", program, source, "-lm"], check=True)
 
     # ── rows ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -115,19 +116,26 @@ class Bench:
             )
 
     def delay(self) -> None:
-        """Begins never wait for a flush: what they wait for, they wait for without flushes that last, too."""
+        """Begins never wait for a flush: what they wait for, they wait for without flushes that last, and of a server
+        that does nothing, too."""
         print("\nevery flush delayed by 20 ms; beside it the same arrivals where no flush is delayed, in turns")
         with self.delayed(20) as (pid, where), self.delayed(0) as (other_pid, elsewhere):
             closed = [self.load(pid, *where, "--extended", load=(8, 16)) for _ in range(self.rounds)]
             self.show("8×16 closed loop", closed)
             half = median(closed, "tx_per_s") / 2
-            opened, prompt = [], []
+            opened, prompt, echoes = [], [], []
             for _ in range(self.rounds):
                 rate = ("--extended", "--rate", str(half))
                 opened.append(self.load(pid, *where, *rate, load=(8, 16)))
                 prompt.append(self.load(other_pid, *elsewhere, *rate, load=(8, 16)))
+                echoes.append(self.echo(2 * half))
             self.show(f"8×16 open loop at {half:.0f}/s", opened)
             self.show("the same, no flush delayed", prompt)
+            p50, p99 = (sorted(each[which] / 1000 for each in echoes) for which in ("p50_us", "p99_us"))
+            print(
+                f"  {'a server that only echoes as many requests':39} p50 {statistics.median(p50):.2f} p99 "
+                f"{statistics.median(p99):.2f} ({p99[0]:.2f} … {p99[-1]:.2f}) ms"
+            )
 
     def zipf(self) -> None:
         """Who aborts, and why."""
@@ -219,6 +227,12 @@ class Bench:
             yield peer.pid, ["--connect", peer.address]
 
     # ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def echo(self, rate: float) -> dict[str, float]:
+        command = [self.echo_program, f"{rate:.0f}", f"{self.seconds:.0f}"]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        found: dict[str, float] = json.loads(done.stdout)
+        return found
 
     def load(self, pid: int, *options: str, load: tuple[int, int]) -> dict[str, Any]:
         command = [
