@@ -45,7 +45,7 @@ SCANS_BESIDE = 21
 UNHEALED_WARM = 60
 """A scan of what is not healed asks ten times for a few commit entries: until that is compiled too."""
 ONE_WRITES = 200
-WARM_WRITES = 2_400
+WARM_WRITES = 6_000
 """By 16 threads of each side before one-write transactions are measured, as with scans."""
 
 
