@@ -1,6 +1,7 @@
-"""The one flush that the disk is busy with while the event loop goes on, and those that wait for it.
+"""Flushes that go on while the event loop does, with no thread between.
 
-    begin ─► the disk ─► its descriptor is readable ─► the loop ends it ─► whoever began it is told ─► the next one
+    a disk:    begin ─► its descriptor is readable ─► the loop ends it ─► whoever began it is told ─► the next one
+    a server:  begin ─► answers come to the loop ─► whoever began it is told; several beside each other
 
 Where a flush cannot be begun so, its begin says so and a store thread does it: when another thread writes, when the
 log needs room, on a disk or a system without such writes.

@@ -68,7 +68,12 @@ class AsyncCluster(ClusterClient):
     def beside(cls, cluster: ClusterClient) -> AsyncCluster:
         """For a loop of the process that has the blocking client; knows what that knows of regions. Its `disconnect`
         leaves the other as it is."""
-        own = cls(cluster.zookeeper, handshake=cluster.handshake, deadline_s=cluster.deadline_s)
+        own = cls(
+            cluster.zookeeper,
+            handshake=cluster.handshake,
+            deadline_s=cluster.deadline_s,
+            call_s_max=cluster.call_s_max,
+        )
         own.operations = cluster.operations
         return own
 
@@ -154,6 +159,8 @@ class AsyncCluster(ClusterClient):
             connection = self._connections.get((address, service))
             if connection is None or connection.is_lost:
                 connection = await AsyncConnection.open(address, service, self.handshake)
+                if self._closed:
+                    connection.close()
                 self._connections[(address, service)] = connection
             return connection
 

@@ -31,11 +31,11 @@ class ClusterClient:
         self.zookeeper = zookeeper
         self.deadline_s = deadline_s
         self.operations = RegionOperations(LocationCache(), durability=durability)
-        self._call_s_max = call_s_max
+        self.call_s_max = call_s_max
         self.handshake = handshake or SimpleHandshake(user)
 
     def budget(self, what: str, deadline_s: float | None = None) -> Budget:
-        return Budget(what, self.deadline_s if deadline_s is None else deadline_s, self._call_s_max)
+        return Budget(what, self.deadline_s if deadline_s is None else deadline_s, self.call_s_max)
 
     def _find(self, request: FindServer) -> Address:
         content = self.zookeeper.read_hbase(request.role.value)
