@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hbase_processes import TsoProcess
+from led_tables import led_row
 
 import pyomid
 from pyomid.client.database import Database
 from pyomid.errors import Unavailable
 from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.epoch_row import HBaseEpochRow
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.tables import create_database
 from pyomid.storage.hbase.zookeeper import ZooKeeper
@@ -91,6 +93,20 @@ def table_name() -> str:
 @pytest.fixture(scope="session")
 def url(hbase: HBaseServer, cluster: Cluster) -> str:
     return f"omid+hbase://{hbase.quorum}/hbase"
+
+
+@pytest.fixture
+def own_cluster(hbase: HBaseServer, cluster: Cluster) -> Iterator[Cluster]:
+    """What it believes of regions is its own."""
+    made = Cluster(ZooKeeper(hbase.quorum), deadline_s=120.0)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def row(own_cluster: Cluster, table_name: str) -> Iterator[HBaseEpochRow]:
+    with led_row(own_cluster, table_name) as made:
+        yield made
 
 
 @pytest.fixture

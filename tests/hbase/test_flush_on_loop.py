@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -15,22 +15,20 @@ import numpy as np
 import pytest
 import uvloop
 from held_line import HeldLine
+from led_tables import EPOCH, commits_of
 from numpy.typing import NDArray
-from test_ports import empty_table
 
 from pyomid.errors import Misuse, Unavailable
-from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.admin import Admin
 from pyomid.storage.hbase.bulk import COMMITS_MAX
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.epoch_row import HBaseEpochRow
 from pyomid.storage.hbase.frames import Address
-from pyomid.storage.hbase.layout import COMMIT_FAMILY, META_FAMILY, WATERMARK_FAMILY, commit_row, commit_table_splits
-from pyomid.storage.hbase.store import HBaseStore
+from pyomid.storage.hbase.layout import commit_row
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.testing.hbase_server import HBaseServer
 
-EPOCH = 1 << 40
 DEADLINE_S = 120.0
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -47,34 +45,8 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 @pytest.fixture
-def own_cluster(hbase: HBaseServer, cluster: Cluster) -> Iterator[Cluster]:
-    """What it believes of regions is its own, and it gives up soon."""
-    made = Cluster(ZooKeeper(hbase.quorum), deadline_s=60.0)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def row(own_cluster: Cluster, table_name: str) -> Iterator[HBaseEpochRow]:
-    """An epoch row that is led, and a commit table of 16 regions beside it."""
-    families = (FamilyDescriptor(COMMIT_FAMILY, 1), FamilyDescriptor(WATERMARK_FAMILY, 1))
-    commits = f"{table_name}_ct"
-    Admin(own_cluster).create_table(TableDescriptor(commits, families), commit_table_splits())
-    meta = empty_table(own_cluster, f"{table_name}_meta", META_FAMILY)
-    made = HBaseEpochRow(own_cluster, table=meta, commit_table=commits)
-    assert made.take_over(expected=0, epoch=EPOCH, ceiling=EPOCH + 1000)
-    yield made
-    for name in (commits, meta):
-        HBaseStore(own_cluster).drop_table(name)
-
-
-@pytest.fixture
-def table(own_cluster: Cluster, row: HBaseEpochRow) -> Iterator[HBaseCommitTable]:
+def table(own_cluster: Cluster, row: HBaseEpochRow) -> HBaseCommitTable:
     return HBaseCommitTable(own_cluster, table=commits_of(row), epoch_row=row)
-
-
-def commits_of(row: HBaseEpochRow) -> str:
-    return row.table.removesuffix("_meta") + "_ct"
 
 
 def entries_from(start: int, count: int) -> NDArray[np.int64]:

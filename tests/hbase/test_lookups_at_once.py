@@ -7,30 +7,27 @@ entries first finds an H that is at least as high; whoever reads H first does no
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from test_ports import empty_table
+from led_tables import EPOCH, commits_of
 
 from pyomid.client.parts import Parts
 from pyomid.client.performers import store_performers
 from pyomid.config import Settings
 from pyomid.core.effects import LookupThenWatermarks
-from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.admin import Admin
 from pyomid.storage.hbase.catalogue import HBaseCatalogue
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.epoch_row import ROW, HBaseEpochRow
 from pyomid.storage.hbase.frames import Address
-from pyomid.storage.hbase.layout import COMMIT_FAMILY, META_FAMILY, WATERMARK_FAMILY, commit_row, commit_table_splits
+from pyomid.storage.hbase.layout import commit_row
 from pyomid.storage.hbase.steps import MULTI_ROWS_MAX
 from pyomid.storage.hbase.store import HBaseStore
-from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.testing.hbase_server import HBaseServer
 from pyomid.types import NOT_FOUND, SEALED, EpochChanges
 
-EPOCH = 1 << 40
 STARTS = tuple(range(50, 50 + 50 * 1600, 50))
 """Enough of them that a read of H before the look-up would be far from its end."""
 WRITTEN = (STARTS[0], STARTS[5], STARTS[-1])
@@ -40,34 +37,8 @@ LookUp = Callable[[tuple[int, ...]], tuple[list[int], int, int]]
 
 
 @pytest.fixture
-def own_cluster(hbase: HBaseServer, cluster: Cluster) -> Iterator[Cluster]:
-    """What it believes of regions is its own."""
-    made = Cluster(ZooKeeper(hbase.quorum), deadline_s=120.0)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def row(own_cluster: Cluster, table_name: str) -> Iterator[HBaseEpochRow]:
-    """An epoch row that is led, and a commit table of 16 regions beside it."""
-    families = (FamilyDescriptor(COMMIT_FAMILY, 1), FamilyDescriptor(WATERMARK_FAMILY, 1))
-    commits = f"{table_name}_ct"
-    Admin(own_cluster).create_table(TableDescriptor(commits, families), commit_table_splits())
-    meta = empty_table(own_cluster, f"{table_name}_meta", META_FAMILY)
-    made = HBaseEpochRow(own_cluster, table=meta, commit_table=commits)
-    assert made.take_over(expected=0, epoch=EPOCH, ceiling=EPOCH + 1000)
-    yield made
-    for name in (commits, meta):
-        HBaseStore(own_cluster).drop_table(name)
-
-
-@pytest.fixture
 def table(own_cluster: Cluster, row: HBaseEpochRow) -> HBaseCommitTable:
     return HBaseCommitTable(own_cluster, table=commits_of(row), epoch_row=row)
-
-
-def commits_of(row: HBaseEpochRow) -> str:
-    return row.table.removesuffix("_meta") + "_ct"
 
 
 def look_up_by_client(cluster: Cluster, table: HBaseCommitTable, row: HBaseEpochRow) -> LookUp:

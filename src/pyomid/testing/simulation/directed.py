@@ -449,8 +449,8 @@ def a_lost_answer_below_h_that_passes_meanwhile_is_unknown(build: Build) -> None
         s.world.truth.outcome_told(tx.start_ts, outcome.commit_ts)
 
 
-def h_is_durable_before_the_first_entry_goes(build: Build) -> None:
-    """R4. Two sanitisers (or one that asks again): the second must not delete while the first's H is on its way."""
+def _with_an_entry_to_sanitise(build: Build) -> Schedule:
+    """T committed and never completed; the compactor has been there."""
     s = Schedule(build)
     t = s.client("T")
     s.hold(effects.WriteShadowCells)
@@ -458,6 +458,12 @@ def h_is_durable_before_the_first_entry_goes(build: Build) -> None:
     s.universe.kill(t.process)
     s.pass_time(10.0)
     compact(s)
+    return s
+
+
+def h_is_durable_before_the_first_entry_goes(build: Build) -> None:
+    """R4. Two sanitisers (or one that asks again): the second must not delete while the first's H is on its way."""
+    s = _with_an_entry_to_sanitise(build)
     watermark = s.world.disk.epoch_row.read().watermark
     release = s.hold(ins.UpdateEpochRow, lambda operation: operation.changes.horizon is not None)
     z1, z2 = s.client("Z1"), s.client("Z2")
@@ -473,13 +479,7 @@ def h_is_durable_before_the_first_entry_goes(build: Build) -> None:
 
 def what_a_dead_tso_left_below_h_goes_the_next_time(build: Build) -> None:
     """R4. The TSO ends when H is durable and nothing below it has gone; W stands still when somebody asks again."""
-    s = Schedule(build)
-    t = s.client("T")
-    s.hold(effects.WriteShadowCells)
-    s.do(t, put(t, "a", R0))
-    s.universe.kill(t.process)
-    s.pass_time(10.0)
-    compact(s)
+    s = _with_an_entry_to_sanitise(build)
     s.pass_time(actors.RETRY_BOUND_S + 1.0)
     release = s.hold(ins.DeleteBelow)
     z = s.client("Z")

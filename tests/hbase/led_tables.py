@@ -1,0 +1,35 @@
+"""An epoch row that is led and the commit table beside it, by names of one test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from test_ports import empty_table
+
+from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.epoch_row import HBaseEpochRow
+from pyomid.storage.hbase.layout import COMMIT_FAMILY, META_FAMILY, WATERMARK_FAMILY, commit_table_splits
+from pyomid.storage.hbase.store import HBaseStore
+
+EPOCH = 1 << 40
+
+
+@contextmanager
+def led_row(cluster: Cluster, name: str) -> Iterator[HBaseEpochRow]:
+    """Led under `EPOCH`, beside a commit table of 16 regions; both are dropped afterwards."""
+    families = (FamilyDescriptor(COMMIT_FAMILY, 1), FamilyDescriptor(WATERMARK_FAMILY, 1))
+    commits = f"{name}_ct"
+    Admin(cluster).create_table(TableDescriptor(commits, families), commit_table_splits())
+    meta = empty_table(cluster, f"{name}_meta", META_FAMILY)
+    made = HBaseEpochRow(cluster, table=meta, commit_table=commits)
+    assert made.take_over(expected=0, epoch=EPOCH, ceiling=EPOCH + 1000)
+    yield made
+    for each in (commits, meta):
+        HBaseStore(cluster).drop_table(each)
+
+
+def commits_of(row: HBaseEpochRow) -> str:
+    """The commit table beside it."""
+    return row.table.removesuffix("_meta") + "_ct"
