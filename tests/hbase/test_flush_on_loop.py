@@ -137,8 +137,8 @@ def test_what_a_lost_connection_leaves_open_is_put_again(
     check_whole(table, first, second, third)
 
 
-def test_whoever_leaves_is_told(table: HBaseCommitTable, hbase: HBaseServer, run: Run) -> None:
-    """What is under way ends with an error of the tree, and what is begun in vain too."""
+def test_whoever_leaves_is_told(table: HBaseCommitTable, run: Run) -> None:
+    """What is under way ends with an error of the tree."""
 
     async def scenario() -> None:
         begun = flush(table, entries_from(50, 64))

@@ -19,10 +19,10 @@ from pyomid.storage.hbase.steps import Answer
 class PendingAnswer:
     """A call on its way. `tell` is called once, as soon as its answer is there."""
 
-    __slots__ = ("_call_id", "_calls", "_tell", "_timer", "answer")
+    __slots__ = ("_address", "_call_id", "_calls", "_tell", "_timer", "answer")
 
-    def __init__(self, calls: dict[int, PendingAnswer], call_id: int) -> None:
-        self._calls, self._call_id = calls, call_id
+    def __init__(self, calls: dict[int, PendingAnswer], call_id: int, address: Address) -> None:
+        self._calls, self._call_id, self._address = calls, call_id, address
         self._tell: Callable[[Answer], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.answer: Answer | None = None
@@ -57,7 +57,7 @@ class PendingAnswer:
             self._tell(answer)
 
     def _expire(self) -> None:
-        self.settle(CallTimedOut("the server did not answer in time"))
+        self.settle(CallTimedOut(f"{self._address} did not answer in time"))
 
 
 class AsyncConnection(asyncio.BufferedProtocol):
@@ -104,7 +104,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
             raise ConnectionLost(self._lost or "not connected")
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         head, cells = encode_call(self._next_id, call, max(1, int(timeout_s * 1000)))
-        pending = self._calls[self._next_id] = PendingAnswer(self._calls, self._next_id)
+        pending = self._calls[self._next_id] = PendingAnswer(self._calls, self._next_id, self.address)
         self._transport.write(head)
         if cells:
             self._transport.write(cells)
