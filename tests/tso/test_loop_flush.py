@@ -94,7 +94,7 @@ def test_a_lone_client_is_answered_too(run: Run, tmp_path: Path, monkeypatch: py
     async def scenario() -> None:
         async with served(tmp_path / "db", monkeypatch) as each:
             done = await transact(each.session(), 20)
-            assert far.begun == 20
+            assert far.begun >= 20, "one each at least: none went on a thread"
             assert each.table.lookup(list(done)) == list(done.values())
 
     run(scenario())
@@ -107,7 +107,9 @@ def test_what_fails_again_is_flushed_on_a_thread(run: Run, tmp_path: Path, monke
     async def scenario() -> None:
         async with served(tmp_path / "db", monkeypatch, replace(SETTINGS, store_retry_s=60.0)) as each:
             done = await transact(each.session(), 3)
-            assert far.begun == far.failed == 6
+            # Each is begun twice, or once where a step of the machine was due just then and began it.
+            assert far.begun == far.failed
+            assert 3 <= far.begun <= 6
             assert each.table.lookup(list(done)) == list(done.values())
             assert not each.deaths
 
