@@ -10,6 +10,7 @@ undecorated function stays at `.plain`. Importing this module does not import nu
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FunctionType
@@ -77,6 +78,12 @@ def kernel(signature: str, **options: Any) -> Callable[[Callable[P, R]], Kernel[
         return made
 
     return decorate
+
+
+def anything_is_loaded() -> bool:
+    """Whether this process has paid for its first kernel: importing numba takes half a second, a further kernel
+    milliseconds."""
+    return "numba" in sys.modules
 
 
 def compile_all() -> Iterator[str]:

@@ -9,8 +9,8 @@ import pytest
 from test_ports import empty_table
 
 from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.bulk import COMMITS_MAX, put_commits_then_get_steps
 from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.commit_calls import ENTRIES_MAX, CommitCalls
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.epoch_row import HBaseEpochRow
 from pyomid.storage.hbase.layout import (
@@ -60,10 +60,8 @@ def test_the_read_behind_a_flush_sees_what_the_flush_put(cluster: Cluster, names
         entries = entries_from(start, 16)
         last = start + 50 * (round_ % 16)
         get = RowGet(commit_row(last), ((COMMIT_FAMILY, (COMMIT_QUALIFIER,)),))
-        steps = put_commits_then_get_steps(
-            cluster.operations, names[0], entries, names[0], get, cluster.budget("a flush")
-        )
-        found = cluster.run(steps)
+        calls = CommitCalls(names[0], get, names[0], get)
+        found = cluster.run(calls.put_steps(cluster.operations, entries, cluster.budget("a flush")))
         assert found is not None
         assert [commit_of_value(last, cell.value) for cell in found] == [last + 7]
 
@@ -73,7 +71,7 @@ def test_what_is_not_one_call_is_left_to_the_ordinary_way(cluster: Cluster, name
     assert HBaseCommitTable(cluster, table=names[0]).flush(entries_from(50, 1)) is None
     assert HBaseCommitTable(cluster, table=names[0], epoch_row=row, others_seal=True).flush(entries_from(50, 1)) is None
     table = HBaseCommitTable(cluster, table=names[0], epoch_row=row)
-    assert table.flush(entries_from(50, COMMITS_MAX + 1)) is None
+    assert table.flush(entries_from(50, ENTRIES_MAX + 1)) is None
     assert table.flush(entries_from(50, 0)) is None
     assert table.lookup([50]) == [NOT_FOUND]
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.hbase.admin import Admin
-from pyomid.storage.hbase.bulk import COMMITS_MAX
 from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.commit_calls import ENTRIES_MAX
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.epoch_row import HBaseEpochRow
 from pyomid.storage.hbase.frames import Address
@@ -69,7 +69,7 @@ def check_whole(table: HBaseCommitTable, *flushed: NDArray[np.int64]) -> None:
 
 def test_many_at_once_are_whole_and_bring_the_epoch(table: HBaseCommitTable, row: HBaseEpochRow, run: Run) -> None:
     """Also one that is too large for one call, whose epoch comes from a call of its own."""
-    many = [entries_from(50 + 1_000_000 * index, count) for index, count in enumerate((1, 8, 60, 500, COMMITS_MAX + 1))]
+    many = [entries_from(50 + 1_000_000 * index, count) for index, count in enumerate((1, 8, 60, 500, ENTRIES_MAX + 1))]
 
     async def scenario() -> None:
         assert await asyncio.gather(*(flush(table, entries) for entries in many)) == [([], EPOCH)] * len(many)

@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch
 from pyomid.storage.hbase.change_kernel import encode_changes
 from pyomid.storage.hbase.changes import Changes
+from pyomid.storage.hbase.commit_calls import ENTRIES_MAX
 from pyomid.storage.hbase.encode_kernel import (
     ACTION_BYTES_MAX,
     CELL_BYTES_MAX,
+    COMMIT_CELL_BYTES_MAX,
     all_succeeded,
     encode_commits,
     encode_puts,
@@ -27,10 +29,8 @@ from pyomid.storage.hbase.encode_kernel import (
 from pyomid.storage.hbase.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.frames import CLIENT, Address, Call, Reply, varint
 from pyomid.storage.hbase.hbase_pb2 import MultiResponse
-from pyomid.storage.hbase.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.layout import commit_row
 from pyomid.storage.hbase.locations import Region
-from pyomid.storage.hbase.requests import RowGet
 from pyomid.storage.hbase.steps import (
     Answer,
     Budget,
@@ -38,7 +38,6 @@ from pyomid.storage.hbase.steps import (
     RegionOperations,
     Start,
     Steps,
-    ask_steps,
     finish_steps,
     is_unsure,
 )
@@ -47,12 +46,10 @@ from pyomid.types import Column
 PIECE_ROWS_MAX: Final = 500
 """One handler writes a piece; a thousand rows are written sooner by two than by one."""
 PIECE_BYTES_MAX: Final = 2 << 20
-COMMITS_MAX: Final = 4000
 FLIGHTS_MAX: Final = 2
 """Pieces on their way while another is encoded."""
 
 _COMMIT_ROW_BYTES: Final = 9
-_COMMIT_CELL_BYTES: Final = CELL_BYTES_MAX + 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,43 +177,6 @@ def put_commits_steps(
     return rows.renumbered(outcome)
 
 
-def put_commits_then_get_steps(
-    operations: RegionOperations,
-    table: str,
-    entries: NDArray[np.int64],
-    get_table: str,
-    get: RowGet,
-    budget: Budget,
-) -> Steps[list[KeyValue] | None]:
-    """All entries durable, then the cells of `get` as they were *after* that; None where it was not all one call.
-
-    None says nothing about the entries: they are put again (the same bytes under the same version). It comes where
-    the rows are on several servers, are too many for a call, or anything failed.
-
-    Why the get sees what came after the puts: a server takes the region actions of a call one after the other, in
-    their order, and answers a put's after it is in its log (RSRpcServices.multi; decision 0022).
-    """
-    rows = _CommitRows(entries)
-    if rows.count > COMMITS_MAX:
-        return None
-    source = _Pieces(operations, table, rows, budget)
-    pieces: list[_Piece] = yield from source.all_steps()
-    region = yield from operations.locate_steps(get_table, get.row, budget)
-    if len(pieces) != 1 or pieces[0].server != region.server:
-        return None
-    piece = pieces[0]
-    action = b"".join((b"\x08\x00\x1a", _delimited(get.message().SerializeToString())))
-    piece.parameters.append(_region_action(region, b"\x1a" + _delimited(action)))
-    piece.groups.append(_Group(region, range(0)))
-    answer: Answer = yield from ask_steps(piece.server, piece.call(), budget)
-    if isinstance(answer, Reply) and answer.failure is None:
-        if all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
-            return list(decode(answer.cells))
-        for group, failure in _failed_groups(piece, answer):
-            operations.react(group.region, failure, budget)
-    return None
-
-
 def _send_steps(
     operations: RegionOperations, table: str, sources: Sequence[_Rows], budget: Budget
 ) -> Steps[list[BulkOutcome]]:
@@ -328,16 +288,6 @@ def _failed_rows(piece: _Piece, answer: Reply) -> list[tuple[_Group, int, Except
     return failed
 
 
-def _failed_groups(piece: _Piece, answer: Reply) -> list[tuple[_Group, RemoteFailure]]:
-    """Region actions that failed as a whole: what is believed of their regions may be wrong."""
-    response = MultiResponse.FromString(answer.message)  # type: ignore[arg-type]
-    return [
-        (group, RemoteFailure.of_pair(result.exception.name, result.exception.value))
-        for group, result in zip(piece.groups, response.regionActionResult, strict=True)
-        if result.HasField("exception")
-    ]
-
-
 class _BatchRows:
     """Data cells, without shadow cells."""
 
@@ -379,21 +329,21 @@ class _BatchRows:
 class _CommitRows:
     """Entries in the order of their rows: by bucket, then by start."""
 
-    rows_max = COMMITS_MAX
+    rows_max = ENTRIES_MAX
 
     def __init__(self, entries: NDArray[np.int64]) -> None:
         starts = entries[:, 0]
         self._entries = entries
         self._order = np.lexsort((starts, starts & 15))
         self.count = len(entries)
-        self.ends = np.arange(1, len(entries) + 1, dtype=np.int64) * _COMMIT_CELL_BYTES
+        self.ends = np.arange(1, len(entries) + 1, dtype=np.int64) * COMMIT_CELL_BYTES_MAX
 
     def key(self, row: int) -> bytes:
         return commit_row(int(self._entries[self._order[row], 0]))
 
     def encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece) -> None:
         actions = np.empty((end - first) * (ACTION_BYTES_MAX + _COMMIT_ROW_BYTES), dtype=np.uint8)
-        block = np.empty((end - first) * _COMMIT_CELL_BYTES, dtype=np.uint8)
+        block = np.empty((end - first) * COMMIT_CELL_BYTES_MAX, dtype=np.uint8)
         sizes = np.zeros(2, dtype=np.int64)
         encode_commits(self._entries, self._order, first, end, durability, actions, block, sizes)
         _add(piece, region, actions, block, sizes, range(first, end))

@@ -11,11 +11,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from pyomid.compiled import anything_is_loaded
 from pyomid.errors import Unavailable
 from pyomid.ports import FlushEnded
 from pyomid.storage.hbase.aio import AsyncCluster
-from pyomid.storage.hbase.bulk import put_commits_steps, put_commits_then_get_steps
+from pyomid.storage.hbase.bulk import put_commits_steps
 from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.commit_calls import CommitCalls
 from pyomid.storage.hbase.epoch_row import HBaseEpochRow
 from pyomid.storage.hbase.keyvalues import DELETE_COLUMN, DELETE_VERSION, KeyValue, decode
 from pyomid.storage.hbase.layout import (
@@ -44,6 +46,8 @@ from pyomid.types import NOT_FOUND, SEALED, KeyRange, SealOutcome
 
 _COLUMNS = ((COMMIT_FAMILY, (COMMIT_QUALIFIER, MARK_QUALIFIER)),)
 _TRIES_MAX = 20
+FEW = 32
+"""So many look-ups are not worth the half second that a process takes for its first compiled function."""
 _DELETE_ROWS_MAX = 4000
 
 
@@ -65,6 +69,9 @@ class HBaseCommitTable:
         self._epoch_row = epoch_row
         self._others_seal = others_seal
         self._on_loop: AsyncCluster | None = None
+        self._calls = (
+            None if epoch_row is None else CommitCalls(table, _entry_get(0), epoch_row.table, epoch_row.state_get)
+        )
 
     def lookup(self, starts: Sequence[int]) -> list[int]:
         found = self._rows([_entry_get(start) for start in starts])
@@ -73,17 +80,19 @@ class HBaseCommitTable:
     def lookup_then_watermarks(self, starts: Sequence[int]) -> tuple[list[int], int, int] | None:
         """`ports.LooksUpAtOnce`: one call for entries and watermarks, where one server has both."""
         row = self._epoch_row
-        if row is None or not starts:
+        if row is None or self._calls is None or not starts:
             return None
         budget = self._cluster.budget(f"looking up {len(starts)} commit entries")
-        gets = [_entry_get(start) for start in starts]
-        found = self._cluster.run(
-            self._cluster.operations.gets_then_get_steps(self._table, gets, row.table, row.state_get, budget)
-        )
+        operations = self._cluster.operations
+        if len(starts) <= FEW and not anything_is_loaded():
+            found = self._cluster.run(_few_steps(operations, self._table, starts, row, budget))
+        else:
+            found = self._cluster.run(self._calls.get_steps(operations, starts, budget))
         if found is None:
             return None
-        watermark, horizon = row.watermarks_of(found.pop())
-        return [_verdict(start, cells) for start, cells in zip(starts, found, strict=True)], watermark, horizon
+        states, behind = found
+        watermark, horizon = row.watermarks_of(behind)
+        return states, watermark, horizon
 
     def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
         return self.put_block(np.array(entries, dtype=np.int64).reshape(-1, 2)) if entries else []
@@ -99,13 +108,11 @@ class HBaseCommitTable:
 
     def flush(self, entries: NDArray[np.int64]) -> tuple[list[int], int] | None:
         """`ports.FlushesAtOnce`: one call for entries and epoch, where one server has both."""
-        if self._epoch_row is None or self._others_seal or not len(entries):
+        row = self._epoch_row
+        if row is None or self._calls is None or self._others_seal:
             return None
         budget = self._cluster.budget(f"flushing {len(entries)} commit entries")
-        row = self._epoch_row
-        found = self._cluster.run(
-            put_commits_then_get_steps(self._cluster.operations, self._table, entries, row.table, row.state_get, budget)
-        )
+        found = self._cluster.run(self._calls.put_steps(self._cluster.operations, entries, budget))
         return None if found is None else ([], row.epoch_of(found))
 
     @property
@@ -114,13 +121,14 @@ class HBaseCommitTable:
         return self._epoch_row is not None and not self._others_seal
 
     def flush_on_loop(self, entries: NDArray[np.int64], ended: FlushEnded) -> None:
-        row = self._epoch_row
+        row, calls = self._epoch_row, self._calls
         assert row is not None
+        assert calls is not None
         assert not self._others_seal
         if self._on_loop is None:
             self._on_loop = AsyncCluster.beside(self._cluster)
         budget = self._on_loop.budget(f"flushing {len(entries)} commit entries")
-        steps = _flush_steps(self._on_loop.operations, self._table, entries, row, budget)
+        steps = _flush_steps(self._on_loop.operations, calls, self._table, entries, row, budget)
         self._on_loop.begin(steps, lambda result: ended(result if isinstance(result, Exception) else ([], result)))
 
     def leave_loop(self) -> None:
@@ -227,11 +235,28 @@ class HBaseCommitTable:
         return self._cluster.rows(self._table, requests) if requests else []
 
 
+def _few_steps(
+    operations: RegionOperations, table: str, starts: Sequence[int], row: HBaseEpochRow, budget: Budget
+) -> Steps[tuple[list[int], list[KeyValue]] | None]:
+    """`CommitCalls.get_steps` in plain Python."""
+    gets = [_entry_get(start) for start in starts]
+    found = yield from operations.gets_then_get_steps(table, gets, row.table, row.state_get, budget)
+    if found is None:
+        return None
+    behind = found.pop()
+    return [_verdict(start, cells) for start, cells in zip(starts, found, strict=True)], behind
+
+
 def _flush_steps(
-    operations: RegionOperations, table: str, entries: NDArray[np.int64], row: HBaseEpochRow, budget: Budget
+    operations: RegionOperations,
+    calls: CommitCalls,
+    table: str,
+    entries: NDArray[np.int64],
+    row: HBaseEpochRow,
+    budget: Budget,
 ) -> Steps[int]:
     """All entries durable, in one call with the epoch read behind them or in several; the epoch."""
-    found = yield from put_commits_then_get_steps(operations, table, entries, row.table, row.state_get, budget)
+    found = yield from calls.put_steps(operations, entries, budget)
     if found is None:
         yield from _put_steps(operations, table, entries, budget)
         (read,) = yield from operations.rows_steps(row.table, [row.state_get], budget)

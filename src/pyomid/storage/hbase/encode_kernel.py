@@ -19,6 +19,8 @@ ACTION_BYTES_MAX = 48
 """Of an action beside its row."""
 CELL_BYTES_MAX = 32
 """Of a KeyValue with its length, beside row, family, qualifier and value."""
+COMMIT_CELL_BYTES_MAX = CELL_BYTES_MAX + 32
+"""Of a whole commit entry."""
 
 
 @kernel("int64(int64)")
@@ -145,6 +147,23 @@ def encode_puts(
     sizes[1] = at
 
 
+@kernel("int64(uint8[::1], int64, uint8[::1], int64, int64)")
+def _put_commit(out: Bytes, at: int, row: Bytes, start: int, commit: int) -> int:
+    """The KeyValue of a commit entry, with its length: `F:C` = varint(commit - start), under version start."""
+    value_bytes = _varint_bytes(commit - start)
+    at = _put_number(out, at, 8 + 23 + value_bytes, 4)
+    at = _put_number(out, at, 23, 4)
+    at = _put_number(out, at, value_bytes, 4)
+    at = _put_number(out, at, 9, 2)
+    at = _copy(out, at, row, 0, 9)
+    out[at] = 1
+    out[at + 1] = 70  # F
+    out[at + 2] = 67  # C
+    at = _put_number(out, at + 3, start, 8)
+    out[at] = 4
+    return _put_varint(out, at + 1, commit - start)
+
+
 @kernel("void(int64[:, ::1], int64[::1], int64, int64, int64, uint8[::1], uint8[::1], int64[::1])")
 def encode_commits(
     entries: NDArray[np.int64],
@@ -161,22 +180,10 @@ def encode_commits(
     at = action_at = 0
     for position in range(first, end):
         start = int(entries[order[position], 0])
-        difference = int(entries[order[position], 1]) - start
         row[0] = start & 15
         _put_number(row, 1, start, 8)
         action_at = _put_action(actions, action_at, position - first, row, 0, 9, 1, 2, durability)
-        value_bytes = _varint_bytes(difference)
-        at = _put_number(block, at, 8 + 23 + value_bytes, 4)
-        at = _put_number(block, at, 23, 4)
-        at = _put_number(block, at, value_bytes, 4)
-        at = _put_number(block, at, 9, 2)
-        at = _copy(block, at, row, 0, 9)
-        block[at] = 1
-        block[at + 1] = 70  # F
-        block[at + 2] = 67  # C
-        at = _put_number(block, at + 3, start, 8)
-        block[at] = 4
-        at = _put_varint(block, at + 1, difference)
+        at = _put_commit(block, at, row, start, int(entries[order[position], 1]))
     sizes[0] = action_at
     sizes[1] = at
 

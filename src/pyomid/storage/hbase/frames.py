@@ -162,6 +162,8 @@ class FrameAssembler:
 
 def varint(value: int) -> bytes:
     """Protobuf's base-128 form of an unsigned number."""
+    if value <= 0x7F:
+        return bytes((value,))
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)

@@ -46,6 +46,7 @@ class Region:
 
 
 META_KEY_RANGE: Final = KeyRange()
+_NOTHING: Final[tuple[tuple[bytes, ...], tuple[Region, ...]]] = ((), ())
 
 
 def meta_region(server: Address) -> Region:
@@ -71,12 +72,16 @@ class LocationCache:
     def knows(self, table: str) -> bool:
         return table in self._tables
 
+    def known(self, table: str) -> tuple[Region, ...]:
+        """In the order of their keys; the same object until something else is known."""
+        return self._tables.get(table, _NOTHING)[1]
+
     def put(self, table: str, regions: Iterable[Region]) -> None:
         """What meta says now. Whatever overlaps it is forgotten: the parents of a split, for one."""
         fresh = sorted(regions, key=lambda region: region.key_range.start)
         kept = [
             region
-            for region in self._tables.get(table, ((), ()))[1]
+            for region in self.known(table)
             if not any(_overlap(region.key_range, other.key_range) for other in fresh)
         ]
         self._store(table, [*kept, *fresh])

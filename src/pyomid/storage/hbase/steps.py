@@ -222,7 +222,7 @@ class RegionOperations:
             request.region.CopyFrom(region.specifier)
             answer = yield from self._ask_region_steps(region, "Scan", request, budget)
             if isinstance(answer, Reply):
-                response = _parsed(ScanResponse, answer)
+                response = parsed(ScanResponse, answer)
                 cells = decode(answer.cells)
                 return [_taken(cells, count) for count in response.cells_per_result]
             yield budget.pause()
@@ -409,7 +409,7 @@ class _Batch:
             return self._all(answer)
         if answer.failure is not None:
             return self._all(answer.failure)
-        response = _parsed(MultiResponse, answer)
+        response = parsed(MultiResponse, answer)
         if len(response.regionActionResult) != len(self._order):
             raise Corruption(f"{len(response.regionActionResult)} results for {len(self._order)} actions on regions")
         cells = decode(answer.cells)
@@ -441,7 +441,7 @@ class _Batch:
         return [_Outcome(region, index, failure) for region, indices in self._order for index in indices]
 
 
-def _parsed(kind: type[M], reply: Reply) -> M:
+def parsed(kind: type[M], reply: Reply) -> M:
     try:
         return kind.FromString(reply.message)  # type: ignore[arg-type]
     except DecodeError as error:
@@ -639,7 +639,7 @@ class ScanCursor:
             assert failure is not None
             yield from self._recover_steps(failure, budget)
             return None
-        response = _parsed(ScanResponse, answer)
+        response = parsed(ScanResponse, answer)
         budget.tries = 0
         if response.HasField("scanner_id") and not self._is_fresh:
             self._scanner_id = response.scanner_id
