@@ -92,6 +92,21 @@ def test_a_row_cut_between_two_blocks_comes_once_and_whole(drawn: Drawn, cut: in
     assert rows | batch_rows(second) == point_rows(key_values)
 
 
+def test_a_name_first_met_as_what_a_shadow_cell_stands_beside_may_be_a_shadow_cells_own() -> None:
+    """In one block and in two: no cell of ours has such a name, and other programs' tables are read as they are."""
+    odd = b"\x00\xc2\x80"
+    key_values = [
+        KeyValue(b"r1", b"g", shadow_qualifier(odd), 50, timestamp_bytes(100)),
+        KeyValue(b"r2", b"g", b"\x00", 250, b"value"),
+        KeyValue(b"r2", b"g", odd, 250, timestamp_bytes(300)),
+    ]
+    assert odd == b"\x00" + SHADOW_SUFFIX
+    for cut in (0, 1):
+        decoder = BatchDecoder()
+        rows = [batch_rows(decoder.decode(block_of(part))[0]) for part in (key_values[:cut], key_values[cut:])]
+        assert rows[0] | rows[1] == {b"r2": [Cell(b"r2", b"g", b"\x00", 250, b"value", 300)]} == point_rows(key_values)
+
+
 def test_a_restarted_scan_forgets_the_row_it_had_begun() -> None:
     begun = [KeyValue(b"r", b"f", b"a", 50, b"1")]
     whole = [*begun, KeyValue(b"r", b"f", b"b", 50, b"2")]

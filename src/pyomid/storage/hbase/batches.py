@@ -28,7 +28,14 @@ from pyomid.storage.hbase.decode_kernel import (
     match_cells,
 )
 from pyomid.storage.hbase.keyvalues import PUT, KeyValue
-from pyomid.storage.hbase.layout import LEGACY_TOMBSTONE, is_shadow, is_tombstone, shadowed_qualifier, timestamp_of
+from pyomid.storage.hbase.layout import (
+    LEGACY_TOMBSTONE,
+    SHADOW_PREFIX,
+    is_shadow,
+    is_tombstone,
+    shadowed_qualifier,
+    timestamp_of,
+)
 from pyomid.storage.hbase.steps import ScanBlock
 from pyomid.types import Cell, Column, RowWrite
 
@@ -174,13 +181,17 @@ def batch_of_writes(writes: Sequence[RowWrite]) -> CellBatch | None:
 
 
 def cells_of(key_values: Iterable[KeyValue]) -> list[Cell]:
-    """The same for one row at the point grain: each cell with its shadow cell's timestamp. Plain twin of the kernel."""
+    """The same for one row at the point grain: each cell with its shadow cell's timestamp. Plain twin of the kernel.
+
+    Of shadow cells of both forms that one with the prefix counts.
+    """
     commits: dict[tuple[bytes, bytes, int], int] = {}
     cells: list[KeyValue] = []
     for each in key_values:
         if is_shadow(each.qualifier):
-            if len(each.value) == 8:
-                commits[each.family, shadowed_qualifier(each.qualifier), each.timestamp] = timestamp_of(each.value)
+            name = each.family, shadowed_qualifier(each.qualifier), each.timestamp
+            if len(each.value) == 8 and (name not in commits or each.qualifier.startswith(SHADOW_PREFIX)):
+                commits[name] = timestamp_of(each.value)
         elif each.kind == PUT:
             cells.append(each)
     return [

@@ -32,7 +32,7 @@ KV_FIELDS = 8
 NAME_COLUMN = 0
 """The column's number; -1 while no cell of it was seen."""
 NAME_BASE = 1
-"""Of a shadow cell's name: the name it stands beside; else -1."""
+"""Of a shadow cell's name: the name it stands beside; else -1, and `_UNSEEN` while only that was seen of it."""
 NAME_SHADOW = 2
 """The name of its shadow cells with Omid's prefix, -1 where none was seen."""
 NAME_OLD_SHADOW = 3
@@ -47,6 +47,7 @@ NAMES_FULL: Final = -(1 << 62)
 NAME_PAD = 8
 """Bytes before the first name: names are compared by the 8 bytes that end with theirs."""
 
+_UNSEEN = -2
 _KIND_PUT = 4
 _KEY_BYTES_MIN = 12
 _KEY_VALUE_BYTES_MIN = 24
@@ -170,8 +171,9 @@ def _name(
     for index in range(size):
         name_bytes[begin + index] = block[at + index]
     name = _entered(name_bytes, name_begin, name_slots, names, counts, size)
-    if counts[0] == before:
+    if counts[0] == before and names[name, 1] != _UNSEEN:
         return int(name)
+    names[name, 1] = -1
     family_bytes = int(block[at]) + 1
     qualifier_at, qualifier_bytes = at + family_bytes, size - family_bytes
     end = at + size
@@ -191,7 +193,10 @@ def _name(
     base_bytes = qualifier_bytes - skip - 2
     for index in range(base_bytes):
         name_bytes[begin + family_bytes + index] = block[qualifier_at + skip + index]
+    known = counts[0]
     base = _entered(name_bytes, name_begin, name_slots, names, counts, family_bytes + base_bytes)
+    if counts[0] > known:  # it may be a shadow cell's name too, of a table that others wrote
+        names[base, 1] = _UNSEEN
     names[name, 1] = base
     names[base, 2 if skip else 3] = name
     return int(name)
@@ -336,9 +341,9 @@ def match_cells(
                     while beside < end and cells[beside, 3] > version:
                         beside += 1
                     runs[shadow, 1] = beside
-                    if beside < end and cells[beside, 3] == version and cells[beside, 2] == shadow:
-                        if cells[beside, 5] == 8:
-                            commit = np.int64(_word(block, cells[beside, 4]))
+                    is_beside = beside < end and cells[beside, 3] == version and cells[beside, 2] == shadow
+                    if is_beside and cells[beside, 5] == 8:
+                        commit = np.int64(_word(block, cells[beside, 4]))
                         break
             column = names[name, 0]
             if column < 0:
