@@ -13,8 +13,7 @@ as many store calls at once as it likes. Time comes in with each call; `handle([
     seal   ─► refused from now on ─► after its batch ─► seal in the table ─► answered
     lease  ─► holds W back ─► row durable ─► answered
 
-What takes several store calls is a *procedure*: a generator that yields a store operation, `EpochWrite` (changes of
-the epoch row, merged with what else waits, one write at a time) or `AfterBatch`, and is sent the result.
+What takes several store calls is a *procedure* (`store_work`).
 
 What a compiled kernel that answers begins and commits itself must keep identical
   - before it: `handle([], now)` for time, and only while `may_decide_fast` says so (not in doubt, nothing stalled);
@@ -27,7 +26,7 @@ What a compiled kernel that answers begins and commits itself must keep identica
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
+from collections.abc import Generator, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -37,7 +36,6 @@ from numpy.typing import NDArray
 
 from pyomid.core.completions import Completions
 from pyomid.core.conflict_map import BucketMap, ConflictMap
-from pyomid.core.epoch_changes import merged
 from pyomid.core.forgetting import NewestEntries
 from pyomid.core.instructions import (
     DeleteBelow,
@@ -65,7 +63,6 @@ from pyomid.core.instructions import (
     StoreDone,
     StoreFailed,
     StoreOperation,
-    UpdateEpochRow,
 )
 from pyomid.core.leases import Leases, LeaseState
 from pyomid.core.oracle import Conflict, StatusOracle
@@ -88,11 +85,12 @@ from pyomid.core.requests import (
     Seal,
     SealReply,
 )
+from pyomid.core.store_work import AfterBatch, Death, EpochWrite, Procedure, StoreWork
 from pyomid.core.take_over import TakenOver
 from pyomid.core.timestamps import TimestampClock
 from pyomid.core.tso_settings import TsoSettings
 from pyomid.core.windows import Batch, BatchState, BeginWindows
-from pyomid.errors import Corruption, Deposed, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable
+from pyomid.errors import Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable
 from pyomid.types import (
     NOT_FOUND,
     SEALED,
@@ -109,11 +107,6 @@ from pyomid.types import (
     WriteSetLevel,
 )
 
-RETRY_DELAY_S: Final = 0.01
-"""The first pause before a failed store call is repeated; doubles up to `RETRY_DELAY_S_MAX`."""
-
-RETRY_DELAY_S_MAX: Final = 1.0
-
 TIMERS_S: Final = 0.002
 """Leases, ages and intervals are looked at this often, not with every request."""
 
@@ -125,23 +118,6 @@ FLIGHTS_RATIO_MAX: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class AfterBatch:
-    """A procedure's wait: until batch `seq` was released. At once where it was already."""
-
-    seq: int
-
-
-@dataclass(frozen=True, slots=True)
-class EpochWrite:
-    """A procedure's wait: until these changes of the epoch row are durable."""
-
-    changes: EpochChanges
-
-
-Procedure = Generator["StoreOperation | AfterBatch | EpochWrite", Any, None]
-
-
-@dataclass(frozen=True, slots=True)
 class CommitAnswer:
     """A decided commit's reply, sent when its batch is released: "aborted" if a mark refused its entry."""
 
@@ -149,17 +125,6 @@ class CommitAnswer:
     tag: int
     start_ts: int
     commit_ts: int
-
-
-@dataclass(slots=True)
-class _Call:
-    """A store call under way."""
-
-    operation: StoreOperation
-    resume: Callable[[Any], None]
-    fail: Callable[[OmidError], None]
-    failures: int = 0
-    first_failed_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,10 +140,6 @@ class _Ages:
 
     samples: deque[tuple[float, int]] = field(default_factory=deque)
     aged_start: int = 0
-
-
-class _Death(Exception):
-    """Unwinds to `handle`, which puts out nothing but `Die`."""
 
 
 class TsoMachine:
@@ -232,11 +193,9 @@ class TsoMachine:
         self._timers_due_s = self._watermark_due_s = self._tables_due_s = now_s
         self._waiting: list[_WaitingBegin] = []
         self._stalled: deque[tuple[Hashable, int, Request]] = deque()
-        self._calls: dict[int, _Call] = {}
-        self._next_token = 1
-        self._epoch_queue: list[tuple[EpochChanges, Callable[[Any], None]]] = []
-        self._epoch_writing = False
-        self._after_release: dict[int, list[Procedure]] = {}
+        self._work = StoreWork(
+            self.epoch, retry_s=settings.store_retry_s, counters=self.counters, put_out=self._put_out
+        )
         self._newest_entries = NewestEntries(settings.entries_kept_max)
         self._forgetting = False
         self._completions = Completions(settings.completions_max)
@@ -262,12 +221,12 @@ class TsoMachine:
             for event in events:
                 self._dispatch(event)
             self._settle()
-        except _Death as death:
+        except Death as death:
             self._end_life(death)
         out, self._out = self._out, []
         return out
 
-    def _end_life(self, death: _Death) -> None:
+    def _end_life(self, death: Death) -> None:
         self.dead = True
         self._out = [Die(str(death))]
 
@@ -299,7 +258,7 @@ class TsoMachine:
             return []
         try:
             self._on_flushed(self.windows.head, flushed)
-        except _Death as death:
+        except Death as death:
             self._end_life(death)
         out, self._out = self._out, []
         return out
@@ -317,7 +276,7 @@ class TsoMachine:
             or now_s >= self.serve_until_s
             or not self.may_decide_fast
             or self._waiting
-            or self._after_release
+            or self._work.awaits_release
             or self._completions.starts
             or self.clock.wanted_ceiling() > self.clock.ceiling
         )
@@ -361,7 +320,7 @@ class TsoMachine:
     @property
     def is_quiet(self) -> bool:
         """Nothing decided waits for an answer and no store call is under way: the process may end."""
-        return not self._calls and len(self.windows.batches) == 1 and self.windows.open_batch.is_empty
+        return self._work.is_idle and len(self.windows.batches) == 1 and self.windows.open_batch.is_empty
 
     @property
     def low_watermark(self) -> int:
@@ -391,11 +350,9 @@ class TsoMachine:
             case RequestCame(peer, tag, request):
                 self._on_request(peer, tag, request)
             case StoreDone(token, result):
-                call = self._calls.pop(token, None)
-                if call is not None:
-                    call.resume(result)
+                self._work.done(token, result)
             case StoreFailed(token, error):
-                self._on_store_failed(token, error)
+                self._work.failed(token, error, self.now_s)
             case PeerGone(peer):
                 self._waiting = [waiting for waiting in self._waiting if waiting.peer != peer]
                 self._stalled = deque(entry for entry in self._stalled if entry[0] != peer)
@@ -421,7 +378,7 @@ class TsoMachine:
             case Complete(starts):
                 self._on_complete(starts)
             case AdvanceHorizon(horizon):
-                self._run(self._advance_horizon_steps(peer, tag, horizon))
+                self._work.run(self._advance_horizon_steps(peer, tag, horizon))
             case AskStatus():
                 self._reply(peer, tag, self.status())
 
@@ -431,7 +388,7 @@ class TsoMachine:
         self._answer_waiting_begins()
         self._start_flushes()
         self._start_completion()
-        self._start_epoch_write()
+        self._work.start_epoch_write()
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -459,7 +416,7 @@ class TsoMachine:
         if now_s - self.now_s > self.settings.stall_s_max and not self._in_doubt:
             self._in_doubt = True
             self.counters["stalls"] += 1
-            self._call(ReadEpoch(), self._end_doubt)
+            self._work.call(ReadEpoch(), self._end_doubt)
 
     def _end_doubt(self, epoch: int) -> None:
         self._check_epoch(epoch)
@@ -470,12 +427,12 @@ class TsoMachine:
     def _judge_own_lease(self) -> None:
         """Begins touch no store: only the leader's own lease fences them."""
         if self.now_s >= self.serve_until_s:
-            raise _Death(f"the leader's lease ended {self.now_s - self.serve_until_s:.3f} s ago")
+            raise Death(f"the leader's lease ended {self.now_s - self.serve_until_s:.3f} s ago")
 
     def _expire_leases(self) -> None:
         for start_ts in self.leases.expire(self.now_s):
             self.counters["leases_expired"] += 1
-            self._run(self._remove_lease_steps(start_ts))
+            self._work.run(self._remove_lease_steps(start_ts))
 
     def _age(self) -> None:
         """T15: LWM rises to the newest start handed out more than `max_transaction_age_s` ago, below every lease."""
@@ -509,7 +466,7 @@ class TsoMachine:
     def _refresh_tables(self) -> None:
         if self.now_s >= self._tables_due_s and not self._reading_tables:
             self._reading_tables = True
-            self._run(self._read_tables_steps())
+            self._work.run(self._read_tables_steps())
 
     def _read_tables_steps(self) -> Procedure:
         with suppress(Unavailable):  # the old list refuses nothing: an id not on it is looked up before its commit
@@ -561,9 +518,9 @@ class TsoMachine:
         if error is not None:
             self._refuse(peer, tag, error)
         elif request.is_retry or request.start_ts in self.large or request.start_ts in self.large_recently:
-            self._run(self._retry_steps(peer, tag, request))
+            self._work.run(self._retry_steps(peer, tag, request))
         elif not self.known_tables.issuperset(request.table_ids):
-            self._run(self._register_tables_steps(peer, tag, request))
+            self._work.run(self._register_tables_steps(peer, tag, request))
         else:
             self._decide(peer, tag, request)
 
@@ -707,7 +664,7 @@ class TsoMachine:
 
     def _flush(self, batch: Batch) -> None:
         block = None if batch.block is None else batch.block.entries
-        self._call(Flush(tuple(batch.entries), block), lambda result: self._on_flushed(batch, result))
+        self._work.call(Flush(tuple(batch.entries), block), lambda result: self._on_flushed(batch, result))
 
     def _on_flushed(self, batch: Batch, result: Flushed) -> None:
         """T5: the epoch was read after the entries were durable. Replaced → nothing of this batch is ever said."""
@@ -736,8 +693,7 @@ class TsoMachine:
                 else:
                     self._reply(answer.peer, answer.tag, answer.answer)
             self._settle_low_watermark()
-            for procedure in self._after_release.pop(batch.seq, ()):
-                self._run(procedure)
+            self._work.released(batch.seq)
 
     def _final(self, answer: CommitAnswer | Reply | EncodedReplies, refused: frozenset[int]) -> Reply | SendEncoded:
         """A commit refused by a seal is aborted; the rest of its batch stands."""
@@ -785,7 +741,7 @@ class TsoMachine:
         self._record(request, commit_ts)
         self.windows.close_open_batch()
         batch.state = BatchState.IN_FLIGHT
-        self._run(self._large_commit_steps(batch, self.large[request.start_ts], commit_ts))
+        self._work.run(self._large_commit_steps(batch, self.large[request.start_ts], commit_ts))
 
     def _large_commit_steps(self, batch: Batch, pending: PendingCommit, commit_ts: int) -> Procedure:
         """Pending record, decision, branches, answer, record and lease gone: each durable before the next."""
@@ -888,7 +844,7 @@ class TsoMachine:
         if self._remembers_too_many(len(starts)):
             self._refuse(peer, tag, Unavailable(self._why_too_many()))
             return
-        self._run(self._seal_steps(peer, tag, starts))
+        self._work.run(self._seal_steps(peer, tag, starts))
 
     def _seal_steps(self, peer: Hashable, tag: int, starts: tuple[int, ...]) -> Procedure:
         """Answered after the batches that may hold these starts; refused from now on."""
@@ -928,7 +884,7 @@ class TsoMachine:
                 f"there are {len(self.leases)} leases already, no more are granted", leases_max=self.settings.leases_max
             ))  # fmt: skip
         else:
-            self._run(self._grant_steps(peer, tag, start_ts, term_s))
+            self._work.run(self._grant_steps(peer, tag, start_ts, term_s))
 
     def _grant_steps(self, peer: Hashable, tag: int, start_ts: int, term_s: float) -> Procedure:
         """It holds W back from this moment; it is promised once its row is durable."""
@@ -953,7 +909,7 @@ class TsoMachine:
             self._reply(peer, tag, Done())  # a large commit removes its lease together with its record
             return
         lease.state = LeaseState.ENDING
-        self._run(self._end_lease_steps(peer, tag, start_ts))
+        self._work.run(self._end_lease_steps(peer, tag, start_ts))
 
     def _end_lease_steps(self, peer: Hashable, tag: int, start_ts: int) -> Procedure:
         yield from self._remove_lease_steps(start_ts)
@@ -1000,7 +956,7 @@ class TsoMachine:
         candidate = self._watermark_candidate()
         if candidate > self.watermark_sent:
             self.watermark_sent = candidate
-            self._run(self._publish_steps(candidate))
+            self._work.run(self._publish_steps(candidate))
 
     def _publish_steps(self, watermark: int) -> Procedure:
         self.refused_starts = {start for start in self.refused_starts if start > watermark}
@@ -1025,7 +981,7 @@ class TsoMachine:
         horizon = min(start_ts, self.watermark)
         if horizon > self.horizon and not self._forgetting:
             self._forgetting = True
-            self._run(self._forget_steps(horizon))
+            self._work.run(self._forget_steps(horizon))
 
     def _forget_steps(self, horizon: int) -> Procedure:
         with suppress(Unavailable):
@@ -1088,7 +1044,7 @@ class TsoMachine:
 
     def _delete_completed(self, starts: tuple[int, ...]) -> None:
         self._completions.is_deleting = True
-        self._run(self._completion_steps(starts))
+        self._work.run(self._completion_steps(starts))
 
     def _completion_steps(self, starts: tuple[int, ...]) -> Procedure:
         try:
@@ -1112,15 +1068,15 @@ class TsoMachine:
         wanted = self.clock.wanted_ceiling(wall_ms)
         if wanted > self.clock.ceiling and not self._moving_ceiling:
             if wanted > TIMESTAMP_MAX:
-                raise _Death(f"timestamps are used up: {wanted} does not fit 63 bits")
+                raise Death(f"timestamps are used up: {wanted} does not fit 63 bits")
             self._moving_ceiling = True
-            self._run(self._move_ceiling_steps(wanted))
+            self._work.run(self._move_ceiling_steps(wanted))
 
     def _move_ceiling_steps(self, ceiling: int) -> Procedure:
         if self.settings.ceiling_elsewhere:
             moved: bool = yield MoveCeiling(self.clock.ceiling, ceiling)
             if not moved:
-                raise _Death("another TSO moved the timestamp ceiling")
+                raise Death("another TSO moved the timestamp ceiling")
         else:
             yield EpochWrite(EpochChanges(ceiling=ceiling))
         self.clock.ceiling = ceiling
@@ -1131,79 +1087,12 @@ class TsoMachine:
 
     # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _run(self, procedure: Procedure, result: Any = None, error: OmidError | None = None) -> None:
-        """Drives a procedure to its next wait."""
-        try:
-            step = procedure.send(result) if error is None else procedure.throw(error)
-        except StopIteration:
-            return
-        except OmidError as failed:
-            raise _Death(f"the store fails for {self.settings.store_retry_s} s: {failed.message}") from failed
-        match step:
-            case AfterBatch(seq) if seq <= self.windows.released_seq:
-                self._run(procedure)
-            case AfterBatch(seq):
-                self._after_release.setdefault(seq, []).append(procedure)
-            case EpochWrite(changes):
-                self._epoch_queue.append((changes, lambda done: self._run(procedure, done)))
-                self._start_epoch_write()
-            case operation:
-                self._call(
-                    operation,
-                    lambda done: self._run(procedure, done),
-                    lambda failed: self._run(procedure, None, failed),
-                )
-
-    def _start_epoch_write(self) -> None:
-        """One write of the epoch row at a time: their order is the order of the laws."""
-        if self._epoch_writing or not self._epoch_queue:
-            return
-        self._epoch_writing = True
-        queue, self._epoch_queue = self._epoch_queue, []
-
-        def written(_: Any) -> None:
-            self._epoch_writing = False
-            for _changes, resume in queue:
-                resume(None)
-            self._start_epoch_write()
-
-        self._call(UpdateEpochRow(self.epoch, merged(changes for changes, _ in queue)), written)
-
-    def _call(
-        self,
-        operation: StoreOperation,
-        resume: Callable[[Any], None],
-        fail: Callable[[OmidError], None] | None = None,
-    ) -> None:
-        token = self._next_token
-        self._next_token += 1
-        self._calls[token] = _Call(operation, resume, fail or self._give_up)
-        self._out.append(StoreCall(token, operation))
-
-    def _on_store_failed(self, token: int, error: OmidError) -> None:
-        """Repeated until `store_retry_s`; then the request is refused, or the process ends where more hangs on it."""
-        call = self._calls.get(token)
-        if call is None:
-            return
-        if isinstance(error, Deposed | Corruption) or not isinstance(error, Unavailable):
-            raise _Death(f"{type(call.operation).__name__}: {error.message}")
-        self.counters["store_failures"] += 1
-        call.failures += 1
-        if call.failures == 1:
-            call.first_failed_s = self.now_s
-        if self.now_s - call.first_failed_s >= self.settings.store_retry_s:
-            del self._calls[token]
-            call.fail(error)
-            return
-        delay_s = min(RETRY_DELAY_S * 2 ** (call.failures - 1), RETRY_DELAY_S_MAX)
-        self._out.append(StoreCall(token, call.operation, delay_s))
-
-    def _give_up(self, error: OmidError) -> None:
-        raise _Death(f"the store fails for {self.settings.store_retry_s} s: {error.message}")
+    def _put_out(self, call: StoreCall) -> None:
+        self._out.append(call)
 
     def _check_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
-            raise _Death(f"the epoch row holds {epoch}, not {self.epoch}: another TSO leads")
+            raise Death(f"the epoch row holds {epoch}, not {self.epoch}: another TSO leads")
 
     def _reply(self, peer: Hashable, tag: int, answer: Answer) -> None:
         (self._held if self._in_doubt else self._out).append(Reply(peer, tag, answer))

@@ -190,8 +190,8 @@ MUTANTS: Final = (
         "T5",
         "the epoch is not looked at after a flush",
         "tso_machine",
-        '        if epoch != self.epoch:\n            raise _Death(f"the epoch row holds',
-        '        if False:\n            raise _Death(f"the epoch row holds',
+        '        if epoch != self.epoch:\n            raise Death(f"the epoch row holds',
+        '        if False:\n            raise Death(f"the epoch row holds',
         "a_flush_that_outlives_its_leader_is_not_acknowledged",
     ),
     _m(
