@@ -455,7 +455,8 @@ class TsoMachine:
             if drawn is None:
                 return
             self.newest_start = drawn
-            self._issued_when_aged = self.clock.next_ts
+            if len(self.windows.batches) == 1 and self.windows.open_batch.is_empty:
+                self._issued_when_aged = self.clock.next_ts  # else what is in flight may lie above what was drawn
             self._ages.samples.append((self.now_s, drawn))
         elif self.newest_start > self._newest_sample():
             self._ages.samples.append((self.now_s, self.newest_start))
