@@ -824,6 +824,20 @@ def test_t15_the_last_commit_of_a_quiet_store_falls_below_w_by_age() -> None:
     assert tso.machine.last_issued == issued, "a store that nobody uses draws nothing more"
 
 
+def test_t15_a_commit_in_flight_when_a_start_was_drawn_falls_below_w_too() -> None:
+    """What is drawn then lies in the window below it; nobody asks for anything afterwards."""
+    tso = Script(max_transaction_age_s=16.0)
+    commit = tso.ask(CommitRequest(tso.begin(), (A,)))
+    tso.tick(2.0)
+    assert commit.answer is None, "its flush has not ended"
+    tso.settle()
+    commit_ts = committed(commit.answer)
+    for _ in range(60):
+        tso.tick(1.0)
+        tso.settle()
+    assert tso.stores.epoch_row.read().watermark >= commit_ts
+
+
 def test_t15_a_lease_keeps_its_start_committable_at_cell_level_against_age() -> None:
     tso = Script(max_transaction_age_s=16.0, lease_term_s=10_000.0)
     older, job = tso.begin(), tso.begin()
