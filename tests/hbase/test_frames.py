@@ -85,14 +85,18 @@ def test_each_failure_has_its_reaction(name: str, do_not_retry: bool, reaction: 
     assert RemoteFailure(name, "", do_not_retry=do_not_retry).reaction is reaction
 
 
-def test_a_call_is_length_header_parameter_and_cells() -> None:
-    head, cells = encode_call(5, Call(CLIENT, "Multi", b"parameter", b"cells"), 1000)
+@pytest.mark.parametrize("size", [5, 1 << 20])
+def test_a_call_is_length_header_parameter_and_cells(size: int) -> None:
+    """In one piece where that is small: who writes it can be stopped before it or behind it, not in between."""
+    block = b"c" * size
+    head, cells = encode_call(5, Call(CLIENT, "Multi", b"parameter", memoryview(block)), 1000)
+    assert bool(cells) == (size > 5)
     frame = head + bytes(cells)
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     length, position = read_varint(frame, 4)
     header = RequestHeader.FromString(frame[position : position + length])
-    assert (header.call_id, header.method_name, header.cell_block_meta.length) == (5, "Multi", 5)
-    assert frame[position + length :] == varint(9) + b"parameter" + b"cells"
+    assert (header.call_id, header.method_name, header.cell_block_meta.length) == (5, "Multi", size)
+    assert frame[position + length :] == varint(9) + b"parameter" + block
 
 
 def test_the_preamble_says_who_and_for_what() -> None:

@@ -18,9 +18,6 @@ from pyomid.storage.hbase.failures import CallTimedOut, ConnectionLost
 from pyomid.storage.hbase.frames import Address, Call, FrameAssembler, Reply, decode_reply, encode_call
 from pyomid.storage.hbase.handshake import Handshake, HandshakeSteps
 
-_JOIN_BYTES_MAX: Final = 64 << 10
-"""A cell block up to this size is sent with its head in one system call; a copy costs less than the call."""
-
 _TICK_US: Final = 200_000
 """How long one read blocks before its deadline is looked at. In the kernel (SO_RCVTIMEO): Python's own time-out
 would hold for the threads that send as well, and cut their frames in the middle."""
@@ -89,12 +86,9 @@ class Connection:
         head, cells = encode_call(pending.call_id, call, max(1, int(timeout_s * 1000)))
         try:
             with self._sending:
-                if cells and len(cells) <= _JOIN_BYTES_MAX:
-                    self._socket.sendall(head + cells)
-                else:
-                    self._socket.sendall(head)
-                    if cells:
-                        self._socket.sendall(cells)
+                self._socket.sendall(head)
+                if cells:
+                    self._socket.sendall(cells)
         except OSError as error:
             self._lose(f"connection to {self.address} lost while sending: {error}")
             raise ConnectionLost(str(error)) from error

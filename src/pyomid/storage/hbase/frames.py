@@ -32,6 +32,9 @@ _LENGTH: Final = struct.Struct(">I")
 REPLY_BYTES_MAX: Final = 1 << 30
 """A longer frame is taken for garbage: HBase's own bound on a scan's reply is 100 MiB and one row beyond it."""
 
+_JOIN_BYTES_MAX: Final = 64 << 10
+"""A cell block up to this size is sent with its head."""
+
 _BUFFER_BYTES: Final = 64 << 10
 """What one read may bring: many small replies at once; a larger frame gets a buffer of its own."""
 
@@ -75,13 +78,15 @@ def preamble(service: str, user: str) -> bytes:
 
 
 def encode_call(call_id: int, call: Call, timeout_ms: int) -> tuple[bytes, bytes | bytearray | memoryview]:
-    """The frame as head and cell block. `timeout_ms`: the server drops the call when it waited longer."""
+    """The frame, in one piece, or in two where its cell block is large: a copy of a small one costs less than another
+    system call, and nothing can come between. `timeout_ms`: the server drops the call when it waited longer."""
     header = RequestHeader(call_id=call_id, method_name=call.method, request_param=True, timeout=timeout_ms)
     if call.cells:
         header.cell_block_meta.length = len(call.cells)
     encoded = header.SerializeToString()
     head = varint(len(encoded)) + encoded + varint(len(call.parameter)) + call.parameter
-    return _LENGTH.pack(len(head) + len(call.cells)) + head, call.cells
+    head = _LENGTH.pack(len(head) + len(call.cells)) + head
+    return (head, call.cells) if len(call.cells) > _JOIN_BYTES_MAX else (b"".join((head, call.cells)), b"")
 
 
 def decode_reply(frame: memoryview) -> Reply:
