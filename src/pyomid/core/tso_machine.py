@@ -320,7 +320,7 @@ class TsoMachine:
     @property
     def is_quiet(self) -> bool:
         """Nothing decided waits for an answer and no store call is under way: the process may end."""
-        return self._work.is_idle and len(self.windows.batches) == 1 and self.windows.open_batch.is_empty
+        return self._work.is_idle and self.windows.is_idle
 
     @property
     def low_watermark(self) -> int:
@@ -455,7 +455,7 @@ class TsoMachine:
             if drawn is None:
                 return
             self.newest_start = drawn
-            if len(self.windows.batches) == 1 and self.windows.open_batch.is_empty:
+            if self.windows.is_idle:
                 self._issued_when_aged = self.clock.next_ts  # else what is in flight may lie above what was drawn
             self._ages.samples.append((self.now_s, drawn))
         elif self.newest_start > self._newest_sample():

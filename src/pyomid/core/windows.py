@@ -132,6 +132,11 @@ class BeginWindows:
                 return batch
         return None
 
+    @property
+    def is_idle(self) -> bool:
+        """Nothing decided waits for an answer: the window lies above every timestamp handed out before it."""
+        return len(self.batches) == 1 and self.open_batch.is_empty
+
     def take_start(self, floor: int) -> int | None:
         """A start above `floor`, or None: the begin waits for a release, or for the ceiling."""
         head = self.head

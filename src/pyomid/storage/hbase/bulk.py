@@ -22,12 +22,13 @@ from pyomid.storage.hbase.encode_kernel import (
     ACTION_BYTES_MAX,
     CELL_BYTES_MAX,
     COMMIT_CELL_BYTES_MAX,
+    COMMIT_ROW_BYTES,
     all_succeeded,
     encode_commits,
     encode_puts,
 )
 from pyomid.storage.hbase.failures import Reaction, RemoteFailure
-from pyomid.storage.hbase.frames import CLIENT, Address, Call, Reply, varint
+from pyomid.storage.hbase.frames import CLIENT, Address, Call, Reply, delimited
 from pyomid.storage.hbase.hbase_pb2 import MultiResponse
 from pyomid.storage.hbase.layout import commit_row
 from pyomid.storage.hbase.locations import Region
@@ -48,8 +49,6 @@ PIECE_ROWS_MAX: Final = 500
 PIECE_BYTES_MAX: Final = 2 << 20
 FLIGHTS_MAX: Final = 2
 """Pieces on their way while another is encoded."""
-
-_COMMIT_ROW_BYTES: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +341,7 @@ class _CommitRows:
         return commit_row(int(self._entries[self._order[row], 0]))
 
     def encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece) -> None:
-        actions = np.empty((end - first) * (ACTION_BYTES_MAX + _COMMIT_ROW_BYTES), dtype=np.uint8)
+        actions = np.empty((end - first) * (ACTION_BYTES_MAX + COMMIT_ROW_BYTES), dtype=np.uint8)
         block = np.empty((end - first) * COMMIT_CELL_BYTES_MAX, dtype=np.uint8)
         sizes = np.zeros(2, dtype=np.int64)
         encode_commits(self._entries, self._order, first, end, durability, actions, block, sizes)
@@ -409,8 +408,4 @@ def _add(
 
 def _region_action(region: Region, actions: bytes) -> bytes:
     """As a field of a MultiRequest."""
-    return b"\x0a" + _delimited(b"\x0a" + _delimited(region.specifier.SerializeToString()) + actions)
-
-
-def _delimited(message: bytes) -> bytes:
-    return varint(len(message)) + message
+    return b"\x0a" + delimited(region.specifier_field + actions)

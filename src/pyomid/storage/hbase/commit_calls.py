@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from pyomid.errors import Corruption
 from pyomid.storage.hbase import commit_kernel as kernels
-from pyomid.storage.hbase.encode_kernel import ACTION_BYTES_MAX, COMMIT_CELL_BYTES_MAX, all_succeeded
+from pyomid.storage.hbase.encode_kernel import ACTION_BYTES_MAX, COMMIT_CELL_BYTES_MAX, COMMIT_ROW_BYTES, all_succeeded
 from pyomid.storage.hbase.failures import RemoteFailure
-from pyomid.storage.hbase.frames import CLIENT, Address, Call, Reply, varint
+from pyomid.storage.hbase.frames import CLIENT, Address, Call, Reply, delimited, varint
 from pyomid.storage.hbase.hbase_pb2 import MultiResponse
 from pyomid.storage.hbase.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.layout import commit_row
@@ -33,8 +33,6 @@ Int64s = NDArray[np.int64]
 
 ENTRIES_MAX: Final = 4000
 """In one call: one handler of the region server is held while it runs."""
-
-_NO_CELLS: Final = b""
 
 
 class _Ranges:
@@ -52,7 +50,7 @@ class _Ranges:
             [-1 if each is None or each.server is None else self.addresses.index(each.server) for each in self.regions],
             dtype=np.int64,
         )
-        fields = [b"" if each is None else _specifier(each) for each in self.regions]
+        fields = [b"" if each is None else each.specifier_field for each in self.regions]
         self.specifiers = np.frombuffer(bytearray(b"".join(fields) or b"\0"), dtype=np.uint8)
         self.specifier_at = np.array([*accumulate(map(len, fields), initial=0)], dtype=np.int64)
 
@@ -62,12 +60,12 @@ class _Behind:
 
     def __init__(self, region: Region, get: bytes) -> None:
         self.region = region
-        self._specifier = _specifier(region)
-        self._get = b"\x1a" + _delimited(get)
+        self._specifier = region.specifier_field
+        self._get = b"\x1a" + delimited(get)
 
     def action(self, index: int) -> bytes:
         """As a field of a MultiRequest."""
-        return b"\x0a" + _delimited(self._specifier + b"\x1a" + _delimited(b"\x08" + varint(index) + self._get))
+        return b"\x0a" + delimited(self._specifier + b"\x1a" + delimited(b"\x08" + varint(index) + self._get))
 
 
 class _Placed:
@@ -82,7 +80,7 @@ class _Placed:
         """Room for all that region actions hold beside their actions."""
         return int(self.ranges.specifier_at[-1]) + 16 * len(self.ranges.regions)
 
-    def call(self, parameter: bytes, index: int, cells: bytes | memoryview = _NO_CELLS) -> Call:
+    def call(self, parameter: bytes, index: int, cells: bytes | memoryview = b"") -> Call:
         """`index`: of the action that reads what is behind."""
         return Call(CLIENT, "Multi", parameter + self._behind.action(index), cells)
 
@@ -111,7 +109,7 @@ class CommitCalls:
         self._behind = behind
         self._behind_last: _Behind | None = None
         encoded = entry_get.message().SerializeToString()
-        row_field = b"\x0a" + _delimited(entry_get.row)
+        row_field = b"\x0a" + delimited(entry_get.row)
         assert encoded.startswith(row_field), "the row comes first"
         self._tail = np.frombuffer(bytearray(encoded[len(row_field) :]), dtype=np.uint8)
         self._ranges = _Ranges(())
@@ -124,7 +122,7 @@ class CommitCalls:
         if placed is None:
             return None
         ranges, count = placed.ranges, len(entries)
-        parameter = np.empty(placed.specifiers_bytes + count * (ACTION_BYTES_MAX + kernels.ROW_BYTES), dtype=np.uint8)
+        parameter = np.empty(placed.specifiers_bytes + count * (ACTION_BYTES_MAX + COMMIT_ROW_BYTES), dtype=np.uint8)
         block = np.empty(count * COMMIT_CELL_BYTES_MAX, dtype=np.uint8)
         sizes = np.zeros(2, dtype=np.int64)
         kernels.encode_commit_puts(
@@ -208,16 +206,7 @@ def _ranges(regions: Sequence[Region]) -> Iterator[tuple[bytes, Region | None]]:
 
 def _border(key: bytes) -> tuple[int, int]:
     """The least bucket and start whose row is not before `key`."""
-    row_bytes = kernels.ROW_BYTES
+    row_bytes = COMMIT_ROW_BYTES
     number = int.from_bytes(key[:row_bytes].ljust(row_bytes, b"\0"), "big") + (len(key) > row_bytes)
     bucket, start = divmod(number, 1 << 64)
     return (bucket, start) if start < 1 << 63 else (bucket + 1, 0)
-
-
-def _specifier(region: Region) -> bytes:
-    """As a field of a region action."""
-    return b"\x0a" + _delimited(region.specifier.SerializeToString())
-
-
-def _delimited(message: bytes) -> bytes:
-    return varint(len(message)) + message

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pyomid.compiled import kernel
 from pyomid.storage.hbase.decode_kernel import _number
 from pyomid.storage.hbase.encode_kernel import (
+    COMMIT_ROW_BYTES,
     _action_bytes,
     _copy,
     _put_action,
@@ -33,7 +34,6 @@ SEVERAL = -1
 UNKNOWN = -2
 """The region of the first entry is not known; of the n-th entry `UNKNOWN - n`."""
 
-ROW_BYTES = 9
 GET_BYTES_MAX = 40
 """Of the action of a get, beside its tail."""
 
@@ -81,10 +81,20 @@ def _by_range(where: Int64s, counts: Int64s, order: Int64s) -> None:
         order[ends[where[index]]] = index
 
 
+@kernel("int64(uint8[::1], int64, int64, uint8[::1], int64[::1], int64)")
+def _put_region(out: Bytes, at: int, actions_bytes: int, specifiers: Bytes, specifier_at: Int64s, number: int) -> int:
+    """What a region action begins with; so many bytes of actions follow it."""
+    begin = int(specifier_at[number])
+    size = int(specifier_at[number + 1]) - begin
+    out[at] = 0x0A
+    at = _put_varint(out, at + 1, size + actions_bytes)
+    return _copy(out, at, specifiers, begin, size)
+
+
 @kernel("int64(int64, int64)")
 def _get_bytes(number: int, tail_bytes: int) -> int:
     """Of an action that gets a row, without its tag and length."""
-    get = 2 + ROW_BYTES + tail_bytes
+    get = 2 + COMMIT_ROW_BYTES + tail_bytes
     return 1 + _varint_bytes(number) + 1 + _varint_bytes(get) + get
 
 
@@ -108,24 +118,21 @@ def encode_commit_puts(
     """
     order = np.empty(len(where), dtype=np.int64)
     _by_range(where, counts, order)
-    row = np.empty(ROW_BYTES, dtype=np.uint8)
+    row = np.empty(COMMIT_ROW_BYTES, dtype=np.uint8)
     at = cell_at = position = 0
     for place_ in range(len(counts)):
         count = counts[place_]
         if count == 0:
             continue
-        specifier_bytes = specifier_at[place_ + 1] - specifier_at[place_]
-        size = specifier_bytes
+        size = 0
         for number in range(count):
-            size += _action_bytes(number, ROW_BYTES, 1, durability)
-        parameter[at] = 0x0A
-        at = _put_varint(parameter, at + 1, size)
-        at = _copy(parameter, at, specifiers, specifier_at[place_], specifier_bytes)
+            size += _action_bytes(number, COMMIT_ROW_BYTES, 1, durability)
+        at = _put_region(parameter, at, size, specifiers, specifier_at, place_)
         for number in range(count):
             start = int(entries[order[position], 0])
             row[0] = start & 15
             _put_number(row, 1, start, 8)
-            at = _put_action(parameter, at, number, row, 0, ROW_BYTES, 1, 2, durability)
+            at = _put_action(parameter, at, number, row, 0, COMMIT_ROW_BYTES, 1, 2, durability)
             cell_at = _put_commit(block, cell_at, row, start, int(entries[order[position], 1]))
             position += 1
     sizes[0] = at
@@ -153,14 +160,11 @@ def encode_commit_gets(
         count = counts[place_]
         if count == 0:
             continue
-        specifier_bytes = specifier_at[place_ + 1] - specifier_at[place_]
-        size = specifier_bytes
+        size = 0
         for number in range(count):
             action = _get_bytes(int(order[position + number]), len(tail))
             size += 1 + _varint_bytes(action) + action
-        parameter[at] = 0x0A
-        at = _put_varint(parameter, at + 1, size)
-        at = _copy(parameter, at, specifiers, specifier_at[place_], specifier_bytes)
+        at = _put_region(parameter, at, size, specifiers, specifier_at, place_)
         for _ in range(count):
             index = int(order[position])
             parameter[at] = 0x1A
@@ -168,9 +172,9 @@ def encode_commit_gets(
             parameter[at] = 0x08
             at = _put_varint(parameter, at + 1, index)
             parameter[at] = 0x1A
-            at = _put_varint(parameter, at + 1, 2 + ROW_BYTES + len(tail))
+            at = _put_varint(parameter, at + 1, 2 + COMMIT_ROW_BYTES + len(tail))
             parameter[at] = 0x0A
-            parameter[at + 1] = ROW_BYTES
+            parameter[at + 1] = COMMIT_ROW_BYTES
             parameter[at + 2] = starts[index] & 15
             at = _put_number(parameter, at + 3, int(starts[index]), 8)
             at = _copy(parameter, at, tail, 0, len(tail))
@@ -197,7 +201,7 @@ def _read_cell(block: Bytes, at: int, start: int, value: Int64s) -> int:
     """1: the mark of `start`'s row; 0: its entry, whose difference is in `value[0]`; -1: neither."""
     row_bytes = _number(block, at + 12, 2)
     family_bytes = np.int64(block[at + 14 + row_bytes])
-    if row_bytes != ROW_BYTES or block[at + 14] != start & 15 or _number(block, at + 15, 8) != start:
+    if row_bytes != COMMIT_ROW_BYTES or block[at + 14] != start & 15 or _number(block, at + 15, 8) != start:
         return -1
     qualifier_bytes = _number(block, at + 4, 4) - 12 - row_bytes - family_bytes
     qualifier_at = at + 15 + row_bytes + family_bytes

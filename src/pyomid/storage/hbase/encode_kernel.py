@@ -19,6 +19,7 @@ ACTION_BYTES_MAX = 48
 """Of an action beside its row."""
 CELL_BYTES_MAX = 32
 """Of a KeyValue with its length, beside row, family, qualifier and value."""
+COMMIT_ROW_BYTES = 9
 COMMIT_CELL_BYTES_MAX = CELL_BYTES_MAX + 32
 """Of a whole commit entry."""
 

@@ -84,7 +84,7 @@ def encode_call(call_id: int, call: Call, timeout_ms: int) -> tuple[bytes, bytes
     if call.cells:
         header.cell_block_meta.length = len(call.cells)
     encoded = header.SerializeToString()
-    head = varint(len(encoded)) + encoded + varint(len(call.parameter)) + call.parameter
+    head = delimited(encoded) + delimited(call.parameter)
     head = _LENGTH.pack(len(head) + len(call.cells)) + head
     return (head, call.cells) if len(call.cells) > _JOIN_BYTES_MAX else (b"".join((head, call.cells)), b"")
 
@@ -92,7 +92,7 @@ def encode_call(call_id: int, call: Call, timeout_ms: int) -> tuple[bytes, bytes
 def decode_reply(frame: memoryview) -> Reply:
     """`frame` without its length. `Corruption` where it breaks the grammar."""
     try:
-        encoded, rest = _delimited(frame)
+        encoded, rest = _taken(frame)
         header = ResponseHeader.FromString(encoded)  # type: ignore[arg-type]
         cells_bytes = header.cell_block_meta.length
         if cells_bytes > len(rest):
@@ -100,7 +100,7 @@ def decode_reply(frame: memoryview) -> Reply:
         cells = rest[len(rest) - cells_bytes :]
         if header.HasField("exception"):
             return Reply(header.call_id, RemoteFailure.of(header.exception), rest[:0], cells)
-        message, extra = _delimited(rest[: len(rest) - cells_bytes]) if len(rest) > cells_bytes else (rest[:0], b"")
+        message, extra = _taken(rest[: len(rest) - cells_bytes]) if len(rest) > cells_bytes else (rest[:0], b"")
     except (DecodeError, IndexError) as error:
         raise Corruption(f"a reply of {len(frame)} bytes is not HBase's: {error}") from error
     if len(extra):
@@ -177,6 +177,11 @@ def varint(value: int) -> bytes:
     return bytes(encoded)
 
 
+def delimited(message: bytes) -> bytes:
+    """A message behind its length."""
+    return varint(len(message)) + message
+
+
 def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     """The number at `position` and the position behind it; IndexError where the data end inside it."""
     value = shift = 0
@@ -189,7 +194,7 @@ def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def _delimited(data: memoryview) -> tuple[memoryview, memoryview]:
+def _taken(data: memoryview) -> tuple[memoryview, memoryview]:
     length, begin = read_varint(data, 0)
     if begin + length > len(data):
         raise IndexError("a message reaches beyond its frame")

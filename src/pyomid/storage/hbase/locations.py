@@ -14,7 +14,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from pyomid.errors import Corruption
-from pyomid.storage.hbase.frames import Address
+from pyomid.storage.hbase.frames import Address, delimited
 from pyomid.storage.hbase.hbase_pb2 import Master as MasterMessage
 from pyomid.storage.hbase.hbase_pb2 import MetaRegionServer, RegionInfo, RegionSpecifier
 from pyomid.types import KeyRange
@@ -38,6 +38,11 @@ class Region:
     @property
     def specifier(self) -> RegionSpecifier:
         return RegionSpecifier(type=RegionSpecifier.REGION_NAME, value=self.name)
+
+    @property
+    def specifier_field(self) -> bytes:
+        """As a region action begins with it."""
+        return b"\x0a" + delimited(self.specifier.SerializeToString())
 
     @property
     def encoded_name(self) -> bytes:
