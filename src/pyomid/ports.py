@@ -229,7 +229,7 @@ class FlushesInBackground(Protocol):
     def end_flush(self) -> tuple[list[int], int] | None:
         """The flush's result, or its error; None: it has not ended yet."""
 
-    def delete_at_once(self, starts: Sequence[int]) -> Sequence[int]:
+    def delete_at_once(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
         """`CommitTable.delete` as far as it never waits; returns those that are left."""
 
 

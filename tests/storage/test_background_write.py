@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from embedded_images import image_after_kill, image_after_power_loss
+from numpy.typing import NDArray
 
 from pyomid.errors import Misuse, StoreFull, Unavailable
 from pyomid.storage.embedded import EmbeddedCommitTable, background_write, recent_commits, recent_log
@@ -37,6 +38,10 @@ ROWS_A_BLOCK = (BLOCK_BYTES - 24) // 16
 
 def rows(*entries: tuple[int, int]) -> Rows:
     return np.array(entries, dtype=np.int64).reshape(-1, 2)
+
+
+def starts(*wanted: int) -> NDArray[np.int64]:
+    return np.array(wanted, dtype=np.int64)
 
 
 def many(first: int, count: int) -> Rows:
@@ -129,7 +134,7 @@ def test_completions_go_along_and_a_flush_that_is_not_begun_leaves_them_for_the_
     table: EmbeddedCommitTable, tmp_path: Path
 ) -> None:
     table.put([(50, 60), (100, 110), (150, 160)])
-    assert table.delete_at_once([50, 7000]) == [7000], "what is not recent needs a thread"
+    assert table.delete_at_once(starts(50, 7000)).tolist() == [7000], "what is not recent needs a thread"
     assert table.lookup([50]) == [NOT_FOUND]
     segment = writer_of(table)._segments[0]
     file, segment._file = segment._file, os.open(tmp_path / "db" / "commits" / LOG_FILES[0], os.O_RDONLY)
@@ -138,7 +143,7 @@ def test_completions_go_along_and_a_flush_that_is_not_begun_leaves_them_for_the_
     finally:
         os.close(segment._file)
         segment._file = file
-    table.delete_at_once([150])
+    table.delete_at_once(starts(150))
     assert flushed(table, rows((150, 170), (200, 210))) == []
     crashed = EmbeddedCommitTable(image_after_power_loss(tmp_path / "db", tmp_path / "crashed"), writable=False)
     assert list(crashed.entries()) == [(100, 110), (150, 170), (200, 210)], "a completion comes before what follows it"
@@ -148,7 +153,7 @@ def test_completions_go_along_and_a_flush_that_is_not_begun_leaves_them_for_the_
 def test_completion_while_another_thread_is_at_the_tables_is_left_to_a_thread(table: EmbeddedCommitTable) -> None:
     table.put([(50, 60)])
     with writer_of(table)._state:
-        assert table.delete_at_once([50]) == [50]
+        assert table.delete_at_once(starts(50)).tolist() == [50]
         assert table.begin_flush(rows((100, 110))), "it takes no completions along, and does not wait"
     ended(table)
     assert table.lookup([50, 100]) == [60, 110]
@@ -169,7 +174,7 @@ def test_small_tables_hand_over_and_lose_nothing(
         assert (table.put_block(entries) if refused is None else refused) == []
         expected.update((start, commit) for start, commit in entries.tolist())
         gone = list(expected)[:15]
-        table.delete(table.delete_at_once(gone))
+        table.delete(table.delete_at_once(starts(*gone)).tolist())
         for start in gone:
             del expected[start]
         assert reader.lookup(list(expected)) == list(expected.values())

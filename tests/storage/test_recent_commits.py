@@ -15,7 +15,7 @@ from pyomid.errors import Unavailable
 from pyomid.storage.embedded import EmbeddedCommitTable
 from pyomid.storage.embedded import recent_commits as module
 from pyomid.storage.embedded.recent_index import INDEX_FILE, LOG_FILES
-from pyomid.storage.embedded.recent_kernels import SLOTS, find_few, place_few
+from pyomid.storage.embedded.recent_kernels import SLOTS, TABLE_WORDS, clear, clear_few, find_few, place_few
 from pyomid.storage.embedded.recent_log import BLOCK_BYTES, Segment, read_segment
 from pyomid.types import NOT_FOUND, SEALED
 
@@ -88,9 +88,9 @@ def test_records_of_an_earlier_generation_never_come_back(tmp_path: Path) -> Non
     segment = Segment(tmp_path / "log")
     segment.begin(1)
     for _ in range(20):
-        segment.append(rows)
+        segment.append((rows,))
     segment.begin(2)
-    segment.append(rows[:3])
+    segment.append((rows[:3],))
     assert [len(each) for each in read_segment(tmp_path / "log")[1]] == [3]
     segment.forget(2)
     assert read_segment(tmp_path / "log") == (2, [])
@@ -158,3 +158,28 @@ def test_index_keeps_the_slots_of_all_buckets_apart() -> None:
         {start // 50 // SLOTS for start in starts}
     )
     assert find_few(words, 0, starts) == [start + 1 for start in starts]
+
+
+def test_clearing_takes_commits_leaves_marks_and_tells_what_is_missing() -> None:
+    """Both twins, one start after another and all at once: the same table, the same words about it."""
+    rng = np.random.default_rng(4)
+    starts = np.unique(50 * rng.integers(1, 4000, 2000))
+    committed, marked, missing = starts[::2], starts[1::4], starts[3::4]
+    wanted = rng.permutation(starts)
+    made = []
+    for is_compiled in (True, False):
+        words = memoryview(bytearray(8 * TABLE_WORDS)).cast("q")
+        place_few(words, 0, [(start, start + 1) for start in committed.tolist()])
+        place_few(words, 0, [(start, SEALED) for start in marked.tolist()])
+        is_missing = np.ones(len(wanted), dtype=np.bool_)
+        if is_compiled:
+            rows = np.empty((len(wanted), 2), dtype=np.int64)
+            cleared = rows[: clear(np.frombuffer(words, dtype=np.int64), 0, wanted, is_missing, rows)].tolist()
+        else:
+            cleared = [list(row) for row in clear_few(words, 0, wanted.tolist(), is_missing)]
+        assert cleared == [[start, 0] for start in wanted[np.isin(wanted, committed)].tolist()]
+        assert is_missing.tolist() == np.isin(wanted, missing).tolist()
+        assert find_few(words, 0, marked.tolist()) == [SEALED] * len(marked)
+        assert not any(find_few(words, 0, [*committed.tolist(), *missing.tolist()]))
+        made.append(bytes(words))
+    assert made[0] == made[1]

@@ -5,28 +5,48 @@ What is lost here, or found no room, is left to the sanitiser.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
+
+import numpy as np
+from numpy.typing import NDArray
+
+Starts = NDArray[np.int64]
 
 
 class Completions:
-    """Starts whose entries may go, at most `starts_max` of them."""
+    """Starts whose entries may go, at most `starts_max` of them; in pieces as they came, as a busy TSO has many."""
 
-    __slots__ = ("_starts_max", "is_deleting", "starts")
+    __slots__ = ("_pieces", "_starts_max", "count", "is_deleting")
 
     def __init__(self, starts_max: int) -> None:
         self._starts_max = starts_max
-        self.starts: list[int] = []
+        self._pieces: list[Starts] = []
+        self.count = 0
         self.is_deleting = False
         """A delete is under way."""
 
-    def remember(self, starts: Sequence[int]) -> int:
-        """How many of them found no room."""
-        room = max(0, self._starts_max - len(self.starts))
-        self.starts.extend(starts[:room])
-        return len(starts[room:])
+    @property
+    def starts(self) -> Starts:
+        """All of them, in order."""
+        return np.concatenate(self._pieces) if self._pieces else np.empty(0, dtype=np.int64)
 
-    def take(self, kept: Collection[int] = ()) -> tuple[int, ...]:
+    def remember(self, starts: Starts) -> int:
+        """How many of them found no room."""
+        room = self._starts_max - self.count
+        self._keep(starts[:room])
+        return max(0, len(starts) - room)
+
+    def take(self, kept: Collection[int] = ()) -> Starts:
         """Those to delete now; who is `kept` stays for later."""
-        taken = tuple(start for start in self.starts if start not in kept) if kept else tuple(self.starts)
-        self.starts = [start for start in self.starts if start in kept] if kept else []
-        return taken
+        starts = self.starts
+        self._pieces, self.count = [], 0
+        if not kept:
+            return starts
+        is_kept = np.isin(starts, list(kept))
+        self._keep(starts[is_kept])
+        return starts[~is_kept]
+
+    def _keep(self, starts: Starts) -> None:
+        if len(starts):
+            self._pieces.append(starts)
+            self.count += len(starts)

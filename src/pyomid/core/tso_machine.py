@@ -34,7 +34,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.core.completions import Completions
+from pyomid.core.completions import Completions, Starts
 from pyomid.core.conflict_map import BucketMap, ConflictMap
 from pyomid.core.forgetting import NewestEntries
 from pyomid.core.instructions import (
@@ -277,7 +277,7 @@ class TsoMachine:
             or not self.may_decide_fast
             or self._waiting
             or self._work.awaits_release
-            or self._completions.starts
+            or self._completions.count
             or self.clock.wanted_ceiling() > self.clock.ceiling
         )
 
@@ -301,7 +301,7 @@ class TsoMachine:
         return sorted({*self.refused_starts, *self.large, *self.large_recently})
 
     def absorb(
-        self, *, newest_start: int, low_watermark: int, replies: EncodedReplies | None, completed: Sequence[int] = ()
+        self, *, newest_start: int, low_watermark: int, replies: EncodedReplies | None, completed: Starts | None = None
     ) -> None:
         """What a kernel decided: its timestamps and windows are set already, its entries in the open batch's block.
 
@@ -309,7 +309,7 @@ class TsoMachine:
         `completed`: starts that were handed out, as in a `Complete`.
         """
         self.newest_start = newest_start
-        if completed:
+        if completed is not None:
             self.counters["completions_left"] += self._completions.remember(completed)
         if replies is not None:
             self.windows.open_batch.answers.append(replies)
@@ -1017,35 +1017,35 @@ class TsoMachine:
         is no start is nobody's entry, and no store may be asked for it."""
         issued = [start_ts for start_ts in starts if self._is_issued_start(start_ts)]
         self.counters["refused"] += len(issued) < len(starts)
-        self.counters["completions_left"] += self._completions.remember(issued)
+        self.counters["completions_left"] += self._completions.remember(np.array(issued, dtype=np.int64))
 
     @property
     def may_complete(self) -> bool:
         """Whether `take_completions` has any."""
-        return bool(self._completions.starts) and not (self._completions.is_deleting or self.large or self.dead)
+        return bool(self._completions.count) and not (self._completions.is_deleting or self.large or self.dead)
 
-    def take_completions(self) -> tuple[int, ...]:
+    def take_completions(self) -> Starts:
         """The entries that `handle([])` would delete now, for a driver that deletes at once; only if `may_complete`."""
         return self._completions.take()
 
-    def completed(self, count: int, left: Sequence[int]) -> list[Instruction]:
+    def completed(self, count: int, left: Starts) -> list[Instruction]:
         """So many of them are gone; those that are `left` need a store call."""
         self.counters["completions"] += count
-        if left:
-            self._delete_completed(tuple(left))
+        if len(left):
+            self._delete_completed(left)
         out, self._out = self._out, []
         return out
 
     def _start_completion(self) -> None:
         """Those of a large commit only after its pending record is gone."""
-        if self._completions.starts and not self._completions.is_deleting:
+        if self._completions.count and not self._completions.is_deleting:
             starts = self._completions.take(self._unfinished_starts())
-            if starts:
+            if len(starts):
                 self._delete_completed(starts)
 
-    def _delete_completed(self, starts: tuple[int, ...]) -> None:
+    def _delete_completed(self, starts: Starts) -> None:
         self._completions.is_deleting = True
-        self._work.run(self._completion_steps(starts))
+        self._work.run(self._completion_steps(tuple(starts.tolist())))
 
     def _completion_steps(self, starts: tuple[int, ...]) -> Procedure:
         try:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
@@ -38,7 +38,7 @@ class Background(Protocol):
     def begin(self, entries: NDArray[np.int64], ended: Ended) -> bool:
         """`ended` is called with the result, or the error, from the loop. False: it was not begun."""
 
-    def delete_at_once(self, starts: Sequence[int]) -> Sequence[int]:
+    def delete_at_once(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those entries that need a store thread."""
 
     def close(self) -> None: ...
@@ -75,7 +75,7 @@ class LoopFlush:
             crash_point("tso.flush.after")
             ended(Flushed(frozenset(result[0]), result[1]))
 
-    def delete_at_once(self, starts: Sequence[int]) -> Sequence[int]:
+    def delete_at_once(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
         return starts
 
     def close(self) -> None:
@@ -120,7 +120,7 @@ class BackgroundFlush:
             self._ended = ended
         return begun
 
-    def delete_at_once(self, starts: Sequence[int]) -> Sequence[int]:
+    def delete_at_once(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those entries that need a store thread."""
         try:
             return self._table.delete_at_once(starts)

@@ -43,7 +43,7 @@ from pyomid.core.requests import Answer
 from pyomid.core.tso_machine import TsoMachine
 from pyomid.errors import OmidError, Unavailable
 from pyomid.ports import Clock
-from pyomid.tso.background_flush import Background, background_flush
+from pyomid.tso.background_flush import background_flush
 from pyomid.tso.connection import Connection, PeerLimits, ReceiveBuffer
 from pyomid.tso.latency import Durations
 from pyomid.tso.logs import BoundedLog
@@ -306,10 +306,9 @@ class TsoService:
         if not self._flushes_inline and self._background is None:
             return False
         now_s = self._caught_up()
+        self._complete()
         windows = self.machine.windows
         is_busy = self._background is not None and self._background.is_busy
-        if self._background is not None and self.machine.may_complete:
-            self._complete(self._background)
         if is_busy or (windows.open_batch.is_empty and windows.next_to_flush() is None):
             return not self.machine.is_step_due(now_s)
         entries = self.machine.start_plain_flush(now_s)
@@ -323,13 +322,15 @@ class TsoService:
         self.machine.give_up_plain_flush()
         return False
 
-    def _complete(self, background: Background) -> None:
+    def _complete(self) -> None:
         """Entries of complete transactions go, as far as nothing has to be waited for. No answer leaves by it."""
+        if self._background is None or not self.machine.may_complete:
+            return
         starts = self.machine.take_completions()
-        left = background.delete_at_once(starts)
-        self._settling = True
+        left = self._background.delete_at_once(starts)
+        is_settling, self._settling = self._settling, True
         self._perform(self.machine.completed(len(starts) - len(left), left))
-        self._settling = False
+        self._settling = is_settling
 
     def _flush_now(self, entries: NDArray[np.int64], began_s: float) -> bool:
         try:
@@ -379,7 +380,9 @@ class TsoService:
 
     def feed(self, events: Sequence[Event]) -> None:
         """One step of the machine, and everything it asks for."""
-        self._perform(self.machine.handle(events, self._caught_up(), time.time_ns() // 1_000_000))
+        now_s = self._caught_up()
+        self._complete()
+        self._perform(self.machine.handle(events, now_s, time.time_ns() // 1_000_000))
 
     def _tick(self) -> None:
         self.feed([])
@@ -445,7 +448,7 @@ class TsoService:
                 case StoreCall(operation=Flush(), delay_s=0.0):
                     self._flush(instruction)
                 case StoreCall(token, operation=DeleteEntries(starts), delay_s=0.0) if self._background is not None:
-                    self._delete(token, self._background.delete_at_once(starts))
+                    self._delete(token, self._background.delete_at_once(np.array(starts, dtype=np.int64)))
                 case StoreCall(delay_s=0.0):
                     self._start(instruction)
                 case StoreCall(delay_s=delay_s):
@@ -488,9 +491,9 @@ class TsoService:
         loop's step, cost as much as the flush."""
         return self._flushes_promptly and size == 1 and len(self._connections) == 1
 
-    def _delete(self, token: int, left: Sequence[int]) -> None:
-        if left:
-            self._start(StoreCall(token, DeleteEntries(tuple(left))))
+    def _delete(self, token: int, left: NDArray[np.int64]) -> None:
+        if len(left):
+            self._start(StoreCall(token, DeleteEntries(tuple(left.tolist()))))
         else:
             self._ended(StoreDone(token))
 

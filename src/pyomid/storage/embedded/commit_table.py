@@ -118,11 +118,9 @@ class EmbeddedCommitTable:
         self._is_flushing = False
         return refused, self._settled.epoch()
 
-    def delete_at_once(self, starts: Sequence[int]) -> list[int]:
-        wanted = np.array(starts, dtype=np.int64)
-        _check_starts(wanted)
-        left: list[int] = self._writing().delete_at_once(wanted, self._epoch).tolist()
-        return left
+    def delete_at_once(self, starts: Int64s) -> Int64s:
+        _check_starts(starts)
+        return self._writing().delete_at_once(starts, self._epoch)
 
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
         return not self.put([(start, commit_ts)])

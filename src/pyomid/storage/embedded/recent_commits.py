@@ -206,11 +206,10 @@ class RecentCommits:
         if not len(accepted):
             return None
         completed = self._take_completed(wait=False)
-        record = np.concatenate([completed, accepted]) if len(completed) else accepted
         number = self._active
-        if self._has_room(number, len(record)):
+        if self._has_room(number, len(completed) + len(accepted)):
             self._is_dirty[number] = True
-            if self._segments[number].begin_append(record, background):
+            if self._segments[number].begin_append((completed, accepted), background):
                 return _Begun(number, accepted, put.refused)
         if len(completed):
             with self._state:
@@ -284,17 +283,13 @@ class RecentCommits:
 
     def _delete_recent(self, starts: Int64s) -> Int64s:
         """Under `_state`. Returns those that are in no table."""
-        is_missing = np.ones(len(starts), dtype=bool)
+        is_missing = np.ones(len(starts), dtype=np.bool_)
         for number in (0, 1):
-            values = self._index.find_all(number, starts)
-            is_missing &= values == NOT_FOUND
-            gone = starts[(values != NOT_FOUND) & (values != SEALED)]
-            if len(gone):
-                rows = np.stack([gone, np.zeros_like(gone)], axis=1)
-                self._index.place(number, rows)
+            rows = self._index.clear(number, starts, is_missing)
+            if len(rows):
                 self._unlogged.append(rows)
                 if number == self._settling:
-                    self._late.append(gone)
+                    self._late.append(rows[:, 0])
         return starts[is_missing]
 
     def delete_below(self, horizon: int, epoch: int | None) -> int:
@@ -393,11 +388,10 @@ class RecentCommits:
         if not len(rows):
             return
         completed = self._take_completed()
-        written = np.concatenate([completed, rows]) if len(completed) else rows
-        self._make_room(len(written))
+        self._make_room(len(completed) + len(rows))
         number = self._active
         self._is_dirty[number] = True
-        self._segments[number].append(written)
+        self._segments[number].append((completed, rows))
         self._appended(number, rows)
 
     def _appended(self, number: int, rows: Rows) -> None:

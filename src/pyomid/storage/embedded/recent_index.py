@@ -95,10 +95,20 @@ class RecentIndex:
         starts, values = np.ascontiguousarray(rows[:, 0]), np.ascontiguousarray(rows[:, 1])
         return int(kernels.place(self.array, TABLES[number], starts, values))
 
+    def clear(self, number: int, starts: Int64s, is_missing: NDArray[np.bool_]) -> Rows:
+        """The slots of those that have committed become 0; marks stay. Unsets `is_missing` of those that have a slot;
+        returns what was done, as rows."""
+        if len(starts) <= (FEW if kernels.clear.is_loaded else FEW_UNLOADED):
+            cleared = kernels.clear_few(self.words, TABLES[number], starts.tolist(), is_missing)
+            return np.array(cleared, dtype=np.int64).reshape(-1, 2)
+        rows = np.empty((len(starts), 2), dtype=np.int64)
+        starts = np.ascontiguousarray(starts)
+        return rows[: int(kernels.clear(self.array, TABLES[number], starts, is_missing, rows))]
+
     @staticmethod
     def is_quick(count: int) -> bool:
-        """Whether `place` and `find` of so many starts need nothing loaded first."""
-        return count <= FEW_UNLOADED or (kernels.place.is_loaded and kernels.find.is_loaded)
+        """Whether `place` and `clear` of so many starts need nothing loaded first."""
+        return count <= FEW_UNLOADED or (kernels.place.is_loaded and kernels.clear.is_loaded)
 
     def find(self, number: int, starts: Sequence[int] | Int64s) -> list[int]:
         """One table's slots; 0 where there is nothing."""
@@ -140,8 +150,8 @@ class RecentIndex:
 
 def load_kernels() -> None:
     """Now, and not in the middle of a flush."""
-    kernels.place.compiled()
-    kernels.find.compiled()
+    for kernel in (kernels.place, kernels.find, kernels.clear):
+        kernel.compiled()
 
 
 _REPLAYED: Final = (-1, -1)

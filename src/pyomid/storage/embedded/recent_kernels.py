@@ -3,8 +3,8 @@
     table    65 536 records of 16 words, open addressing, neighbours kept side by side
     record   bucket + 1 (0: free), then the slots of 15 neighbouring timestamps: commit, SEALED, or 0
 
-`place_few` and `find_few` are the plain twins, over a memoryview of the same words: for a few starts they are faster
-than arrays are made, and a process that only ever has a few never loads the compiler.
+`place_few`, `find_few` and `clear_few` are the plain twins, over a memoryview of the same words: for a few starts they
+are faster than arrays are made, and a process that only ever has a few never loads the compiler.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from pyomid.compiled import kernel
-from pyomid.types import TIMESTAMP_STEP
+from pyomid.types import SEALED, TIMESTAMP_STEP
 
 SLOTS: Final = 15
 """With its key a record fills two cache lines."""
@@ -67,6 +67,27 @@ def find(words: Any, table: Any, starts: Any, found: Any) -> Any:
                 found[index] = words[at + 1 + unit - bucket * SLOTS]
 
 
+@kernel("int64(int64[::1], int64, int64[::1], bool_[::1], int64[:, ::1])", nogil=True, _nrt=False)
+def clear(words: Any, table: Any, starts: Any, is_missing: Any, cleared: Any) -> Any:
+    """Slots that hold commits become 0, and a row of `cleared` each, (start, 0). Returns how many did. Those that have
+    a slot, mark or commit, are not missing."""
+    count = 0
+    for index in range(len(starts)):
+        start = starts[index]
+        unit = start // TIMESTAMP_STEP
+        bucket = unit // SLOTS
+        at = find_record(words, table, bucket)
+        slot = at + 1 + unit - bucket * SLOTS
+        if words[at] == 0 or words[slot] == 0:
+            continue
+        is_missing[index] = False
+        if words[slot] != SEALED:
+            words[slot] = 0
+            cleared[count, 0], cleared[count, 1] = start, 0
+            count += 1
+    return count
+
+
 def place_few(words: memoryview, table: int, rows: Iterable[Sequence[int]]) -> int:
     taken = 0
     for start, value in rows:
@@ -87,3 +108,14 @@ def find_few(words: memoryview, table: int, starts: Iterable[int]) -> list[int]:
         at = find_record.plain(words, table, bucket)
         found.append(words[at + 1 + slot] if words[at] else 0)
     return found
+
+
+def clear_few(words: memoryview, table: int, starts: Sequence[int], is_missing: Any) -> list[tuple[int, int]]:
+    cleared = []
+    for index, (start, value) in enumerate(zip(starts, find_few(words, table, starts), strict=True)):
+        if value:
+            is_missing[index] = False
+            if value != SEALED:
+                cleared.append((start, 0))
+    place_few(words, table, cleared)
+    return cleared

@@ -19,7 +19,7 @@ import errno
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 from zlib import crc32
@@ -57,6 +57,7 @@ class Segment:
         self._content = mmap.mmap(-1, SEGMENT_BYTES)
         """What the file holds, as far as this generation goes: a block is written whole, old rows and new."""
         self._view = memoryview(self._content)
+        self._words = np.frombuffer(self._content, dtype="<i8")
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._content))
         self._end = self._begun_end = BLOCK_BYTES
         self._generation = 0
@@ -85,18 +86,18 @@ class Segment:
     def is_half_full(self) -> bool:
         return self._end > SEGMENT_BYTES // 2
 
-    def append(self, rows: Rows) -> None:
-        """One record; durable on return."""
-        end = self._pack(rows)
+    def append(self, pieces: Sequence[Rows]) -> None:
+        """One record of all their rows; durable on return."""
+        end = self._pack(pieces)
         self._write(self._end, end)
         self._end = end
 
-    def begin_append(self, rows: Rows, writer: BackgroundWriter) -> bool:
+    def begin_append(self, pieces: Sequence[Rows], writer: BackgroundWriter) -> bool:
         """`append` that does not wait: nothing else may be asked of this segment before `end_append`. False: nothing
         was begun, and only `append` can."""
         if self._broken is not None or not self._direct:
             return False
-        self._begun_end = self._pack(rows)
+        self._begun_end = self._pack(pieces)
         begin, end = _blocks(self._end, self._begun_end)
         return writer.begin(self._file, self._address + begin, end - begin, begin)
 
@@ -111,16 +112,19 @@ class Segment:
             raise error
         self._end = self._begun_end
 
-    def _pack(self, rows: Rows) -> int:
+    def _pack(self, pieces: Sequence[Rows]) -> int:
         """The record behind the last one, in memory. Returns its end."""
-        data = rows.astype("<i8", copy=False).tobytes()
-        head = struct.pack("<QQ", self._generation, len(rows))
-        end = self._end + _RECORD.size + len(data)
-        _RECORD.pack_into(self._content, self._end, self._generation, len(rows), crc32(data, crc32(head)))
-        self._view[self._end + _RECORD.size : end] = data
-        return end
+        begin = at = self._end + _RECORD.size
+        for rows in pieces:
+            self._words[at // 8 : at // 8 + rows.size] = rows.reshape(-1)
+            at += ROW_BYTES * len(rows)
+        count = (at - begin) // ROW_BYTES
+        checksum = crc32(self._view[begin:at], crc32(struct.pack("<QQ", self._generation, count)))
+        _RECORD.pack_into(self._content, self._end, self._generation, count, checksum)
+        return at
 
     def close(self) -> None:
+        del self._words
         with contextlib.suppress(BufferError):  # a traceback may still hold a part: its memory goes with it
             self._view.release()
             self._content.close()

@@ -178,7 +178,7 @@ class FastPath:
             newest_start=word[words.NEWEST_START],
             low_watermark=word[words.LWM],
             replies=None,
-            completed=self._completed[:count].tolist() if count else (),
+            completed=self._completed[:count].copy() if count else None,
         )
 
     def fold_counters(self) -> None:
@@ -215,9 +215,9 @@ class FastPath:
             self._rare_version = machine.rare_version
             self._rare_starts = np.array(machine.rare_starts(), dtype=np.int64)
         batch = machine.windows.open_batch
-        if batch.block is None:  # with room for more than the one before had: to grow is to stop amid a chunk
-            wanted = min(2 * self._newest.count, machine.settings.batch_entries_max)
-            batch.block = EntryBlock(max(ROWS_MIN, wanted))
+        if batch.block is None:  # with more room than those before needed: to grow is to stop amid a chunk
+            wanted = max(2 * self._newest.count, len(self._newest.rows) * 3 // 4)
+            batch.block = EntryBlock(max(ROWS_MIN, min(wanted, machine.settings.batch_entries_max)))
         block = self._taken = self._newest = batch.block
         windows, settings = machine.windows, machine.settings
         head = windows.head

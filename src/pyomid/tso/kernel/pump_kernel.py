@@ -32,6 +32,7 @@ from pyomid.wire.frames import HEADER_BYTES
 recv: Any = types.ExternalFunction("recv", types.int64(types.int32, types.int64, types.int64, types.int32))
 send: Any = types.ExternalFunction("send", types.int64(types.int32, types.int64, types.int64, types.int32))
 epoll_wait: Any = types.ExternalFunction("epoll_wait", types.int32(types.int32, types.int64, types.int32, types.int32))
+memcpy: Any = types.ExternalFunction("memcpy", types.int64(types.int64, types.int64, types.int64))
 _NEVER_WAIT: Final = 0x40
 _NO_SIGNAL: Final = 0x4000
 
@@ -177,9 +178,8 @@ def place_later(pump: Any, slots: Any, out: Any, dirty: Any, later: Any, segment
         row = slots[slot]
         if not row[LIVE] or row[OUT_BYTES] + end - begin > out.shape[1]:
             return index
-        at = row[OUT_BYTES]
-        for byte in range(end - begin):
-            out[slot, at + byte] = later[begin + byte]
+        to = pump[OUT_AT] + slot * out.shape[1] + row[OUT_BYTES]
+        memcpy(to, np.int64(later.ctypes.data) + begin, end - begin)
         add_out(pump, row, dirty, slot, end - begin)
         row[OUTSTANDING] -= segments[index, 3]
     return len(segments)
