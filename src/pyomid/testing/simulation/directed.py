@@ -579,6 +579,24 @@ def w_waits_for_the_commit_in_flight(build: Build) -> None:
     s.judge()
 
 
+def a_commit_in_flight_when_a_quiet_tso_draws_a_start_falls_below_w(build: Build) -> None:
+    """T15. T's flush is held while the TSO draws a start for its age; nobody asks for anything afterwards."""
+    s = Schedule(build)
+    t = s.client("T")
+    tx = s.do(t, written(t, "a", R0))
+    release = s.hold(ins.Flush)
+    committing = s.start(t, tx.commit())
+    s.until(lambda: s.is_sent(ins.Flush), [t.process])
+    s.pass_time(1.0)
+    release()
+    s.finish(committing)
+    s.pass_time(10.0)
+    watermark = s.world.disk.epoch_row.read().watermark
+    if watermark < committing.result:
+        raise Stuck(f"W {watermark} never passes the commit at {committing.result}")
+    s.judge()
+
+
 def a_new_tso_starts_above_the_old_ceiling(build: Build) -> None:
     """T3. Begin, fail over, begin: no timestamp twice, whatever the wall clock says."""
     s = Schedule(build)
@@ -1123,6 +1141,7 @@ SCHEDULES: Final[dict[str, Callable[[Build], None]]] = {
         a_reader_below_w_is_told,
         a_begin_during_a_held_flush_sees_no_half_commit,
         w_waits_for_the_commit_in_flight,
+        a_commit_in_flight_when_a_quiet_tso_draws_a_start_falls_below_w,
         a_new_tso_starts_above_the_old_ceiling,
         no_timestamp_leaves_above_the_ceiling,
         a_leader_without_its_lease_answers_no_begin,

@@ -259,6 +259,14 @@ MUTANTS: Final = (
         "        if False:\n",
     ),
     _m(
+        "T15b",
+        "a start drawn while a commit was in flight counts as drawn above it",
+        "tso_machine",
+        "            if self.windows.is_idle:\n                self._issued",
+        "            if True:\n                self._issued",
+        "a_commit_in_flight_when_a_quiet_tso_draws_a_start_falls_below_w",
+    ),
+    _m(
         "C3",
         "a commit without an answer is rolled back",
         "committing",
