@@ -101,7 +101,6 @@ def test_a_ceiling_kept_elsewhere_is_not_overlooked(cluster: Cluster, table_name
     HBaseStore(cluster).drop_table(table_name)
 
 
-@pytest.mark.soak
 def test_permission_denied_is_told_as_such(tmp_path: Path) -> None:
     """A server of its own that asks who may do what."""
     needs_java()

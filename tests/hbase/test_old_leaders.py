@@ -260,8 +260,8 @@ def test_an_entry_of_the_old_epoch_can_no_longer_be_sealed(frozen_scene: Scene) 
         ("tso.pending.before", False),
         ("tso.decision.before", False),
         ("tso.decision.after", True),
-        pytest.param("tso.branches.before", True, marks=pytest.mark.soak),
-        pytest.param("tso.branches.after", True, marks=pytest.mark.soak),
+        ("tso.branches.before", True),
+        ("tso.branches.after", True),
     ],
     indirect=["frozen_scene"],
 )
