@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyomid.spark.jobs import compact, sanitize, verify
     from pyomid.spark.registration import register, use_this_python
     from pyomid.spark.runs import RunOutcome, RunState, look_up_run
+    from pyomid.spark.streaming import stream_sink
     from pyomid.spark.transactions import SparkTransaction, WriteResult, run, transaction
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "register",
     "run",
     "sanitize",
+    "stream_sink",
     "transaction",
     "use_this_python",
     "verify",
@@ -50,6 +52,7 @@ _MODULES: Final = {
     "RunOutcome": "runs",
     "RunState": "runs",
     "look_up_run": "runs",
+    "stream_sink": "streaming",
     "SparkTransaction": "transactions",
     "WriteResult": "transactions",
     "run": "transactions",

@@ -461,6 +461,12 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "tests/spark/test_spark_dataframes.py::test_a_transaction_id_commits_once_and_says_so",
         "tests/spark/test_spark_faults.py::test_a_driver_killed_at_each_step_and_run_again_under_its_id_is_counted_once",
     ),
+    "S4": (
+        "tests/spark/test_spark_streaming.py::test_each_batch_is_one_transaction_and_a_replayed_one_counts_once",
+        "tests/spark/test_spark_streaming.py::test_two_drivers_that_are_handed_the_same_batch_count_it_once",
+        "tests/spark/test_spark_streaming.py::"
+        "test_a_driver_killed_around_a_batchs_commit_and_started_again_counts_it_once",
+    ),
     "S5": (
         "tests/spark/test_spark_dataframes.py::test_a_snapshot_is_one_for_all_reads_and_partitions",
         "tests/spark/test_spark_dataframes.py::test_one_frame_used_twice_keeps_both_its_filters",

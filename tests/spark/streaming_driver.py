@@ -1,0 +1,77 @@
+"""A streaming driver: the lines of a folder's files, a file a batch, counted into two tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyomid.spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+SEEN, COUNTED = "seen", "counted"
+LINES_A_FILE = 3
+
+
+def make_tables(spark: SparkSession, url: str) -> None:
+    """Empty."""
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(spark.createDataFrame([], "line string, times long"), SEEN, row_key=["line"], mode="overwrite")
+        tx.write(spark.createDataFrame([], "name string, count long"), COUNTED, row_key=["name"], mode="overwrite")
+
+
+def put_files(folder: Path, *, batches: int) -> list[str]:
+    """A file a batch; all their lines."""
+    (folder / "in").mkdir(parents=True)
+    lines = [f"line-{number}" for number in range(batches * LINES_A_FILE)]
+    for number in range(batches):
+        of_file = lines[number * LINES_A_FILE : (number + 1) * LINES_A_FILE]
+        (folder / "in" / f"{number}.txt").write_text("".join(f"{line}\n" for line in of_file))
+    return lines
+
+
+def count(tx: pyomid.spark.SparkTransaction, batch: DataFrame) -> None:
+    """Whoever is counted twice is seen in both tables: each line has a count, and they have a total."""
+    from pyspark.sql import functions as f
+
+    spark = batch.sparkSession
+    lines = [row["line"] for row in batch.collect()]
+    new = spark.createDataFrame([(line, 1) for line in lines], "line string, times long").coalesce(1)
+    known = tx.read(SEEN, partitions=1).join(new.select("line"), "line", "left_semi")
+    tx.write(known.unionByName(new).groupBy("line").agg(f.sum("times").alias("times")).coalesce(1), SEEN)
+    more = spark.createDataFrame([("all", len(lines))], "name string, count long").coalesce(1)
+    totals = tx.read(COUNTED, partitions=1).unionByName(more).groupBy("name").agg(f.sum("count").alias("count"))
+    tx.write(totals.coalesce(1), COUNTED)
+
+
+def stream(spark: SparkSession, folder: Path, sink: Callable[[DataFrame, int], None]) -> StreamingQuery:
+    """Everything that is there now, a file a batch."""
+    lines = spark.readStream.schema("line string").option("maxFilesPerTrigger", 1).text(str(folder / "in"))
+    writer = lines.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint"))
+    return writer.trigger(availableNow=True).start()
+
+
+def main(url: str, folder: str) -> None:
+    """A driver with a JVM of its own; armed by its environment. Prints how many batches it was handed."""
+    from spark_sessions import local_session
+
+    spark = local_session("local[1]")
+    sink = pyomid.spark.stream_sink(url, count)
+    handed_out: list[int] = []
+
+    def noted(batch: DataFrame, batch_id: int) -> None:
+        sink(batch, batch_id)
+        handed_out.append(batch_id)
+
+    stream(spark, Path(folder), noted).awaitTermination(120)
+    spark.stop()
+    print(json.dumps({"batches": len(handed_out)}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,174 @@
+"""The streaming sink: a batch counts once, whoever is handed it, how often, wherever its driver died (S4)."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from spark_sessions import run_driver
+from streaming_driver import COUNTED, SEEN, count, make_tables, put_files, stream
+
+import pyomid.spark
+from pyomid.errors import ConflictError, Misuse
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+Sink = Callable[["DataFrame", int], None]
+
+
+def counted(spark: SparkSession, url: str) -> tuple[dict[str, int], int]:
+    """How often each line was seen, by the transactions that wrote it, and the total that they kept."""
+    with pyomid.spark.transaction(spark, url) as tx:
+        seen = {row["line"]: row["times"] for row in tx.read(SEEN, partitions=1).collect()}
+        ((total,),) = [(row["count"],) for row in tx.read(COUNTED, partitions=1).collect()] or [(0,)]
+    return seen, total
+
+
+def run_until_nothing_is_left(spark: SparkSession, folder: Path, sink: Sink) -> None:
+    query = stream(spark, folder, sink)
+    query.awaitTermination(120)
+    assert not query.isActive
+    assert query.exception() is None
+
+
+def test_each_batch_is_one_transaction_and_a_replayed_one_counts_once(
+    spark: SparkSession, url: str, tmp_path: Path
+) -> None:
+    """The query dies behind each batch's commit, before Spark notes it: the next start hands the batch out again."""
+    make_tables(spark, url)
+    lines = put_files(tmp_path, batches=4)
+    sink = pyomid.spark.stream_sink(url, count)
+    handed_out: list[int] = []
+
+    def dies_behind_it(batch: DataFrame, batch_id: int) -> None:
+        sink(batch, batch_id)
+        handed_out.append(batch_id)
+        if handed_out.count(batch_id) == 1:
+            raise RuntimeError("on purpose, behind the commit")
+
+    for _ in range(4):
+        query = stream(spark, tmp_path, dies_behind_it)
+        with pytest.raises(Exception, match="behind the commit"):
+            query.awaitTermination(120)
+    run_until_nothing_is_left(spark, tmp_path, dies_behind_it)
+    assert sorted(handed_out) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert counted(spark, url) == (dict.fromkeys(lines, 1), len(lines))
+
+
+def test_what_a_batch_raises_ends_the_query_and_leaves_nothing(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    make_tables(spark, url)
+    lines = put_files(tmp_path, batches=1)
+    failing = [True]
+
+    def fail_once(tx: pyomid.spark.SparkTransaction, batch: DataFrame) -> None:
+        count(tx, batch)
+        if failing:
+            raise RuntimeError("on purpose, in the batch")
+
+    query = stream(spark, tmp_path, pyomid.spark.stream_sink(url, fail_once))
+    with pytest.raises(Exception, match="in the batch"):
+        query.awaitTermination(120)
+    assert counted(spark, url) == ({}, 0)
+    failing.clear()
+    run_until_nothing_is_left(spark, tmp_path, pyomid.spark.stream_sink(url, fail_once))
+    assert counted(spark, url) == (dict.fromkeys(lines, 1), len(lines))
+
+
+def test_two_drivers_that_are_handed_the_same_batch_count_it_once(spark: SparkSession, url: str) -> None:
+    """Both have begun before either commits."""
+    make_tables(spark, url)
+    batch = spark.createDataFrame([("both",)], "line string")
+    both_began = threading.Barrier(2, timeout=60)
+    first_try = threading.local()
+    failures: list[BaseException] = []
+
+    def meet(tx: pyomid.spark.SparkTransaction, frame: DataFrame) -> None:
+        count(tx, frame)
+        if not hasattr(first_try, "is_over"):
+            first_try.is_over = True
+            both_began.wait()
+
+    def drive() -> None:
+        try:
+            pyomid.spark.stream_sink(url, meet, query_id="one query")(batch, 7)
+        except BaseException as error:
+            failures.append(error)
+
+    drivers = [threading.Thread(target=drive) for _ in range(2)]
+    for driver in drivers:
+        driver.start()
+    for driver in drivers:
+        driver.join(120)
+    assert not failures
+    assert counted(spark, url) == ({"both": 1}, 1)
+
+
+def test_a_query_with_a_checkpoint_of_its_own_counts_for_itself(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    make_tables(spark, url)
+    lines = put_files(tmp_path / "a", batches=2)
+    put_files(tmp_path / "b", batches=2)
+    for folder in ("a", "b", "a"):
+        run_until_nothing_is_left(spark, tmp_path / folder, pyomid.spark.stream_sink(url, count))
+    assert counted(spark, url) == (dict.fromkeys(lines, 2), 2 * len(lines))
+
+
+def test_a_conflict_runs_the_batch_again(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    make_tables(spark, url)
+    lines = put_files(tmp_path, batches=1)
+    begun: list[int] = []
+
+    def beaten_once(tx: pyomid.spark.SparkTransaction, batch: DataFrame) -> None:
+        count(tx, batch)
+        if not begun:
+            with pyomid.spark.transaction(batch.sparkSession, url) as other:
+                other.write(batch.sparkSession.createDataFrame([("all", 100)], "name string, count long"), COUNTED)
+        begun.append(tx.start_ts)
+
+    run_until_nothing_is_left(spark, tmp_path, pyomid.spark.stream_sink(url, beaten_once))
+    assert len(begun) == 2
+    assert counted(spark, url) == (dict.fromkeys(lines, 1), 100 + len(lines))
+
+    def always_beaten(tx: pyomid.spark.SparkTransaction, batch: DataFrame) -> None:
+        begun.clear()
+        beaten_once(tx, batch)
+
+    batch = spark.createDataFrame([("late",)], "line string")
+    with pytest.raises(ConflictError):
+        pyomid.spark.stream_sink(url, always_beaten, query_id="beaten", retries=0)(batch, 0)
+
+
+def test_bad_use_is_told(spark: SparkSession, url: str) -> None:
+    batch = spark.createDataFrame([("a",)], "line string")
+    with pytest.raises(Misuse, match="no streaming query runs in this thread"):
+        pyomid.spark.stream_sink(url, count)(batch, 0)
+    with pytest.raises(Misuse, match=r"must be 1 … 200"):
+        pyomid.spark.stream_sink(url, count, query_id="q" * 201)
+
+
+@pytest.mark.parametrize("point", ["spark.commit.before", "client.commit.answered"])
+def test_a_driver_killed_around_a_batchs_commit_and_started_again_counts_it_once(
+    spark: SparkSession, url: str, tmp_path: Path, point: str
+) -> None:
+    """kill −9 of the whole driver, in its first batch; started again from its checkpoint it reads on."""
+    make_tables(spark, url)
+    lines = put_files(tmp_path, batches=2)
+    note = tmp_path / "note"
+    armed = {"PYOMID_CRASH_AT": point, "PYOMID_CRASH_NOTE": str(note)}
+    killed = run_driver("streaming_driver.py", url, str(tmp_path), environment=armed)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert note.read_text().split()[0] == point
+    seen, total = counted(spark, url)
+    assert total == len(seen) == (0 if point == "spark.commit.before" else len(lines) // 2)
+    ended = run_driver("streaming_driver.py", url, str(tmp_path), environment={})
+    assert ended.returncode == 0, ended.stderr
+    told: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    assert told["batches"] == 2, "the first was handed out again"
+    assert counted(spark, url) == (dict.fromkeys(lines, 1), len(lines))
