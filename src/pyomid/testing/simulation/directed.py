@@ -231,6 +231,14 @@ def written(client: Client, table: str, row: bytes) -> Any:
     return tx
 
 
+def with_its_flush_held(schedule: Schedule, client: Client, commit: Any) -> tuple[Any, Callable[[], None]]:
+    """The commit's task, decided and on its way to the commit table; and what lets it land there."""
+    release = schedule.hold(ins.Flush)
+    committing = schedule.start(client, commit)
+    schedule.until(lambda: schedule.is_sent(ins.Flush), [client.process])
+    return committing, release
+
+
 def compact(schedule: Schedule, name: str = "K") -> None:
     client = schedule.client(name)
     schedule.do(client, actors.compact_all(client, lazy=False))
@@ -286,9 +294,7 @@ def a_mark_placed_by_another_hand_wins(build: Build) -> None:
     s = Schedule(build)
     t, r = s.client("T"), s.client("R")
     tx = s.do(t, written(t, "a", R0))
-    release = s.hold(ins.Flush)
-    committing = s.start(t, tx.commit())
-    s.until(lambda: s.is_sent(ins.Flush), [t.process])
+    committing, release = with_its_flush_held(s, t, tx.commit())
     assert s.world.disk.commits.seal(tx.start_ts).placed
     release()
     s.finish(committing)
@@ -320,9 +326,7 @@ def an_old_reader_that_seals_after_completion(build: Build) -> None:
 def _outlived_by_its_flush(s: Schedule, t: Client) -> tuple[Tx, Task]:
     """T's flush is on its way when its TSO dies, and the next one leads."""
     tx = s.do(t, written(t, "a", R0))
-    release = s.hold(ins.Flush)
-    committing = s.start(t, ignoring(tx.commit()))
-    s.until(lambda: s.is_sent(ins.Flush), [t.process])
+    committing, release = with_its_flush_held(s, t, ignoring(tx.commit()))
     s.fail_over()
     release()
     return tx, committing
@@ -552,9 +556,7 @@ def a_begin_during_a_held_flush_sees_no_half_commit(build: Build) -> None:
     s = Schedule(build)
     t, r = s.client("T"), s.client("R")
     tx = s.do(t, written(t, "a", R0))
-    release = s.hold(ins.Flush)
-    committing = s.start(t, tx.commit())
-    s.until(lambda: s.is_sent(ins.Flush), [t.process])
+    committing, release = with_its_flush_held(s, t, tx.commit())
     reader = s.do(r, begin(r))
     s.do(r, reader.get("a", R0))
     release()
@@ -568,9 +570,7 @@ def w_waits_for_the_commit_in_flight(build: Build) -> None:
     s = Schedule(build)
     t = s.client("T")
     tx = s.do(t, written(t, "a", R0))
-    release = s.hold(ins.Flush)
-    committing = s.start(t, tx.commit())
-    s.until(lambda: s.is_sent(ins.Flush), [t.process])
+    committing, release = with_its_flush_held(s, t, tx.commit())
     s.pass_time(6.0)
     if s.first.machine.low_watermark < tx.start_ts:
         raise Stuck("LWM did not pass T by age")
@@ -584,9 +584,7 @@ def a_commit_in_flight_when_a_quiet_tso_draws_a_start_falls_below_w(build: Build
     s = Schedule(build)
     t = s.client("T")
     tx = s.do(t, written(t, "a", R0))
-    release = s.hold(ins.Flush)
-    committing = s.start(t, tx.commit())
-    s.until(lambda: s.is_sent(ins.Flush), [t.process])
+    committing, release = with_its_flush_held(s, t, tx.commit())
     s.pass_time(1.0)
     release()
     s.finish(committing)
