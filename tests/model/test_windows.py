@@ -38,10 +38,13 @@ WIDER = {
         job=True, age=True, watermark=True, clients=1, starts_max=4, commits_max=2
     ),
     "crash and fail-over with a fence": Model(
-        failover=True, watermark=True, age=True, fences_max=1, starts_max=4, commits_max=3, ceiling_step=8
+        failover=True, watermark=True, fences_max=1, starts_max=4, commits_max=3, ceiling_step=8
+    ),
+    "the same with LWM by age": Model(
+        failover=True, watermark=True, age=True, fences_max=1, starts_max=3, commits_max=2, ceiling_step=8
     ),
     "fail-over under a large commit, W and a client": Model(
-        failover=True, job=True, age=True, watermark=True, clients=1, starts_max=4, commits_max=1, ceiling_step=12
+        failover=True, job=True, age=True, watermark=True, clients=1, starts_max=3, commits_max=1, ceiling_step=12
     ),
 }  # fmt: skip
 
