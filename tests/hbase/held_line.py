@@ -39,7 +39,10 @@ class HeldLine:
         self._upstream = port
         self._changed = threading.Condition()
         self._holds = False
+        self._awaited = b""
         self._held: list[tuple[socket.socket, bytes]] = []
+        self.released: list[bytes] = []
+        """What was held back last, for whoever waits for its effect in vain."""
         self._sockets: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._accept, name="held-line", daemon=True).start()
@@ -62,10 +65,10 @@ class HeldLine:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
-    def hold(self) -> None:
-        """From now on what clients send stays here."""
+    def hold(self, content: bytes = b"") -> None:
+        """From the first request with these bytes in it on, what clients send stays here."""
         with self._changed:
-            self._holds = True
+            self._holds, self._awaited = True, content
 
     def wait_until_held(self, content: bytes, *, deadline_s: float = 120.0) -> None:
         """Until a request with these bytes in it lies here."""
@@ -81,6 +84,7 @@ class HeldLine:
         with self._changed:
             self._holds = False
             held, self._held = self._held, []
+            self.released = [data for _, data in held]
             for target, data in held:
                 with suppress(OSError):
                     target.sendall(data)
@@ -117,7 +121,7 @@ class HeldLine:
         with suppress(OSError):
             while data := client.recv(_CHUNK_BYTES):
                 with self._changed:
-                    if self._holds:
+                    if self._holds and (self._held or self._awaited in data):
                         self._held.append((server, data))
                         self._changed.notify_all()
                     else:

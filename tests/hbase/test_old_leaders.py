@@ -26,7 +26,7 @@ from pyomid.client.database import Database
 from pyomid.core.hashing import cell_id, table_id
 from pyomid.errors import OmidError, SnapshotTooOld
 from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.layout import COMMIT_QUALIFIER, COMMIT_TABLE, MARK_QUALIFIER, commit_row
+from pyomid.storage.hbase.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, COMMIT_TABLE, MARK_QUALIFIER, commit_row
 from pyomid.storage.hbase.requests import RowGet
 from pyomid.testing.hbase_server import HBaseServer
 from pyomid.tso.leadership import DOUBT_EXIT_CODE
@@ -189,7 +189,7 @@ def test_a_flush_that_lands_after_somebody_looked_changes_nothing(
         assert scene.visible() == set()
         assert entry_cells(cluster, start_ts) == {MARK_QUALIFIER}
         line.release()
-        wait_until(lambda: entry_cells(cluster, start_ts) == {MARK_QUALIFIER, COMMIT_QUALIFIER}, "the flush lands")
+        wait_until_landed(line, cluster, start_ts, {MARK_QUALIFIER, COMMIT_QUALIFIER})
         assert scene.visible() == set()
         assert commit.is_open, "the old leader answered"
         scene.wake_the_old_one()
@@ -204,7 +204,7 @@ def test_a_late_flush_that_nobody_denied_counts_for_everybody(scene: Scene, line
     start_ts, commit = commit_with_its_flush_held(scene, line)
     with scene.another_leads():
         line.release()
-        wait_until(lambda: entry_cells(cluster, start_ts) == {COMMIT_QUALIFIER}, "the flush lands")
+        wait_until_landed(line, cluster, start_ts, {COMMIT_QUALIFIER})
         assert commit.is_open, "the old leader answered"
         scene.wake_the_old_one()
         told = commit.told()
@@ -222,17 +222,24 @@ def commit_with_its_flush_held(scene: Scene, line: HeldLine) -> tuple[int, Call]
     )  # so that the leader knows the table, and its way to HBase
     start_ts = scene.writer.parts.tso.begin().start_ts
     scene.write(start_ts, b"a", b"b")
-    line.hold()
+    line.hold(entry_of(start_ts))
     commit = scene.commit(scene.request(start_ts, b"a", b"b"))
-    line.wait_until_held(commit_row(start_ts))
+    line.wait_until_held(entry_of(start_ts))
     scene.stop_the_old_one()
     return start_ts, commit
 
 
-def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 120.0) -> None:
-    end_s = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end_s, f"waited {deadline_s:g} s in vain until {what}"
+def entry_of(start_ts: int) -> bytes:
+    """As the entry's put has it: row, column, version. Who looks for the row's region names the row as well."""
+    column = bytes((len(COMMIT_FAMILY),)) + COMMIT_FAMILY + COMMIT_QUALIFIER
+    return commit_row(start_ts) + column + start_ts.to_bytes(8, "big")
+
+
+def wait_until_landed(line: HeldLine, cluster: Cluster, start_ts: int, expected: set[bytes]) -> None:
+    end_s = time.monotonic() + 120.0
+    while (found := entry_cells(cluster, start_ts)) != expected:
+        sent = [data.hex() for data in line.released]
+        assert time.monotonic() < end_s, f"the flush never lands: {found}, and this was sent: {sent}"
         time.sleep(0.02)
 
 
