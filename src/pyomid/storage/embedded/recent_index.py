@@ -150,8 +150,8 @@ class RecentIndex:
 
 def load_kernels() -> None:
     """Now, and not in the middle of a flush."""
-    for kernel in (kernels.place, kernels.find, kernels.clear):
-        kernel.compiled()
+    kernels.place.compiled()
+    kernels.clear.compiled()
 
 
 _REPLAYED: Final = (-1, -1)
