@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyomid import crashpoints
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from pyomid.spark import SparkTransaction
 
@@ -35,13 +35,18 @@ class Run:
 
 def count_once(spark: SparkSession, tx: SparkTransaction, entry: str) -> None:
     """Adds three rows to the ledger and three to the total: whoever is counted twice is seen in both."""
-    from pyspark.sql import functions as f
-
     rows = spark.range(3, numPartitions=2).selectExpr(f"'{entry}' AS entry", "id AS line")
     tx.write(rows, LEDGER, row_key=["entry", "line"])
     more = spark.createDataFrame([("all", 3)], "name string, count long").coalesce(1)
-    known = tx.read(TOTALS, partitions=1).unionByName(more).groupBy("name").agg(f.sum("count").alias("count"))
-    tx.write(known.coalesce(1), TOTALS)
+    add_counts(tx, TOTALS, "name", more)
+
+
+def add_counts(tx: SparkTransaction, table: str, key: str, more: DataFrame) -> None:
+    """What the table counts by its key, and `more`, summed."""
+    from pyspark.sql import functions as f
+
+    known = tx.read(table, partitions=1).unionByName(more).groupBy(key).agg(f.sum("count").alias("count"))
+    tx.write(known.coalesce(1), table)
 
 
 def run_to_its_end(spark: SparkSession, url: str, transaction_id: str) -> Any:

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_drivers import add_counts
+
 import pyomid.spark
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ LINES_A_FILE = 3
 def make_tables(spark: SparkSession, url: str) -> None:
     """Empty."""
     with pyomid.spark.transaction(spark, url) as tx:
-        tx.write(spark.createDataFrame([], "line string, times long"), SEEN, row_key=["line"], mode="overwrite")
+        tx.write(spark.createDataFrame([], "line string, count long"), SEEN, row_key=["line"], mode="overwrite")
         tx.write(spark.createDataFrame([], "name string, count long"), COUNTED, row_key=["name"], mode="overwrite")
 
 
@@ -37,16 +39,10 @@ def put_files(folder: Path, *, batches: int) -> list[str]:
 
 def count(tx: pyomid.spark.SparkTransaction, batch: DataFrame) -> None:
     """Whoever is counted twice is seen in both tables: each line has a count, and they have a total."""
-    from pyspark.sql import functions as f
-
     spark = batch.sparkSession
     lines = [row["line"] for row in batch.collect()]
-    new = spark.createDataFrame([(line, 1) for line in lines], "line string, times long").coalesce(1)
-    known = tx.read(SEEN, partitions=1).join(new.select("line"), "line", "left_semi")
-    tx.write(known.unionByName(new).groupBy("line").agg(f.sum("times").alias("times")).coalesce(1), SEEN)
-    more = spark.createDataFrame([("all", len(lines))], "name string, count long").coalesce(1)
-    totals = tx.read(COUNTED, partitions=1).unionByName(more).groupBy("name").agg(f.sum("count").alias("count"))
-    tx.write(totals.coalesce(1), COUNTED)
+    add_counts(tx, SEEN, "line", spark.createDataFrame([(line, 1) for line in lines], "line string, count long"))
+    add_counts(tx, COUNTED, "name", spark.createDataFrame([("all", len(lines))], "name string, count long"))
 
 
 def stream(spark: SparkSession, folder: Path, sink: Callable[[DataFrame, int], None]) -> StreamingQuery:

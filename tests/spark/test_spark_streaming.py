@@ -6,6 +6,7 @@ import json
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ Sink = Callable[["DataFrame", int], None]
 def counted(spark: SparkSession, url: str) -> tuple[dict[str, int], int]:
     """How often each line was seen, by the transactions that wrote it, and the total that they kept."""
     with pyomid.spark.transaction(spark, url) as tx:
-        seen = {row["line"]: row["times"] for row in tx.read(SEEN, partitions=1).collect()}
+        seen = {row["line"]: row["count"] for row in tx.read(SEEN, partitions=1).collect()}
         ((total,),) = [(row["count"],) for row in tx.read(COUNTED, partitions=1).collect()] or [(0,)]
     return seen, total
 
@@ -88,7 +89,6 @@ def test_two_drivers_that_are_handed_the_same_batch_count_it_once(spark: SparkSe
     batch = spark.createDataFrame([("both",)], "line string")
     both_began = threading.Barrier(2, timeout=60)
     first_try = threading.local()
-    failures: list[BaseException] = []
 
     def meet(tx: pyomid.spark.SparkTransaction, frame: DataFrame) -> None:
         count(tx, frame)
@@ -96,18 +96,10 @@ def test_two_drivers_that_are_handed_the_same_batch_count_it_once(spark: SparkSe
             first_try.is_over = True
             both_began.wait()
 
-    def drive() -> None:
-        try:
-            pyomid.spark.stream_sink(url, meet, query_id="one query")(batch, 7)
-        except BaseException as error:
-            failures.append(error)
-
-    drivers = [threading.Thread(target=drive) for _ in range(2)]
-    for driver in drivers:
-        driver.start()
-    for driver in drivers:
-        driver.join(120)
-    assert not failures
+    with ThreadPoolExecutor(2) as drivers:
+        sinks = [pyomid.spark.stream_sink(url, meet, query_id="one query") for _ in range(2)]
+        for driver in [drivers.submit(sink, batch, 7) for sink in sinks]:
+            driver.result(120)
     assert counted(spark, url) == ({"both": 1}, 1)
 
 

@@ -715,10 +715,8 @@ def a_begin_after_a_fence_lies_above_it(build: Build) -> None:
     s = Schedule(build)
     t, r = s.client("T"), s.client("R")
     s.do(t, put(t, "a", R0))
-    release = s.hold(ins.Flush)
     tx = s.do(t, written(t, "a", R1))
-    s.start(t, ignoring(tx.commit()))
-    s.until(lambda: s.is_sent(ins.Flush), [t.process])
+    _, release = with_its_flush_held(s, t, ignoring(tx.commit()))
     fencing = s.start(r, r.ask(req.Fence(table_id(b"a"))))
     if not s.can_finish(fencing):
         release()
