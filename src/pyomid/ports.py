@@ -307,11 +307,15 @@ class Catalogue(Protocol):
         """The entry and the table's region watermarks go together."""
 
     def mark_unknown_table(self, table_id: int) -> None:
-        """K6: a commit named this table id; the sanitiser refuses until it is registered."""
+        """K6: a commit named this table id; the sanitiser refuses until it is registered. Each mark has a new nonce,
+        and replaces the one that stands: it counts for commits from now on."""
 
-    def unknown_tables(self) -> list[int]: ...
+    def unknown_tables(self) -> dict[int, bytes]:
+        """Fresh: the table id of every mark, and its nonce. Tables that were registered since are among them."""
 
-    def clear_unknown_table(self, table_id: int) -> None: ...
+    def clear_unknown_table(self, table_id: int, nonce: bytes) -> None:
+        """The mark goes if it still has this nonce: it was read *after* the TSO forgot the table (by a fence), and
+        before the table's data were dropped (`core.known_tables`)."""
 
     def put_region_watermark(self, record: RegionWatermark) -> None:
         """Replaces earlier records of the same table and range."""

@@ -28,7 +28,7 @@ def test_random_table_ids_fill_neither_the_catalogue_nor_memory() -> None:
             assert isinstance(refusal, Misuse)
             assert "pyomid tables" in refusal.message
             assert refusal.values["start_ts"] == start_ts
-    assert tso.stores.catalogue.unknown_tables() == [1000, 1001, 1002, 1003, 1004]
+    assert list(tso.stores.catalogue.unknown_tables()) == [1000, 1001, 1002, 1003, 1004]
     assert len(tso.machine.oracle.table_commits) == 5
     known = tso.ask_settled(CommitRequest(tso.begin(), (99,), (1003,))).answer
     assert isinstance(known, CommitReply)
@@ -50,7 +50,7 @@ def test_tables_that_are_registered_make_room_and_are_never_refused() -> None:
         reply = tso.ask_settled(CommitRequest(tso.begin(), (2,), (table_id(name.encode()),))).answer
         assert isinstance(reply, CommitReply)
         assert reply.committed
-    assert tso.machine.unknown_tables == set()
+    assert tso.machine.tables.unregistered == set()
     assert isinstance(tso.ask_settled(CommitRequest(tso.begin(), (3,), (77,))).answer, CommitReply)
 
 

@@ -891,7 +891,7 @@ def test_k6_an_unknown_table_leaves_a_durable_mark_before_its_commit_is_decided(
     tso.finish(ReadTables)
     assert not tso.pending(Flush)
     tso.finish(MarkUnknownTable)
-    assert tso.stores.catalogue.unknown_tables() == [77]
+    assert list(tso.stores.catalogue.unknown_tables()) == [77]
     tso.settle()
     committed(commit.answer)
 
@@ -901,7 +901,7 @@ def test_k6_a_table_registered_since_the_last_look_leaves_no_mark() -> None:
     table = table_id(b"new")
     tso.stores.catalogue.put_table(TableInfo("new", (b"f",)), replace=False)
     committed(tso.commit(tso.begin(), A, table_ids=(table,)))
-    assert tso.stores.catalogue.unknown_tables() == []
+    assert tso.stores.catalogue.unknown_tables() == {}
 
 
 def test_a_flush_that_fails_is_repeated_until_it_works() -> None:

@@ -84,7 +84,7 @@ def test_a_table_that_unregistered_transactions_wrote_is_refused(
     catalogue.mark_unknown_table(table_id(table_name.encode()))
     with pytest.raises(Misuse, match="register"):
         newest_adopted(database.parts, table_name, [b"f"])
-    catalogue.clear_unknown_table(table_id(table_name.encode()))
+    catalogue.clear_unknown_table(*catalogue.unknown_tables().popitem())
     store.drop_table(table_name)
 
 

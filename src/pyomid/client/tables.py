@@ -27,8 +27,8 @@ def create_table(
     """Durable in the catalogue on return. `Misuse` where the name is taken (or, with `if_not_exists`, taken by a
     table of other families or another conflict level).
 
-    A table that a Java client made is registered in this way: afterwards the mark that its commits left, which
-    stops the sanitiser (K6), is gone.
+    A table that a Java client made is registered in this way: from now on the mark that its commits left stops the
+    sanitiser no more (K6): the records of its regions do, until they were cleaned.
     """
     info = TableInfo(
         checks.check_table_name(name),
@@ -39,7 +39,6 @@ def create_table(
     )
     parts.store.create_table(info)
     is_new = parts.catalogue.put_table(info, replace=False)
-    parts.catalogue.clear_unknown_table(table_id(name.encode()))
     if is_new:
         return info
     found = parts.catalogue.table(name)
@@ -54,8 +53,20 @@ def drop_table(parts: Parts, name: str) -> None:
     checks.check_table_name(name)
     find_table(parts, name)
     parts.catalogue.remove_table(name)
-    parts.tso.fence(table_id(name.encode()))
+    forget_table(parts, name)
+
+
+def forget_table(parts: Parts, name: str) -> None:
+    """The data go, and with them the mark of commits that named the table (K6). No catalogue says its name any more.
+
+    Its fence makes the TSO forget the table: a commit decided behind it leaves a mark of a new nonce, which stays.
+    """
+    number = table_id(name.encode())
+    parts.tso.fence(number)
+    nonce = parts.catalogue.unknown_tables().get(number)
     parts.store.drop_table(name)
+    if nonce is not None:
+        parts.catalogue.clear_unknown_table(number, nonce)
 
 
 def find_table(parts: Parts, name: object) -> TableInfo:

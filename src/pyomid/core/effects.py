@@ -196,7 +196,7 @@ class RecordWatermark(Effect):
 
 @dataclass(frozen=True, slots=True)
 class ReadUnknownTables(Effect):
-    """→ list[int], `Catalogue.unknown_tables`, fresh."""
+    """→ dict[int, bytes], `Catalogue.unknown_tables`, fresh."""
 
 
 @dataclass(frozen=True, slots=True)

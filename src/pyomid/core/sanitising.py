@@ -1,7 +1,14 @@
 """Sanitising the commit table: how far the horizon may go, and why not further.
 
-    W read → tables and marks listed (K6: in this order) → W_min over every key of every table → H := W_min durable
-    → entries and marks below H deleted (law 7)
+    W read → marks listed → tables listed (K6: in this order) → W_min over every key of every table
+    → H := W_min durable → entries and seals below H deleted (law 7)
+
+Every commit to an unregistered table with a start at or below W left its mark before W was read. A mark whose table
+is listed *afterwards* says nothing more: the records of its regions do. So a registration need not take the mark
+away, and a mark that comes late holds up nobody. The other way round, and where registrations take marks away (as
+those of earlier versions do), a table that is registered between the two looks is in neither list:
+
+    Z lists the tables: t is none | t is registered, its mark goes | Z lists the marks: none | H passes t's commits
 
 A key counts with the greatest watermark of the records that cover it: of its table's present generation, and old
 enough that no commit retry of that time can still arrive. A key that no record covers counts 0 (K5).
@@ -20,6 +27,7 @@ from pyomid.core.effects import (
     ReadWatermarks,
     Steps,
 )
+from pyomid.core.hashing import table_id
 from pyomid.errors import Misuse
 from pyomid.types import KeyRange, RegionWatermark, TableInfo
 
@@ -42,8 +50,9 @@ def sanitise_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitised]:
     again (10 minutes where Java clients exist). Misuse while a commit stands that named an unregistered table.
     """
     watermark, horizon = yield ReadWatermarks()
+    marks: dict[int, bytes] = yield ReadUnknownTables()
     tables: list[TableInfo] = yield ReadTables()
-    unknown: list[int] = yield ReadUnknownTables()
+    unknown = sorted(set(marks) - {table_id(table.name.encode()) for table in tables})
     if unknown:
         raise Misuse(
             f"the commit table is not sanitised: transactions were committed to tables with ids "

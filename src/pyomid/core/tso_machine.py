@@ -18,7 +18,7 @@ What takes several store calls is a *procedure* (`store_work`).
 What a compiled kernel that answers begins and commits itself must keep identical
   - before it: `handle([], now)` for time, and only while `may_decide_fast` says so (not in doubt, nothing stalled);
   - begins: `windows.take_start(low_watermark)` of the head batch, `newest_start` follows;
-  - commits: `_malformed`, `refused_starts`, `known_tables`, then the oracle's `check` and `record`; the commit
+  - commits: `_malformed`, `refused_starts`, `tables.settled`, then the oracle's `check` and `record`; the commit
     timestamp from `clock`, entry and answer appended to `windows.open_batch`; a raised LWM to `_lift_low_watermark`;
   - whatever is a retry, has branches, is at table level, or is no begin or commit: to `handle`.
 """
@@ -64,6 +64,7 @@ from pyomid.core.instructions import (
     StoreFailed,
     StoreOperation,
 )
+from pyomid.core.known_tables import KnownTables
 from pyomid.core.leases import Leases, LeaseState
 from pyomid.core.oracle import Conflict, StatusOracle
 from pyomid.core.requests import (
@@ -179,9 +180,7 @@ class TsoMachine:
         """Sealed, or asked for by a retry: never to be decided."""
         self.rare_version = 0
         """Moves whenever `rare_starts` may have changed."""
-        self.known_tables = frozenset(known_tables)
-        self.unknown_tables: set[int] = set()
-        """Named by commits or fences of this TSO's life, and in no catalogue."""
+        self.tables = KnownTables(known_tables)
         self.counters: Counter[str] = Counter()
         self.serve_until_s = float("inf")
         self.dead = False
@@ -193,6 +192,11 @@ class TsoMachine:
         self._timers_due_s = self._watermark_due_s = self._tables_due_s = now_s
         self._waiting: list[_WaitingBegin] = []
         self._stalled: deque[tuple[Hashable, int, Request]] = deque()
+        self._introducing = False
+        self._newcomers: list[tuple[Hashable, int, CommitRequest]] = []
+        """Commits that name a table which is not settled."""
+        self._marking: int | None = None
+        self._fences_behind_mark: list[tuple[Hashable, int, Fence]] = []
         self._work = StoreWork(
             self.epoch, retry_s=settings.store_retry_s, counters=self.counters, put_out=self._put_out
         )
@@ -471,7 +475,7 @@ class TsoMachine:
 
     def _read_tables_steps(self) -> Procedure:
         with suppress(Unavailable):  # the old list refuses nothing: an id not on it is looked up before its commit
-            self._know_tables((yield ReadTables()))
+            yield from self._look_up_tables_steps()
         self._reading_tables = False
         self._tables_due_s = self.now_s + self.settings.tables_interval_s
 
@@ -520,8 +524,8 @@ class TsoMachine:
             self._refuse(peer, tag, error)
         elif request.is_retry or request.start_ts in self.large or request.start_ts in self.large_recently:
             self._work.run(self._retry_steps(peer, tag, request))
-        elif not self.known_tables.issuperset(request.table_ids):
-            self._work.run(self._register_tables_steps(peer, tag, request))
+        elif not self.tables.settled.issuperset(request.table_ids):
+            self._introduce(peer, tag, request)
         else:
             self._decide(peer, tag, request)
 
@@ -557,38 +561,77 @@ class TsoMachine:
             start_ts=start_ts,
         )
 
-    def _register_tables_steps(self, peer: Hashable, tag: int, request: CommitRequest) -> Procedure:
-        """K6: a table id that is not in the catalogue leaves a durable mark before the commit is decided."""
-        try:
-            self._know_tables((yield ReadTables()))
-            error = self._too_many_unknown(request.table_ids, request.start_ts)
-            if error is not None:
-                self._refuse(peer, tag, error)
-                return
-            for table_id in request.table_ids:
-                if table_id not in self.known_tables:
-                    yield MarkUnknownTable(table_id)
-                    self.counters["unknown_tables"] += 1
-        except Unavailable as error:
-            self._refuse(peer, tag, error)
+    def _introduce(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
+        """K6: a table id that is not in the catalogue has a durable mark before a commit to it is decided.
+
+        One that a fence refuses anyway leaves none: it would come after the drop has taken the table's mark away.
+        """
+        conflict = self._conflict(request)
+        if conflict is not None:
+            self._abort(peer, tag, request.start_ts, conflict)
             return
-        self._decide(peer, tag, request)
+        self._newcomers.append((peer, tag, request))
+        if not self._introducing:
+            self._introducing = True
+            self._work.run(self._introduce_steps())
 
-    def _know_tables(self, table_ids: frozenset[int]) -> None:
-        self.known_tables = table_ids
-        self.unknown_tables -= table_ids
+    def _introduce_steps(self) -> Procedure:
+        """One look at the catalogue, and one mark a table, for all commits that wait."""
+        while self._newcomers:
+            waiting, self._newcomers = self._newcomers, []
+            try:
+                yield from self._look_up_tables_steps()
+                waiting = [each for each in waiting if self._may_name(*each)]
+                for _, _, request in waiting:
+                    for table_id in request.table_ids:
+                        if table_id not in self.tables.settled and self._conflict(request) is None:
+                            yield from self._mark_steps(table_id)
+            except Unavailable as error:
+                for peer, tag, _ in waiting:
+                    self._refuse(peer, tag, error)
+                continue
+            for peer, tag, request in waiting:
+                self._on_commit(peer, tag, request)
+        self._introducing = False
 
-    def _too_many_unknown(self, table_ids: Iterable[int], start_ts: int) -> Misuse | None:
-        """Remembers those that are in no catalogue; random ids must not fill it, nor our memory."""
-        unknown = self.unknown_tables.union(table_ids) - self.known_tables
-        if len(unknown) > max(self.settings.unknown_tables_max, len(self.unknown_tables)):
-            return Misuse(
-                f"start_ts {start_ts} names tables that are not registered, and {len(self.unknown_tables)} such are "
-                "known already: register them with `pyomid tables URL register NAME FAMILY`",
-                start_ts=start_ts,
-            )
-        self.unknown_tables = unknown
-        return None
+    def _look_up_tables_steps(self) -> Procedure:
+        call = self.tables.begin_call()
+        try:
+            registered: frozenset[int] = yield ReadTables()
+        except Unavailable:
+            self.tables.end_call(call)
+            raise
+        self.tables.end_call(call, registered=registered)
+
+    def _mark_steps(self, table_id: int) -> Procedure:
+        """A fence of the table waits for it: whoever sent the fence takes the mark away, and none comes later."""
+        call = self.tables.begin_call()
+        self._marking = table_id
+        marked = None
+        try:
+            yield MarkUnknownTable(table_id)
+            marked = table_id
+            self.counters["unknown_tables"] += 1
+        finally:
+            self.tables.end_call(call, marked=marked)
+            self._marking = None
+            fences, self._fences_behind_mark = self._fences_behind_mark, []
+            for peer, tag, fence in fences:
+                self._on_fence(peer, tag, fence.table_id)
+
+    def _may_name(self, peer: Hashable, tag: int, request: CommitRequest) -> bool:
+        """Random ids must not fill the catalogue, nor our memory."""
+        if self.tables.name(request.table_ids, self.settings.unknown_tables_max):
+            return True
+        self._refuse(peer, tag, self._too_many_unregistered(request.start_ts))
+        return False
+
+    def _too_many_unregistered(self, start_ts: int) -> Misuse:
+        return Misuse(
+            f"start_ts {start_ts} names tables that are not registered, and {len(self.tables.unregistered)} such are "
+            "known already: register them with `pyomid tables URL register NAME FAMILY`",
+            start_ts=start_ts,
+        )
 
     def _decide(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
         """The one place where a transaction's fate is chosen."""
@@ -628,16 +671,22 @@ class TsoMachine:
             self._lift_low_watermark()
 
     def _on_fence(self, peer: Hashable, tag: int, table_id: int) -> None:
-        """T8: an entry of its batch, and the batch closes behind it: the next window lies above the fence."""
-        error = self._too_many_unknown((table_id,), self.last_issued)
-        if error is not None:
-            self._refuse(peer, tag, error)
+        """T8: an entry of its batch, and the batch closes behind it: the next window lies above the fence.
+
+        What was believed of the table is forgotten (K6): it may be dropped, and its mark taken away.
+        """
+        if table_id == self._marking:
+            self._fences_behind_mark.append((peer, tag, Fence(table_id)))
+            return
+        if not self.tables.name((table_id,), self.settings.unknown_tables_max):
+            self._refuse(peer, tag, self._too_many_unregistered(self.last_issued))
             return
         fence_ts = self.clock.take()
         if fence_ts is None:
             self._stalled.append((peer, tag, Fence(table_id)))
             return
         self.oracle.fence(table_id, fence_ts)
+        self.tables.forget(table_id)
         self.counters["fences"] += 1
         self.windows.open_batch.fenced = True
         self.windows.open_batch.answers.append(Reply(peer, tag, FenceReply(table_id, fence_ts)))
@@ -1118,4 +1167,5 @@ class TsoMachine:
         for batch in unreleased:
             assert batch.entries[0][0] in self.large, "a large commit is pinned while its batch is not released"
         assert self.oracle.low_watermark >= self.epoch
+        assert self.tables.settled == self.tables.registered | self.tables.marked
         assert not (self._held and not self._in_doubt)

@@ -313,7 +313,8 @@ class MemoryCatalogue:
 
     def __init__(self) -> None:
         self._tables: dict[str, TableInfo] = {}
-        self._unknown: set[int] = set()
+        self._unknown: dict[int, bytes] = {}
+        self._marks = 0
         self._watermarks: dict[tuple[str, KeyRange], RegionWatermark] = {}
         self._lock = threading.Lock()
         self._guard = ProcessGuard("MemoryCatalogue")
@@ -347,17 +348,19 @@ class MemoryCatalogue:
     def mark_unknown_table(self, table_id: int) -> None:
         self._guard.check()
         with self._lock:
-            self._unknown.add(table_id)
+            self._marks += 1
+            self._unknown[table_id] = self._marks.to_bytes(8)
 
-    def unknown_tables(self) -> list[int]:
+    def unknown_tables(self) -> dict[int, bytes]:
         self._guard.check()
         with self._lock:
-            return sorted(self._unknown)
+            return dict(sorted(self._unknown.items()))
 
-    def clear_unknown_table(self, table_id: int) -> None:
+    def clear_unknown_table(self, table_id: int, nonce: bytes) -> None:
         self._guard.check()
         with self._lock:
-            self._unknown.discard(table_id)
+            if self._unknown.get(table_id) == nonce:
+                del self._unknown[table_id]
 
     def put_region_watermark(self, record: RegionWatermark) -> None:
         self._guard.check()

@@ -957,10 +957,25 @@ class CatalogueConformance:
         ids = [-(1 << 63), -1, 0, 7, (1 << 63) - 1]
         for table_id in [*ids, 7]:
             catalogue.mark_unknown_table(table_id)
-        assert sorted(self.another(catalogue).unknown_tables()) == ids
-        for table_id in (7, -1, 12345):
-            catalogue.clear_unknown_table(table_id)
+        marks = self.another(catalogue).unknown_tables()
+        assert sorted(marks) == ids
+        for table_id in (7, -1):
+            catalogue.clear_unknown_table(table_id, marks[table_id])
+        catalogue.clear_unknown_table(12345, marks[0])
         assert sorted(catalogue.unknown_tables()) == [-(1 << 63), 0, (1 << 63) - 1]
+
+    def test_a_late_clear_never_takes_a_newer_mark_away(self, catalogue: Catalogue) -> None:
+        """K6: a commit decided behind the drop's fence marks the table again."""
+        catalogue.mark_unknown_table(7)
+        seen = catalogue.unknown_tables()[7]
+        catalogue.mark_unknown_table(7)
+        again = self.another(catalogue).unknown_tables()[7]
+        assert again != seen
+        catalogue.clear_unknown_table(7, seen)
+        assert catalogue.unknown_tables() == {7: again}
+        catalogue.clear_unknown_table(7, again)
+        catalogue.clear_unknown_table(7, again)
+        assert catalogue.unknown_tables() == {}
 
     def test_region_watermarks_replace_those_of_the_same_range(self, catalogue: Catalogue) -> None:
         def record(start: bytes, stop: bytes | None, watermark: int, table: str = "t") -> RegionWatermark:

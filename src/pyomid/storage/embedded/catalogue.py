@@ -1,7 +1,7 @@
 """`Catalogue` over LMDB, in the data environment: any process creates tables and compacts them.
 
 t name                          → the table, as JSON
-u table id                      → a mark: somebody wrote to an unknown table
+u table id                      → a mark: somebody wrote to an unknown table; its nonce
 w name length, name, range      → a region watermark, as JSON; the key ends in a hash of the range
 """
 
@@ -73,20 +73,24 @@ class EmbeddedCatalogue:
         self._environment.write(write)
 
     def mark_unknown_table(self, table_id: int) -> None:
-        key = _unknown_key(table_id)
-        if not self._environment.read(lambda transaction: transaction.get(key, db=self._database)):
-            self._environment.write(lambda transaction: transaction.put(key, b"1", db=self._database))
+        key, nonce = _unknown_key(table_id), os.urandom(8)
+        self._environment.write(lambda transaction: transaction.put(key, nonce, db=self._database))
 
-    def unknown_tables(self) -> list[int]:
+    def unknown_tables(self) -> dict[int, bytes]:
         return self._environment.read(
-            lambda transaction: sorted(
-                int.from_bytes(key[1:], signed=True) for key, _ in self._items(transaction, _UNKNOWN)
-            )
+            lambda transaction: {
+                int.from_bytes(key[1:], signed=True): value for key, value in self._items(transaction, _UNKNOWN)
+            }
         )
 
-    def clear_unknown_table(self, table_id: int) -> None:
+    def clear_unknown_table(self, table_id: int, nonce: bytes) -> None:
         key = _unknown_key(table_id)
-        self._environment.write(lambda transaction: transaction.delete(key, db=self._database))
+
+        def write(transaction: Transaction) -> None:
+            if transaction.get(key, db=self._database) == nonce:
+                transaction.delete(key, db=self._database)
+
+        self._environment.write(write)
 
     def put_region_watermark(self, record: RegionWatermark) -> None:
         start, stop = record.key_range

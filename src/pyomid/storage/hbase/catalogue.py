@@ -1,13 +1,14 @@
 """`Catalogue` in PYOMID_META.
 
 t/<name>      info       the table's entry
-u/<table id>  mark       a commit named this id; the sanitiser refuses until it is registered
+u/<table id>  mark       a commit named this id; the sanitiser refuses until it is registered. The value is a nonce
 w/<name>      <key range>   a region's watermark; the qualifier is its key range
 """
 
 from __future__ import annotations
 
 import json
+import os
 from typing import Any, Final
 
 from pyomid.errors import Corruption, UnknownTable
@@ -62,14 +63,17 @@ class HBaseCatalogue:
         self._cells.change(_TABLE + name.encode(), _INFO, lambda _: b"")
 
     def mark_unknown_table(self, table_id: int) -> None:
-        self._cells.change(_unknown_row(table_id), _MARK, lambda _: b"\x01")
+        nonce = os.urandom(8)
+        self._cells.change(_unknown_row(table_id), _MARK, lambda _: nonce)
 
-    def unknown_tables(self) -> list[int]:
+    def unknown_tables(self) -> dict[int, bytes]:
         rows = self._cells.read_prefix(_UNKNOWN)
-        return sorted(int.from_bytes(row.removeprefix(_UNKNOWN), "big", signed=True) for row in rows)
+        return {
+            int.from_bytes(row.removeprefix(_UNKNOWN), "big", signed=True): cells[_MARK] for row, cells in rows.items()
+        }
 
-    def clear_unknown_table(self, table_id: int) -> None:
-        self._cells.change(_unknown_row(table_id), _MARK, lambda _: b"")
+    def clear_unknown_table(self, table_id: int, nonce: bytes) -> None:
+        self._cells.change(_unknown_row(table_id), _MARK, lambda found: b"" if found == nonce else None)
 
     def put_region_watermark(self, record: RegionWatermark) -> None:
         value = json.dumps(

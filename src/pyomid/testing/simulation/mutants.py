@@ -369,8 +369,8 @@ MUTANTS: Final = (
         "K6",
         "a commit to an unknown table leaves no mark",
         "tso_machine",
-        "                if table_id not in self.known_tables:\n                    yield MarkUnknownTable(table_id)\n",
-        "                if table_id not in self.known_tables:\n",
+        "            yield MarkUnknownTable(table_id)\n",
+        "            yield ReadTables()\n",
         "a_table_nobody_registered_stops_the_sanitiser",
     ),
     _m(

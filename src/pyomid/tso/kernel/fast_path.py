@@ -88,7 +88,7 @@ class FastPath:
         self._map: CacheLineMap = machine.oracle.conflict_map
         self._buckets = np.uint64(self._map.buckets)
         self._tables = TableRows()
-        self._known: frozenset[int] | None = None
+        self._settled: frozenset[int] | None = None
         self._rare_starts = np.zeros(0, dtype=np.int64)
         self._rare_version = -1
         self._adopt_tables()
@@ -208,9 +208,9 @@ class FastPath:
     def _take(self) -> EntryBlock:
         """The machine's timestamps, windows and rules into the state words, until `give_back`."""
         machine, word = self._machine, self._word
-        if machine.known_tables is not self._known:
-            self._known = machine.known_tables
-            self._tables.set_known(self._known)
+        if machine.tables.settled is not self._settled:
+            self._settled = machine.tables.settled
+            self._tables.set_settled(self._settled)
         if machine.rare_version != self._rare_version:
             self._rare_version = machine.rare_version
             self._rare_starts = np.array(machine.rare_starts(), dtype=np.int64)

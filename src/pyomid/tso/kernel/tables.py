@@ -22,7 +22,7 @@ _ROWS_MIN: Final = 64
 
 
 class TableRows:
-    """Table id → (registered?, fence, last commit), open addressing, at most half full."""
+    """Table id → (settled?, fence, last commit), open addressing, at most half full."""
 
     def __init__(self) -> None:
         self.rows: NDArray[np.int64] = np.zeros((_ROWS_MIN, TABLE_WORDS), dtype=np.int64)
@@ -40,8 +40,8 @@ class TableRows:
         self._used += 1
         return row
 
-    def set_known(self, table_ids: Collection[int]) -> None:
-        """These are registered, no others."""
+    def set_settled(self, table_ids: Collection[int]) -> None:
+        """A commit to these needs no look at the catalogue (`core.known_tables`), to others it does."""
         self.rows[:, TABLE_KNOWN] = 0
         for table_id in table_ids:
             self.rows[self.row_of(table_id), TABLE_KNOWN] = 1

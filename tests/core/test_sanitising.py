@@ -1,0 +1,83 @@
+"""How far the horizon goes (K5, K6), step by step on memory stores, with a catalogue that changes between the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from pyomid.core import effects
+from pyomid.core.hashing import table_id
+from pyomid.core.sanitising import Sanitised, sanitise_steps
+from pyomid.errors import Misuse
+from pyomid.storage.memory import MemoryCatalogue
+from pyomid.types import KeyRange, RegionWatermark, TableInfo
+
+pytestmark = pytest.mark.fast
+
+W = 1000
+JAVA = table_id(b"java")
+
+
+def sanitise(
+    catalogue: MemoryCatalogue, between: Callable[[int], None] = lambda step: None, retry_bound_s: float = 0.0
+) -> Sanitised:
+    """`between(n)` comes before the n-th look."""
+    answers: dict[type, Callable[[Any], Any]] = {
+        effects.ReadWatermarks: lambda _: (W, 0),
+        effects.ReadTables: lambda _: catalogue.tables(),
+        effects.ReadUnknownTables: lambda _: catalogue.unknown_tables(),
+        effects.ReadRegionWatermarks: lambda effect: catalogue.region_watermarks(effect.table),
+        effects.AdvanceHorizon: lambda _: 0,
+    }
+    steps = sanitise_steps(now_s=5000.0, retry_bound_s=retry_bound_s)
+    result, step = None, 0
+    while True:
+        try:
+            effect = steps.send(result)
+        except StopIteration as end:
+            done: Sanitised = end.value
+            return done
+        between(step)
+        step += 1
+        result = answers[type(effect)](effect)
+
+
+def cleaned(catalogue: MemoryCatalogue, name: str, watermark: int, generation: int = 1, at_s: float = 1.0) -> None:
+    catalogue.put_region_watermark(RegionWatermark(name, generation, KeyRange(), watermark, at_s))
+
+
+@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("clears", [False, True], ids=["mark stays", "mark goes as in earlier versions"])
+def test_a_table_registered_meanwhile_holds_h(at: int, clears: bool) -> None:
+    """K6. In neither list, H would pass its unhealed commits: gone for every reader."""
+    catalogue = MemoryCatalogue()
+    catalogue.mark_unknown_table(JAVA)
+
+    def register(step: int) -> None:
+        if step == at:
+            catalogue.put_table(TableInfo("java", (b"f",), generation=900), replace=False)
+            if clears:
+                catalogue.clear_unknown_table(JAVA, catalogue.unknown_tables()[JAVA])
+
+    with suppress(Misuse):
+        assert sanitise(catalogue, register).horizon == 0
+
+
+def test_a_mark_of_a_registered_table_stops_nobody() -> None:
+    """Its records speak for it, whether the mark came before the registration or after."""
+    catalogue = MemoryCatalogue()
+    catalogue.put_table(TableInfo("java", (b"f",)), replace=False)
+    catalogue.mark_unknown_table(JAVA)
+    assert sanitise(catalogue).horizon == 0
+    cleaned(catalogue, "java", 700)
+    assert sanitise(catalogue).horizon == 700
+
+
+def test_a_mark_of_an_unregistered_table_stops_it_before_h_moves() -> None:
+    catalogue = MemoryCatalogue()
+    catalogue.mark_unknown_table(JAVA)
+    with pytest.raises(Misuse, match=str(JAVA)):
+        sanitise(catalogue)
