@@ -34,6 +34,8 @@ class Truth(Watch):
     issued: dict[int, str] = field(default_factory=dict)
     promised: dict[int, float] = field(default_factory=dict)
     """Leased start → until when it was promised that W stays below it (K7)."""
+    ended: set[int] = field(default_factory=set)
+    """Starts whose lease was ended: a renewal that was on its way promises nothing any more."""
     now_s: Callable[[], float] = lambda: 0.0
     in_flight: Callable[[], Sequence[int]] = tuple
     """Starts decided by the leader that holds the epoch, entry not yet known to be durable."""
@@ -101,12 +103,15 @@ class Truth(Watch):
 
     def lease_promised(self, start: int, until_s: float) -> None:
         """From now until then W stays below `start`, whoever leads."""
+        if start in self.ended:
+            return
         if start <= self.disk.epoch_row.read().watermark and self.now_s() < until_s:
             raise Broken(f"K7: a lease on {start} is promised, and W has passed it")
         self.promised[start] = until_s
 
     def lease_ended(self, start: int) -> None:
         self.promised.pop(start, None)
+        self.ended.add(start)
 
     # ------------------------------------------------------------ as clients are told
 

@@ -135,9 +135,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """A task may yield this: it goes on after so much virtual time."""
+    """A task may yield this: it goes on after so much virtual time, or when it is made ready; None: only then."""
 
-    seconds: float
+    seconds: float | None
 
 
 @dataclass(slots=True)
@@ -335,7 +335,7 @@ class Universe:
             self._finish(task, None, failure)
         else:
             if isinstance(effect, Sleep):
-                task.wakes_at_s = self.now_s + effect.seconds
+                task.wakes_at_s = None if effect.seconds is None else self.now_s + effect.seconds
             else:
                 task.call = self.perform(task, effect)
                 self.note(f"{task.name} → {task.call.label}")

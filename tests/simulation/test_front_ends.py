@@ -1,0 +1,172 @@
+"""The shipped front ends in random universes, by seed: blocking and asyncio clients, durable ids, tables that are
+dropped and made again, leases, upkeep; TSOs and clients that die, stop, and lose answers.
+
+A failing seed prints its interleaving. `PYOMID_FRONT_END_SEEDS=4711-4711 pytest tests/simulation/test_front_ends.py`
+plays it again.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from front_end_actors import (
+    REMADE,
+    Notes,
+    asyncio_writers,
+    blocking_writer,
+    maintain,
+    maintainer,
+    once_runner,
+    row_rewriter,
+    table_remaker,
+)
+from front_end_world import FrontProcess, FrontWorld
+from green_threads import wait
+
+from pyomid.errors import OmidError
+from pyomid.testing import checker
+from pyomid.testing.simulation import actors
+from pyomid.testing.simulation.runs import _plan
+from pyomid.testing.simulation.universe import NO_FAULTS, Choices, Faults, Sleep, Stuck
+
+STEPS = 2_500
+STEPS_TO_CALM = 60_000
+FIRST, _, LAST = os.environ.get("PYOMID_FRONT_END_SEEDS", "1-60").partition("-")
+REMAKES = os.environ.get("PYOMID_FRONT_END_REMAKES", "") == "1"
+SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
+
+
+def play(seed: int) -> FrontWorld:
+    """One universe from an empty disk to the verdict; raises what is wrong with it."""
+    choices = Choices(seed)
+    world = FrontWorld(choices, _plan(choices), catalogue_cache_s=choices.pick((0.0, 0.0, 5.0)))
+    universe, notes = world.universe, Notes()
+    with world.running():
+        try:
+            world.start_tso()
+            universe.spawn(universe.process("keeper"), "keeper", actors.keeper(world))
+            universe.run(1_000, until=lambda: world.hosts.find() is not None)
+            _populate(world, notes)
+            universe.killable = lambda process: not process.name.startswith("keeper")
+            universe.faults = choices.pick(
+                (
+                    Faults(),
+                    Faults(lose_answer=0.01, lose_request=0.01),
+                    Faults(lose_answer=0.005, lose_request=0.005, kill=0.001, stop=0.001),
+                    Faults(kill=0.002, stop=0.002),
+                )
+            )
+            universe.run(STEPS)
+            _calm_down(world)
+            _judge(world, notes)
+        except Exception as error:
+            raise AssertionError(
+                f"seed {seed}: {type(error).__name__}: {error}\n{universe.story(150)}\nseed {seed}: {error}"
+            ) from error
+    return world
+
+
+def _populate(world: FrontWorld, notes: Notes) -> None:
+    choices = world.universe.choices
+
+    def start(name: str, life: object, *arguments: object) -> None:
+        process = world.process(name)
+        process.start("main", lambda: life(process, *arguments))  # type: ignore[operator]
+
+    for number in range(choices.number(1, 2)):
+        start(f"B{number + 1}", blocking_writer)
+    for number in range(choices.number(0, 2)):
+        start(f"A{number + 1}", asyncio_writers)
+    for number in range(choices.pick((0, 2, 3))):
+        start(f"N{number + 1}", once_runner, notes)
+    if REMAKES and choices.chance(0.5):
+        start("C1", table_remaker)
+        if choices.chance(0.3):
+            start("C2", table_remaker)
+        for number in range(2):
+            start(f"W{number + 1}", row_rewriter, notes)
+    for number in range(choices.number(0, 2)):
+        start(f"K{number + 1}", maintainer)
+
+
+def _calm_down(world: FrontWorld) -> None:
+    universe = world.universe
+    universe.faults = NO_FAULTS
+    world.closing = True
+    universe.note("— from here on without faults —")
+    for process in universe.processes:
+        process.stopped = False
+    for task in universe.tasks:
+        task.speed = 1.0
+    for call in universe.calls:
+        call.speed = 1.0
+
+    def busy() -> list[str]:
+        return [task.name for task in universe.tasks if task.name.endswith(".main")]
+
+    if not universe.run(STEPS_TO_CALM, until=lambda: not busy()):
+        raise Stuck(f"liveness: {', '.join(busy())} did not finish in {STEPS_TO_CALM} moves without faults")
+    last = world.process("last")
+    task = last.start("main", lambda: _last_words(last))
+    if not universe.run(STEPS_TO_CALM, until=lambda: task.finished):
+        raise Stuck("liveness: the last compaction, sanitising and reading did not finish")
+    if task.failure is not None:
+        raise task.failure
+
+
+def _last_words(process: FrontProcess) -> None:
+    """Everything is cleaned and read once more."""
+    database = process.connect()
+    world = process.world
+    for _ in range(100):
+        try:
+            with database.begin() as tx:
+                wanted = tx.start_ts
+            break
+        except OmidError:
+            wait(Sleep(0.5))
+    for _ in range(300):
+        if world.disk.epoch_row.read().watermark >= wanted:
+            break
+        wait(Sleep(world.plan.settings["max_transaction_age_s"] / 4))
+    for _ in range(20):
+        if maintain(process, database, lazy=False):
+            break
+
+
+def _judge(world: FrontWorld, notes: Notes) -> None:
+    checker.demand(world.truth.settle(world.history))
+    committed = world.truth.commits
+    for name, tries in notes.tries.items():
+        counted = [start for start in tries if start in committed]
+        assert len(counted) <= 1, f"{name} was committed {len(counted)} times, by {counted}"
+        for start in notes.told_done.get(name, []):
+            assert counted == [start], f"{name}: told that {start} did it, committed is {counted}"
+    seen: dict[tuple[bytes, object], int] = {}
+    for rewrite in notes.rewrites:
+        before = (rewrite.row, rewrite.before if rewrite.before is not None else rewrite.generation)
+        assert before not in seen, (
+            f"lost update in {REMADE}: {seen[before]} and {rewrite.start_ts} both wrote over {before}"
+        )
+        seen[before] = rewrite.start_ts
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("seed", SEEDS)
+def test_front_ends_are_safe_and_live(seed: int) -> None:
+    play(seed)
+
+
+@pytest.mark.fast
+def test_front_end_universes_are_not_empty() -> None:
+    worlds = [play(seed) for seed in range(1, 6)]
+    outcomes = [txn.outcome.value for world in worlds for txn in world.history.transactions if txn.last_writes()]
+    assert outcomes.count("committed") >= 20
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_many_front_end_universes() -> None:
+    for seed in range(10_000, 10_000 + int(os.environ.get("PYOMID_SOAK_SEEDS", "5000"))):
+        play(seed)
