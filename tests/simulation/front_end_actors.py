@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,13 +18,15 @@ from pyomid.core.compaction import compact_region_steps
 from pyomid.core.sanitising import sanitise_steps
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable, UnknownTable
 from pyomid.testing.history import Item, Outcome, Read, Scan, Transaction, Write
-from pyomid.testing.simulation.actors import COLUMNS, FAMILY, RETRY_BOUND_S, ROWS, TABLES
+from pyomid.testing.simulation.actors import COLUMNS, FAMILY, RETRY_BOUND_S, ROWS, TABLES, Client, Steps
 from pyomid.testing.simulation.universe import Sleep
-from pyomid.types import ConflictLevel
+from pyomid.types import ConflictLevel, TableInfo
 
 NAMES: Final = tuple(b"%b:%b" % column for column in COLUMNS)
 REMADE: Final = "c"
 """The table that is dropped and made again, at another conflict level."""
+FOREIGN: Final = "j"
+"""The table that a Java client makes and writes, registered late or never."""
 COUNTED: Final = "counted"
 """Where runs under a durable id write."""
 ONCE: Final = ("once-1", "once-2", "once-3")
@@ -325,6 +327,43 @@ def _rewrite(process: FrontProcess, database: Database, notes: Notes) -> None:
     notes.rewrites.append(Rewrite(tx.start_ts, tx.commit_ts, table.info.generation, row, before, after))
 
 
+# ---------------------------------------------------------------- a table that others make
+
+
+def foreign_writer(client: Client) -> Steps:
+    """A Java client: it makes a table that no catalogue knows, and commits to it without asking what is registered."""
+    store = client.world.disk.store
+    while not client.world.closing:
+        if FOREIGN not in store._tables:
+            store.create_table(TableInfo(FOREIGN, (FAMILY,)))
+        try:
+            tx = yield from client.begin()
+            yield from tx.write(FOREIGN, {client.choices.pick(ROWS): {COLUMNS[0]: True}})
+            yield from tx.commit()
+        except UnknownTable:
+            tx.give_up()
+        except (ConflictError, Unavailable, OutcomeUnknown):
+            pass
+        yield Sleep(client.choices.pick((0.1, 0.5, 3.0)))
+
+
+def registrar(process: FrontProcess) -> None:
+    """Registers the foreign table, and drops it now and then."""
+    database = process.connect()
+    while not process.world.closing:
+        wait(Sleep(process.choices.pick((0.5, 3.0, 10.0))))
+        with suppress(OmidError):
+            register_foreign(database)
+        if process.choices.chance(0.5):
+            wait(Sleep(process.choices.pick((0.5, 3.0))))
+            with suppress(OmidError):
+                database.drop_table(FOREIGN)
+
+
+def register_foreign(database: Database) -> None:
+    database.create_table(FOREIGN, [FAMILY], if_not_exists=True)
+
+
 # ---------------------------------------------------------------- upkeep
 
 
@@ -357,11 +396,3 @@ def maintain(process: FrontProcess, database: Database, *, lazy: bool) -> bool:
     except (Unavailable, SnapshotTooOld, Misuse, UnknownTable):
         return False
     return True
-
-
-LIVES: Final[dict[str, Callable[..., None]]] = {
-    "B": blocking_writer,
-    "A": asyncio_writers,
-    "C": table_remaker,
-    "K": maintainer,
-}

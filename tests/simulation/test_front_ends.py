@@ -8,23 +8,28 @@ plays it again.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 import pytest
 from front_end_actors import (
+    FOREIGN,
     REMADE,
     Notes,
     asyncio_writers,
     blocking_writer,
+    foreign_writer,
     maintain,
     maintainer,
     once_runner,
+    register_foreign,
+    registrar,
     row_rewriter,
     table_remaker,
 )
 from front_end_world import FrontProcess, FrontWorld
 from green_threads import wait
 
-from pyomid.errors import OmidError
+from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.testing import checker
 from pyomid.testing.simulation import actors
 from pyomid.testing.simulation.runs import _plan
@@ -86,6 +91,11 @@ def _populate(world: FrontWorld, notes: Notes) -> None:
             start("C2", table_remaker)
         for number in range(2):
             start(f"W{number + 1}", row_rewriter, notes)
+    if choices.chance(0.4):
+        for number in range(choices.number(1, 2)):
+            client = world.client(f"J{number + 1}")
+            client.spawn("", foreign_writer(client))
+        start("G1", registrar)
     for number in range(choices.number(0, 2)):
         start(f"K{number + 1}", maintainer)
 
@@ -103,7 +113,7 @@ def _calm_down(world: FrontWorld) -> None:
         call.speed = 1.0
 
     def busy() -> list[str]:
-        return [task.name for task in universe.tasks if task.name.endswith(".main")]
+        return [task.name for task in universe.tasks if task.name.endswith(".main") or task.name.startswith("J")]
 
     if not universe.run(STEPS_TO_CALM, until=lambda: not busy()):
         raise Stuck(f"liveness: {', '.join(busy())} did not finish in {STEPS_TO_CALM} moves without faults")
@@ -131,6 +141,9 @@ def _last_words(process: FrontProcess) -> None:
             break
         wait(Sleep(world.plan.settings["max_transaction_age_s"] / 4))
     for _ in range(20):
+        if FOREIGN in world.disk.store._tables:
+            with suppress(Misuse, Unavailable):
+                register_foreign(database)
         if maintain(process, database, lazy=False):
             break
 
