@@ -19,7 +19,7 @@ def take_blocks(
     rows, width = out.shape
     for row in range(rows):
         at = places[row]
-        if at + width > ends[row]:
+        if width > ends[row] - at:
             return row
         source = np.uint64(at)
         for byte in range(np.uint64(width)):

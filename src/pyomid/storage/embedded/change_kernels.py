@@ -115,7 +115,7 @@ def change_records(
         for _ in range(count):
             number, place = _varint(data, place, stop)
             length, place = _varint(data, place, stop)
-            if number < 0 or length < 0 or place + length - 1 > stop:
+            if number < 0 or length < 0 or length - 1 > stop - place:
                 bad = True
                 break
             place += max(length - 1, 0)

@@ -19,6 +19,8 @@ KEY_BYTES_MAX: Final = 511
 """LMDB's own, as it is compiled by default."""
 TABLE_BYTES: Final = 4
 VERSION_BYTES: Final = 8
+KEY_BYTES_MIN: Final = TABLE_BYTES + 1 + 1 + VERSION_BYTES
+"""Of a row of one byte; no row is empty."""
 ESCAPED_ROW_BYTES_MAX: Final = KEY_BYTES_MAX - TABLE_BYTES - 1 - VERSION_BYTES
 
 

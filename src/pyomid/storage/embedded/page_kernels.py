@@ -146,17 +146,18 @@ def walk(
     it change all the same, nothing is written behind the end of `out` and `lens`; and a tree that leads in a circle
     ends the walk, which enters no more pages than there are.
     """
+    limit = len(pages)
+    file_pages = limit // page_bytes
     stack = np.empty(_DEPTH_MAX, dtype=np.int64)
     places = np.empty(_DEPTH_MAX, dtype=np.int64)
-    limit = len(pages)
     copies = len(out) > 0
     records, written, depth = np.int64(0), np.int64(0), np.int64(0)
     last, last_len = np.int64(0), np.int64(-1)
     page, seeking = root, True
-    unseen = limit // page_bytes
+    unseen = file_pages
     while True:
         while True:  # down to a leaf: to the start's place the first time, to the left afterwards
-            if page < 0 or (page + 1) * page_bytes > limit:
+            if page < 0 or page >= file_pages:
                 return OUTSIDE, records, written, 0, 0
             if unseen == 0:
                 return STRANGE, records, written, 0, 0
@@ -191,14 +192,16 @@ def walk(
             flags = _u16(pages, node + 4)
             value = key + key_len
             end = (page + 1) * page_bytes
-            if flags == _BIG_VALUE and value + 8 <= end:
-                value = _u64(pages, value) * page_bytes + _PAGE_HEADER
-                end = limit
-                if value < 0 or value + size > end:
+            if flags == _BIG_VALUE and end - value >= 8:
+                first_page = _u64(pages, value)
+                if first_page < 0 or first_page >= file_pages:
+                    return OUTSIDE, records, written, 0, 0
+                value, end = first_page * page_bytes + _PAGE_HEADER, limit
+                if size > end - value:
                     return OUTSIDE, records, written, 0, 0
             elif flags != 0:
                 return STRANGE, records, written, 0, 0
-            if value + size > end or key_len < tail_bytes:
+            if size > end - value or key_len < tail_bytes:
                 return STRANGE, records, written, 0, 0
             if _order(pages, key, key_len, stop) >= 0:
                 return WHOLE, records, written, 0, 0
@@ -207,7 +210,7 @@ def walk(
                 return MORE, records, written, key, key_len
             last, last_len = key, key_len
             if copies:
-                if written + key_len + size > len(out) or 2 * records + 2 > len(lens):
+                if key_len + size > len(out) - written or len(lens) - 2 * records < 2:
                     return STRANGE, records, written, 0, 0
                 _copy(pages, key, out, written, key_len)
                 _copy(pages, value, out, written + key_len, size)

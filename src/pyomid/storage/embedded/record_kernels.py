@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE
 from pyomid.compiled import kernel
-from pyomid.storage.embedded.keys import ESCAPED_ROW_BYTES_MAX, TABLE_BYTES, VERSION_BYTES
+from pyomid.storage.embedded.keys import ESCAPED_ROW_BYTES_MAX, KEY_BYTES_MIN, TABLE_BYTES, VERSION_BYTES
 from pyomid.storage.embedded.records import HEADER_BYTES, VARINT_BYTES_MAX
 from pyomid.types import TIMESTAMP_MAX
 
@@ -26,6 +26,7 @@ GOOD: Final = 0
 BAD_CHECKSUM: Final = 1
 BAD_GRAMMAR: Final = 2
 UNKNOWN_COLUMN: Final = 3
+BAD_KEY: Final = 4
 
 ROW_TOO_LONG: Final = 1
 ROW_EMPTY: Final = 2
@@ -214,6 +215,9 @@ def decode_records(data: Bytes, lens: Int64s, column_of: Int32s) -> Any:
         ) != np.uint32(_little_endian(data, value, 4)):
             verdict, culprit = np.int64(BAD_CHECKSUM), np.int64(record)
             break
+        if key_len < KEY_BYTES_MIN or data[value - VERSION_BYTES - 1] != 0 or data[value - VERSION_BYTES] >= 0x80:
+            verdict, culprit = np.int64(BAD_KEY), np.int64(record)
+            break
         first_cell = cells
         count, place = _varint(data, value + HEADER_BYTES, stop)
         for _ in range(count):
@@ -225,7 +229,7 @@ def decode_records(data: Bytes, lens: Int64s, column_of: Int32s) -> Any:
             else:
                 number, place = _varint(data, place, stop)
                 length, place = _varint(data, place, stop)
-            if number < 0 or length < 0 or place + length - 1 > stop or cells >= cells_max:
+            if number < 0 or length < 0 or length - 1 > stop - place or cells >= cells_max:
                 verdict, culprit = np.int64(BAD_GRAMMAR), np.int64(record)
                 break
             if number >= len(column_of):
@@ -245,7 +249,7 @@ def decode_records(data: Bytes, lens: Int64s, column_of: Int32s) -> Any:
             break
         if cells == first_cell:
             continue
-        escaped, escaped_len = key + TABLE_BYTES, key_len - TABLE_BYTES - VERSION_BYTES - 1
+        escaped, escaped_len = key + TABLE_BYTES, key_len - TABLE_BYTES - 1 - VERSION_BYTES
         if rows == 0 or row_len[rows - 1] != escaped_len or not _equal(data, row_off[rows - 1], escaped, escaped_len):
             row_off[rows] = escaped
             row_len[rows] = escaped_len

@@ -539,6 +539,7 @@ def _corrupt(key: bytes, verdict: int) -> Exception:
         kernels.BAD_CHECKSUM: "its checksum does not match",
         kernels.BAD_GRAMMAR: "its cells do not fill it",
         kernels.UNKNOWN_COLUMN: "it names a column that the table does not have",
+        kernels.BAD_KEY: "its key is none of a row and a version",
     }
     return corrupt(key, what[verdict])
 

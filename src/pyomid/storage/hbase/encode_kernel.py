@@ -230,6 +230,8 @@ def all_succeeded(response: Bytes) -> bool:
             return False
         if wire == 0:
             continue
+        if value[0] > ends[depth] - at:
+            return False
         if (depth == 1 and field == 2) or (depth == 2 and field == 3):
             return False
         if field == 1 and depth < 2:
