@@ -47,7 +47,7 @@ class AsyncTable:
 
     async def put(self, key: bytes, cells: Cells) -> None:
         """The row has these values from now on; its other columns stay. Checked here, sent later."""
-        self._transaction.step(Event.WRITE)
+        self._transaction.use(Event.WRITE)
         await self._hold(*checked_put(self._rules, key, cells))
 
     async def delete(self, key: bytes, columns: Iterable[bytes] | None = None) -> None:
@@ -56,7 +56,7 @@ class AsyncTable:
 
     async def delete_rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
         """`delete` of many rows, read in one request where they must be read."""
-        self._transaction.step(Event.WRITE)
+        self._transaction.use(Event.WRITE)
         checked = check_keys(self._rules, keys)
         selection = self._rules.selection(columns)
         if selection is not None and all(column.qualifier for column in selection):
@@ -105,7 +105,7 @@ class AsyncTable:
         rows_max = batch_rows(database.settings.scan_batch_rows, limit)
         batches = database.parts.store.scan(info.name, key_range, selection, batch_rows_max=rows_max)
         nothing: CellBatch | None = None
-        while (batch := await database.driver.in_thread(partial(next, batches, nothing))) is not None:
+        while (batch := await self._transaction.in_thread(partial(next, batches, nothing))) is not None:
             if not batch.rows:
                 continue
             after = batch.row_key(batch.rows - 1) + b"\0"

@@ -10,7 +10,7 @@ cancelled flush leaves the transaction rollback-only, a cancelled commit of unkn
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,9 +19,8 @@ from pyomid.client.leases import Lease
 from pyomid.client.life import Life, refusal
 from pyomid.client.states import ENDED, Event, State
 from pyomid.client.workspace import Workspace
-from pyomid.core.committing import commit_steps
 from pyomid.core.effects import Steps
-from pyomid.errors import Misuse, OmidError, OutcomeUnknown
+from pyomid.errors import Misuse
 from pyomid.types import BeginReply
 
 if TYPE_CHECKING:
@@ -50,16 +49,13 @@ class AsyncTransaction(Life):
 
     async def commit(self) -> None:
         """As `Transaction.commit`. Cancelled after its request left, the transaction is of unknown outcome."""
-        self.step(Event.COMMIT)
-        try:
-            await self.run(self.workspace.flush_steps())
-        except BaseException as error:
-            self.doom(Event.FAILED, f"its writes did not all reach the store: {error}")
-            raise
-        if self.workspace.wrote:
-            await self._decide()
-        else:
-            self.step(Event.COMMITTED)
+        decided = await self.run(self.commit_steps())
+        if decided is None:
+            return
+        if not decided.reply.committed:
+            await self._database.end_rolled_back(self.workspace)
+            raise refusal(decided.reply)
+        await self._database.end_committed(self.start_ts, decided.reply.commit_ts, decided.written)
 
     async def rollback(self) -> None:
         """As `Transaction.rollback`."""
@@ -71,7 +67,7 @@ class AsyncTransaction(Life):
 
     async def flush(self) -> None:
         """As `Transaction.flush`."""
-        self.step(Event.WRITE)
+        self.use(Event.WRITE)
         try:
             await self.run(self.workspace.flush_steps())
         except BaseException as error:
@@ -104,40 +100,31 @@ class AsyncTransaction(Life):
     def database(self) -> AsyncDatabase:
         return self._database
 
+    def use(self, event: Event) -> None:
+        """`step`, of a call that must not come beside another one."""
+        self._check_free()
+        self.step(event)
+
     async def run(self, steps: Steps[T]) -> T:
         """One at a time: a flush and a read side by side would see each other's halves."""
+        return await self._alone(lambda: self._database.driver.run(steps))
+
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        """A blocking read of the store; one at a time likewise."""
+        return await self._alone(lambda: self._database.driver.in_thread(call))
+
+    async def _alone(self, work: Callable[[], Awaitable[T]]) -> T:
+        self._check_free()
+        self._busy = True
+        try:
+            return await work()
+        finally:
+            self._busy = False
+
+    def _check_free(self) -> None:
         if self._busy:
             raise Misuse(
                 f"transaction {self.start_ts} is used by two tasks at once: await one call before the next, or begin "
                 "one transaction a task",
                 start_ts=self.start_ts,
             )
-        self._busy = True
-        try:
-            return await self._database.driver.run(steps)
-        finally:
-            self._busy = False
-
-    async def _decide(self) -> None:
-        workspace, database = self.workspace, self._database
-        written = workspace.write_set()
-        try:
-            reply = await self.run(commit_steps(workspace.commit_request(), written))
-        except asyncio.CancelledError:
-            self.step(Event.LOST)
-            raise
-        except OmidError as error:
-            if isinstance(error, OutcomeUnknown):
-                self.step(Event.LOST)
-            else:
-                self.doom(Event.FAILED, f"its commit request took no effect: {error}")
-            raise
-        except BaseException:
-            self.step(Event.LOST)
-            raise
-        if not reply.committed:
-            self.step(Event.REFUSED)
-            await database.end_rolled_back(workspace)
-            raise refusal(reply)
-        self.committed(reply.commit_ts)
-        await database.end_committed(workspace.start_ts, reply.commit_ts, written)

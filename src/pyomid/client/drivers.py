@@ -34,20 +34,26 @@ class Driver:
         return self._performers[type(effect)](effect)
 
     def run(self, steps: Steps[T]) -> T:
-        """What the steps return; their errors, and those of effects they do not catch."""
+        """What the steps return; their errors, and those of effects they do not catch.
+
+        An interrupt goes into the steps like any other error, at the effect it came in: what they must say or undo
+        then is theirs to know. On return they are over, whatever keeps the traceback.
+        """
         performers = self._performers
         try:
             effect = steps.send(None)
             while True:
                 try:
                     result = performers[type(effect)](effect)
-                except Exception as error:
+                except BaseException as error:
                     effect = steps.throw(error)
                 else:
                     effect = steps.send(result)
         except StopIteration as stop:
             value: T = stop.value
             return value
+        finally:
+            steps.close()
 
 
 AsyncPerform = Callable[[Any], Awaitable[Any]]
@@ -82,19 +88,18 @@ class AsyncDriver:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     async def run(self, steps: Steps[T]) -> T:
-        """As `Driver.run`. A cancellation goes into the steps like any other error."""
+        """As `Driver.run`; a cancellation is an interrupt."""
         try:
             effect = steps.send(None)
             while True:
                 try:
                     result = await self.perform(effect)
-                except Exception as error:
+                except BaseException as error:
                     effect = steps.throw(error)
-                except asyncio.CancelledError:
-                    steps.close()
-                    raise
                 else:
                     effect = steps.send(result)
         except StopIteration as stop:
             value: T = stop.value
             return value
+        finally:
+            steps.close()

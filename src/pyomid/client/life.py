@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from pyomid.client.leases import Lease
 from pyomid.client.states import ENDED, Event, State, next_state
 from pyomid.client.workspace import Workspace
-from pyomid.errors import ConflictError, Misuse, SnapshotTooOld
+from pyomid.core.committing import WriteSet, commit_steps
+from pyomid.core.effects import Steps
+from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld
 from pyomid.types import AbortReason, CommitReply
 
+logger = logging.getLogger(__name__)
+
 _NEED_LEASE: Final = frozenset({Event.READ, Event.WRITE, Event.COMMIT})
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What became of a commit that was asked for, and of which cells that is to be told or undone."""
+
+    reply: CommitReply
+    written: WriteSet
 
 
 class Life:
@@ -71,17 +85,59 @@ class Life:
         self._state = next_state(self._state, event, start_ts=self.start_ts, reason=self._doom)
         if self._state in ENDED and self._lease is not None:
             lease, self._lease = self._lease, None
-            if self._end_lease is not None:
-                self._end_lease(lease)
+            self._give_back(lease)
+
+    def _give_back(self, lease: Lease) -> None:
+        """The end of the transaction is told already: no error of this may pass for one of its commit."""
+        if self._end_lease is None:
+            return
+        try:
+            self._end_lease(lease)
+        except Exception as error:
+            logger.warning("lease on %d not ended, its term will: %s", lease.start_ts, error)
 
     def doom(self, event: Event, reason: str) -> None:
         """`step` to rollback-only; the first reason is the one that is told."""
         self.step(event)
         self._doom = self._doom or reason
 
-    def committed(self, commit_ts: int) -> None:
-        self._commit_ts = commit_ts
-        self.step(Event.COMMITTED)
+    def commit_steps(self) -> Steps[Decided | None]:
+        """The whole commit; None for a transaction that wrote nothing. Whatever is thrown into it at whatever yield,
+        the state that it leaves is true: before the request rollback-only, from then on until the answer unknown.
+        """
+        if self.workspace.is_torn and self._state is State.ACTIVE:
+            self.doom(Event.DOOM, "a flush of its writes did not end")
+        asked = False
+        try:
+            self.step(Event.COMMIT)
+            yield from self.workspace.flush_steps()
+            if not self.workspace.wrote:
+                self.step(Event.COMMITTED)
+                return None
+            request, written = self.workspace.commit_request(), self.workspace.write_set()
+            asked = True
+            reply = yield from commit_steps(request, written)
+            self._decide(reply)
+            return Decided(reply, written)
+        except BaseException as error:
+            if self._state is State.COMMITTING:
+                self._fail(error, asked=asked)
+            raise
+
+    def _decide(self, reply: CommitReply) -> None:
+        if reply.committed:
+            self._commit_ts = reply.commit_ts
+            self.step(Event.COMMITTED)
+        else:
+            self.step(Event.REFUSED)
+
+    def _fail(self, error: BaseException, *, asked: bool) -> None:
+        if not asked:
+            self.doom(Event.FAILED, f"its writes did not all reach the store: {error}")
+        elif isinstance(error, OmidError) and not isinstance(error, OutcomeUnknown):
+            self.doom(Event.FAILED, f"its commit request took no effect: {error}")
+        else:
+            self.step(Event.LOST)
 
     def check_owner(self) -> None:
         if os.getpid() != self._pid:

@@ -63,17 +63,17 @@ class OwnWrites:
         last = len(self._keys) if key_range.stop is None else bisect_left(self._keys, key_range.stop)
         return self._keys[first:last]
 
-    def row_writes(self) -> list[RowWrite]:
-        """Everything held back, ascending by row."""
-        return [RowWrite(row, tuple(self._held[row].items())) for row in sorted(self._held)]
-
-    def note_sending(self) -> None:
-        """Before a flush: from now on any of these cells may be in the store, whatever the answer."""
-        for row, cells in self._held.items():
+    def take_rows(self) -> tuple[HeldRows, list[RowWrite]]:
+        """Everything held back, ascending by row, as it goes to the store: from now on any of these cells may be
+        there, whatever the answer. What is written while they are on their way is held for the next flush.
+        """
+        rows = self._held
+        for row, cells in rows.items():
             self._sent.setdefault(row, set()).update(cells)
+        self._clear_held()
+        return rows, [RowWrite(row, tuple(rows[row].items())) for row in sorted(rows)]
 
-    def note_sent(self) -> None:
-        """After a flush that returned: the store holds them, the overlay need not."""
+    def _clear_held(self) -> None:
         self._held = {}
         self._keys = None
         self.held_bytes = 0
@@ -91,7 +91,7 @@ class OwnWrites:
         rows = self._held
         batch = batch_of_rows(rows)
         self._batches.append(without_values(batch))
-        self.note_sent()
+        self._clear_held()
         return rows, batch
 
     def take_back(self, rows: HeldRows) -> None:

@@ -17,9 +17,7 @@ from pyomid.client.life import Life, refusal
 from pyomid.client.states import ENDED, Event, State
 from pyomid.client.table import Table
 from pyomid.client.workspace import Workspace
-from pyomid.core.committing import commit_steps
 from pyomid.core.effects import Steps
-from pyomid.errors import OmidError, OutcomeUnknown
 from pyomid.types import BeginReply
 
 if TYPE_CHECKING:
@@ -52,16 +50,13 @@ class Transaction(Life):
         before, or is rollback-only. `OutcomeUnknown`: it may have committed, and no evidence is left. Any other error:
         nothing was committed, and the transaction is rollback-only.
         """
-        self.step(Event.COMMIT)
-        try:
-            self._database.driver.run(self.workspace.flush_steps())
-        except BaseException as error:
-            self.doom(Event.FAILED, f"its writes did not all reach the store: {error}")
-            raise
-        if self.workspace.wrote:
-            self._decide()
-        else:
-            self.step(Event.COMMITTED)
+        decided = self._database.driver.run(self.commit_steps())
+        if decided is None:
+            return
+        if not decided.reply.committed:
+            self._database.end_rolled_back(self.workspace)
+            raise refusal(decided.reply)
+        self._database.end_committed(self.start_ts, decided.reply.commit_ts, decided.written)
 
     def rollback(self) -> None:
         """Nothing of it is ever visible. What it wrote is deleted in the background. After an earlier rollback
@@ -122,24 +117,3 @@ class Transaction(Life):
         except BaseException as error:
             self.doom(Event.DOOM, f"a flush of its writes failed: {error}")
             raise
-
-    def _decide(self) -> None:
-        workspace, database = self.workspace, self._database
-        written = workspace.write_set()
-        try:
-            reply = database.driver.run(commit_steps(workspace.commit_request(), written))
-        except OmidError as error:
-            if isinstance(error, OutcomeUnknown):
-                self.step(Event.LOST)
-            else:
-                self.doom(Event.FAILED, f"its commit request took no effect: {error}")
-            raise
-        except BaseException:
-            self.step(Event.LOST)
-            raise
-        if not reply.committed:
-            self.step(Event.REFUSED)
-            database.end_rolled_back(workspace)
-            raise refusal(reply)
-        self.committed(reply.commit_ts)
-        database.end_committed(workspace.start_ts, reply.commit_ts, written)

@@ -73,6 +73,10 @@ class Workspace:
         self._held_bytes = 0
         self._begun: list[_Begun] = []
         self._tables: dict[str, OwnWrites] = {}
+        self.is_torn = False
+        """Some of the writes that left may be in the store and some not: only a rollback is right now (C1). Set before
+        anything leaves, and cleared by the end that went well: no error or interrupt on the way can miss it.
+        """
 
     # Writing
 
@@ -85,29 +89,31 @@ class Workspace:
         return self._held_bytes >= self._flush_bytes
 
     def flush_steps(self) -> Steps[None]:
-        """Every held-back write is durable on return (law 1). After an error the transaction must roll back (C1)."""
-        for own in self._tables.values():
+        """Every write held back when it began is durable on return (law 1). After an error the transaction must roll
+        back (C1)."""
+        return self._whole_steps(self._flush_steps())
+
+    def _flush_steps(self) -> Steps[None]:
+        for own in list(self._tables.values()):
             if not own.held_bytes:
                 continue
             if self._ahead and (own.held_rows >= BATCH_ROWS_MIN or own.sent_batches):
                 yield from self._begin_steps(own)
             else:
                 yield from self._keep_apart_steps(own)
-                own.note_sending()
-                yield WriteCells(own.info.name, self.start_ts, own.row_writes())
-                own.note_sent()
-        self._held_bytes = 0
-        yield from self.end_steps()
+                yield from self._write_steps(own)
+        self._count_held()
+        yield from self._end_steps(len(self._begun))
 
     def send_steps(self) -> Steps[None]:
         """What is held back leaves for the store: durable on return, or on its way. Errors as of `flush_steps`."""
-        if not self._ahead:
-            yield from self.flush_steps()
-            return
-        for own in self._tables.values():
+        return self._whole_steps(self._send_ahead_steps() if self._ahead else self._flush_steps())
+
+    def _send_ahead_steps(self) -> Steps[None]:
+        for own in list(self._tables.values()):
             if own.held_bytes:
                 yield from self._begin_steps(own)
-        self._held_bytes = 0
+        self._count_held()
 
     @property
     def is_writing(self) -> bool:
@@ -116,7 +122,23 @@ class Workspace:
 
     def end_steps(self) -> Steps[None]:
         """Everything that is on its way is durable on return. Errors as of `flush_steps`."""
-        yield from self._end_steps(len(self._begun))
+        return self._whole_steps(self._end_steps(len(self._begun)))
+
+    def _whole_steps(self, steps: Steps[None]) -> Steps[None]:
+        was_torn, self.is_torn = self.is_torn, True
+        yield from steps
+        self.is_torn = was_torn
+
+    def _count_held(self) -> None:
+        self._held_bytes = sum(own.held_bytes for own in self._tables.values())
+
+    def _write_steps(self, own: OwnWrites) -> Steps[None]:
+        rows, writes = own.take_rows()
+        try:
+            yield WriteCells(own.info.name, self.start_ts, writes)
+        except BaseException:
+            own.take_back(rows)
+            raise
 
     def _begin_steps(self, own: OwnWrites) -> Steps[None]:
         yield from self._keep_apart_steps(own)
@@ -133,7 +155,7 @@ class Workspace:
     def _keep_apart_steps(self, own: OwnWrites) -> Steps[None]:
         """Two writes of one row never travel together: the earlier might arrive later."""
         if any(begun.own is own and own.overlaps(begun.rows) for begun in self._begun):
-            yield from self.end_steps()
+            yield from self._end_steps(len(self._begun))
 
     def _end_steps(self, count: int) -> Steps[None]:
         ending = self._begun[:count]

@@ -1,0 +1,143 @@
+"""One asyncio transaction, more than one task: nothing that was accepted is lost, what cannot be kept is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import pytest
+
+import pyomid.aio
+from pyomid.client.aio_database import AsyncDatabase
+from pyomid.client.own_writes import OwnWrites
+from pyomid.client.workspace import Workspace
+from pyomid.core.commit_cache import CommitCache
+from pyomid.core.effects import WriteCells
+from pyomid.errors import Misuse
+from pyomid.types import BeginReply, Column, TableInfo
+
+pytestmark = pytest.mark.fast
+
+INFO = TableInfo("t", (b"f",))
+X = Column(b"f", b"x")
+
+
+class Gate:
+    """Holds the store's calls up until it is opened."""
+
+    def __init__(self, real: Callable[..., Any]) -> None:
+        self.real = real
+        self.reached = threading.Event()
+        self.opened = threading.Event()
+
+    def __call__(self, *args: Any) -> Any:
+        self.reached.set()
+        assert self.opened.wait(60)
+        return self.real(*args)
+
+
+def held_up(db: AsyncDatabase, monkeypatch: pytest.MonkeyPatch, method: str) -> Gate:
+    gate = Gate(getattr(db.parts.store, method))
+    monkeypatch.setattr(db.parts.store, method, gate)
+    return gate
+
+
+def with_database(url: str, body: Callable[[AsyncDatabase], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with await pyomid.aio.connect(url) as db:
+            await db.create_table("t", families=["f"])
+            await body(db)
+
+    asyncio.run(main())
+
+
+def test_a_put_beside_a_flush_is_kept_or_refused(memory_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it is lost at the flush's end, and the commit succeeds without it."""
+
+    async def body(db: AsyncDatabase) -> None:
+        accepted = {b"first": {b"f:x": b"1"}}
+        async with db.begin() as tx:
+            table = await tx.table("t")
+            await table.put(b"first", {b"f:x": b"1"})
+            gate = held_up(db, monkeypatch, "write_cells")
+            flush = asyncio.create_task(tx.flush())
+            await asyncio.to_thread(gate.reached.wait, 60)
+            try:
+                await table.put(b"second", {b"f:x": b"2"})
+                accepted[b"second"] = {b"f:x": b"2"}
+            except Misuse as refused:
+                assert "two tasks" in str(refused)
+            gate.opened.set()
+            await flush
+        async with db.begin() as tx:
+            assert {key: row async for key, row in (await tx.table("t")).scan()} == accepted
+
+    with_database(memory_url, body)
+
+
+def test_a_commit_beside_a_flush_is_refused_and_ends_nothing(memory_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(db: AsyncDatabase) -> None:
+        async with db.begin() as tx:
+            await (await tx.table("t")).put(b"k", {b"f:x": b"1"})
+            gate = held_up(db, monkeypatch, "write_cells")
+            flush = asyncio.create_task(tx.flush())
+            await asyncio.to_thread(gate.reached.wait, 60)
+            with pytest.raises(Misuse, match="two tasks"):
+                await tx.commit()
+            gate.opened.set()
+            await flush
+        assert tx.commit_ts is not None
+
+    with_database(memory_url, body)
+
+
+def workspace() -> Workspace:
+    return Workspace(BeginReply(50, 0), CommitCache(10), flush_bytes=1 << 20)
+
+
+def held(space: Workspace, row: bytes, value: bytes) -> None:
+    cells: Mapping[Column, bytes | None] = {X: value}
+    space.hold(INFO, row, cells)
+
+
+def test_a_write_held_during_a_flush_stays_for_the_next() -> None:
+    """The workspace itself keeps it: a signal's handler that writes comes in here too."""
+    space = workspace()
+    held(space, b"a", b"1")
+    steps = space.flush_steps()
+    first = next(steps)
+    held(space, b"b", b"2")
+    held(space, b"a", b"3")
+    space.hold(TableInfo("other", (b"f",)), b"c", {X: b"4"})
+    with pytest.raises(StopIteration):
+        steps.send(None)
+    later = list(space.flush_steps())
+    assert isinstance(first, WriteCells)
+    assert [write.row for write in first.rows] == [b"a"]
+    assert [(effect.table, [write.row for write in effect.rows]) for effect in later] == [  # type: ignore[attr-defined]
+        ("t", [b"a", b"b"]),
+        ("other", [b"c"]),
+    ]
+
+
+def test_a_write_that_failed_is_shown_under_later_ones() -> None:
+    own = OwnWrites(INFO)
+    own.hold(b"a", {X: b"1"})
+    rows, _ = own.take_rows()
+    own.hold(b"a", {Column(b"f", b"y"): b"2"})
+    own.take_back(rows)
+    assert own.overlay(b"a") == {X: b"1", Column(b"f", b"y"): b"2"}
+    assert own.touched
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), RuntimeError("can't start new thread")])
+def test_writes_that_did_not_end_leave_it_torn(error: BaseException) -> None:
+    space = workspace()
+    held(space, b"a", b"1")
+    steps = space.flush_steps()
+    next(steps)
+    with pytest.raises(type(error)):
+        steps.throw(error)
+    assert space.is_torn
