@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import pyomid
 from pyomid.client.background import CELLS_AT_ONCE, Background, run_together
+from pyomid.client.states import State
 from pyomid.core import effects
 from pyomid.core.committing import complete_steps, rollback_steps
 from pyomid.core.effects import Effect
@@ -164,3 +167,66 @@ def test_a_failure_is_counted_and_the_next_work_is_done(caplog: pytest.LogCaptur
     assert worker.counters.failures == 1
     assert recorder.completed == {150}
     assert "left to readers and compaction" in caplog.text
+
+
+@pytest.fixture
+def no_threads() -> Iterator[None]:
+    """The system gives no new thread: a stack beyond its address space."""
+    threading.stack_size(1 << 47)
+    yield
+    threading.stack_size(0)
+
+
+def test_without_a_thread_a_committer_neither_fails_nor_waits_for_ever(no_threads: None) -> None:
+    """Else commit raises after the commit, and once the room is taken every commit waits for ever."""
+    recorder = Recorder()
+    worker = background(recorder, cells_max=4)
+    for number in range(1, 5):
+        worker.complete(number * 50, 1000, {"t": cells(number * 50, 4)})
+    assert recorder.completed >= {50, 100, 150}
+    assert worker.drain(30)
+    assert recorder.completed == {50, 100, 150, 200}
+    assert worker.close(30)
+
+
+def test_when_threads_come_back_one_completes_again() -> None:
+    recorder = Recorder()
+    worker = background(recorder)
+    threading.stack_size(1 << 47)
+    worker.complete(50, 1000, {"t": cells(50, 1)})
+    threading.stack_size(0)
+    assert recorder.completed == set()
+    worker.complete(100, 1000, {"t": cells(100, 1)})
+    assert worker.drain(30)
+    assert recorder.completed == {50, 100}
+    assert worker._thread is not None
+    assert worker.close(30)
+
+
+def test_an_error_of_the_steps_themselves_ends_no_later_work() -> None:
+    """Else the thread dies of it, and nothing is completed again in this process."""
+    recorder = Recorder()
+    worker = background(recorder)
+
+    worker.complete(50, 1000, {"t": Broken(cells(50, 1))})  # type: ignore[dict-item]
+    assert worker.drain(30)
+    worker.complete(100, 1000, {"t": cells(100, 1)})
+    assert worker.drain(30)
+    assert recorder.completed == {100}
+    assert worker.counters.failures == 1
+    assert worker.close(30)
+
+
+class Broken(list[CellVersion]):
+    def __getitem__(self, index: Any) -> Any:
+        raise ZeroDivisionError
+
+
+def test_a_commit_without_threads_is_told_and_completed(memory_url: str, no_threads: None) -> None:
+    with pyomid.connect(memory_url) as db:
+        db.create_table("t", families=["f"])
+        with db.begin() as tx:
+            tx.table("t").put(b"k", {b"f:x": b"1"})
+        assert tx.state is State.COMMITTED
+        assert db.drain(30)
+        assert db.status().commit_table_entries == 0

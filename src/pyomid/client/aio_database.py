@@ -26,7 +26,7 @@ from pyomid.client.marker import (
     named_marker_cell,
 )
 from pyomid.client.parts import Parts
-from pyomid.client.retry import cause_of
+from pyomid.client.retry import cause_of, check_awaitable
 from pyomid.client.tables import ensure_markers_table
 from pyomid.client.workspace import Workspace
 from pyomid.config import Settings
@@ -113,7 +113,7 @@ class AsyncDatabase:
         **kwargs: P.kwargs,
     ) -> R:
         """As `Database.run`, of an `async def`."""
-        result = await self._run(None, lambda tx: function(tx, *args, **kwargs))
+        result = await self._run(None, lambda tx: check_awaitable(function(tx, *args, **kwargs), function))
         assert not isinstance(result, AlreadyDone)
         return result
 
@@ -128,7 +128,7 @@ class AsyncDatabase:
         """As `Database.run_once`, of an `async def`."""
         checked = check_transaction_id(transaction_id)
         await self.driver.in_thread(lambda: ensure_markers_table(self.parts))
-        return await self._run(checked, lambda tx: function(tx, *args, **kwargs))
+        return await self._run(checked, lambda tx: check_awaitable(function(tx, *args, **kwargs), function))
 
     async def create_table(
         self,

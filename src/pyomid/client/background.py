@@ -1,9 +1,10 @@
 """Work that no caller waits for: shadow cells and completion of finished transactions, heals, rollbacks.
 
-One thread a database. What arrives within the linger is done together: the shadow cells of many transactions in
-one durable write a table, then their commit-table entries in one request (law 5 holds for each: its entry goes only
-after its own shadow cells returned). Whatever is lost here, by an error or with the process, readers, compaction
-and sanitising repair; so heals are dropped when there is too much to do, and nothing is ever tried twice.
+One thread a database; where the system gives none, whoever waits does the work. What arrives within the linger is done
+together: the shadow cells of many transactions in one durable write a table, then their commit-table entries in one
+request (law 5 holds for each: its entry goes only after its own shadow cells returned). Whatever is lost here, by an
+error or with the process, readers, compaction and sanitising repair; so heals are dropped when there is too much to do,
+and nothing is ever tried twice.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ logger = logging.getLogger(__name__)
 
 CELLS_AT_ONCE: Final = 5_000
 """Cells in one merged write: bounded, so that other writers get their turn."""
+
+_LOOK_S: Final = 1.0
+"""Who waits for room looks as often whether the thread that makes it is alive."""
 
 
 @dataclass(slots=True)
@@ -54,34 +58,35 @@ class Background:
         self._cells_max = cells_max
         self._jobs: list[_Job] = []
         self._cells = 0
-        self._busy = False
+        self._busy = 0
         self._urgent = False
         self._closed = False
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        """Entered itself, not by its condition: that would enter in Python, where an interrupt can come in between."""
+        self._changed = threading.Condition(self._lock)
+        self._lacks_thread = False
         self._thread: threading.Thread | None = None
 
     def complete(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
         """Shadow cells, then the entry. Waits for room: a committer that outruns its own completion slows down."""
         cells = _cells(written)
-        with self._changed:
-            while self._cells >= self._cells_max and not self._closed:
-                self._changed.wait()
+        with self._lock:
+            self._wait_for_room()
             self._add(_Job(complete_steps(start_ts, commit_ts, written), cells))
             self.counters.completed += 1
 
     def roll_back(self, written: WriteSet, begun: Sequence[object] = ()) -> None:
         """Exact deletes of a transaction that certainly never commits; waits for room likewise. `begun`: its writes
         that may be on their way, awaited first (`effects.EndWrites`)."""
-        with self._changed:
-            while self._cells >= self._cells_max and not self._closed:
-                self._changed.wait()
+        with self._lock:
+            self._wait_for_room()
             self._add(_Job(_rollback_steps(written, tuple(begun)), _cells(written)))
             self.counters.rolled_back += 1
 
     def offer(self, effect: effects.Heal | effects.DeleteOrphans) -> None:
         """Dropped when there is no room, or after the end."""
         cells = len(effect.shadows) if isinstance(effect, effects.Heal) else len(effect.cells)
-        with self._changed:
+        with self._lock:
             if self._cells + cells > self._cells_max or self._closed:
                 self.counters.heals_dropped += cells
                 return
@@ -90,26 +95,26 @@ class Background:
     def drain(self, timeout_s: float | None = None) -> bool:
         """True when everything that was waiting is done; at once, without the linger."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._changed:
+        with self._lock:
             self._urgent = True
             self._changed.notify_all()
             while self._jobs or self._busy:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     return False
-                self._changed.wait(left)
+                self._wait_or_work(left)
             self._urgent = False
         return True
 
     def close(self, timeout_s: float | None = None) -> bool:
         """Drains, then ends the thread. What does not fit in the time is left to the healers; False then."""
         drained = self.drain(timeout_s)
-        with self._changed:
+        with self._lock:
             self._closed = True
             if not drained:
                 self._jobs.clear()
             self._changed.notify_all()
-        if drained and self._thread is not None:
+        if drained and self._thread is not None and self._thread.is_alive():
             self._thread.join(timeout_s)
         return drained
 
@@ -120,25 +125,72 @@ class Background:
             return
         self._jobs.append(job)
         self._cells += job.cells
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="pyomid-background", daemon=True)
-            self._thread.start()
+        self._has_thread()
         if len(self._jobs) == 1 or self._cells >= self._cells_max:
             self._changed.notify_all()  # Not for each: the thread that lingers would wake, and take the interpreter.
+
+    def _has_thread(self) -> bool:
+        """There is one that works, started now where there was none: the last try may have failed, or it died.
+
+        A system that gives no more threads is no error of the commit that was answered already.
+        """
+        if self._thread is not None and self._thread.is_alive():
+            return True
+        thread = threading.Thread(target=self._run, name="pyomid-background", daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            if not self._lacks_thread:
+                logger.warning("no thread to complete transactions, whoever waits for it does it: %s", error)
+            self._lacks_thread, self._thread = True, None
+            return False
+        self._lacks_thread, self._thread = False, thread
+        return True
+
+    def _wait_for_room(self) -> None:
+        while self._cells >= self._cells_max and not self._closed:
+            self._wait_or_work(_LOOK_S)
+
+    def _wait_or_work(self, wait_s: float | None) -> None:
+        """Until something changed, or not longer than this; done here where no thread will. With the lock held."""
+        if not self._jobs or self._has_thread():
+            self._changed.wait(wait_s)
+            return
+        jobs = self._begin()
+        try:
+            self._lock.release()
+            self._work(jobs)
+        finally:
+            self._lock.acquire()
+            self._end(jobs)
 
     def _run(self) -> None:
         while (jobs := self._take()) is not None:
             try:
-                run_together([job.steps for job in jobs], self._perform, self._failed)
+                self._work(jobs)
             finally:
-                with self._changed:
-                    self._cells -= sum(job.cells for job in jobs)
-                    self._busy = False
-                    self._changed.notify_all()
+                with self._lock:
+                    self._end(jobs)
+
+    def _work(self, jobs: Sequence[_Job]) -> None:
+        try:
+            run_together([job.steps for job in jobs], self._perform, self.failed)
+        except Exception as error:  # of the steps themselves: these jobs are left to the healers, the next ones not
+            self.failed(error)
+
+    def _begin(self) -> list[_Job]:
+        jobs, self._jobs = self._jobs, []
+        self._busy += 1
+        return jobs
+
+    def _end(self, jobs: Sequence[_Job]) -> None:
+        self._cells -= sum(job.cells for job in jobs)
+        self._busy -= 1
+        self._changed.notify_all()
 
     def _take(self) -> list[_Job] | None:
         """Everything that has gathered by the end of the linger; None at the end."""
-        with self._changed:
+        with self._lock:
             while not self._jobs:
                 if self._closed:
                     return None
@@ -149,10 +201,9 @@ class Background:
                 if left <= 0:
                     break
                 self._changed.wait(left)
-            jobs, self._jobs, self._busy = self._jobs, [], bool(self._jobs)
-            return jobs
+            return self._begin()
 
-    def _failed(self, error: Exception) -> None:
+    def failed(self, error: Exception) -> None:
         """The transactions concerned are committed or rolled back all the same."""
         self.counters.failures += 1
         if isinstance(error, OmidError):

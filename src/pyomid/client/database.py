@@ -24,7 +24,7 @@ from pyomid.client.leases import LeaseKeeper
 from pyomid.client.marker import AlreadyDone, check_transaction_id
 from pyomid.client.parts import Parts
 from pyomid.client.performers import port_performers
-from pyomid.client.retry import Backoff, run_transaction
+from pyomid.client.retry import Backoff, check_function, check_result, run_transaction
 from pyomid.client.transaction import Transaction
 from pyomid.client.workspace import Workspace
 from pyomid.config import Settings
@@ -111,7 +111,7 @@ class Database:
         `retry_backoff_ms`); then the last `ConflictError` is raised. What the function does outside of the database
         is done again with it.
         """
-        result = run_transaction(self, self.backoff(), self._sleep, None, lambda tx: function(tx, *args, **kwargs))
+        result = self._run(None, function, *args, **kwargs)
         assert not isinstance(result, AlreadyDone)
         return result
 
@@ -128,8 +128,23 @@ class Database:
         `AlreadyDone` where one did before. `OutcomeUnknown` does not happen: a lost answer is looked up by running
         again. The id is kept in the table PYOMID_MARKERS until its row is deleted there.
         """
-        checked = check_transaction_id(transaction_id)
-        return run_transaction(self, self.backoff(), self._sleep, checked, lambda tx: function(tx, *args, **kwargs))
+        return self._run(check_transaction_id(transaction_id), function, *args, **kwargs)
+
+    def _run(
+        self,
+        transaction_id: str | None,
+        function: Callable[Concatenate[Transaction, P], R],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R | AlreadyDone:
+        check_function(function)
+        return run_transaction(
+            self,
+            self.backoff(),
+            self._sleep,
+            transaction_id,
+            lambda tx: check_result(function(tx, *args, **kwargs), function),
+        )
 
     def transactional(self, function: Callable[Concatenate[Transaction, P], R]) -> Transactional[P, R]:
         """Decorator: `function(tx, …)` becomes `function(…)`, run as by `run`.
@@ -137,6 +152,7 @@ class Database:
         Called with a transaction as its first argument it takes part in that one instead, so that decorated functions
         compose.
         """
+        check_function(function)
 
         @functools.wraps(function)
         def transacted(*args: Any, **kwargs: Any) -> R:
@@ -264,13 +280,21 @@ class Database:
         return rules
 
     def end_committed(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
-        self.commit_cache.put(start_ts, commit_ts)
-        self._background.complete(start_ts, commit_ts, written)
+        """Repair behind the answer: an error of it is not the commit's, and readers repair what it leaves."""
+        try:
+            self.commit_cache.put(start_ts, commit_ts)
+            self._background.complete(start_ts, commit_ts, written)
+        except Exception as error:
+            self._background.failed(error)
 
     def end_rolled_back(self, workspace: Workspace) -> None:
-        written = workspace.write_set()
-        if written:
-            self._background.roll_back(written, workspace.abandoned_writes())
+        """As `end_committed`: compaction deletes what it leaves."""
+        try:
+            written = workspace.write_set()
+            if written:
+                self._background.roll_back(written, workspace.abandoned_writes())
+        except Exception as error:
+            self._background.failed(error)
 
     def backoff(self) -> Backoff:
         return Backoff(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyomid.client import marker
 from pyomid.client.marker import AlreadyDone
 from pyomid.client.tables import ensure_markers_table
-from pyomid.errors import ConflictError, OmidError, OutcomeUnknown
+from pyomid.errors import ConflictError, MisuseType, OmidError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from pyomid.client.database import Database
@@ -37,6 +38,62 @@ class Backoff:
     def pause_s(self, conflicts: int) -> float:
         """Before the try after so many conflicts (1 …)."""
         return self.uniform(0.0, min(self.longest_s, self.first_s * 2.0 ** min(conflicts - 1, 60)))
+
+
+def check_function(function: object) -> None:
+    """`MisuseType` where calling it would run nothing: the transaction would commit without it."""
+    kind = next((kind for kind, is_kind in _RUN_LATER.items() if _is(is_kind, function)), None)
+    if kind is not None:
+        raise MisuseType(
+            f"{_named(function)} is {kind}: calling it runs nothing, and the transaction would commit without it. "
+            "Pass a plain function here, or an `async def` to a database of pyomid.aio",
+            value=function,
+        )
+
+
+_RUN_LATER: Final = {
+    "a coroutine function": inspect.iscoroutinefunction,
+    "an asynchronous generator function": inspect.isasyncgenfunction,
+    "a generator function": inspect.isgeneratorfunction,
+}
+
+
+def check_result(result: R, function: object) -> R:
+    """`MisuseType`, and so a rollback, where what was called only promised to run (a lambda around an `async def`)."""
+    if inspect.isawaitable(result):
+        _never_awaited(result)
+        raise MisuseType(
+            f"{_named(function)} returned {type(result).__name__}, which nobody awaits here: nothing was committed. "
+            "Pass a plain function, or use a database of pyomid.aio",
+            value=function,
+        )
+    return result
+
+
+def check_awaitable(result: R, function: object) -> R:
+    """`MisuseType`, and so a rollback, where there is nothing to await: what it did was not awaited either."""
+    if not inspect.isawaitable(result):
+        _never_awaited(result)
+        raise MisuseType(
+            f"{_named(function)} returned {type(result).__name__}, and a database of pyomid.aio awaits what it calls: "
+            "nothing was committed. Make it an `async def`, or use pyomid.connect",
+            value=function,
+        )
+    return result
+
+
+def _is(is_kind: Callable[[Any], bool], function: object) -> bool:
+    return is_kind(function) or is_kind(vars(type(function)).get("__call__"))
+
+
+def _never_awaited(result: object) -> None:
+    """Ended before it began, so that Python does not warn of it as well."""
+    if inspect.iscoroutine(result) or inspect.isgenerator(result):
+        result.close()
+
+
+def _named(function: object) -> str:
+    return str(getattr(function, "__qualname__", None) or repr(function))
 
 
 def run_transaction(

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.client.marker import AlreadyDone, check_transaction_id
+from pyomid.client.retry import check_function
 from pyomid.errors import Misuse
 from pyomid.spark.transactions import SparkTransaction, run
 
@@ -50,6 +51,7 @@ def stream_sink(
     """
     if query_id is not None:
         check_transaction_id(query_id)
+    check_function(function)
 
     def write(batch: DataFrame, batch_id: int) -> None:
         spark = batch.sparkSession

@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyomid.client.marker import AlreadyDone, check_transaction_id
-from pyomid.client.retry import Backoff, cause_of
+from pyomid.client.retry import Backoff, cause_of, check_function, check_result
 from pyomid.client.states import ENDED, Event, State, next_state
 from pyomid.client.tables import check_leases, find_table
 from pyomid.core.reading import Snapshot
@@ -512,6 +512,7 @@ def run(
     With a `transaction_id` a lost answer is looked up by running again, and `AlreadyDone` is returned where a run
     under the id committed before. `on_conflict` is told of each conflict.
     """
+    check_function(function)
     settings = connection(url).parts.settings
     backoff = Backoff(
         first_s=settings.retry_backoff_ms / 1000,
@@ -530,7 +531,7 @@ def run(
                 lease_seconds=lease_seconds,
                 not_before=not_before,
             ) as tx:
-                return function(tx)
+                return check_result(function(tx), function)
         except AlreadyCommitted as done:
             return AlreadyDone(str(done.values["transaction_id"]), int(done.values["start_ts"]))
         except (ConflictError, OutcomeUnknown) as error:

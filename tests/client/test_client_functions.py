@@ -1,0 +1,81 @@
+"""A function that calling it would not run is refused: its key would be committed, and nothing done under it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+import pyomid
+import pyomid.aio
+from pyomid.client.marker import AlreadyDone
+from pyomid.errors import MisuseType
+
+pytestmark = [pytest.mark.fast, pytest.mark.filterwarnings("error::RuntimeWarning")]
+
+
+async def coroutine(tx: Any) -> None:
+    raise AssertionError("it must not run")
+
+
+def generator(tx: Any) -> Iterator[None]:
+    yield tx.table("t").put(b"k", {b"f:x": b"1"})
+
+
+async def async_generator(tx: Any) -> AsyncIterator[None]:
+    yield await (await tx.table("t")).put(b"k", {b"f:x": b"1"})
+
+
+class Callable_:
+    async def __call__(self, tx: Any) -> None:
+        raise AssertionError("it must not run")
+
+
+def put(tx: Any) -> str:
+    tx.table("t").put(b"k", {b"f:x": b"1"})
+    return "done"
+
+
+RUN_LATER: list[Any] = [
+    coroutine,
+    generator,
+    async_generator,
+    Callable_(),
+    functools.partial(coroutine),
+    lambda tx: coroutine(tx),
+]
+NAMES = ["coroutine", "generator", "async generator", "callable", "partial", "lambda"]
+
+
+@pytest.mark.parametrize("function", RUN_LATER, ids=NAMES)
+def test_a_blocking_run_of_what_runs_later_commits_nothing(memory_db: pyomid.Database, function: Any) -> None:
+    for run in (memory_db.run, functools.partial(memory_db.run_once, "id"), transactional(memory_db)):
+        with pytest.raises(MisuseType, match="commit"):
+            run(function)
+    assert memory_db.run_once("id", put) == "done"
+    assert isinstance(memory_db.run_once("id", put), AlreadyDone)
+
+
+def transactional(db: pyomid.Database) -> Callable[[Any], Any]:
+    return lambda function: db.transactional(function)()
+
+
+@pytest.mark.parametrize("function", [lambda tx: None, generator, async_generator], ids=["plain", *NAMES[1:3]])
+def test_an_asyncio_run_of_what_is_not_awaited_commits_nothing(memory_url: str, function: Any) -> None:
+    async def put_later(tx: Any) -> str:
+        await (await tx.table("t")).put(b"k", {b"f:x": b"1"})
+        return "done"
+
+    async def main() -> None:
+        async with await pyomid.aio.connect(memory_url) as db:
+            await db.create_table("t", families=["f"])
+            for run in (db.run, functools.partial(db.run_once, "id")):
+                with pytest.raises(MisuseType, match="async def"):
+                    await run(function)
+            assert await db.run_once("id", lambda tx: put_later(tx)) == "done"
+            assert isinstance(await db.run_once("id", put_later), AlreadyDone)
+
+    asyncio.run(main())
