@@ -141,6 +141,29 @@ def test_an_overwrite_and_its_rollback(spark: SparkSession, url: str) -> None:
     assert rows(load(spark, url, "overwritten")) == [("c", 3, None)]
 
 
+@pytest.mark.parametrize("mode", ["ignore", "error"])
+def test_a_failed_tries_own_table_hides_no_rows_of_the_next(spark: SparkSession, url: str, mode: str) -> None:
+    """The first try makes the table, which is durable at once, and fails: the next one must not take it for another's,
+    write nothing and spend the id."""
+    table = f"own_{mode}"
+    tries: list[int] = []
+
+    def put(tx: SparkTransaction) -> None:
+        tx.write(frame(spark, ("a", 1, None)), table, row_key=["name"], mode=mode)
+        tries.append(tx.start_ts)
+        if len(tries) == 1:
+            raise ConflictError("on purpose, behind the write")
+
+    assert pyomid.spark.run(spark, url, put, transaction_id=table) is None
+    assert len(tries) == 2
+    assert rows(load(spark, url, table)) == [("a", 1, None)]
+    assert pyomid.spark.look_up_run(url, table).start_ts == tries[1]
+    with pyomid.spark.transaction(spark, url) as tx:
+        assert tx.write(frame(spark, ("b", 2, None)), table, mode="ignore").rows == 0
+        with pytest.raises(Misuse, match=f"{table!r} has rows"):
+            tx.write(frame(spark, ("b", 2, None)), table, mode="error")
+
+
 # Conflicts
 
 

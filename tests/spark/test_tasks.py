@@ -16,9 +16,7 @@ from pyomid.spark.commit import TABLE_LEVEL, TableWrites, commit, ids_for
 from pyomid.spark.connection import Connection, connection
 from pyomid.spark.decode import arrow_schema
 from pyomid.spark.duplicates import check_distinct
-from pyomid.spark.encode import Duplicates
 from pyomid.spark.preparation import WriteOptions, prepared_table
-from pyomid.spark.rewriting import rewrite_branches
 from pyomid.spark.runs import RunState, look_up_run
 from pyomid.spark.scan import ReadPlan, divided, read_range
 from pyomid.spark.schema import Field, row_key_parts, schema_of
@@ -172,23 +170,6 @@ def test_overwriting_deletes_below_the_new_rows(conn: Connection) -> None:
     new = written(conn, plan, frame(info, ("b", 3, None)))
     commit(conn, begun, [TableWrites(info, [deleted, new])], level=None, transaction_id=None)
     assert rows_at(conn, info, begin(conn)) == [("b", 3, None)]
-
-
-def test_a_blind_write_that_lost_is_written_again_above_the_winner(conn: Connection) -> None:
-    info = table(conn)
-    begun = begin(conn)
-    plan = plan_for(conn, info, begun, duplicates=Duplicates.LAST)
-    lost = [
-        written(conn, plan, frame(info, ("a", 1, "early"), ("b", 1, "b"))),
-        written(conn, plan, frame(info, ("a", 2, "late"))),
-    ]
-    put(conn, info, ("a", 7, "winner"))
-    with pytest.raises(ConflictError):
-        commit(conn, begun, [TableWrites(info, lost)], level=None, transaction_id=None)
-    again = begin(conn)
-    report = rewrite_branches(conn, plan_for(conn, info, again), lost)
-    commit(conn, again, [TableWrites(info, [report])], level=None, transaction_id=None)
-    assert rows_at(conn, info, begin(conn)) == [("a", 2, "late"), ("b", 1, "b")]
 
 
 def test_equal_keys_of_two_batches_or_tasks_are_found_and_named(conn: Connection) -> None:

@@ -2,6 +2,12 @@
 
     marker durable under the start  →  commit request (start, branches, write set)  →  answer  →  marker's shadow cell
 
+What stands behind the answer is repair. It fails without a word to the caller, who would take its error for a commit
+that did not happen: readers look the marker up in the commit table, and compaction writes the shadow cell.
+
+A commit is decided once. One that lost is not decided again with the cells that its tasks wrote: the work begins anew
+under a new snapshot (decision 0030).
+
 The cells of the branches get their shadow cells from compaction. A reader resolves each branch once, whatever its
 size, so an unhealed scan costs one look-up more than a healed one a branch and process (`docs/spark.md` has the
 measurement); a follow-up job that wrote them at once would write every cell's record twice.
@@ -9,6 +15,7 @@ measurement); a follow-up job that wrote them at once would write every cell's r
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -18,13 +25,17 @@ from numpy.typing import NDArray
 from pyomid.client import marker
 from pyomid.client.life import refusal
 from pyomid.client.marker import AlreadyDone
+from pyomid.client.retry import cause_of
 from pyomid.client.tables import ensure_markers_table
 from pyomid.core.committing import commit_steps
 from pyomid.core.effects import WriteCells, WriteShadowCells
 from pyomid.core.hashing import table_id
 from pyomid.core.reading import Snapshot, read_rows_steps
-from pyomid.errors import Misuse
+from pyomid.errors import ConflictError, Misuse, OmidError
 from pyomid.spark.connection import Connection
+from pyomid.spark.options import LEVELS, TABLE_LEVEL
+from pyomid.spark.preparation import extended
+from pyomid.spark.schema import schema_of
 from pyomid.spark.write_task import BranchReport
 from pyomid.types import (
     BeginReply,
@@ -37,8 +48,19 @@ from pyomid.types import (
     WriteSetLevel,
 )
 
-TABLE_LEVEL = "table"
-LEVELS = (ConflictLevel.CELL.value, ConflictLevel.ROW.value, TABLE_LEVEL)
+__all__ = [
+    "LEVELS",
+    "TABLE_LEVEL",
+    "TableWrites",
+    "check_ids_count",
+    "commit",
+    "end_lease",
+    "find_run",
+    "ids_for",
+    "lost_to_its_own_id",
+]
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -86,6 +108,8 @@ def commit(
     written = [table for table in writes if table.reports]
     if not written and transaction_id is None:
         return 0
+    for table in written:
+        extended(conn, conn.parts.catalogue.table(table.info.name), schema_of(table.info))
     evidence = {table.info.name: _witnesses(table.reports) for table in written}
     own_marker = _write_marker(conn, begun.start_ts, transaction_id)
     if own_marker is not None:
@@ -95,9 +119,34 @@ def commit(
     if not reply.committed:
         raise refusal(reply)
     if own_marker is not None:
-        shadow = ShadowWrite(own_marker, reply.commit_ts)
-        conn.driver.perform(WriteShadowCells(marker.MARKERS_TABLE, (shadow,)))
+        _repair_marker(conn, own_marker, reply.commit_ts)
     return reply.commit_ts
+
+
+def lost_to_its_own_id(conn: Connection, transaction_id: str | None, error: ConflictError) -> AlreadyDone | None:
+    """The run under the same id that won, where it was one: then the work is done, and there is nothing to repeat."""
+    if transaction_id is None:
+        return None
+    try:
+        return find_run(conn, conn.parts.tso.begin(not_before=cause_of(error)), transaction_id)
+    except OmidError as failed:
+        logger.warning("who won against a run under %r cannot be looked up: %s", transaction_id, failed)
+        return None
+
+
+def end_lease(conn: Connection, start_ts: int) -> None:
+    """The watermark may pass it. An error is no matter: the lease expires by its term."""
+    try:
+        conn.parts.tso.end_lease(start_ts)
+    except Exception as error:
+        logger.warning("lease %d was not ended, its term will: %s", start_ts, error)
+
+
+def _repair_marker(conn: Connection, own_marker: CellVersion, commit_ts: int) -> None:
+    try:
+        conn.driver.perform(WriteShadowCells(marker.MARKERS_TABLE, (ShadowWrite(own_marker, commit_ts),)))
+    except Exception as error:
+        logger.warning("the marker of start %d is committed without its shadow cell: %s", own_marker.version, error)
 
 
 def check_ids_count(conn: Connection, reports: Sequence[BranchReport]) -> None:

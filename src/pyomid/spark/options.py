@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pyomid.errors import Misuse
+from pyomid.types import ConflictLevel
 
 READING: Final = {
     "columns": "the columns to read, by commas",
@@ -25,9 +26,9 @@ WRITING: Final = {
     "nulls": "tombstone or keep: what a null does to the stored value",
     "mergeSchema": "true: columns that the table lacks are added to it",
     "family": "the column family of new tables",
-    "retries": "how often a write that lost is tried again under a new snapshot",
+    "retries": "of no effect: a write that lost fails with ConflictError, and is begun anew by whoever began it",
     "transactionId": "a durable id: of all writes under it at most one ever commits",
-    "ifExists": "overwrite, append, error or ignore: what an existing table means",
+    "ifExists": "overwrite, append, error or ignore: what a table with rows means",
 }
 COMMON: Final = {
     "url": "omid:///folder or omid+hbase://…",
@@ -36,6 +37,10 @@ COMMON: Final = {
     "columnMapping": "column=family:qualifier, by commas, or a JSON object",
     "leaseSeconds": "the lease's term; renewed by every task",
 }
+TABLE_LEVEL: Final = "table"
+LEVELS: Final = (ConflictLevel.CELL.value, ConflictLevel.ROW.value, TABLE_LEVEL)
+"""What `conflictLevel` may be."""
+
 _KNOWN: Final = {name.lower(): name for name in (*COMMON, *READING, *WRITING)}
 
 

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pyomid.client.tables import check_leases, create_table, find_table
+from pyomid.core.reading import Snapshot
 from pyomid.errors import Misuse, UnknownTable
-from pyomid.spark.commit import TABLE_LEVEL
 from pyomid.spark.connection import Connection
 from pyomid.spark.encode import Duplicates, Nulls
+from pyomid.spark.options import TABLE_LEVEL
+from pyomid.spark.scan import sees_rows
 from pyomid.spark.schema import (
     DEFAULT_FAMILY,
     ColumnMapping,
@@ -40,6 +42,15 @@ def table_or_none(conn: Connection, name: str) -> TableInfo | None:
         return conn.parts.catalogue.table(name)
     except UnknownTable:
         return None
+
+
+def is_there(conn: Connection, info: TableInfo | None, snapshot: Snapshot) -> bool:
+    """What the modes `error` and `ignore` mean by a table that exists: one of which the snapshot sees a row.
+
+    Not the catalogue: a table is durable there before the transaction that made it commits, and stays when that one
+    fails. Its next try would take its own table for somebody else's and drop its rows (decision 0031).
+    """
+    return info is not None and sees_rows(conn, info.name, snapshot)
 
 
 def prepared_table(

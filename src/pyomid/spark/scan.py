@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -18,6 +19,9 @@ from pyomid.ports import DataStore
 from pyomid.spark.connection import Connection
 from pyomid.spark.decode import RowDecoder
 from pyomid.types import KeyRange, TableSchema
+
+FIRST_ROWS: Final = 100
+"""Rows in one batch where only the first visible one is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,9 @@ def read_range(conn: Connection, plan: ReadPlan, key_range: KeyRange, arrow: pa.
         yield decoder.decode(batch, visible)
 
 
-def visible_batches(conn: Connection, plan: ReadPlan, key_range: KeyRange) -> Iterator[tuple[CellBatch, VisibleCells]]:
+def visible_batches(
+    conn: Connection, plan: ReadPlan, key_range: KeyRange
+) -> Generator[tuple[CellBatch, VisibleCells], None, None]:
     """Batches of a range with what the snapshot sees of them; each was checked against W after it was read (R7),
     and so is the end: what lay behind the last one, or a range that looked empty, may have been cleaned away.
 
@@ -55,6 +61,14 @@ def visible_batches(conn: Connection, plan: ReadPlan, key_range: KeyRange) -> It
         conn.renew(leases)
         yield resolved, visible
     conn.driver.run(check_snapshot_steps(plan.snapshot))
+
+
+def sees_rows(conn: Connection, table: str, snapshot: Snapshot) -> bool:
+    """Whether the snapshot sees a row of the table; reads no further than the first. The snapshot's lease, where its
+    TSO knows leases, is renewed on the way."""
+    plan = ReadPlan(conn.url, table, TableSchema((), ()), (), snapshot, FIRST_ROWS, leased=conn.has_leases)
+    with closing(visible_batches(conn, plan, KeyRange())) as batches:
+        return any(len(visible.rows_present()) for _, visible in batches)
 
 
 @runtime_checkable

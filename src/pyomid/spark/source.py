@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, MutableMapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse
 from pyomid.spark.failures import coded_errors
 from pyomid.spark.options import Options
@@ -78,10 +79,15 @@ class OmidDataSource(DataSource):
             return OmidReader(self._read_plan(table_schema, wanted), self._range(table_schema), self._pieces(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> OmidWriter:
+        from pyomid.spark.commit import end_lease
         from pyomid.spark.schema import fields_of
 
         with coded_errors():
-            return OmidWriter.prepared(self._options, self._begun, fields_of(schema), overwrite=overwrite)
+            try:
+                return OmidWriter.prepared(self._options, self._begun, fields_of(schema), overwrite=overwrite)
+            except BaseException:
+                end_lease(self._connection(), self._begun.start_ts)
+                raise
 
     def _connection(self) -> Connection:
         from pyomid.spark.connection import connection
@@ -228,20 +234,22 @@ class OmidWriter(DataSourceArrowWriter):
     begun: BeginReply
     level: str | None
     transaction_id: str | None
-    retries: int
     replaced_by: int
     """The branch of the tombstones of an overwrite, drawn before any task's; 0 for an append."""
-    does_nothing: bool
-    """The table existed and `ifExists=ignore`, or a write under this id is committed."""
+    is_done: bool
+    """A write under this id is committed: nothing is left to do."""
+    writes_rows: bool
+    """False: the snapshot sees rows, and `ifExists=ignore`; what is left to commit is the id."""
 
     @classmethod
     def prepared(cls, options: Options, begun: BeginReply, fields: Any, *, overwrite: bool) -> OmidWriter:
         """The table made or checked, so that a bad write fails before its first task."""
         from pyomid.client.marker import check_transaction_id
-        from pyomid.spark.commit import LEVELS, find_run, ids_for
+        from pyomid.core.reading import Snapshot
+        from pyomid.spark.commit import find_run, ids_for
         from pyomid.spark.connection import connection
-        from pyomid.spark.options import checked_choice
-        from pyomid.spark.preparation import prepared_table, table_or_none
+        from pyomid.spark.options import LEVELS, checked_choice
+        from pyomid.spark.preparation import is_there, prepared_table, table_or_none
         from pyomid.spark.schema import schema_of
         from pyomid.spark.write_task import WritePlan
 
@@ -252,17 +260,20 @@ class OmidWriter(DataSourceArrowWriter):
         given = options.text("conflictLevel")
         level = None if given is None else checked_choice("conflictLevel", given, LEVELS)
         if_exists = options.choice("ifExists", ("append", "overwrite", "error", "ignore"), "append")
-        existing = table_or_none(conn, name)
-        if existing is not None and if_exists == "error":
-            raise Misuse(f"table {name!r} exists, and ifExists=error", table=name)
+        options.whole("retries")
         transaction_id = options.text("transactionId")
         if transaction_id is not None:
             check_transaction_id(transaction_id)
         done = transaction_id is not None and find_run(conn, begun, transaction_id) is not None
-        ignored = existing is not None and if_exists == "ignore"
-        info = (
-            existing if existing is not None and (done or ignored) else prepared_table(conn, name, fields, write, level)
-        )
+        existing = table_or_none(conn, name)
+        judges = not done and if_exists in ("error", "ignore")
+        there = judges and is_there(conn, existing, Snapshot(begun.start_ts, begun.epoch))
+        if there and if_exists == "error":
+            raise Misuse(f"table {name!r} has rows, and ifExists=error", table=name)
+        if existing is not None and (done or there):
+            info = existing
+        else:
+            info = prepared_table(conn, name, fields, write, level)
         plan = WritePlan(
             url,
             info,
@@ -275,13 +286,12 @@ class OmidWriter(DataSourceArrowWriter):
         )
         replaces = overwrite or if_exists == "overwrite"
         branch = conn.parts.tso.begin(not_before=begun.start_ts).start_ts if replaces else 0
-        return cls(plan, begun, level, transaction_id, options.whole("retries", 3) or 0, branch, bool(done or ignored))
+        return cls(plan, begun, level, transaction_id, branch, is_done=done, writes_rows=not done and not there)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BranchMessage:
-        from pyomid.crashpoints import crash_point
         from pyomid.spark.write_task import write_rows
 
-        if self.does_nothing:
+        if not self.writes_rows:
             return BranchMessage(None)
         with coded_errors():
             report = write_rows(self.plan, iterator)
@@ -289,50 +299,40 @@ class OmidWriter(DataSourceArrowWriter):
         return BranchMessage(report)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Decides. A blind append that lost is written again under a new snapshot and decided again."""
+        """Decides, once: by `pyomid.spark.commit`, as a `transaction` does. A write that lost to a run under its own
+        id is done; any other that lost fails, and is begun anew by whoever began it (decision 0030)."""
+        from pyomid.spark.commit import TableWrites, commit, end_lease, lost_to_its_own_id
         from pyomid.spark.connection import connection
+        from pyomid.spark.duplicates import check_distinct
 
         with coded_errors():
             conn = connection(self.plan.url)
-            reports = [m.report for m in messages if isinstance(m, BranchMessage) and m.report is not None]
-            if self.does_nothing:
-                conn.parts.tso.end_lease(self.begun.start_ts)
-                return
-            self._check_distinct(conn, reports)
-            for left in range(self.retries, -1, -1):
+            if not self.is_done:
+                reports = _reports(messages)
+                check_distinct(conn, self.plan, reports)
+                writes = TableWrites(self.plan.info, [*self._replaced(conn), *reports])
+                crash_point("spark.commit.before")
                 try:
-                    self._commit(conn, reports)
-                    return
+                    commit(conn, self.begun, [writes], level=self.level, transaction_id=self.transaction_id)
                 except ConflictError as error:
-                    conn.parts.tso.end_lease(self.begun.start_ts)
-                    if not left or self.replaced_by or not reports:
+                    if lost_to_its_own_id(conn, self.transaction_id, error) is None:
                         raise
-                    reports = self._written_again(conn, reports, error)
+                crash_point("spark.commit.after")
+            end_lease(conn, self.begun.start_ts)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Spark calls this also after an exception that came behind the commit. What was committed stays; what was
         not is left to compaction. The lease ends only where the outcome is "not committed".
         """
+        from pyomid.spark.commit import end_lease
         from pyomid.spark.connection import connection
         from pyomid.spark.runs import is_committed
 
         with coded_errors():
             conn = connection(self.plan.url)
-            reports = [m.report for m in messages if isinstance(m, BranchMessage) and m.report is not None]
-            starts = [self.begun.start_ts, *(report.branch for report in reports)]
+            starts = [self.begun.start_ts, *(report.branch for report in _reports(messages))]
             if not is_committed(conn, starts):
-                conn.parts.tso.end_lease(self.begun.start_ts)
-
-    def _commit(self, conn: Connection, reports: list[BranchReport]) -> None:
-        from pyomid.crashpoints import crash_point
-        from pyomid.spark.commit import TableWrites, commit
-
-        writes = TableWrites(self.plan.info, [*self._replaced(conn), *reports])
-        crash_point("spark.commit.before")
-        commit(conn, self.begun, [writes], level=self.level, transaction_id=self.transaction_id)
-        crash_point("spark.commit.after")
-        if not writes.reports:
-            conn.parts.tso.end_lease(self.begun.start_ts)
+                end_lease(conn, self.begun.start_ts)
 
     def _replaced(self, conn: Connection) -> list[BranchReport]:
         """The old rows of an overwrite, deleted under the branch that is below every task's."""
@@ -340,31 +340,16 @@ class OmidWriter(DataSourceArrowWriter):
         from pyomid.spark.scan import ReadPlan
         from pyomid.spark.write_task import delete_ranges
 
-        if not self.replaced_by:
+        if not self.replaced_by or not self.writes_rows:
             return []
         snapshot = Snapshot(self.begun.start_ts, self.begun.epoch)
         read = ReadPlan(self.plan.url, self.plan.info.name, self.plan.schema, (), snapshot, BATCH_ROWS, leased=True)
         report = delete_ranges(self.plan, read, [KeyRange()], branch=self.replaced_by)
         return [report] if report is not None else []
 
-    def _check_distinct(self, conn: Connection, reports: list[BranchReport]) -> None:
-        from pyomid.spark.duplicates import check_distinct
 
-        try:
-            check_distinct(conn, self.plan, reports)
-        except Misuse:
-            conn.parts.tso.end_lease(self.begun.start_ts)
-            raise
-
-    def _written_again(self, conn: Connection, reports: list[BranchReport], error: ConflictError) -> list[BranchReport]:
-        """The same cells under a branch of a new transaction: versions must follow the order of commits."""
-        from pyomid.client.retry import cause_of
-        from pyomid.spark.rewriting import rewrite_branches
-
-        self.begun = conn.parts.tso.begin(not_before=cause_of(error))
-        conn.parts.tso.grant_lease(self.begun.start_ts)
-        self.plan = replace(self.plan, start_ts=self.begun.start_ts)
-        return [rewrite_branches(conn, self.plan, reports)]
+def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[BranchReport]:
+    return [m.report for m in messages if isinstance(m, BranchMessage) and m.report is not None]
 
 
 def write_options(options: Options) -> WriteOptions:

@@ -38,13 +38,13 @@ from pyomid.errors import (
     OutcomeUnknown,
 )
 from pyomid.spark import commit as large_commit
-from pyomid.spark.commit import LEVELS, TableWrites, ids_for
+from pyomid.spark.commit import TableWrites, ids_for
 from pyomid.spark.connection import Connection, connection
 from pyomid.spark.duplicates import check_distinct
 from pyomid.spark.encode import Duplicates, Nulls
 from pyomid.spark.failures import original_error, original_errors
-from pyomid.spark.options import checked_choice
-from pyomid.spark.preparation import WriteOptions, extended, prepared_table, table_or_none
+from pyomid.spark.options import LEVELS, TABLE_LEVEL, checked_choice
+from pyomid.spark.preparation import WriteOptions, is_there, prepared_table, table_or_none
 from pyomid.spark.ranges import key_range
 from pyomid.spark.registration import register
 from pyomid.spark.rowkey import key_layout
@@ -181,8 +181,8 @@ class SparkTransaction:
         """Writes the frame's rows; the frame is computed now, once.
 
         `mode`: "append" upserts by row key; "overwrite" deletes the rows that the snapshot sees first; "error" and
-        "ignore" go by whether the table exists. `row_key` makes the table where there is none. `conflict_level`:
-        a new table's level. A write that fails leaves the transaction rollback-only.
+        "ignore" go by whether the snapshot sees a row of the table. `row_key` makes the table where there is none.
+        `conflict_level`: a new table's level. A write that fails leaves the transaction rollback-only.
         """
         self._step(Event.WRITE)
         self._conn.require_branches()
@@ -195,11 +195,10 @@ class SparkTransaction:
             nulls=Nulls(checked_choice("nulls", nulls, ("tombstone", "keep"))),
             merge_schema=merge_schema,
         )
-        existing = table_or_none(self._conn, table)
-        if existing is not None and mode in ("error", "errorifexists"):
-            raise Misuse(f"table {table!r} exists, and mode={mode!r}", table=table)
-        if existing is not None and mode == "ignore":
-            return WriteResult(table, 0, 0, 0, 0)
+        if mode in ("error", "errorifexists", "ignore") and self._is_there(table):
+            if mode == "ignore":
+                return WriteResult(table, 0, 0, 0, 0)
+            raise Misuse(f"table {table!r} has rows, and mode={mode!r}", table=table)
         with self._dooming(f"a write to {table!r} failed"):
             return self._write(frame, table, options, conflict_level, overwrite=mode == "overwrite")
 
@@ -307,9 +306,15 @@ class SparkTransaction:
         return key_range(key_layout(info.schema), start, stop, prefix)
 
     def _read_plan(self, info: TableInfo) -> ReadPlan:
-        own = frozenset(report.branch for report in self._reports_of(info.name))
-        snapshot = Snapshot(self._begun.start_ts, self._begun.epoch, own)
+        snapshot = self._snapshot(info.name)
         return ReadPlan(self._conn.url, info.name, schema_of(info), (), snapshot, BATCH_ROWS, leased=True)
+
+    def _snapshot(self, table: str) -> Snapshot:
+        own = frozenset(report.branch for report in self._reports_of(table))
+        return Snapshot(self._begun.start_ts, self._begun.epoch, own)
+
+    def _is_there(self, table: str) -> bool:
+        return is_there(self._conn, table_or_none(self._conn, table), self._snapshot(table))
 
     # Writing
 
@@ -354,7 +359,7 @@ class SparkTransaction:
         present = self._writes.setdefault(info.name, TableWrites(info))
         present.info = info
         present.reports += reports
-        if self._level != large_commit.TABLE_LEVEL:
+        if self._level != TABLE_LEVEL:
             large_commit.check_ids_count(self._conn, [r for table in self._writes.values() for r in table.reports])
         crash_point("spark.write.noted")
         of = reports if counted is None else counted
@@ -369,8 +374,6 @@ class SparkTransaction:
     # Ending
 
     def _decide(self) -> int:
-        for table in self._writes.values():
-            extended(self._conn, self._conn.parts.catalogue.table(table.info.name), schema_of(table.info))
         return large_commit.commit(
             self._conn, self._begun, self._writes.values(), level=self._level, transaction_id=self.transaction_id
         )
@@ -440,10 +443,7 @@ class _Lease:
         if self._lost is not None and not committed:
             logger.warning("lease %d is lost: %s", self._start_ts, self._lost)
         if release:
-            try:
-                self._conn.parts.tso.end_lease(self._start_ts)
-            except OmidError as error:
-                logger.warning("lease %d was not ended, its term will: %s", self._start_ts, error)
+            large_commit.end_lease(self._conn, self._start_ts)
 
     def _renew(self) -> None:
         while not self._ended.wait(self._term_s / 3):
@@ -455,8 +455,8 @@ class _Lease:
                 else:
                     logger.warning("lease %d is lost: %s", self._start_ts, error)
                 return
-            except OmidError as error:
-                logger.warning("lease %d was not renewed: %s", self._start_ts, error)
+            except Exception as error:
+                logger.warning("lease %d was not renewed, will be tried again: %s", self._start_ts, error)
 
 
 def transaction(

@@ -467,6 +467,12 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "tests/spark/test_spark_streaming.py::"
         "test_a_driver_killed_around_a_batchs_commit_and_started_again_counts_it_once",
     ),
+    "S6": (
+        "tests/spark/test_writer.py::test_a_write_whose_cells_were_cleaned_away_is_not_acknowledged",
+        "tests/spark/test_writer.py::test_of_two_writes_under_one_id_one_set_of_rows_is_seen",
+    ),
+    "S7": ("tests/spark/test_writer.py::test_a_failed_tries_own_table_hides_no_rows",),
+    "S8": ("tests/spark/test_writer.py::test_a_failure_behind_the_answer_does_not_say_not_committed",),
     "S5": (
         "tests/spark/test_spark_dataframes.py::test_a_snapshot_is_one_for_all_reads_and_partitions",
         "tests/spark/test_spark_dataframes.py::test_one_frame_used_twice_keeps_both_its_filters",

@@ -1,0 +1,226 @@
+"""`df.write` as Spark calls it, step by step and without Spark: two drivers, lost leases, lost answers (S2, S3)."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import pyomid
+from pyomid.core.compaction import compact_region_steps
+from pyomid.core.effects import WriteShadowCells
+from pyomid.core.reading import Snapshot
+from pyomid.errors import ConflictError, Misuse, Unavailable
+from pyomid.spark.connection import Connection, connection
+from pyomid.spark.decode import arrow_schema
+from pyomid.spark.options import Options
+from pyomid.spark.runs import RunState, look_up_run
+from pyomid.spark.scan import ReadPlan, read_range
+from pyomid.spark.schema import Field, schema_of
+from pyomid.spark.source import BranchMessage, OmidWriter
+from pyomid.types import BeginReply, KeyRange, TableInfo
+
+pytestmark = pytest.mark.fast
+
+FIELDS = (Field("name", "string"), Field("count", "long"))
+ARROW = pa.schema([("name", pa.string()), ("count", pa.int64())])
+_numbers = itertools.count()
+
+Row = tuple[str, int | None]
+
+
+@pytest.fixture
+def conn() -> Connection:
+    return connection(f"omid-memory:spark-writer-{next(_numbers)}?conflictMapEntries=64")
+
+
+def begin(conn: Connection) -> BeginReply:
+    """As a data source that was made: a start under a lease."""
+    begun = conn.parts.tso.begin()
+    conn.parts.tso.grant_lease(begun.start_ts)
+    return begun
+
+
+def prepared(conn: Connection, begun: BeginReply | None = None, *, overwrite: bool = False, **how: str) -> OmidWriter:
+    options = Options({"url": conn.url, "table": "t", "rowKey": "name", **how})
+    return OmidWriter.prepared(options, begun or begin(conn), FIELDS, overwrite=overwrite)
+
+
+def written(writer: OmidWriter, *rows: Row) -> BranchMessage:
+    """One task."""
+    return writer.write(
+        iter([pa.RecordBatch.from_pylist([dict(zip(ARROW.names, r, strict=True)) for r in rows], schema=ARROW)])
+    )
+
+
+def save(conn: Connection, *rows: Row, **how: str) -> None:
+    writer = prepared(conn, **how)
+    writer.commit([written(writer, *rows)])
+
+
+def rows_of(conn: Connection, name: str = "t") -> list[tuple[Any, ...]]:
+    info = conn.parts.catalogue.table(name)
+    begun = conn.parts.tso.begin()
+    schema = schema_of(info)
+    plan = ReadPlan(conn.url, name, schema, ("name", "count"), Snapshot(begun.start_ts, begun.epoch), 9, leased=False)
+    batches = read_range(conn, plan, KeyRange(), arrow_schema(schema, plan.wanted))
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+def leases(conn: Connection) -> tuple[int, ...]:
+    return tuple(conn.parts.epoch_row.read().leases)
+
+
+def push_watermark_past(conn: Connection, start_ts: int) -> None:
+    """Other commits push everything older out of the conflict map."""
+    with pyomid.connect(conn.url) as db:
+        db.create_table("crowd", families=["f"], if_not_exists=True)
+        for number in itertools.count():
+            with db.begin() as tx:
+                for row in range(8):
+                    tx.table("crowd").put(b"%d-%d" % (number, row), {b"f:x": b"1"})
+            if conn.parts.epoch_row.read_watermarks()[0] >= start_ts:
+                return
+            assert number < 10_000, "W does not rise"
+
+
+def compact(conn: Connection, info: TableInfo) -> None:
+    conn.driver.run(compact_region_steps(info.name, info.generation, KeyRange(), conn.cache, now_s=time.time()))
+
+
+# One id, two drivers
+
+
+def test_of_two_writes_under_one_id_one_set_of_rows_is_seen(conn: Connection) -> None:
+    """Both looked for a finished run before either committed. Who loses must not decide again under a newer start."""
+    one, other = prepared(conn, transactionId="load"), prepared(conn, transactionId="load")
+    first, second = written(one, ("a", 1)), written(other, ("b", 2))
+    one.commit([first])
+    other.commit([second])
+    assert rows_of(conn) == [("a", 1)]
+    found = look_up_run(conn.url, "load")
+    assert (found.state, found.start_ts) == (RunState.COMMITTED, one.begun.start_ts)
+    assert leases(conn) == ()
+
+
+def test_a_write_that_lost_to_a_stranger_does_not_spend_its_id(conn: Connection) -> None:
+    writer = prepared(conn, transactionId="load")
+    message = written(writer, ("a", 1))
+    save(conn, ("a", 7))
+    with pytest.raises(ConflictError):
+        writer.commit([message])
+    writer.abort([message])
+    assert rows_of(conn) == [("a", 7)]
+    assert look_up_run(conn.url, "load").state is not RunState.COMMITTED
+    save(conn, ("a", 1), transactionId="load")
+    assert rows_of(conn) == [("a", 1)]
+    assert leases(conn) == ()
+
+
+# Lost leases
+
+
+@pytest.mark.parametrize("how", [{}, {"transactionId": "load"}, {"retries": "3"}])
+def test_a_write_whose_cells_were_cleaned_away_is_not_acknowledged(conn: Connection, how: dict[str, str]) -> None:
+    """Its lease is lost, W passes its branches, compaction takes them for orphans. Deciding again with what is left
+    would tell success for none of its rows, or half of them."""
+    writer = prepared(conn, **how)
+    messages = [written(writer, *[(f"{task}-{n}", n) for n in range(4)]) for task in range(3)]
+    conn.parts.tso.end_lease(writer.begun.start_ts)
+    push_watermark_past(conn, max(m.report.branch for m in messages if m.report is not None))
+    compact(conn, writer.plan.info)
+    with pytest.raises(ConflictError):
+        writer.commit(list(messages))
+    writer.abort(list(messages))
+    assert rows_of(conn) == []
+
+
+# Behind the answer
+
+
+def failing_repair(conn: Connection, monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[WriteShadowCells]:
+    """The store does not answer once the commit is decided."""
+    tried: list[WriteShadowCells] = []
+    perform = conn.driver.perform
+
+    def refuse(effect: Any) -> Any:
+        if isinstance(effect, WriteShadowCells):
+            tried.append(effect)
+            raise error
+        return perform(effect)
+
+    monkeypatch.setattr(conn.driver, "perform", refuse)
+    return tried
+
+
+@pytest.mark.parametrize("error", [Unavailable("no answer"), RuntimeError("can't start new thread"), MemoryError()])
+def test_a_failure_behind_the_answer_does_not_say_not_committed(
+    conn: Connection, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    writer = prepared(conn, transactionId="load")
+    message = written(writer, ("a", 1))
+    tried = failing_repair(conn, monkeypatch, error)
+    writer.commit([message])
+    assert len(tried) == 1
+    monkeypatch.undo()
+    assert rows_of(conn) == [("a", 1)]
+    assert look_up_run(conn.url, "load").state is RunState.COMMITTED
+    again = prepared(conn, transactionId="load")
+    again.commit([written(again, ("b", 2))])
+    assert rows_of(conn) == [("a", 1)]
+
+
+@pytest.mark.parametrize("error", [Unavailable("no answer"), RuntimeError("can't start new thread")])
+def test_a_lease_that_cannot_be_ended_fails_no_committed_write(
+    conn: Connection, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(start_ts: int) -> None:
+        raise error
+
+    for how in ({}, {"transactionId": "load"}, {"transactionId": "load"}):
+        writer = prepared(conn, **how)
+        message = written(writer, ("a", 1))
+        with monkeypatch.context() as patch:
+            patch.setattr(type(conn.parts.tso), "end_lease", lambda tso, start_ts: refuse(start_ts))
+            writer.commit([message])
+    assert rows_of(conn) == [("a", 1)]
+
+
+# What counts as a table that exists
+
+
+@pytest.mark.parametrize("mode", ["ignore", "error"])
+@pytest.mark.parametrize("how", [{}, {"transactionId": "load"}])
+def test_a_failed_tries_own_table_hides_no_rows(conn: Connection, mode: str, how: dict[str, str]) -> None:
+    """The first try makes the table, durable at once, and dies before its commit. The next one must write."""
+    first = prepared(conn, ifExists=mode, **how)
+    written(first, ("a", 1))
+    first.abort([])
+    save(conn, ("a", 1), ifExists=mode, **how)
+    assert rows_of(conn) == [("a", 1)]
+    if how:
+        assert look_up_run(conn.url, "load").state is RunState.COMMITTED
+
+
+def test_ignore_and_error_see_the_rows_of_their_snapshot_only(conn: Connection) -> None:
+    before = begin(conn)
+    save(conn, ("a", 1), ("b", 2))
+    assert prepared(conn, before, ifExists="ignore").writes_rows
+    assert prepared(conn, before, ifExists="error").writes_rows
+    assert not prepared(conn, ifExists="ignore").writes_rows
+    with pytest.raises(Misuse, match="'t' has rows"):
+        prepared(conn, ifExists="error")
+    emptied = prepared(conn, overwrite=True)
+    emptied.commit([])
+    assert prepared(conn, ifExists="ignore").writes_rows
+
+
+def test_an_ignored_write_spends_its_id_and_changes_nothing(conn: Connection) -> None:
+    save(conn, ("a", 1))
+    save(conn, ("b", 2), ifExists="ignore", transactionId="load")
+    assert rows_of(conn) == [("a", 1)]
+    assert look_up_run(conn.url, "load").state is RunState.COMMITTED
+    assert leases(conn) == ()
