@@ -58,6 +58,7 @@ bench: setup ## embedded store and Spark: ratios against raw peers of the same r
 bench-tso: setup ## the TSO beside Apache Omid's: commits, begins, restart; the conflict map by itself (needs gcc, a JDK)
 	$(RUN) -m benchmarks.tso.conflict_map
 	$(RUN) -m benchmarks.tso.run
+	$(RUN) -m benchmarks.tso.abuse
 
 bench-hbase: setup ## a real HBase: native client and transactions, Java peers in the same run
 	$(RUN) -m benchmarks.hbase.run

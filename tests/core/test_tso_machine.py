@@ -468,6 +468,42 @@ def test_t8_a_fence_closes_its_batch_and_is_answered_when_it_is_released() -> No
     committed(tso.commit(tso.begin(), A, table_ids=(table,)))
 
 
+def test_t8_fences_that_wait_share_a_batch() -> None:
+    """Else two seconds of them make everybody wait for a minute, though their sender has left."""
+    tso = Script()
+    table = _register(tso, "t")
+    for number in range(2):
+        tso.ask(CommitRequest(tso.begin(), (A + number,), (table,)))
+    waiting = []
+    for number in range(100):
+        waiting.append(tso.ask(Fence(table), peer=f"peer {number % 3}"))
+        if number % 10 == 0:
+            tso.ask(CommitRequest(tso.machine.newest_start, (1000 + number,)))
+    assert len(tso.machine.windows.batches) <= 3
+    assert not any(fence.answer for fence in waiting)
+    flushes = tso.machine.counters["flushes"]
+    tso.settle()
+    assert tso.machine.counters["flushes"] <= flushes + 2
+    highest = max(fence.answer.fence_ts for fence in waiting if isinstance(fence.answer, FenceReply))
+    assert all(isinstance(fence.answer, FenceReply) for fence in waiting)
+    assert tso.begin() > highest
+
+
+def test_t8_a_batch_closes_behind_its_fences_before_it_serves() -> None:
+    """A start from its window would lie below them, and abort for ever."""
+    tso = Script()
+    table = _register(tso, "t")
+    tso.ask(CommitRequest(tso.begin(), (A,)))
+    fence, begin = tso.ask(Fence(table)), None
+    while fence.answer is None:
+        begin = tso.ask(Begin())
+        tso.finish(Flush)
+    assert isinstance(fence.answer, FenceReply)
+    tso.settle()
+    assert begin is not None
+    assert tso.begin() > fence.answer.fence_ts
+
+
 def test_t8_commits_decided_before_a_fence_are_durable_when_it_is_answered() -> None:
     tso = Script()
     table = _register(tso, "t")
@@ -500,6 +536,7 @@ def test_t10_the_most_negative_id_is_a_valid_id() -> None:
         (lambda s: CommitRequest(s + 50_000_000, (A,)), "never handed out"),
         (lambda s: CommitRequest(-50, (A,)), "never handed out"),
         (lambda s: CommitRequest(s, tuple(range(1000))), "table level"),
+        (lambda s: CommitRequest(s, (A,), tuple(range(2000))), "several transactions"),
         (lambda s: CommitRequest(s, branches=(s,)), "branch"),
         (lambda s: CommitRequest(s, branches=(s + 50_000_000,)), "branch"),
         (lambda s: CommitRequest(s, level=WriteSetLevel.TABLE), "no table"),

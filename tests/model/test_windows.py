@@ -16,6 +16,7 @@ UNIVERSES = {
     "LWM by eviction, W, not_before": Model(eviction=True, watermark=True, hints=True, starts_max=4, commits_max=3),
     "LWM by age, W": Model(age=True, watermark=True, starts_max=4, commits_max=3),
     "a fence": Model(fences_max=1, hints=True, starts_max=4, commits_max=3),
+    "fences that share a batch": Model(fences_max=2, starts_max=4, commits_max=2),
     "a large commit, its lease, W": Model(job=True, age=True, watermark=True, clients=1, starts_max=4, commits_max=1),
     "crash and fail-over": Model(failover=True, watermark=True, starts_max=4, commits_max=3, ceiling_step=8),
     "fail-over under a large commit": Model(

@@ -30,7 +30,7 @@ RULES = {
     "empty_renews": "an empty batch whose window ran out gets a new window at once",
     "waiting_flushes": "a non-empty batch whose window ran out is flushed, full or not",
     "fence_in_batch": "a fence is an entry of its batch: answered only when that batch is durable",
-    "fence_closes": "the batch closes behind a fence",
+    "fence_closes": "the batch closes behind its fences before a start is taken from its window",
     "in_order": "batches are released in order, however their flushes end",
     "window_first": "a window is reserved below its batch's first commit timestamp",
     "law_2": "committed is said only when the entry is durable",
@@ -305,6 +305,8 @@ class Model:
             waiting = waiting[-1:]
         for index in waiting:
             batch = server.batches[index]
+            if batch.stage == OPEN and _has_fence(batch) and self.keeps("fence_closes"):
+                return None
             start = max(batch.next, floor + 1)
             if start < batch.limit:
                 return start, _with_batch(server, index, batch._replace(next=start + 1))
@@ -331,8 +333,8 @@ class Model:
             wrong = f"doomed: start {start} is not above LWM {after.low_watermark}"
         elif floor and start <= floor:
             wrong = f"doomed: start {start} is not above its not_before {floor}"
-        elif any(batch.stage == OPEN and e.commit > start and _is_fence(after, e) for batch in after.batches
-                 for e in batch.entries):  # fmt: skip
+        elif any(batch.stage == OPEN and batch.limit - WINDOW <= start < batch.limit and _has_fence(batch)
+                 for batch in after.batches):  # fmt: skip
             wrong = f"doomed: start {start} is below a fence that nothing closes"
         others = [e for i in range(len(world.servers)) if i != index for e in _in_flight(world, i)]
         return _with_server(world, index, after._replace(issued=(*after.issued, start)))._replace(
@@ -387,7 +389,7 @@ class Model:
 
     def _fences(self, world: World, index: int) -> Iterator[Step]:
         server = world.servers[index]
-        if not self._room(server) or not self._can_close(server):
+        if not self._room(server):
             return
         at = server.clock
         after = server._replace(clock=at + 1, fence=at)
@@ -396,8 +398,6 @@ class Model:
         if self.keeps("fence_in_batch"):
             batches = (*server.batches[:-1], _appended(server.batches[-1], entry))
             after = after._replace(batches=batches)
-            if self.keeps("fence_closes"):
-                after = self._closed(after)
         else:
             acked = max(acked, at)
         moved = _with_server(world, index, after)
@@ -769,8 +769,8 @@ def _in_flight(world: World, index: int) -> list[Entry]:
     return found
 
 
-def _is_fence(server: Server, entry: Entry) -> bool:
-    return entry.commit == server.fence
+def _has_fence(batch: Batch) -> bool:
+    return any(entry.start == 0 for entry in batch.entries)
 
 
 def _is_committed(world: World, start: int) -> bool:

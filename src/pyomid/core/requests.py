@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pyomid.errors import OmidError, by_code
 from pyomid.types import BeginReply, CommitReply, CommitRequest, SealOutcome, Status
+
+TABLE_IDS_MAX: Final = 1024
+"""Tables that one commit may name: each is looked up, and remembered."""
 
 
 @dataclass(frozen=True, slots=True)

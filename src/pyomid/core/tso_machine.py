@@ -68,6 +68,7 @@ from pyomid.core.known_tables import KnownTables
 from pyomid.core.leases import Leases, LeaseState
 from pyomid.core.oracle import Conflict, StatusOracle
 from pyomid.core.requests import (
+    TABLE_IDS_MAX,
     AdvanceHorizon,
     Answer,
     AskStatus,
@@ -90,6 +91,7 @@ from pyomid.core.store_work import AfterBatch, Death, EpochWrite, Procedure, Sto
 from pyomid.core.take_over import TakenOver
 from pyomid.core.timestamps import TimestampClock
 from pyomid.core.tso_settings import TsoSettings
+from pyomid.core.waiting_begins import WaitingBegin, WaitingBegins
 from pyomid.core.windows import Batch, BatchState, BeginWindows
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable
 from pyomid.types import (
@@ -118,6 +120,10 @@ FLIGHTS_RATIO_MAX: Final = 2
 """A flush goes beside another one that is at most so many times as large."""
 
 
+BEGINS_A_STEP: Final = 256
+"""Waiting begins answered by one step: a few milliseconds' work."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommitAnswer:
     """A decided commit's reply, sent when its batch is released: "aborted" if a mark refused its entry."""
@@ -126,13 +132,6 @@ class CommitAnswer:
     tag: int
     start_ts: int
     commit_ts: int
-
-
-@dataclass(frozen=True, slots=True)
-class _WaitingBegin:
-    peer: Hashable
-    tag: int
-    not_before: int
 
 
 @dataclass(slots=True)
@@ -190,7 +189,9 @@ class TsoMachine:
         self._aged_at_s = now_s
         self._issued_when_aged = self.clock.next_ts
         self._timers_due_s = self._watermark_due_s = self._tables_due_s = now_s
-        self._waiting: list[_WaitingBegin] = []
+        self._waiting = WaitingBegins()
+        self.has_more_begins = False
+        """The last step ended before all were answered that could be: another one goes on, soon."""
         self._stalled: deque[tuple[Hashable, int, Request]] = deque()
         self._introducing = False
         self._newcomers: list[tuple[Hashable, int, CommitRequest]] = []
@@ -279,7 +280,7 @@ class TsoMachine:
             or now_s >= self._timers_due_s
             or now_s >= self.serve_until_s
             or not self.may_decide_fast
-            or self._waiting
+            or len(self._waiting)
             or self._work.awaits_release
             or self._completions.count
             or self.clock.wanted_ceiling() > self.clock.ceiling
@@ -297,8 +298,8 @@ class TsoMachine:
 
     @property
     def begins_wait(self) -> bool:
-        """Somebody waits for a start already: no other begin passes by."""
-        return bool(self._waiting)
+        """Somebody waits for any start already: no other begin passes by."""
+        return self._waiting.are_ready
 
     def rare_starts(self) -> list[int]:
         """Starts whose commits a kernel must leave to `handle`: sealed ones, and those of large commits. Sorted."""
@@ -358,8 +359,9 @@ class TsoMachine:
             case StoreFailed(token, error):
                 self._work.failed(token, error, self.now_s)
             case PeerGone(peer):
-                self._waiting = [waiting for waiting in self._waiting if waiting.peer != peer]
-                self._stalled = deque(entry for entry in self._stalled if entry[0] != peer)
+                self._waiting.forget(peer)
+                if self._stalled:
+                    self._stalled = deque(entry for entry in self._stalled if entry[0] != peer)
             case LeaseRenewed(until_s):
                 self.serve_until_s = until_s
 
@@ -488,8 +490,8 @@ class TsoMachine:
                 not_before=not_before,
                 last_issued=self.last_issued,
             ))  # fmt: skip
-        elif self._waiting or not self._answer_begin(peer, tag, not_before):
-            self._waiting.append(_WaitingBegin(peer, tag, not_before))
+        elif self._waiting.are_ready or not self._answer_begin(peer, tag, not_before):
+            self._waiting.add(WaitingBegin(peer, tag, not_before), is_ready=self.windows.reaches(not_before))
             self.counters["begin_waits"] += 1
 
     def _answer_begin(self, peer: Hashable, tag: int, not_before: int) -> bool:
@@ -503,18 +505,19 @@ class TsoMachine:
         return True
 
     def _answer_waiting_begins(self) -> None:
-        """In order of arrival; one with a floor does not hold up those behind it."""
-        if not self._waiting:
+        """Peers take turns; one with a floor does not hold up the others. Not all at once, if they are many: who comes
+        with something else meanwhile would wait for all of them."""
+        waiting = self._waiting
+        self.has_more_begins = False
+        if not len(waiting):
             return
-        still: list[_WaitingBegin] = []
-        for position, waiting in enumerate(self._waiting):
-            if self._answer_begin(waiting.peer, waiting.tag, waiting.not_before):
-                continue
-            still.append(waiting)
-            if waiting.not_before <= self.low_watermark:
-                still.extend(self._waiting[position + 1 :])
-                break
-        self._waiting = still
+        waiting.line_up(self.windows.reaches)
+        for _ in range(BEGINS_A_STEP):
+            begin = waiting.first()
+            if begin is None or not self._answer_begin(begin.peer, begin.tag, begin.not_before):
+                return
+            waiting.pop_first()
+        self.has_more_begins = waiting.are_ready
 
     # ── commit ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -538,6 +541,12 @@ class TsoMachine:
             return Misuse(
                 f"a write set of {len(request.cell_ids)} ids is over the limit of "
                 f"{self.settings.write_set_ids_max}: commit it at table level",
+                start_ts=start_ts,
+            )
+        if len(request.table_ids) > TABLE_IDS_MAX:
+            return Misuse(
+                f"start_ts {start_ts} names {len(request.table_ids)} tables, more than {TABLE_IDS_MAX}: write them in "
+                "several transactions",
                 start_ts=start_ts,
             )
         if request.level is WriteSetLevel.TABLE and not request.table_ids:
@@ -671,9 +680,10 @@ class TsoMachine:
             self._lift_low_watermark()
 
     def _on_fence(self, peer: Hashable, tag: int, table_id: int) -> None:
-        """T8: an entry of its batch, and the batch closes behind it: the next window lies above the fence.
+        """T8: an entry of its batch, and the oldest batch closes behind it: the next window lies above the fence.
 
-        What was believed of the table is forgotten (K6): it may be dropped, and its mark taken away.
+        One that waits behind others is shared by all fences that come meanwhile: its window serves nobody yet. What was
+        believed of the table is forgotten (K6): it may be dropped, and its mark taken away.
         """
         if table_id == self._marking:
             self._fences_behind_mark.append((peer, tag, Fence(table_id)))
@@ -690,7 +700,7 @@ class TsoMachine:
         self.counters["fences"] += 1
         self.windows.open_batch.fenced = True
         self.windows.open_batch.answers.append(Reply(peer, tag, FenceReply(table_id, fence_ts)))
-        self.windows.close_open_batch()
+        self.windows.close_behind_fences()
 
     # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -744,6 +754,7 @@ class TsoMachine:
                     self._reply(answer.peer, answer.tag, answer.answer)
             self._settle_low_watermark()
             self._work.released(batch.seq)
+        self.windows.close_behind_fences()
 
     def _final(self, answer: CommitAnswer | Reply | EncodedReplies, refused: frozenset[int]) -> Reply | SendEncoded:
         """A commit refused by a seal is aborted; the rest of its batch stands."""

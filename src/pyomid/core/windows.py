@@ -10,7 +10,8 @@ order. The edges:
   - a window that ran out: an empty open batch gets a new one at once (`_widen`); a non-empty one must be flushed and
     begins wait; never step over a batch, never serve from a batch behind one in flight;
   - a begin with a floor (LWM, `not_before`) waits until its window lies above it;
-  - a fence is an entry of its batch, and the batch closes behind it (T8).
+  - a fence is an entry of its batch, and the oldest batch closes behind it; those that come while their batch waits
+    behind others share it, since nobody is served from its window before it is the oldest (T8).
 """
 
 from __future__ import annotations
@@ -140,13 +141,24 @@ class BeginWindows:
     def take_start(self, floor: int) -> int | None:
         """A start above `floor`, or None: the begin waits for a release, or for the ceiling."""
         head = self.head
-        if max(head.next_start, floor + 1) >= head.window_end:
+        if self._first_above(head, floor) >= head.window_end:
             self._widen(head)
         start_ts = self._first_above(head, floor)
         if start_ts >= head.window_end:
             return None
         head.next_start = start_ts + TIMESTAMP_STEP
         return start_ts
+
+    def reaches(self, floor: int) -> bool:
+        """Whether `floor` is no reason to wait for a later window than everybody else."""
+        head = self.head
+        is_below = floor < head.next_start or self._first_above(head, floor) < head.window_end
+        return is_below or (head.state is BatchState.OPEN and head.is_empty)
+
+    def close_behind_fences(self) -> None:
+        """T8: no start is handed out below a fence whose batch nothing closes."""
+        if self.head.state is BatchState.OPEN and self.head.fenced:
+            self.close_open_batch()
 
     def close_open_batch(self) -> Batch:
         """The open batch takes no more entries; a new one opens behind it."""
@@ -205,6 +217,7 @@ class BeginWindows:
             assert batch.seq == self.released_seq + 1 + position, (batch.seq, self.released_seq, position)
             is_last = position == len(self.batches) - 1
             assert (batch.state is BatchState.OPEN) == is_last, (batch.seq, batch.state)
+            assert not (batch.fenced and is_last and position == 0), "the oldest batch closes behind its fence"
             assert behind <= batch.next_start <= batch.window_end, (behind, batch)
             behind = batch.window_end
             for start_ts, commit_ts in batch.all_entries():

@@ -383,6 +383,8 @@ class TsoService:
         now_s = self._caught_up()
         self._complete()
         self._perform(self.machine.handle(events, now_s, time.time_ns() // 1_000_000))
+        if self.machine.has_more_begins:
+            self.settle_soon()
 
     def _tick(self) -> None:
         self.feed([])

@@ -223,8 +223,9 @@ MUTANTS: Final = (
         "a begin is served below a fence that was answered",
         "tso_machine",
         "        self.windows.open_batch.answers.append(Reply(peer, tag, FenceReply(table_id, fence_ts)))\n"
-        "        self.windows.close_open_batch()\n",
-        "        self._reply(peer, tag, FenceReply(table_id, fence_ts))\n",
+        "        self.windows.close_behind_fences()\n",
+        "        self._reply(peer, tag, FenceReply(table_id, fence_ts))\n"
+        "        self.windows.open_batch.fenced = False\n",
         "a_begin_after_a_fence_lies_above_it",
     ),
     _m(

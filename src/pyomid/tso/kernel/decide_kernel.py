@@ -11,6 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from pyomid.compiled import kernel
+from pyomid.core.requests import TABLE_IDS_MAX
 from pyomid.tso.kernel.map_kernel import last_commit, prefetch_commits, prefetch_tags, record_commit
 from pyomid.tso.kernel.parse_kernel import (
     BEGIN,
@@ -87,13 +88,12 @@ def is_among(sorted_starts: Any, start_ts: Any) -> Any:
 def take_start(state: Any, not_before: Any) -> Any:
     """`BeginWindows.take_start` of the head batch: 0 is wait."""
     floor = max(not_before, state[LWM])
-    if max(state[WINDOW_NEXT], floor + 1) >= state[WINDOW_END] and state[WIDENS]:
+    above = floor - floor % TIMESTAMP_STEP + TIMESTAMP_STEP
+    if max(state[WINDOW_NEXT], above) >= state[WINDOW_END] and state[WIDENS]:
         end = state[NEXT_TS] + state[WINDOW_SPAN]
         if end <= state[CEILING]:
             state[WINDOW_NEXT], state[WINDOW_END], state[NEXT_TS] = state[NEXT_TS], end, end
-    start_ts = state[WINDOW_NEXT]
-    if start_ts <= floor:
-        start_ts = floor - floor % TIMESTAMP_STEP + TIMESTAMP_STEP
+    start_ts = max(state[WINDOW_NEXT], above)
     if start_ts >= state[WINDOW_END]:
         return 0
     state[WINDOW_NEXT] = start_ts + TIMESTAMP_STEP
@@ -108,6 +108,8 @@ def is_rare_commit(state: Any, op: Any, table_ids: Any, tables: Any, rare_starts
     """What the machine answers otherwise than by the oracle: malformed, sealed, a retry, an unregistered table."""
     start_ts = op[TS]
     if start_ts <= 0 or start_ts > state[NEWEST_START] or start_ts % TIMESTAMP_STEP != 0:
+        return True
+    if op[TABLE_END] - op[TABLE_BEGIN] > TABLE_IDS_MAX:
         return True
     if op[CELL_END] - op[CELL_BEGIN] > state[IDS_MAX] or state[NEXT_TS] + TIMESTAMP_STEP > state[CEILING]:
         return True
