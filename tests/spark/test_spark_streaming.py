@@ -112,6 +112,66 @@ def test_a_query_with_a_checkpoint_of_its_own_counts_for_itself(spark: SparkSess
     assert counted(spark, url) == (dict.fromkeys(lines, 2), 2 * len(lines))
 
 
+def adding_to(table: str) -> Callable[[pyomid.spark.SparkTransaction, DataFrame], None]:
+    def add(tx: pyomid.spark.SparkTransaction, batch: DataFrame) -> None:
+        tx.write(batch.selectExpr("line", "1L AS count"), table)
+
+    return add
+
+
+def lines_of(spark: SparkSession, url: str, table: str) -> list[str]:
+    with pyomid.spark.transaction(spark, url) as tx:
+        return sorted(row["line"] for row in tx.read(table, partitions=1).collect())
+
+
+def make_two_tables(spark: SparkSession, url: str) -> None:
+    with pyomid.spark.transaction(spark, url) as tx:
+        for table in ("left", "right"):
+            tx.write(spark.createDataFrame([], "line string, count long"), table, row_key=["line"], mode="overwrite")
+
+
+def test_two_named_sinks_of_one_query_both_count_once(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    """The query dies between the two sinks of its first batch: the first is not counted again, the second is."""
+    make_two_tables(spark, url)
+    lines = put_files(tmp_path, batches=1)
+    sinks = [pyomid.spark.stream_sink(url, adding_to(table), name=table) for table in ("left", "right")]
+    dying = [True]
+
+    def both(batch: DataFrame, batch_id: int) -> None:
+        sinks[0](batch, batch_id)
+        if dying.pop() if dying else False:
+            raise RuntimeError("on purpose, between the sinks")
+        sinks[1](batch, batch_id)
+
+    with pytest.raises(Exception, match="between the sinks"):
+        stream(spark, tmp_path, both).awaitTermination(120)
+    assert (lines_of(spark, url, "left"), lines_of(spark, url, "right")) == (lines, [])
+    run_until_nothing_is_left(spark, tmp_path, both)
+    assert (lines_of(spark, url, "left"), lines_of(spark, url, "right")) == (lines, lines)
+
+
+def test_a_second_function_under_one_id_is_refused(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    """Skipped without a word its rows would be lost. The way out it is told works from the same checkpoint."""
+    make_two_tables(spark, url)
+    lines = put_files(tmp_path, batches=1)
+
+    def both(batch: DataFrame, batch_id: int) -> None:
+        pyomid.spark.stream_sink(url, adding_to("left"))(batch, batch_id)
+        pyomid.spark.stream_sink(url, adding_to("right"))(batch, batch_id)
+
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"two functions under one id.*name="):
+            stream(spark, tmp_path, both).awaitTermination(120)
+    assert lines_of(spark, url, "right") == []
+
+    def named(batch: DataFrame, batch_id: int) -> None:
+        pyomid.spark.stream_sink(url, adding_to("left"))(batch, batch_id)
+        pyomid.spark.stream_sink(url, adding_to("right"), name="right")(batch, batch_id)
+
+    run_until_nothing_is_left(spark, tmp_path, named)
+    assert (lines_of(spark, url, "left"), lines_of(spark, url, "right")) == (lines, lines)
+
+
 def test_a_conflict_runs_the_batch_again(spark: SparkSession, url: str, tmp_path: Path) -> None:
     make_tables(spark, url)
     lines = put_files(tmp_path, batches=1)
@@ -143,6 +203,9 @@ def test_bad_use_is_told(spark: SparkSession, url: str) -> None:
         pyomid.spark.stream_sink(url, count)(batch, 0)
     with pytest.raises(Misuse, match=r"must be 1 … 200"):
         pyomid.spark.stream_sink(url, count, query_id="q" * 201)
+    for name in ("", "two words", "a\n"):
+        with pytest.raises(Misuse, match="sink name"):
+            pyomid.spark.stream_sink(url, count, name=name)
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,9 @@ Lengths = NDArray[np.int64]
 
 
 class Duplicates(StrEnum):
-    """What two rows with one key in one write are: a mistake, or a later and an earlier state."""
+    """What two rows with one key in one write are: a mistake, or a later and an earlier state. LAST is as if they were
+    written one after the other, wherever the borders of batches lie: a null that is to keep what was there keeps the
+    earlier row's value."""
 
     ERROR = "error"
     LAST = "last"
@@ -62,6 +64,25 @@ def marker_column(schema: TableSchema, families: tuple[bytes, ...]) -> Column:
 
 
 @dataclass(frozen=True, slots=True)
+class RowOrder:
+    """`rows`: the last row of each key, by ascending key. Where a key is there twice, `all_rows` are the rows of all
+    keys, of equal ones the earlier before the later, and `ends` the place in them of each key's last."""
+
+    rows: NDArray[np.int64]
+    all_rows: NDArray[np.int64] | None = None
+    ends: NDArray[np.int64] | None = None
+
+    def last_valid(self, valid: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Of each key the last row with a value, by ascending key; its last row where none has one."""
+        if self.all_rows is None or self.ends is None:
+            return self.rows
+        places = np.where(valid[self.all_rows], np.arange(len(self.all_rows)), -1)
+        latest = np.maximum.reduceat(places, np.concatenate([[0], self.ends[:-1] + 1]))
+        chosen: NDArray[np.int64] = self.all_rows[np.where(latest < 0, self.ends, latest)]
+        return chosen
+
+
+@dataclass(frozen=True, slots=True)
 class EncodedKeys:
     """The keys of a record batch, in its order: `data[offsets[i] : offsets[i + 1]]`."""
 
@@ -71,7 +92,7 @@ class EncodedKeys:
     def key(self, row: int) -> bytes:
         return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
 
-    def ascending(self, duplicates: Duplicates, layout: KeyLayout) -> NDArray[np.int64]:
+    def ascending(self, duplicates: Duplicates, layout: KeyLayout) -> RowOrder:
         """Row numbers by ascending key, each key once; Misuse names a key that is there twice."""
         order = np.arange(len(self.offsets) - 1, dtype=np.int64)
         found = key_order(self.data, self.offsets, order)
@@ -83,8 +104,8 @@ class EncodedKeys:
             last_of_equals(self.data, self.offsets, order, last)
             if duplicates is Duplicates.ERROR:
                 raise duplicate_key(self.key(int(order[np.argmin(last)])), layout)
-            order = order[last]
-        return order
+            return RowOrder(order[last], order, np.flatnonzero(last))
+        return RowOrder(order)
 
     def _sorted(self) -> NDArray[np.int64]:
         """Stable: of equal keys the later row stays behind the earlier."""
@@ -97,8 +118,12 @@ class EncodedKeys:
 
 def duplicate_key(key: bytes, layout: KeyLayout) -> Misuse:
     """The error for two rows with one key."""
-    values = dict(zip(layout.names, layout.decode(key), strict=True))
-    shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    try:
+        values = dict(zip(layout.names, layout.decode(key), strict=True))
+        shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    except (OverflowError, ValueError):
+        # Python's calendar ends with the year 9999, Spark's does not.
+        shown = f"({', '.join(layout.names)}) = 0x{key.hex()}"
     return Misuse(
         f"two rows have the row key {shown}; a write takes each key once, or the last of each with duplicates=last",
         row=key,
@@ -132,14 +157,16 @@ class RowEncoder:
     def encode(self, batch: pa.RecordBatch) -> CellBatch:
         """Rows by ascending key, each once, a record a row; versions are 0. Columns are found by name."""
         keys = self.encode_keys(batch)
-        order = keys.ascending(self._duplicates, self.layout)
+        found = keys.ascending(self._duplicates, self.layout)
+        order = found.rows
         grid = _Grid(keys.data, len(self._values), len(order))
         for index, (name, kind, _) in enumerate(self._values):
             column = batch.column(name)
-            _FILLERS[kind.layout](grid, index, column, kind, order)
             valid = validity(column)
+            chosen = order if valid is None or self._null_length == TOMBSTONE else found.last_valid(valid)
+            _FILLERS[kind.layout](grid, index, column, kind, chosen)
             if valid is not None:
-                grid.lengths[index][~valid[order]] = self._null_length
+                grid.lengths[index][~valid[chosen]] = self._null_length
         return grid.pack(self.columns, keys.offsets[order], (keys.offsets[1:] - keys.offsets[:-1])[order])
 
     def encode_keys(self, batch: pa.RecordBatch) -> EncodedKeys:

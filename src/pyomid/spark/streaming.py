@@ -11,12 +11,21 @@ Spark hands a batch out again, with the same number and the same rows, where it 
 that the batch was done. The batch's transaction is therefore made under a durable id: the query's, which lies in the
 checkpoint, and the batch's number. Of all transactions under it one commits, also where two drivers run the same
 query at once. A query with a new checkpoint is another query, and counts everything it reads.
+
+Two sinks in one `foreachBatch` are two transactions, and each needs an id of its own: a sink is named by `name`. With
+one id for both the second would find the first one's marker, and its rows would be left out as counted already; a
+second function under one id is therefore refused, before it is skipped for the first time.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.client.marker import AlreadyDone, check_transaction_id
@@ -32,12 +41,21 @@ logger = logging.getLogger(__name__)
 _QUERY_ID: Final = "sql.streaming.queryId"
 """Spark's name for it, in the thread that runs the query and calls us."""
 
+_RUN_ID: Final = "spark.jobGroup.id"
+"""The query's run, from one start to its end, is the group of its jobs."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
+
+SINKS_REMEMBERED_MAX: Final = 1_000
+"""Sinks whose last batch is remembered: those of queries that run in this process, and more."""
+
 
 def stream_sink(
     url: str,
     function: Callable[[SparkTransaction, DataFrame], Any],
     *,
     query_id: str | None = None,
+    name: str | None = None,
     conflict_level: str | None = None,
     lease_seconds: float | None = None,
     retries: int | None = None,
@@ -46,28 +64,99 @@ def stream_sink(
 
     What it raises ends the query, and nothing of the batch was written. It is not called for a batch that is
     committed already. A batch that it uses more than once is computed as often, unless it persists it. `query_id`:
-    where the query's own must not count, such as for one whose checkpoint was lost and made anew by hand. The other
-    options are those of `pyomid.spark.run`.
+    where the query's own must not count, such as for one whose checkpoint was lost and made anew by hand. `name`: the
+    sink's, where one query has several; it is a part of the durable id, so it stays what it is as long as the
+    checkpoint. The other options are those of `pyomid.spark.run`.
     """
     if query_id is not None:
         check_transaction_id(query_id)
+    if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise Misuse(f"sink name {name!r} is not made of letters, digits, '.', '_' and '-'", value=name)
     check_function(function)
 
     def write(batch: DataFrame, batch_id: int) -> None:
         spark = batch.sparkSession
-        done = run(
-            spark,
-            url,
-            lambda tx: function(tx, batch),
-            transaction_id=f"stream {query_id or _running_query(spark)} batch {batch_id}",
-            conflict_level=conflict_level,
-            lease_seconds=lease_seconds,
-            retries=retries,
-        )
+        transaction_id = _transaction_id(query_id or _running_query(spark), batch_id, name)
+        with _claims.claimed(url, transaction_id, spark.sparkContext.getLocalProperty(_RUN_ID), function):
+            done = run(
+                spark,
+                url,
+                lambda tx: function(tx, batch),
+                transaction_id=transaction_id,
+                conflict_level=conflict_level,
+                lease_seconds=lease_seconds,
+                retries=retries,
+            )
         if isinstance(done, AlreadyDone):
             logger.info("%s was committed before, by start %d", done.transaction_id, done.start_ts)
 
     return write
+
+
+def _transaction_id(query: str, batch_id: int, name: str | None) -> str:
+    """A sink without a name has the id that it always had. No name makes one id of two: it has no space in it."""
+    return f"stream {query} batch {batch_id}" + ("" if name is None else f" sink {name}")
+
+
+@dataclass(slots=True)
+class _Claim:
+    """Who runs, or ran, under an id in one run of a query."""
+
+    function: Callable[..., Any]
+    running: int = 0
+    is_done: bool = False
+
+
+class _Claims:
+    """One function an id in one run of a query.
+
+    In one run Spark hands a batch to `foreachBatch` once. A second function under the batch's id is therefore another
+    sink, and never the same one in a newer form: that comes in a later run, when a batch is handed out again, and is
+    the first there. What a failed function claimed is free again.
+    """
+
+    def __init__(self) -> None:
+        self._claims: OrderedDict[tuple[str, str, str | None], _Claim] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def claimed(
+        self, url: str, transaction_id: str, run_id: str | None, function: Callable[..., Any]
+    ) -> Iterator[None]:
+        key = (url, transaction_id, run_id)
+        with self._lock:
+            claim = self._claims.setdefault(key, _Claim(function))
+            if claim.function != function:
+                raise Misuse(
+                    f"two functions under one id, {transaction_id!r}: {_shown(claim.function)} has it, and "
+                    f"{_shown(function)} would be left out as counted already; give each sink of the query its own "
+                    "name: stream_sink(url, function, name=…)",
+                    transaction_id=transaction_id,
+                )
+            claim.running += 1
+        try:
+            yield
+            claim.is_done = True
+        finally:
+            with self._lock:
+                claim.running -= 1
+                self._forget(key, claim)
+
+    def _forget(self, key: tuple[str, str, str | None], ended: _Claim) -> None:
+        if not ended.running and not ended.is_done:
+            self._claims.pop(key, None)
+        while len(self._claims) > SINKS_REMEMBERED_MAX:
+            oldest = next((each for each, claim in self._claims.items() if not claim.running), None)
+            if oldest is None:
+                return
+            del self._claims[oldest]
+
+
+_claims: Final = _Claims()
+
+
+def _shown(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)
 
 
 def _running_query(spark: SparkSession) -> str:

@@ -33,7 +33,6 @@ from pyomid.errors import (
     AlreadyCommitted,
     ConflictError,
     Misuse,
-    MisuseType,
     OmidError,
     OutcomeUnknown,
 )
@@ -141,8 +140,9 @@ class SparkTransaction:
     ) -> DataFrame:
         """The table in this transaction's snapshot, with what the transaction itself wrote to it so far.
 
-        `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes
-        (`pyomid.spark.ranges`). `schema`, with `row_key` and `mapping`: for a table without one in the catalogue.
+        `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes; a datetime
+        without a zone is one of the session's zone (`pyomid.spark.ranges`). `schema`, with `row_key` and `mapping`:
+        for a table without one in the catalogue.
         The frame is lazy: it must be used before the transaction ends.
         """
         self._step(Event.READ)
@@ -295,15 +295,9 @@ class SparkTransaction:
     def _key_range(self, info: TableInfo, start: Any, stop: Any, prefix: Any) -> KeyRange:
         if start is None and stop is None and prefix is None:
             return KeyRange()
-        if info.schema is None:
-            for bound in (start, stop, prefix):
-                if bound is not None and not isinstance(bound, bytes):
-                    raise MisuseType(f"table {info.name!r} has no schema: row bound {bound!r} must be bytes")
-            from pyomid.types import prefix_range
-
-            whole = prefix_range(prefix) if prefix is not None else KeyRange()
-            return KeyRange(max(whole.start, start or b""), stop if stop is not None else whole.stop)
-        return key_range(key_layout(info.schema), start, stop, prefix)
+        layout = None if info.schema is None else key_layout(info.schema)
+        zone = self._spark.conf.get("spark.sql.session.timeZone")
+        return key_range(layout, start, stop, prefix, session_zone=zone)
 
     def _read_plan(self, info: TableInfo) -> ReadPlan:
         snapshot = self._snapshot(info.name)

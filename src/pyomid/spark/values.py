@@ -72,12 +72,19 @@ def remove_zero_byte(stored: bytes) -> bytes:
 def number_of(value: Any, kind: ColumnType) -> int:
     """The whole number that stands for an integer, date, timestamp or interval."""
     if kind.name == "date":
+        if isinstance(value, datetime):
+            raise TypeError("a date is needed, not a datetime, which has a time of day")
         return _require(value, date).toordinal() - _EPOCH_DAY
     if kind.name == "timestamp":
         moment = _require(value, datetime)
-        return (moment - (_EPOCH_UTC if moment.tzinfo else _EPOCH)) // _MICROSECOND
+        if moment.tzinfo is None:
+            raise TypeError("a timestamp is a moment, and a datetime without a time zone is none")
+        return (moment - _EPOCH_UTC) // _MICROSECOND
     if kind.name == "timestamp_ntz":
-        return (_require(value, datetime).replace(tzinfo=None) - _EPOCH) // _MICROSECOND
+        local = _require(value, datetime)
+        if local.tzinfo is not None:
+            raise TypeError("a timestamp_ntz has no time zone: a datetime without one is needed")
+        return (local - _EPOCH) // _MICROSECOND
     if kind.name.startswith("interval"):
         return _require(value, timedelta) // _MICROSECOND
     return _require(value, int)

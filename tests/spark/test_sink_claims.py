@@ -1,0 +1,79 @@
+"""Who may run under the id of a stream's batch: one function in one run of a query (S4)."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+
+from pyomid.errors import Misuse
+from pyomid.spark import streaming
+from pyomid.spark.streaming import _Claims, _transaction_id
+
+pytestmark = pytest.mark.fast
+
+URL = "omid-memory:claims"
+
+
+def one(tx: Any, batch: Any) -> None: ...
+
+
+def other(tx: Any, batch: Any) -> None: ...
+
+
+class Sink:
+    def add(self, tx: Any, batch: Any) -> None: ...
+
+
+def test_a_second_function_is_refused_while_and_after_the_first() -> None:
+    claims = _Claims()
+    with claims.claimed(URL, "id", "run", one):
+        with pytest.raises(Misuse, match=r"'id': one has it, and other would be left out"):
+            with claims.claimed(URL, "id", "run", other):
+                pytest.fail("both ran")
+    with pytest.raises(Misuse, match="two functions"), claims.claimed(URL, "id", "run", other):
+        pytest.fail("both ran")
+    for elsewhere in ((URL, "id 2", "run"), (URL, "id", "run 2"), ("omid-memory:else", "id", "run")):
+        with claims.claimed(*elsewhere, other):
+            pass
+
+
+def test_the_same_function_may_come_again() -> None:
+    claims, sink = _Claims(), Sink()
+    for function in (one, sink.add, sink.add):
+        with claims.claimed(URL, repr(function), "run", function), claims.claimed(URL, repr(function), "run", function):
+            pass
+    with claims.claimed(URL, "id", "run", functools.partial(one, batch=1)):
+        with pytest.raises(Misuse), claims.claimed(URL, "id", "run", functools.partial(one, batch=2)):
+            pytest.fail("two partial functions are two sinks")
+
+
+def test_a_function_that_failed_gives_its_id_back() -> None:
+    claims = _Claims()
+    with pytest.raises(RuntimeError), claims.claimed(URL, "id", "run", one):
+        raise RuntimeError("on purpose")
+    with claims.claimed(URL, "id", "run", other):
+        pass
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "SINKS_REMEMBERED_MAX", 3)
+    claims = _Claims()
+    with claims.claimed(URL, "running", "run", one):
+        for number in range(10):
+            with claims.claimed(URL, f"id {number}", "run", one):
+                pass
+        assert len(claims._claims) == 3
+        with pytest.raises(Misuse), claims.claimed(URL, "running", "run", other):
+            pytest.fail("the one that runs was forgotten")
+
+
+def test_ids_of_named_and_unnamed_sinks_never_meet() -> None:
+    ids = [
+        _transaction_id(query, batch_id, name)
+        for query in ("q", "q batch 1", "q batch 1 sink x")
+        for batch_id in (1, 2)
+        for name in (None, "x", "1", "batch")
+    ]
+    assert len(set(ids)) == len(ids)
