@@ -1,6 +1,8 @@
 # One place for every command. `make setup` once; `make test` and `make demo` are the two that a newcomer needs.
 
 PYTHON ?= python3
+# Those that pyproject.toml declares.
+PYTHONS := 3.11 3.12 3.13 3.14
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
@@ -11,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Their JVMs live for seconds or minutes: the second compiler would only take a core from them.
 test-spark test-hbase: export JDK_JAVA_OPTIONS := $(JDK_JAVA_OPTIONS) -XX:TieredStopAtLevel=1
 
-.PHONY: help setup check test test-fast test-process test-spark test-hbase demo demo-hbase bench bench-tso bench-hbase soak record-fixtures proto lock format clean
+.PHONY: help setup check test test-fast test-process test-pythons test-spark test-hbase demo demo-hbase bench bench-tso bench-hbase soak record-fixtures proto lock format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -31,7 +33,7 @@ check: setup ## format, lint, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: check test-fast test-process test-spark test-hbase ## everything that CI runs
+test: check test-fast test-process test-pythons test-spark test-hbase ## everything that CI runs
 
 test-fast: setup ## pure tests: core, wire, stores in memory, models, simulation
 	$(PYTEST) -n 2 -m "not process and not spark and not hbase and not soak"
@@ -39,6 +41,9 @@ test-fast: setup ## pure tests: core, wire, stores in memory, models, simulation
 test-process: setup ## real processes: killed, stopped, forked; those of the TSO, with its time limits, one by one
 	$(PYTEST) -n 2 -m "process and not hbase and not soak" --ignore tests/tso
 	$(PYTEST) -m "process and not hbase and not soak" tests/tso
+
+test-pythons: ## a client, its TSO and their processes, on every declared Python that is here
+	.ci/pythons $(PYTHONS)
 
 test-spark: setup ## a real Spark
 	$(PYTEST) -m "spark and not hbase and not soak"

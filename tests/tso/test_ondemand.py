@@ -324,7 +324,7 @@ def test_a_folder_that_is_none_or_of_another_layout_is_named(tmp_path: Path, fol
 def test_who_holds_the_lock_and_does_not_answer_is_named(folder: Path) -> None:
     lock = FolderLock(folder)
     assert lock.acquire()
-    with pytest.raises(Unavailable, match=f"process {os.getpid()} held its lock"):
+    with pytest.raises(Unavailable, match=f"process {os.getpid()} holds its lock"):
         ensure_running(folder, tso_command(folder, Settings()), timeout_s=2)
     lock.release()
     second = FolderLock(folder)

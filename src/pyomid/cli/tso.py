@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
+import faulthandler
+import logging
 import os
 import signal
 import socket
@@ -14,10 +15,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
+from urllib.parse import quote
 
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.tso.leadership import DOUBT_EXIT_CODE
 from pyomid.tso.ondemand import ERROR_EXIT_CODE, LOST_EXIT_CODE
+
+log = logging.getLogger(__name__)
 
 ENVIRONMENT_PREFIX: Final = "PYOMID_TSO_"
 
@@ -328,23 +332,31 @@ def serve_on_demand(folder: Path, options: dict[str, Any]) -> int:
         print(error_line(error), file=sys.stderr)
         return ERROR_EXIT_CODE
     read_end, write_end = os.pipe()
-    if os.fork():
+    if child := os.fork():
         os.close(write_end)
         lock.disown()
-        return _report(read_end)
+        return _report(folder, read_end, child)
     os.close(read_end)
     os.setsid()
     _become_service(folder, options, lock, listener, write_end)
 
 
-def _report(read_end: int) -> int:
+def _report(folder: Path, read_end: int, child: int) -> int:
     """What the child said before it closed the pipe: nothing (it died), "ready", or an error."""
+    from pyomid.tso.logs import LOG_FILE
+    from pyomid.tso.ondemand import error_line
+
     with os.fdopen(read_end) as pipe:
         said = pipe.read()
     if said == "ready":
         return 0
-    if said:
-        print(said, file=sys.stderr)
+    if not said:
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        how = f"of signal {-status}" if status < 0 else f"with exit status {status}"
+        said = error_line(
+            Unavailable(f"process {child}, the TSO of {folder}, ended {how} before it served; see {folder / LOG_FILE}")
+        )
+    print(said, file=sys.stderr)
     return ERROR_EXIT_CODE
 
 
@@ -355,35 +367,35 @@ def _become_service(
     from pyomid.tso.logs import LOG_FILE, log_to
     from pyomid.tso.ondemand import error_line
 
-    code = DOUBT_EXIT_CODE
+    code, died_of = DOUBT_EXIT_CODE, ""
+    # Closed once something was said: its number may be another file's by then.
+    pipe = os.fdopen(write_end, "wb", buffering=0)
+
+    def say(what: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            pipe.write(what.encode())
+        pipe.close()
+
     try:
-        log_path = folder / LOG_FILE
-        log_to(log_path, level=options["log-level"])
-        log_fd = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        null_fd = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null_fd, 0)
-        os.dup2(log_fd, 1)
-        os.dup2(log_fd, 2)
+        log_to(folder / LOG_FILE, level=options["log-level"], standard_too=True)
+        faulthandler.enable()
+        os.chdir("/")  # the client's may be removed, or unmounted
         lock.sign_again()
-
-        def say_ready(_: object) -> None:
-            os.write(write_end, b"ready")
-            os.close(write_end)
-
         with contextlib.ExitStack() as stack:
-            stores = _stores(f"omid://{folder}", stack)
-            _serve(options, stores, [(listener, None)], ready=say_ready)
+            stores = _stores(f"omid://{quote(str(folder))}", stack)
+            _serve(options, stores, [(listener, None)], ready=lambda _: say("ready"))
         code = 0
     except OmidError as error:
-        with contextlib.suppress(OSError):
-            os.write(write_end, error_line(error).encode())
-        code = ERROR_EXIT_CODE
+        log.exception("ends: %s", error)
+        died_of, code = f"{error} [{error.code}]", ERROR_EXIT_CODE
+        say(error_line(error))
     except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.write(write_end, json.dumps({"code": "OMID", "message": repr(error), "values": {}}).encode())
-        raise
+        log.exception("ends by an error of its own")
+        died_of = f"{type(error).__name__}: {error}"
+        say(error_line(Unavailable(f"the TSO of {folder} died: {died_of}; its traceback is in {folder / LOG_FILE}")))
     finally:
-        lock.release()
+        lock.release(died_of)
+        logging.shutdown()
         os._exit(code)
 
 

@@ -12,20 +12,21 @@ import fcntl
 import json
 import logging
 import os
-import pwd
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol
 
 from pyomid.errors import Misuse, Unavailable
+from pyomid.owned_files import open_own, user_text
 
 LOCK_FILE: Final = "tso.lock"
 SOCKET_FILE: Final = "tso.sock"
-_SIGNATURE_BYTES: Final = 64
+_SIGNATURE_BYTES: Final = 1024
 """Always written whole, so that nobody reads half of it."""
+_REASON_CHARS_MAX: Final = 300
 
 DOUBT_EXIT_CODE: Final = 70
 """EX_SOFTWARE of sysexits.h: the process ended itself because it could not know whether it still leads."""
@@ -88,10 +89,11 @@ class FolderLock:
         self._sign()
         return True
 
-    def release(self) -> None:
-        """The socket goes first, the lock after it; the file stays."""
+    def release(self, died_of: str = "") -> None:
+        """The socket goes first, the lock after it; the file stays, and says how its holder ended."""
         if self._fd >= 0:
             (self.folder / SOCKET_FILE).unlink(missing_ok=True)
+            self._sign({"died_of": died_of[:_REASON_CHARS_MAX]} if died_of else {"ended": True})
             os.close(self._fd)
             self._fd = -1
 
@@ -104,14 +106,16 @@ class FolderLock:
         """After a fork, in the process that serves: the file names it."""
         self._sign()
 
-    def _sign(self) -> None:
-        """For people and for messages; the lock itself is the system's."""
-        said = json.dumps({"pid": os.getpid()}).encode()
-        os.pwrite(self._fd, said.ljust(_SIGNATURE_BYTES), 0)
+    def _sign(self, end: Mapping[str, object] | None = None) -> None:
+        """For people, for messages and for the pace of restarts; the lock itself is the system's."""
+        said = json.dumps({"pid": os.getpid(), **(end or {})}).encode()
+        with contextlib.suppress(OSError):  # a full disk
+            os.pwrite(self._fd, said.ljust(_SIGNATURE_BYTES), 0)
 
 
 def holder(folder: Path) -> dict[str, Any]:
-    """What the last holder of the lock wrote into it, for messages; empty where nothing is known."""
+    """What the last holder of the lock wrote into it: `pid`, and at its end `ended` (in order) or `died_of`; empty
+    where nothing is known. One that was killed wrote no end."""
     try:
         said = json.loads((folder / LOCK_FILE).read_text())
     except (OSError, ValueError):
@@ -119,16 +123,38 @@ def holder(folder: Path) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
+def is_held(folder: Path) -> bool:
+    """Whether somebody holds the lock at this moment; for messages."""
+    try:
+        fd = open_own(folder / LOCK_FILE, os.O_RDONLY)
+    except (OSError, Misuse):
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def state_text(pid: int) -> str:
+    """Of a process of this machine; for messages."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "it is not seen from here"
+    return {"T": "it is stopped", "t": "it is stopped", "D": "it waits for a disk", "Z": "it is dead"}.get(
+        state, "it is alive"
+    )
+
+
 def owner_text(path: Path) -> str:
     """The user a file belongs to, by name where it has one."""
     try:
-        uid = path.stat().st_uid
+        return user_text(path.stat().st_uid)
     except OSError:
         return "an unknown user"
-    try:
-        return f"user {pwd.getpwuid(uid).pw_name}"
-    except KeyError:
-        return f"user {uid}"
 
 
 def listen_in(folder: Path, *, name: str = SOCKET_FILE, backlog: int = 1024) -> socket.socket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -10,9 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from pyomid.errors import OmidError
+from pyomid.owned_files import is_shared, open_own
+
 LOG_FILE: Final = "tso.log"
 LOG_BYTES_MAX: Final = 16 << 20
-"""A log larger than this is set aside (one generation) when a service starts."""
+"""A log larger than this is set aside (one generation), also while the service lives."""
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -81,17 +85,68 @@ class BoundedLog:
         self._texts.clear()
 
 
-def log_to(path: Path | None, *, level: str = "info") -> None:
-    """All of pyomid's log lines go to `path`, or to the standard error."""
-    if path is not None:
-        _set_aside(path)
-    handler = logging.StreamHandler() if path is None else logging.FileHandler(path)
+def log_to(path: Path | None, *, level: str = "info", standard_too: bool = False) -> None:
+    """All of pyomid's log lines go to `path`, or to the standard error. `standard_too`: so does whatever this process
+    says on its standard output and error, and nothing is read from its input."""
+    handler = logging.StreamHandler() if path is None else LogFile(path, standard_too=standard_too)
     handler.setFormatter(JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
 
 
-def _set_aside(path: Path) -> None:
-    if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
-        os.replace(path, path.with_suffix(path.suffix + ".1"))
+class LogFile(logging.Handler):
+    """Appends to a file; one that has grown beyond `LOG_BYTES_MAX` is set aside (one generation) and begun anew."""
+
+    def __init__(self, path: Path, *, standard_too: bool = False) -> None:
+        super().__init__()
+        self._path = path
+        self._standard_too = standard_too
+        self._fd = -1
+        self._open()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            if os.fstat(self._fd).st_size > LOG_BYTES_MAX:
+                self._open()
+            os.write(self._fd, f"{self.format(record)}\n".encode("utf-8", "backslashreplace"))
+        except Exception:
+            self.handleError(record)
+
+    def _open(self) -> None:
+        """By a number that stays, so that whoever writes at the moment writes somewhere."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(self._path, follow_symlinks=False).st_size > LOG_BYTES_MAX:
+                os.replace(self._path, self._path.with_suffix(self._path.suffix + ".1"))
+        fd = open_own(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, shared=is_shared(self._path.parent))
+        if self._fd < 0:
+            self._fd = fd
+        else:
+            os.dup2(fd, self._fd, inheritable=False)
+            os.close(fd)
+        if self._standard_too:
+            _replace_standard_streams(self._fd)
+
+    def close(self) -> None:
+        super().close()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _replace_standard_streams(fd: int) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+
+
+def append_text(path: Path, text: str) -> None:
+    """For a process that died before it could log anything: what it said."""
+    with contextlib.suppress(OSError, OmidError):
+        fd = open_own(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, shared=is_shared(path.parent))
+        try:
+            os.write(fd, text.encode("utf-8", "backslashreplace"))
+        finally:
+            os.close(fd)

@@ -6,6 +6,9 @@
 
 The start lock only keeps a storm of clients from starting a storm of processes; who serves is decided by the TSO's
 own lock alone. A client that was stopped while it held the start lock is overtaken after `START_LOCK_PATIENCE_S`.
+
+The start lock's file remembers when a TSO was started last, and how many in a row ended soon and not in order: from
+one start to the next the time doubles, whoever starts. What the last one died of is in every client's error.
 """
 
 from __future__ import annotations
@@ -20,14 +23,23 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyomid.errors import Misuse, OmidError, Unavailable, by_code
+from pyomid.owned_files import is_shared, open_own
 from pyomid.ports import Clock, Sleep
-from pyomid.tso.leadership import SOCKET_FILE, boot_clock, connect_in, holder, owner_text
+from pyomid.tso.leadership import SOCKET_FILE, boot_clock, connect_in, holder, is_held, owner_text, state_text
+from pyomid.tso.logs import LOG_FILE, append_text
 
 START_LOCK_FILE: Final = "tso.start"
 START_LOCK_PATIENCE_S: Final = 10.0
+PACE_S: Final = 0.1
+PACE_S_MAX: Final = 5.0
+"""From one start to the next while each TSO dies at once: a machine that has a hundred clients starts one in 5 s."""
+SHORT_LIFE_S: Final = 10.0
+"""A TSO that lived longer did not die at its start."""
+PATIENT_STARTS: Final = 4
+"""So many in a row may have ended soon, and a client still waits for its turn without a word."""
 START_S_MAX: Final = 60.0
 """A cold start imports numpy from a busy disk; a store that is being upgraded takes its time."""
 LOST_EXIT_CODE: Final = 75
@@ -35,6 +47,9 @@ LOST_EXIT_CODE: Final = 75
 ERROR_EXIT_CODE: Final = 3
 """The started process said on its standard error, as one line of JSON, why it cannot serve."""
 POLL_S: Final = 0.01
+_STARTS_BYTES: Final = 4096
+_SHORT_LIVES_MAX: Final = 1000
+_MESSAGE_CHARS_MAX: Final = 500
 
 
 def dial_folder(
@@ -57,12 +72,12 @@ def dial_folder(
             return connected
         if clock() >= deadline_s:
             raise Unavailable(_nobody_answers(folder, timeout_s), folder=str(folder))
-        with _start_lock(folder) as is_mine:
+        with _start_lock(folder) as (starts, is_mine):
             if is_mine or clock() >= patience_s:
                 connected = _try_connect(folder, deadline_s - clock())
                 if connected is not None:
                     return connected
-                if _start(command, deadline_s - clock()):
+                if starts.may_begin(clock()) and _start_counted(folder, command, starts, clock, deadline_s):
                     continue
         sleep(POLL_S * (1 + random.random()))
 
@@ -87,24 +102,82 @@ def _try_connect(folder: Path, timeout_s: float) -> socket.socket | None:
 
 
 @contextlib.contextmanager
-def _start_lock(folder: Path) -> Iterator[bool]:
+def _start_lock(folder: Path) -> Iterator[tuple[_Starts, bool]]:
     """True inside where the lock was free. The file stays; a process that dies loses the lock."""
     try:
-        fd = os.open(folder / START_LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = open_own(folder / START_LOCK_FILE, os.O_RDWR | os.O_CREAT, shared=is_shared(folder))
     except OSError as error:
         raise Misuse(f"folder {folder} is not writable: {error.strerror}", folder=str(folder)) from error
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            yield False
+            yield _Starts(folder, fd), False
         else:
-            yield True
+            yield _Starts(folder, fd), True
     finally:
         os.close(fd)
 
 
-def _start(command: Sequence[str], timeout_s: float) -> bool:
+class _Starts:
+    """The last starts, as the start lock's file has them. A file that says nothing sensible counts as none."""
+
+    def __init__(self, folder: Path, fd: int) -> None:
+        self._folder = folder
+        self._fd = fd
+        self._last_s, self._short_lives = 0.0, 0
+        self._failure: dict[str, Any] = {}
+        with contextlib.suppress(ArithmeticError, ValueError, KeyError, TypeError):
+            said = json.loads(os.pread(fd, _STARTS_BYTES, 0))
+            self._last_s, self._short_lives = float(said["last_s"]), min(int(said["short_lives"]), _SHORT_LIVES_MAX)
+            self._failure = dict(said["failure"])
+
+    def may_begin(self, now_s: float) -> bool:
+        """Whether the next one's turn has come. After many short lives the error of the last is raised instead."""
+        ended_in_order = not self._failure and holder(self._folder).get("ended")
+        if ended_in_order or not 0 <= now_s - self._last_s < SHORT_LIFE_S:
+            self._short_lives = 0
+        if not self._short_lives or now_s >= self._last_s + min(PACE_S * 2**self._short_lives, PACE_S_MAX):
+            return True
+        if self._short_lives >= PATIENT_STARTS:
+            raise self._why()
+        return False
+
+    def begun(self, now_s: float) -> None:
+        """Counted as a short life until it has lasted."""
+        self._last_s, self._short_lives, self._failure = now_s, self._short_lives + 1, {}
+        self._write()
+
+    def failed(self, error: OmidError) -> None:
+        self._failure = {"code": error.code, "message": error.message[:_MESSAGE_CHARS_MAX]}
+        self._write()
+
+    def _why(self) -> OmidError:
+        count = f"{self._short_lives} in a row ended soon after their start"
+        if self._failure:
+            kind = by_code(str(self._failure.get("code")))
+            return kind(f"{self._failure.get('message')} ({count})", folder=str(self._folder))
+        return Unavailable(
+            f"the TSO of {self._folder}: {count}; {_last_holder(self._folder)}", folder=str(self._folder)
+        )
+
+    def _write(self) -> None:
+        said = {"last_s": self._last_s, "short_lives": self._short_lives, "failure": self._failure}
+        with contextlib.suppress(OSError):  # a full disk: then they are not counted
+            os.pwrite(self._fd, json.dumps(said).encode()[:_STARTS_BYTES].ljust(_STARTS_BYTES), 0)
+
+
+def _start_counted(folder: Path, command: Sequence[str], starts: _Starts, clock: Clock, deadline_s: float) -> bool:
+    starts.begun(clock())
+    try:
+        return _start(folder, command, deadline_s - clock())
+    except OmidError as error:
+        if not isinstance(error, Misuse):
+            starts.failed(error)
+        raise
+
+
+def _start(folder: Path, command: Sequence[str], timeout_s: float) -> bool:
     """Runs `command`, which returns when its detached child serves. False where another TSO was faster."""
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
@@ -120,16 +193,20 @@ def _start(command: Sequence[str], timeout_s: float) -> bool:
         return False
     if process.returncode in (0, LOST_EXIT_CODE):
         return process.returncode == 0
-    raise _error_said(said.decode("utf-8", "replace"), process.returncode)
+    raise _error_said(folder, said.decode("utf-8", "replace"), process.returncode)
 
 
-def _error_said(said: str, code: int) -> OmidError:
-    lines = said.strip().splitlines() or [""]
+def _error_said(folder: Path, said: str, code: int) -> OmidError:
+    lines = said.strip().splitlines() or ["it said nothing"]
     if code == ERROR_EXIT_CODE:
         with contextlib.suppress(ValueError, KeyError, TypeError):
             error = json.loads(lines[-1])
             return by_code(error["code"])(error["message"], **error["values"])
-    return Unavailable(f"the TSO could not be started (exit {code}): {lines[-1]}", exit_code=code)
+    append_text(folder / LOG_FILE, said)
+    return Unavailable(
+        f"the TSO of {folder} could not be started (exit {code}): {lines[-1]} (all of it: {folder / LOG_FILE})",
+        exit_code=code,
+    )
 
 
 def error_line(error: OmidError) -> str:
@@ -138,6 +215,20 @@ def error_line(error: OmidError) -> str:
 
 
 def _nobody_answers(folder: Path, timeout_s: float) -> str:
-    pid = holder(folder).get("pid")
-    held = f"; process {pid} held its lock last" if pid else ""
-    return f"the TSO of {folder} did not answer within {timeout_s:.0f} s{held}"
+    return f"the TSO of {folder} did not answer within {timeout_s:.0f} s; {_last_holder(folder)}"
+
+
+def _last_holder(folder: Path) -> str:
+    """Which process, and what is known of it."""
+    last = holder(folder)
+    pid, log_path = last.get("pid"), folder / LOG_FILE
+    if not pid:
+        return f"none has held its lock yet; see {log_path}"
+    if last.get("ended"):
+        return f"process {pid} held its lock last and ended in order; see {log_path}"
+    if last.get("died_of"):
+        return f"process {pid} held its lock last and died: {last['died_of']}; see {log_path}"
+    if is_held(folder):
+        socket_is = "is there" if (folder / SOCKET_FILE).exists() else "is missing"
+        return f"process {pid} holds its lock ({state_text(pid)}), its socket {socket_is}; see {log_path}"
+    return f"process {pid} held its lock last and ended without a word (killed?); see {log_path}"

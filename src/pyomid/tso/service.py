@@ -14,13 +14,14 @@ import asyncio
 import logging
 import socket
 import ssl
+import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,6 +70,10 @@ COMMIT_RETRY_S_MAX: Final = 24 * 3600.0
 
 STORE_THREADS_BESIDE_FLIGHTS: Final = 3
 
+_NAME_IS_NOT_THEIRS: Final[dict[str, Any]] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+"""Who made a Unix socket removes its name. From Python 3.13 on event loops would, by a name that may be another
+socket's by then (or by the one it was bound with, of an open folder's descriptor, which is gone)."""
+
 ALL_READ, READ_BY_HAND, GO_ON_BY_HAND, NO_ROOM = 0, 1, 2, 4
 """`tso.kernel.pump_kernel`'s words, which a service without the kernel does not load."""
 
@@ -108,7 +113,7 @@ class TsoService:
         self._threads = ThreadPoolExecutor(
             machine.settings.flights_max + STORE_THREADS_BESIDE_FLIGHTS, thread_name_prefix="tso-store"
         )
-        self._servers: list[asyncio.Server] = []
+        self._servers: dict[socket.socket, asyncio.Server] = {}
         self.receive = ReceiveBuffer(RECEIVE_BYTES)
         self.fast: FastPath | None = None
         """The kernel, once somebody called `use_kernel`."""
@@ -150,22 +155,17 @@ class TsoService:
     def connections(self) -> int:
         return len(self._connections)
 
-    async def run(self, listeners: Sequence[tuple[socket.socket, ssl.SSLContext | None]]) -> None:
-        """Serves the (bound) sockets until it is stopped or idle; then drains. Everything answered is durable."""
-        loop = asyncio.get_running_loop()
+    async def run(
+        self,
+        listeners: Sequence[tuple[socket.socket, ssl.SSLContext | None]],
+        *,
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Serves the (bound) sockets until it is stopped or idle; `ready` is called once it does."""
         self._serving = True
         for sock, tls in listeners:
-            # Whoever takes long over TLS's own handshake is no connection of ours yet, and counted nowhere.
-            patience_s = self._limits.handshake_s_max if tls is not None else None
-            if sock.family == socket.AF_UNIX:
-                server = await loop.create_unix_server(
-                    self._accept, sock=sock, ssl=tls, backlog=1024, ssl_handshake_timeout=patience_s
-                )
-            else:
-                server = await loop.create_server(
-                    self._accept, sock=sock, ssl=tls, backlog=1024, ssl_handshake_timeout=patience_s
-                )
-            self._servers.append(server)
+            await self.listen(sock, tls)
+        ready()
         while not self._stopping.is_set():
             self._tick()
             try:
@@ -173,13 +173,28 @@ class TsoService:
             except TimeoutError:
                 continue
 
+    async def listen(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Serves one more (bound) socket."""
+        loop = asyncio.get_running_loop()
+        # Whoever takes long over TLS's own handshake is no connection of ours yet, and counted nowhere.
+        patience_s = self._limits.handshake_s_max if tls is not None else None
+        if sock.family == socket.AF_UNIX:
+            server = await loop.create_unix_server(
+                self._accept, sock=sock, ssl=tls, backlog=1024, ssl_handshake_timeout=patience_s, **_NAME_IS_NOT_THEIRS
+            )
+        else:
+            server = await loop.create_server(
+                self._accept, sock=sock, ssl=tls, backlog=1024, ssl_handshake_timeout=patience_s
+            )
+        self._servers[sock] = server
+
     def stop(self) -> None:
         """Ends `run`, also one that has not begun; from a signal handler of the loop."""
         self._stopping.set()
 
     async def drain(self, *, drain_s_max: float = 10.0) -> bool:
         """After `run`: no new requests; what was decided is made durable and answered. False where time ran out."""
-        for server in self._servers:
+        for server in self._servers.values():
             server.close()
         for connection in self._connections:
             connection.stop_reading()

@@ -241,9 +241,8 @@ async def _lead(duty: _Duty, term: LeaderTerm, *, announce: Callable[[int], obje
     announce(machine.epoch)
     duty.watched.service = service
     log.info("leads", extra={"epoch": machine.epoch, "watermark": machine.watermark, "horizon": machine.horizon})
-    duty.ready()
     loading = asyncio.create_task(_use_kernel_soon(service)) if options.kernel_soon else None
-    await service.run(duty.listeners)
+    await service.run(duty.listeners, ready=duty.ready)
     if loading is not None:
         loading.cancel()
     log.info("stops", extra={"epoch": machine.epoch, "connections": service.connections})

@@ -1,0 +1,116 @@
+"""A folder's TSO that cannot start, or dies at once: why is said, and it is not started without end."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import pyomid
+from pyomid.errors import OmidError, Unavailable
+from pyomid.storage.embedded import open_folder
+from pyomid.tso import ondemand
+from pyomid.tso.leadership import LOCK_FILE, holder
+from pyomid.tso.logs import LOG_FILE
+from pyomid.tso.ondemand import dial_folder
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+
+def broken_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Every Python that is started from now on runs `code` first."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+
+
+def refused(tmp_path: Path) -> str:
+    with pytest.raises(Unavailable) as raised:
+        pyomid.connect(f"omid://{tmp_path}/db?commitRetrySeconds=1")
+    return str(raised.value)
+
+
+def test_death_at_the_start_is_quoted_and_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken_python(
+        tmp_path,
+        monkeypatch,
+        "import uvloop\ndef run(coroutine):\n    coroutine.close()\n    raise NameError('broken on purpose')\n"
+        "uvloop.run = run\n",
+    )
+    assert "NameError: broken on purpose" in refused(tmp_path)
+    logged = (tmp_path / "db" / LOG_FILE).read_text()
+    assert "Traceback" in logged
+    assert "broken on purpose" in logged
+    assert "broken on purpose" in holder(tmp_path / "db")["died_of"]
+
+
+def test_death_before_the_log_is_open_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken_python(tmp_path, monkeypatch, "import sys\nif 'tso' in sys.orig_argv: sys.modules['argparse'] = None\n")
+    assert "ModuleNotFoundError: import of argparse halted" in refused(tmp_path)
+    assert "Traceback" in (tmp_path / "db" / LOG_FILE).read_text()
+
+
+def test_death_by_a_signal_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken_python(tmp_path, monkeypatch, "import uvloop, os\nuvloop.run = lambda coroutine: os.kill(os.getpid(), 11)\n")
+    assert "of signal 11 before it served" in refused(tmp_path)
+    assert "Fatal Python error: Segmentation fault" in (tmp_path / "db" / LOG_FILE).read_text()
+
+
+class FakeTime:
+    """Goes on by being slept, and a little by being looked at."""
+
+    now_s = 1000.0
+
+    def clock(self) -> float:
+        self.now_s += 0.01
+        return self.now_s
+
+    def sleep(self, pause_s: float) -> None:
+        self.now_s += max(pause_s, 0.05)
+
+
+def starts_of(folder: Path, time: FakeTime, program: str, for_s: float) -> tuple[int, list[OmidError]]:
+    """How often clients that never give up start it, and what they are told."""
+    until_s, errors = time.now_s + for_s, []
+    command = [sys.executable, "-S", "-c", f"open({str(folder / 'starts')!r}, 'a').write('x')\n{program}"]
+    while time.now_s < until_s:
+        try:
+            dial_folder(folder, command, timeout_s=until_s - time.now_s, clock=time.clock, sleep=time.sleep)
+        except OmidError as error:
+            errors.append(error)
+            time.sleep(0.02)
+    return len((folder / "starts").read_text()), errors
+
+
+def test_a_tso_that_dies_at_once_is_started_ever_less_often(tmp_path: Path) -> None:
+    open_folder(tmp_path)
+    count, errors = starts_of(tmp_path, FakeTime(), "raise SystemExit('no such thing')", for_s=60.0)
+    assert 8 <= count <= 20
+    assert all("no such thing" in str(error) for error in errors)
+    assert "in a row ended soon" in str(errors[-1])
+
+
+def test_a_tso_that_dies_when_it_serves_is_not_started_without_end(tmp_path: Path) -> None:
+    """Its start succeeds each time: the start alone would never show it."""
+    open_folder(tmp_path)
+    sign = f'open({str(tmp_path / LOCK_FILE)!r}, \'w\').write(\'{{"pid": 7, "died_of": "spleen"}}\')'
+    count, errors = starts_of(tmp_path, FakeTime(), sign, for_s=60.0)
+    assert 8 <= count <= 20
+    assert "spleen" in str(errors[-1])
+
+
+def test_tsos_that_end_in_order_may_follow_at_once(tmp_path: Path) -> None:
+    open_folder(tmp_path)
+    sign = f"open({str(tmp_path / LOCK_FILE)!r}, 'w').write('{{\"pid\": 7, \"ended\": true}}')"
+    count, _ = starts_of(tmp_path, FakeTime(), sign, for_s=1.0)
+    assert count > 10
+
+
+def test_what_the_start_locks_file_says_may_be_anything(tmp_path: Path) -> None:
+    open_folder(tmp_path)
+    for text in ("", "[]", "{", '{"last_s": "x", "short_lives": [], "failure": 3}', "\udcff", "1" * 5000):
+        (tmp_path / ondemand.START_LOCK_FILE).write_text(text, errors="surrogateescape")
+        (tmp_path / "starts").unlink(missing_ok=True)
+        count, _ = starts_of(tmp_path, FakeTime(), "raise SystemExit('no such thing')", for_s=1.0)
+        assert count > 0
