@@ -61,12 +61,33 @@ class Kernel(Generic[P, R]):
         plain = self.plain
         assert isinstance(plain, FunctionType)
         names = {name: plain.__globals__.get(name) for name in plain.__code__.co_names}
-        called = {name: value.compiled() for name, value in names.items() if isinstance(value, Kernel)}
+        called = {name: value.compiled() for name, value in names.items() if isinstance(value, Kernel | Instruction)}
         linked = FunctionType(
             plain.__code__, {**plain.__globals__, **called}, plain.__name__, plain.__defaults__, plain.__closure__
         )
         linked.__module__, linked.__qualname__ = plain.__module__, plain.__qualname__
         return linked
+
+
+class Instruction:
+    """What the processor can do and numba does not say, for kernels; called from Python it is its plain twin.
+
+    `make` gives numba's intrinsic: it runs when the first kernel that uses it is compiled, so that importing its
+    module does not import numba.
+    """
+
+    def __init__(self, plain: Callable[..., Any], make: Callable[[], Any]) -> None:
+        self.plain = plain
+        self._make = make
+        self._made: Any = None
+
+    def __call__(self, *args: Any) -> Any:
+        return self.plain(*args)
+
+    def compiled(self) -> Any:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
 
 
 def kernel(signature: str, **options: Any) -> Callable[[Callable[P, R]], Kernel[P, R]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pyomid.errors import Unavailable
+from pyomid.errors import Corruption, Unavailable
 from pyomid.storage.embedded import EmbeddedCommitTable
 from pyomid.storage.embedded import recent_commits as module
 from pyomid.storage.embedded.recent_index import INDEX_FILE, LOG_FILES
@@ -158,6 +158,23 @@ def test_index_keeps_the_slots_of_all_buckets_apart() -> None:
         {start // 50 // SLOTS for start in starts}
     )
     assert find_few(words, 0, starts) == [start + 1 for start in starts]
+
+
+@pytest.mark.parametrize("starts", [[50], list(range(50, 50 * 300, 50))], ids=["few", "many"])
+def test_an_index_without_a_free_record_is_corruption(starts: list[int], tmp_path: Path) -> None:
+    """A writer leaves a quarter of them free: it is damaged, and a look-up for a record that is not there must end."""
+    writer = EmbeddedCommitTable(tmp_path / "db", writable=True)
+    writer.put([(50, 60)])
+    reader = EmbeddedCommitTable(tmp_path / "db", writable=False)
+    index = writer._writing()._index
+    for number in (0, 1):
+        index._table(number)[:, 0] = -7
+    with pytest.raises(Corruption, match="remove its file `recent`"):
+        reader.lookup(starts)
+    for number in (0, 1):
+        index.empty(number)
+    reader.close()
+    writer.close()
 
 
 def test_clearing_takes_commits_leaves_marks_and_tells_what_is_missing() -> None:

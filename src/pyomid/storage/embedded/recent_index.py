@@ -6,7 +6,8 @@
 The TSO places a row here once it is durable in the log, so what a look-up finds is never lost; it empties a table once
 all of it is durable in LMDB, so who finds nothing here and looks in LMDB *afterwards* misses nothing. While a table is
 emptied its sequence number is odd: there is nothing in it that LMDB lacks. A reader that sees a number change looks
-again, or it might take the slot of another start for its own.
+again, or it might take the slot of another start for its own. On processors that reorder loads and stores, fences and
+`recent_kernels` keep all of this in the order in which it stands here (`word_order`).
 
 The content is never synced. After a loss of power it is not to be believed: then the boot differs, and whoever looks
 up reads the log instead, until the next TSO has recovered.
@@ -29,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.storage.embedded import recent_kernels as kernels
+from pyomid.storage.embedded import word_order
 from pyomid.storage.embedded.recent_log import BLOCK_BYTES, Rows, failed, read_segment
 from pyomid.types import TIMESTAMP_STEP
 
@@ -42,9 +44,9 @@ _HEADER_WORDS: Final = BLOCK_BYTES // 8
 TABLES: Final = (_HEADER_WORDS, _HEADER_WORDS + kernels.TABLE_WORDS)
 """Their first words."""
 _FILE_BYTES: Final = 8 * (_HEADER_WORDS + 2 * kernels.TABLE_WORDS)
-FEW: Final = 8
-"""So many starts are sooner looked up one by one than as arrays."""
-FEW_UNLOADED: Final = 192
+FEW: Final = 8 if word_order.IS_STRONG else 0
+"""So many starts are sooner looked up one by one than as arrays: in Python, which can order nothing by itself."""
+FEW_UNLOADED: Final = 192 if word_order.IS_STRONG else 0
 """The same, while the first use of a kernel would load it, for 0.3 s."""
 
 
@@ -70,30 +72,41 @@ class RecentIndex:
 
     @property
     def is_of_this_boot(self) -> bool:
-        return self.words[_BOOT_AT] == _boot() and self.words[_MAGIC_AT] == _MAGIC
+        is_of_it: bool = self.words[_BOOT_AT] == _boot() and self.words[_MAGIC_AT] == _MAGIC
+        word_order.fence()
+        return is_of_it
 
     def believe(self) -> None:
         """From now on readers trust it, until the machine starts again."""
-        self.words[_MAGIC_AT], self.words[_BOOT_AT] = _MAGIC, _boot()
+        self.words[_MAGIC_AT] = _MAGIC
+        word_order.fence()
+        self.words[_BOOT_AT] = _boot()
 
     def sequences(self) -> tuple[int, int]:
-        return self.words[_SEQUENCE_AT], self.words[_SEQUENCE_AT + 1]
+        """Behind all that was read before, and before all that is read behind it."""
+        word_order.fence()
+        sequences = self.words[_SEQUENCE_AT], self.words[_SEQUENCE_AT + 1]
+        word_order.fence()
+        return sequences
 
     def empty(self, number: int) -> None:
         """Table `number`, all of which is durable elsewhere. Every word: a writer that was killed may have left a slot
         without its key."""
         self.words[_SEQUENCE_AT + number] |= 1
+        word_order.fence()
         table = self._table(number)
         if table.any():
             table[:] = 0
+        word_order.fence()
         self.words[_SEQUENCE_AT + number] += 1
+        word_order.fence()
 
     def place(self, number: int, rows: Rows) -> int:
         """Each start's slot becomes its value, durable already. Returns how many records that took."""
         if len(rows) <= (FEW if kernels.place.is_loaded else FEW_UNLOADED):
             return kernels.place_few(self.words, TABLES[number], rows.tolist())
         starts, values = np.ascontiguousarray(rows[:, 0]), np.ascontiguousarray(rows[:, 1])
-        return int(kernels.place(self.array, TABLES[number], starts, values))
+        return _checked(kernels.place(self.array, TABLES[number], starts, values))
 
     def clear(self, number: int, starts: Int64s, is_missing: NDArray[np.bool_]) -> Rows:
         """The slots of those that have committed become 0; marks stay. Unsets `is_missing` of those that have a slot;
@@ -103,7 +116,7 @@ class RecentIndex:
             return np.array(cleared, dtype=np.int64).reshape(-1, 2)
         rows = np.empty((len(starts), 2), dtype=np.int64)
         starts = np.ascontiguousarray(starts)
-        return rows[: int(kernels.clear(self.array, TABLES[number], starts, is_missing, rows))]
+        return rows[: _checked(kernels.clear(self.array, TABLES[number], starts, is_missing, rows))]
 
     @staticmethod
     def is_quick(count: int) -> bool:
@@ -125,7 +138,7 @@ class RecentIndex:
 
     def _found(self, number: int, starts: Int64s) -> Int64s:
         found = np.zeros(len(starts), dtype=np.int64)
-        kernels.find(self.array, TABLES[number], starts, found)
+        _checked(kernels.find(self.array, TABLES[number], starts, found))
         return found
 
     def rows(self, number: int) -> Rows:
@@ -146,6 +159,12 @@ class RecentIndex:
         with contextlib.suppress(BufferError):  # another thread, or a traceback, still holds a part
             self.words.release()
             self._map.close()
+
+
+def _checked(result: int) -> int:
+    if result == kernels.NO_ROOM:
+        raise kernels.no_room()
+    return int(result)
 
 
 def load_kernels() -> None:
