@@ -29,8 +29,8 @@ import resource
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -59,24 +59,48 @@ _FREE_BYTES_MIN: Final = 1 << 20
 """LMDB reports a short write as EIO; with less room than this it was for want of room."""
 
 
+class _Group:
+    """Functions that share one write transaction. What became of them is in one place, whoever asks and whenever."""
+
+    __slots__ = ("error", "is_durable", "is_undone", "members", "transaction")
+
+    def __init__(self, members: list[_Pending[Any]]) -> None:
+        self.members = members
+        self.transaction: Transaction = None
+        self.error: OmidError | None = None
+        """Of the sync behind the commit: nothing of it may be done again."""
+        self.is_durable = False
+        self.is_undone = False
+        """It ended, or is about to end, without its commit."""
+
+
 class _Pending(Generic[T]):
     """One function that waits for its write transaction, then its result."""
 
-    __slots__ = ("done", "error", "records", "value", "work")
+    __slots__ = ("error", "group", "is_abandoned", "records", "value", "work")
 
     def __init__(self, work: Callable[[Transaction], T], records: int) -> None:
         self.work = work
         self.records = records
-        self.done = False
         self.value: T | None = None
         self.error: BaseException | None = None
+        """Of the function itself."""
+        self.group: _Group | None = None
+        self.is_abandoned = False
+        """Its caller was interrupted: nobody begins with it any more."""
+
+    @property
+    def is_done(self) -> bool:
+        group = self.group
+        return self.error is not None or (group is not None and (group.is_durable or group.error is not None))
 
     def run(self, transaction: Transaction) -> None:
         self.value = self.work(transaction)
 
     def result(self) -> T:
-        if self.error is not None:
-            raise self.error
+        error = self.error or (self.group.error if self.group is not None else None)
+        if error is not None:
+            raise error
         return self.value  # type: ignore[return-value]
 
 
@@ -91,16 +115,18 @@ class Environment:
         self._names = tuple(databases)
         self._map_bytes = map_bytes
         self._guard = ProcessGuard(f"the embedded store in {folder}")
-        self._inside: list[None] = []
-        """One entry for each call inside LMDB. Appending and popping are atomic, so the way in takes no lock:
+        self._inside: list[object] = []
+        """One entry for each call inside LMDB. Appending and removing are atomic, so the way in takes no lock:
         it appends, then looks at `_paused`; who wants to be alone sets `_paused`, then looks at this list."""
         self._paused = False
         self._pausing = threading.RLock()
         self._queue: deque[_Pending[Any]] = deque()
+        self._group: _Group | None = None
         self._writer = threading.Lock()
+        """Held by who writes `_group`."""
         self._writes = 0
         self._panicked = False
-        """LMDB refuses this environment until it is opened again: its root page could not be written."""
+        """Refused until it is opened again: its root page could not be written, or it is being upgraded."""
         self._closed = False
         self.users = 0
         self.writable = writable
@@ -117,14 +143,16 @@ class Environment:
 
     def read(self, work: Callable[[Transaction], T]) -> T:
         """`work` inside one fresh read transaction; what it returns must not point into the map."""
-        self._enter()
+        inside = object()
         try:
-            with self._begin(write=False) as transaction:
+            self._enter(inside)
+            with self._begin(inside, write=False) as transaction:
                 return work(transaction)
         except lmdb.Error as error:
             raise self._failed(error) from error
         finally:
-            self._inside.pop()
+            if inside in self._inside:  # here and not in a function, on whose way in an interrupt could come
+                self._inside.remove(inside)
 
     def write(self, work: Callable[[Transaction], T], *, records: int = 1, patience_s: float = 0.0) -> T:
         """`work` inside one durable write transaction, perhaps together with that of other threads.
@@ -133,66 +161,119 @@ class Environment:
 
         May be run twice (when another member of its group fails), so it must not change anything but the store.
         An exception from it undoes the transaction and is raised here. `records` says about how much it writes.
+        After an interrupt it has been written, or is being written before anything later, or never will be.
         """
         self._guard.check()
         if not self.writable:
             raise Misuse(f"the environment {self._folder} is open for reading only: the TSO alone writes it")
         pending = _Pending(work, records)
-        self._queue.append(pending)
-        give_up_s = time.monotonic() + patience_s
-        while patience_s and not pending.done and time.monotonic() < give_up_s:
-            time.sleep(_PATIENCE_STEP_S)
-        with self._writer:
-            while not pending.done:
-                self._write_group(self._take_group())
+        try:
+            self._queue.append(pending)
+            give_up_s = time.monotonic() + patience_s
+            while patience_s and not pending.is_done and time.monotonic() < give_up_s:
+                time.sleep(_PATIENCE_STEP_S)
+            self._see_to(pending)
+        finally:
+            pending.is_abandoned = True
         return pending.result()
 
-    def _take_group(self) -> list[_Pending[Any]]:
+    def _see_to(self, pending: _Pending[Any]) -> None:
+        with self._writer:
+            while not pending.is_done:
+                self._write_group()
+
+    # Who writes for others may be interrupted anywhere (Ctrl-C, no memory), and they must not be: a function stays in
+    # the queue until what became of it is told, and `_group` is what is under way. Whoever comes next, the interrupted
+    # thread on its way out or another one that holds `_writer`, ends that group first, by what LMDB says of it:
+    #
+    #     transaction open        nothing of it was written: it is undone, its functions are still in the queue
+    #     transaction ended       it was committed: once that is synced, every member is told so
+
+    def _write_group(self) -> None:
+        try:
+            self._end_group()
+            self._write_together(self._next_group())
+        finally:
+            self._end_group()
+
+    def _next_group(self) -> list[_Pending[Any]]:
+        queue = self._queue
+        while queue and (queue[0].is_done or queue[0].is_abandoned):
+            queue.popleft()
         group: list[_Pending[Any]] = []
         records = 0
-        while self._queue and (not group or records + self._queue[0].records <= _GROUP_RECORDS_MAX):
-            group.append(self._queue.popleft())
-            records += group[-1].records
+        for pending in list(queue):
+            if group and records + pending.records > _GROUP_RECORDS_MAX:
+                break
+            if not pending.is_done and not pending.is_abandoned:
+                group.append(pending)
+                records += pending.records
         return group
 
-    def _write_group(self, group: list[_Pending[Any]]) -> None:
+    def _write_together(self, members: list[_Pending[Any]]) -> None:
         try:
-            self._commit(group)
+            self._commit(_Group(members))
+        except MemoryError:
+            raise  # of this thread, which need not be the others'
         except Exception as error:
-            if len(group) == 1:
-                group[0].error = error
-            else:
-                for member in group:
-                    self._write_group([member])
-        except BaseException:  # this thread was interrupted while it wrote for the others
-            for member in group:
-                member.error = Unavailable(f"a write to the embedded store in {self._folder} was interrupted")
-            raise
-        finally:
-            for member in group:
-                member.done = True
+            self._end_group()
+            left = [member for member in members if not member.is_done and not member.is_abandoned]
+            if len(members) > 1:
+                for member in left:
+                    self._write_together([member])
+            elif left:
+                left[0].error = error
 
-    def _commit(self, group: list[_Pending[Any]]) -> None:
-        self._enter()
+    def _commit(self, group: _Group) -> None:
+        self._group = group
         try:
-            with self._begin(write=True) as transaction:
-                for member in group:
-                    member.run(transaction)
-            if self._many_writers:
-                self._lmdb.sync(True)
+            self._enter(group)
+            group.transaction = self._begin(group, write=True)
+            for member in group.members:
+                member.group = group
+                member.run(group.transaction)
+            try:
+                group.transaction.commit()
+            except lmdb.Error:
+                group.is_undone = True
+                raise
         except lmdb.Error as error:
             raise self._failed(error) from error
         finally:
-            self._inside.pop()
+            self._end_group()
         self._writes += 1
         if self._writes % _READER_CHECK_EVERY == 0:
             self._forget_dead_readers()
 
-    def _begin(self, *, write: bool) -> Transaction:
+    def _end_group(self) -> None:
+        """Nothing is left open or untold of the group that is under way. Any number of times; whoever is interrupted
+        here leaves it to the next."""
+        group = self._group
+        if group is None:
+            return
+        if group.transaction is not None and _is_open(group.transaction):
+            group.is_undone = True  # first: who looks at it undone must not take it for committed
+            group.transaction.abort()
+        elif group.transaction is not None and not group.is_undone:
+            self._make_durable(group)
+        if group in self._inside:
+            self._inside.remove(group)
+        self._group = None
+
+    def _make_durable(self, group: _Group) -> None:
+        try:
+            if self._many_writers and not group.is_durable:
+                self._lmdb.sync(True)
+        except lmdb.Error as error:
+            group.error = self._failed(error)
+        else:
+            group.is_durable = True
+
+    def _begin(self, inside: object, *, write: bool) -> Transaction:
         try:
             return self._lmdb.begin(write=write)
         except lmdb.MapResizedError:
-            self._adopt_map_size()
+            self._adopt_map_size(inside)
             return self._lmdb.begin(write=write)
         except lmdb.ReadersFullError:
             self._lmdb.reader_check()
@@ -203,18 +284,20 @@ class Environment:
     def upgrade(self) -> None:
         """From reading to writing, for the process that turns out to be the writer."""
         self.writable = True
-        self._reopen()
+        self._panicked = True
+        self._alone(self._reopen)
 
     def _reopen(self) -> None:
-        with self._alone():
-            self._lmdb.close()
-            self._panicked = False
-            self._open()
+        """Once for all that wait for it; after an interrupt again."""
+        if not self._panicked or self._closed:
+            return
+        self._lmdb.close()
+        self._open()
+        self._panicked = False
 
     def close(self) -> None:
-        with self._alone():
-            self._closed = True
-            self._lmdb.close()
+        self._closed = True
+        self._alone(lambda: self._lmdb.close())
 
     def close_in_child(self) -> None:
         """After a fork, which waited until no call was inside: frees the child's copy alone."""
@@ -224,45 +307,50 @@ class Environment:
     def pause(self, wait_s: float | None = None) -> None:
         """Returns once no call is inside (or after `wait_s`); calls that come later wait for `resume`."""
         self._pausing.acquire()
+        self._keep_out(wait_s)
+
+    def resume(self) -> None:
+        if not self._pausing.acquire(blocking=False):
+            return  # `pause` was interrupted before it had it, and another thread has it now
+        self._paused = False
+        self._pausing.release()
+        with suppress(RuntimeError):
+            self._pausing.release()
+
+    def _keep_out(self, wait_s: float | None) -> None:
         self._paused = True
         give_up = None if wait_s is None else time.monotonic() + wait_s
         while self._inside and (give_up is None or time.monotonic() < give_up):
             time.sleep(0.0001)
 
-    def resume(self) -> None:
-        self._paused = False
-        self._pausing.release()
+    def _alone(self, work: Callable[[], None]) -> None:
+        """`work` while no call is inside. Not a context manager: its entering could be interrupted half-way."""
+        with self._pausing:
+            try:
+                self._keep_out(None)
+                work()
+            finally:
+                self._paused = False
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        self.pause()
-        try:
-            yield
-        finally:
-            self.resume()
-
-    def _enter(self) -> None:
+    def _enter(self, inside: object) -> None:
+        """Whoever calls it removes `inside` from `_inside`, however it ends."""
         self._guard.check()
         if self._panicked:
-            self._reopen()
-        self._inside.append(None)
+            self._alone(self._reopen)
+        self._inside.append(inside)
         while self._paused:
-            self._inside.pop()
+            self._inside.remove(inside)
             with self._pausing:
                 pass
-            self._inside.append(None)
+            self._inside.append(inside)
         if self._closed:
-            self._inside.pop()
             raise Misuse(f"the embedded store in {self._folder} was closed")
 
-    def _adopt_map_size(self) -> None:
+    def _adopt_map_size(self, inside: object) -> None:
         """Another process wrote beyond our map. We are inside ourselves: step out, wait for the others, step in."""
-        self._inside.pop()
-        try:
-            with self._alone():
-                self._lmdb.set_mapsize(0)
-        finally:
-            self._enter()
+        self._inside.remove(inside)
+        self._alone(lambda: self._lmdb.set_mapsize(0))
+        self._enter(inside)
 
     def _open(self) -> None:
         map_bytes = self._map_bytes
@@ -297,10 +385,9 @@ class Environment:
         )
 
     def _forget_dead_readers(self) -> None:
-        try:
+        """Housekeeping: what was written is durable, whatever comes of this."""
+        with suppress(lmdb.Error):
             self._lmdb.reader_check()
-        except lmdb.Error as error:
-            raise self._mapped(error) from error
 
     def _failed(self, error: lmdb.Error) -> OmidError:
         self._panicked = self._panicked or isinstance(error, lmdb.PanicError)
@@ -308,6 +395,15 @@ class Environment:
 
     def _mapped(self, error: BaseException) -> OmidError:
         return mapped(error, self._folder)
+
+
+def _is_open(transaction: Transaction) -> bool:
+    """LMDB's own word: a transaction that was committed or undone has no number any more."""
+    try:
+        transaction.id()
+    except lmdb.Error:
+        return False
+    return True
 
 
 def mapped(error: BaseException, folder: Path) -> OmidError:
@@ -397,7 +493,8 @@ def _before_fork() -> None:
 def _after_fork_in_parent() -> None:
     for environment in _register.values():
         environment.resume()
-    _register_lock.release()
+    with suppress(RuntimeError):  # not held where `_before_fork` was interrupted
+        _register_lock.release()
 
 
 def _after_fork_in_child() -> None:

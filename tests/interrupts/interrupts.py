@@ -1,0 +1,108 @@
+"""Raises an error at each place in turn where one can come into a thread by itself: Ctrl-C, no memory, a cancellation.
+
+CPython lets a signal's handler run (and so `KeyboardInterrupt` come up) at these places only, and a test of all others
+would ask what no program can give, such as a `finally` that is not begun:
+
+    a function's first instruction          on the way in, before anything of it
+    behind a call of C                      what it did is done, its result is lost
+    instead of a call of C that waits       a lock, a socket, a sleep: it ends with the error
+    a jump backwards                        each turn of a loop
+
+`every_place` runs one scene again and again, the error one place further each time, until it comes no more.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FrameType
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+WAITING: Final = frozenset({"acquire", "poll", "recv", "sendall", "sleep", "wait", "connect"})
+JUMPS_BACK: Final = frozenset(
+    number for name, number in dis.opmap.items() if name.startswith(("JUMP_BACKWARD", "POP_JUMP_BACKWARD"))
+)
+ENTERS: Final = frozenset(
+    number for name, number in dis.opmap.items() if name.startswith(("BEFORE_WITH", "LOAD_SPECIAL"))
+)
+
+
+class Interrupter:
+    """Raises `error` at the place number `at` of this thread in the modules `files` (ends of their names)."""
+
+    def __init__(self, files: tuple[str, ...], error: BaseException, at: int) -> None:
+        self.error = error
+        self.hit = ""
+        """Where it was raised; empty: there was no such place."""
+        self._files = files
+        self._left = at
+        self._codes: dict[CodeType, bytes] = {}
+
+    @contextmanager
+    def armed(self) -> Iterator[None]:
+        sys.setprofile(self._profile)
+        sys.settrace(self._trace)
+        try:
+            yield
+        finally:
+            sys.settrace(None)
+            sys.setprofile(None)
+
+    def outcome(self, call: Callable[[], T]) -> tuple[T | None, BaseException | None]:
+        """What `call` returned, or what it raised, with the error coming in its turn."""
+        try:
+            with self.armed():
+                return call(), None
+        except BaseException as raised:
+            return None, raised
+
+    def _is_inside(self, frame: FrameType) -> bool:
+        return frame.f_code.co_filename.endswith(self._files)
+
+    def _profile(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "return" or not self._is_inside(frame):
+            return
+        if event in ("call", "c_return") or (event == "c_call" and argument.__name__ in WAITING):
+            self._place(frame, event)
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if not self._is_inside(frame):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._trace_inside
+
+    def _trace_inside(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "opcode":
+            code = self._codes.setdefault(frame.f_code, frame.f_code.co_code)
+            if code[frame.f_lasti] in JUMPS_BACK or code[frame.f_lasti] in ENTERS:
+                self._place(frame, dis.opname[code[frame.f_lasti]])
+        return self._trace_inside
+
+    def _place(self, frame: FrameType, what: str) -> None:
+        self._left -= 1
+        if self._left == -1:
+            self.hit = f"{frame.f_code.co_qualname}:{frame.f_lineno} {what}"
+            sys.settrace(None)
+            sys.setprofile(None)
+            raise self.error
+
+
+def every_place(
+    files: tuple[str, ...], error: Callable[[], BaseException], scene: Callable[[Interrupter], None], *, step: int = 1
+) -> int:
+    """Runs `scene` for every place; it arms the interrupter, and checks what it left. The number of places."""
+    at = 0
+    while True:
+        interrupter = Interrupter(files, error(), at)
+        try:
+            scene(interrupter)
+        except BaseException as failed:
+            failed.add_note(f"place {at}: {interrupter.hit}")
+            raise
+        if not interrupter.hit:
+            return at
+        at += step

@@ -1,0 +1,160 @@
+"""Who writes for others may be interrupted anywhere: what the others are told is true, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import pytest
+
+from interrupts import Interrupter, every_place
+from pyomid.storage.embedded.environments import Environment, _Pending, open_environment, release
+
+pytestmark = pytest.mark.fast
+
+FILES = ("storage/embedded/environments.py",)
+WAIT_S = 60.0
+
+
+@pytest.fixture(params=[True, False], ids=["many writers", "one writer"])
+def environment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Environment]:
+    with lmdb.open(str(tmp_path), max_dbs=1) as made:
+        made.open_db(b"d")
+    opened = open_environment(tmp_path, [b"d"], writable=True, many_writers=request.param, map_bytes=1 << 26)
+    yield opened
+    opened._inside.clear()  # what a failed test left must not keep the end waiting
+    release(opened)
+
+
+@pytest.fixture(scope="module")
+def other_thread() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def counted(environment: Environment, key: bytes) -> Callable[[Any], int]:
+    """A write that shows when it was done twice."""
+
+    def work(transaction: Any) -> int:
+        count = int(transaction.get(key, b"0", db=environment.databases[b"d"])) + 1
+        transaction.put(key, b"%d" % count, db=environment.databases[b"d"])
+        return count
+
+    return work
+
+
+def count_of(environment: Environment, key: bytes) -> int:
+    return environment.read(lambda transaction: int(transaction.get(key, b"0", db=environment.databases[b"d"])))
+
+
+def fails(transaction: Any) -> None:
+    raise ZeroDivisionError
+
+
+def waiting(environment: Environment, work: Callable[[Any], Any]) -> _Pending[Any]:
+    """What `write` of another thread has put into the queue before it waits for its turn."""
+    pending = _Pending(work, 1)
+    environment._queue.append(pending)
+    return pending
+
+
+def told(environment: Environment, pending: _Pending[Any]) -> Any:
+    """What that thread does in its turn."""
+    environment._see_to(pending)
+    return pending.result()
+
+
+def assert_all_free(environment: Environment, other_thread: ThreadPoolExecutor) -> None:
+    def write() -> int:
+        return environment.write(counted(environment, b"next"))
+
+    before = count_of(environment, b"next")
+    assert other_thread.submit(write).result(WAIT_S) == before + 1
+    assert environment._inside == []
+    assert not environment._paused
+    assert not environment._writer.locked()
+    assert not environment._queue or all(pending.is_done or pending.is_abandoned for pending in environment._queue)
+    assert environment._group is None
+    other_thread.submit(lambda: environment._alone(lambda: None)).result(WAIT_S)
+
+
+ERRORS: list[Callable[[], BaseException]] = [KeyboardInterrupt, MemoryError]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+@pytest.mark.parametrize("neighbour", ["good", "failing"])
+def test_an_interrupted_writer_neither_loses_nor_repeats_a_write_of_others(
+    environment: Environment, other_thread: ThreadPoolExecutor, neighbour: str, error: Callable[[], BaseException]
+) -> None:
+    """Else its group waits for ever while one thread spins, or an innocent write fails, or is done twice."""
+
+    def scene(interrupter: Interrupter) -> None:
+        mine, theirs = b"mine-%d" % interrupter._left, b"theirs-%d" % interrupter._left
+        failing = waiting(environment, fails) if neighbour == "failing" else None
+        innocent = waiting(environment, counted(environment, theirs))
+        acknowledged, raised = interrupter.outcome(lambda: environment.write(counted(environment, mine)))
+        assert raised in (None, interrupter.error)
+        assert other_thread.submit(told, environment, innocent).result(WAIT_S) == 1
+        if failing is not None:
+            with pytest.raises(ZeroDivisionError):
+                told(environment, failing)
+        assert count_of(environment, theirs) == 1
+        assert count_of(environment, mine) in ((1,) if acknowledged else (0, 1))
+        assert_all_free(environment, other_thread)
+        assert count_of(environment, mine) <= 1
+
+    assert every_place(FILES, error, scene) > 40
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_interrupted_read_or_reopening_stops_nobody(
+    environment: Environment, other_thread: ThreadPoolExecutor, error: Callable[[], BaseException]
+) -> None:
+    def scene(interrupter: Interrupter) -> None:
+        environment._panicked = True  # as after a root page that could not be written
+        _, raised = interrupter.outcome(
+            lambda: environment.read(lambda transaction: transaction.stat(environment.databases[b"d"]))
+        )
+        assert raised is None or raised is interrupter.error or raised.__cause__ is interrupter.error
+        assert_all_free(environment, other_thread)
+
+    assert every_place(FILES, error, scene) > 20
+
+
+def test_an_innocent_write_does_not_fail_with_its_neighbours_interrupt(environment: Environment) -> None:
+    """Two real threads: one is interrupted in its own write, the other's is beside it in the queue."""
+    inside, go_on = threading.Event(), threading.Event()
+
+    def interrupted(transaction: Any) -> None:
+        inside.set()
+        assert go_on.wait(WAIT_S)
+        raise KeyboardInterrupt
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(environment.write, interrupted)
+        assert inside.wait(WAIT_S)
+        second = pool.submit(environment.write, counted(environment, b"k"))
+        go_on.set()
+        with pytest.raises(KeyboardInterrupt):
+            first.result(WAIT_S)
+        assert second.result(WAIT_S) == 1
+
+
+def test_a_fork_whose_hooks_were_interrupted_leaves_no_lock(
+    environment: Environment, other_thread: ThreadPoolExecutor
+) -> None:
+    """`os.fork` goes on after an error of its hooks, and calls the ones behind it all the same."""
+    from pyomid.storage.embedded import environments
+
+    def scene(interrupter: Interrupter) -> None:
+        interrupter.outcome(environments._before_fork)
+        environments._after_fork_in_parent()
+        assert_all_free(environment, other_thread)
+        assert other_thread.submit(environments._register_lock.acquire, False).result(WAIT_S)
+        other_thread.submit(environments._register_lock.release).result(WAIT_S)
+
+    assert every_place(FILES, KeyboardInterrupt, scene) > 3
