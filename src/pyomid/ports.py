@@ -31,6 +31,7 @@ from pyomid.types import (
     ShadowWrite,
     Status,
     StoreLimits,
+    TableEntry,
     TableInfo,
 )
 
@@ -108,7 +109,21 @@ class DataStore(Protocol):
     def create_table(self, info: TableInfo) -> None:
         """The physical table exists, all versions kept. Idempotent. The catalogue entry is not its business."""
 
-    def drop_table(self, table: str) -> None: ...
+    def withdraw_table(self, table: str) -> object | None:
+        """The first half of a drop: names the table that has the name now, for `drop_table`. None where there is none.
+
+        It may serve nobody (`Unavailable`) until it is dropped, or given back.
+        """
+
+    def give_back_table(self, table: str) -> None:
+        """What was withdrawn by mistake serves again."""
+
+    def drop_table(self, table: str, withdrawn: object | None = None) -> bool:
+        """The table and its cells are gone on return. Idempotent.
+
+        With `withdrawn` only that one goes; False, and nothing is dropped, where another has its name by now. Without
+        it whatever has the name goes: for tests and tools.
+        """
 
     def close(self) -> None: ...
 
@@ -294,17 +309,30 @@ class CeilingStore(Protocol):
 class Catalogue(Protocol):
     """Tables, marks of unregistered tables, region watermarks. Writes are durable on return."""
 
+    def entries(self) -> list[TableEntry]:
+        """Fresh, sorted by name, in every state."""
+
+    def entry(self, name: str) -> TableEntry | None:
+        """Fresh, in every state."""
+
+    def change_entry(self, old: TableEntry | None, new: TableEntry) -> bool:
+        """Compare-and-set: True iff `new` stands where `old` stood (None: where nothing stood), durably.
+
+        Nobody has put `new.nonce` before. One whose answer was lost may take effect later, but only while `old` stands:
+        on top of nothing, which comes back, only an entry that nobody goes by may be put (`TableState.CREATING`).
+        """
+
+    def remove_entry(self, old: TableEntry) -> None:
+        """Where `old` stands nothing stands on return; the table's region watermarks go with it."""
+
     def tables(self) -> list[TableInfo]:
-        """Fresh, sorted by name."""
+        """Those that are `PRESENT`: fresh, sorted by name."""
+
+    def registered(self) -> list[TableInfo]:
+        """Those that may hold committed cells, what is being dropped included: what sanitising and the TSO go by."""
 
     def table(self, name: str) -> TableInfo:
-        """`UnknownTable` where there is none."""
-
-    def put_table(self, info: TableInfo, *, replace: bool) -> bool:
-        """False, and nothing written, where the name is taken and `replace` is not given."""
-
-    def remove_table(self, name: str) -> None:
-        """The entry and the table's region watermarks go together."""
+        """`UnknownTable` where none is `PRESENT`."""
 
     def mark_unknown_table(self, table_id: int) -> None:
         """K6: a commit named this table id; the sanitiser refuses until it is registered. Each mark has a new nonce,

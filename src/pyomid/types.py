@@ -239,6 +239,26 @@ class TableInfo:
     schema: TableSchema | None = None
 
 
+class TableState(StrEnum):
+    """How far a table's making or dropping has come (protocol.md, Catalogue)."""
+
+    CREATING = "creating"
+    """No table yet: its physical table may be there or not."""
+    PRESENT = "present"
+    DROPPING = "dropping"
+    """No table any more: fence, rows and entry go in this order."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """What the catalogue holds under a table's name."""
+
+    info: TableInfo
+    state: TableState
+    nonce: str
+    """Unique to the write that put it: no later entry compares equal. Empty in one that an earlier version put."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
     """What a store can hold in one cell. The defaults are HBase's: `Short.MAX_VALUE` for rows,

@@ -8,6 +8,7 @@ from machine_script import Script, Waiting
 from pyomid.core.hashing import table_id
 from pyomid.core.instructions import Flush, MarkUnknownTable, ReadTables
 from pyomid.core.requests import Fence, FenceReply
+from pyomid.testing.entries import put_entry, remove_entry
 from pyomid.types import AbortReason, CommitReply, CommitRequest, TableInfo
 
 pytestmark = pytest.mark.fast
@@ -20,7 +21,7 @@ def marks(tso: Script) -> dict[int, bytes]:
 
 
 def register(tso: Script) -> None:
-    tso.stores.catalogue.put_table(TableInfo("java", (b"f",)), replace=True)
+    put_entry(tso.stores.catalogue, TableInfo("java", (b"f",)))
 
 
 def ask(tso: Script, cell: int = 1) -> Waiting:
@@ -77,7 +78,7 @@ def test_a_dropped_table_is_unknown_from_its_fence_on() -> None:
     register(tso)
     assert commit(tso).committed
     assert not marks(tso)
-    tso.stores.catalogue.remove_table("java")
+    remove_entry(tso.stores.catalogue, "java")
     tso.ask_settled(Fence(JAVA))
     assert commit(tso).committed
     assert JAVA in marks(tso)
@@ -88,7 +89,7 @@ def test_a_read_from_before_the_fence_says_nothing() -> None:
     register(tso)
     tso.tick(tso.settings.tables_interval_s + 1)
     read = tso.perform(ReadTables)
-    tso.stores.catalogue.remove_table("java")
+    remove_entry(tso.stores.catalogue, "java")
     fence = tso.ask(Fence(JAVA))
     tso.settle()
     assert isinstance(fence.answer, FenceReply)

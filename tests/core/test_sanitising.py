@@ -13,6 +13,7 @@ from pyomid.core.hashing import table_id
 from pyomid.core.sanitising import Sanitised, sanitise_steps
 from pyomid.errors import Misuse
 from pyomid.storage.memory import MemoryCatalogue
+from pyomid.testing.entries import put_entry
 from pyomid.types import KeyRange, RegionWatermark, TableInfo
 
 pytestmark = pytest.mark.fast
@@ -58,7 +59,7 @@ def test_a_table_registered_meanwhile_holds_h(at: int, clears: bool) -> None:
 
     def register(step: int) -> None:
         if step == at:
-            catalogue.put_table(TableInfo("java", (b"f",), generation=900), replace=False)
+            put_entry(catalogue, TableInfo("java", (b"f",), generation=900))
             if clears:
                 catalogue.clear_unknown_table(JAVA, catalogue.unknown_tables()[JAVA])
 
@@ -69,7 +70,7 @@ def test_a_table_registered_meanwhile_holds_h(at: int, clears: bool) -> None:
 def test_a_mark_of_a_registered_table_stops_nobody() -> None:
     """Its records speak for it, whether the mark came before the registration or after."""
     catalogue = MemoryCatalogue()
-    catalogue.put_table(TableInfo("java", (b"f",)), replace=False)
+    put_entry(catalogue, TableInfo("java", (b"f",)))
     catalogue.mark_unknown_table(JAVA)
     assert sanitise(catalogue).horizon == 0
     cleaned(catalogue, "java", 700)

@@ -10,6 +10,7 @@ from pyomid.core.hashing import table_id
 from pyomid.core.instructions import DeleteEntries, UpdateEpochRow
 from pyomid.core.requests import Complete, Fence, FenceReply, GrantLease, LeaseReply, RenewLease, Seal, SealReply
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
+from pyomid.testing.entries import put_entry
 from pyomid.types import AbortReason, CommitReply, CommitRequest, TableInfo
 
 pytestmark = pytest.mark.fast
@@ -45,7 +46,7 @@ def test_tables_that_are_registered_make_room_and_are_never_refused() -> None:
     first = table_id(names[0].encode())
     assert isinstance(tso.ask_settled(CommitRequest(tso.begin(), (1,), (first,))).answer, CommitReply)
     for name in names:
-        tso.stores.catalogue.put_table(TableInfo(name, (b"f",)), replace=False)
+        put_entry(tso.stores.catalogue, TableInfo(name, (b"f",)))
     for name in names:
         reply = tso.ask_settled(CommitRequest(tso.begin(), (2,), (table_id(name.encode()),))).answer
         assert isinstance(reply, CommitReply)

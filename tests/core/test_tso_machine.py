@@ -36,6 +36,7 @@ from pyomid.core.requests import (
     SealReply,
 )
 from pyomid.errors import Misuse, OutcomeUnknown, SnapshotTooOld, StoreFull, Unavailable
+from pyomid.testing.entries import put_entry
 from pyomid.types import (
     NOT_FOUND,
     SEALED,
@@ -936,7 +937,7 @@ def test_k6_an_unknown_table_leaves_a_durable_mark_before_its_commit_is_decided(
 def test_k6_a_table_registered_since_the_last_look_leaves_no_mark() -> None:
     tso = Script()
     table = table_id(b"new")
-    tso.stores.catalogue.put_table(TableInfo("new", (b"f",)), replace=False)
+    put_entry(tso.stores.catalogue, TableInfo("new", (b"f",)))
     committed(tso.commit(tso.begin(), A, table_ids=(table,)))
     assert tso.stores.catalogue.unknown_tables() == {}
 
@@ -986,7 +987,7 @@ def test_status_says_what_a_person_would_ask() -> None:
 
 
 def _register(tso: Script, name: str) -> int:
-    tso.stores.catalogue.put_table(TableInfo(name, (b"f",)), replace=True)
+    put_entry(tso.stores.catalogue, TableInfo(name, (b"f",)))
     tso.tick(tso.settings.tables_interval_s + 1)
     tso.settle()
     return table_id(name.encode())

@@ -11,6 +11,7 @@ from pyomid.errors import Misuse
 from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.store import HBaseStore
+from pyomid.testing.entries import put_entry
 from pyomid.types import KeyRange, TableInfo
 
 ROW = b"a"
@@ -21,7 +22,7 @@ def database(cluster: Cluster, table_name: str) -> Iterator[Cleaned]:
     """One committed row that no client completed, in a table that is in the catalogue."""
     made = Cleaned(cluster, table_name)
     made.store.create_table(TableInfo(table_name, (b"f",)))
-    made.catalogue.put_table(TableInfo(table_name, (b"f",)), replace=False)
+    put_entry(made.catalogue, TableInfo(table_name, (b"f",)))
     commit_without_completion(made, table_name, ROW)
     made.pass_time()
     yield made

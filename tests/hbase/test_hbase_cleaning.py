@@ -30,6 +30,7 @@ from pyomid.storage.hbase.layout import (
     WATERMARK_FAMILY,
 )
 from pyomid.storage.hbase.store import HBaseStore
+from pyomid.testing.entries import put_entry
 from pyomid.tso.local import LocalTso
 from pyomid.tso.store_calls import TsoStores
 from pyomid.types import Cell, Column, CommitRequest, KeyRange, RowWrite, TableInfo
@@ -85,7 +86,7 @@ class Cleaned:
 def cleaned(cluster: Cluster, table_name: str) -> Iterator[Cleaned]:
     made = Cleaned(cluster, table_name)
     made.store.create_table(TableInfo(table_name, (b"f",)))
-    made.catalogue.put_table(TableInfo(table_name, (b"f",)), replace=False)
+    put_entry(made.catalogue, TableInfo(table_name, (b"f",)))
     yield made
     for name in (table_name, f"{table_name}_ct", f"{table_name}_meta"):
         made.store.drop_table(name)

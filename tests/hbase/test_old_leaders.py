@@ -28,6 +28,7 @@ from pyomid.errors import OmidError, SnapshotTooOld
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, COMMIT_TABLE, MARK_QUALIFIER, commit_row
 from pyomid.storage.hbase.requests import RowGet
+from pyomid.testing.entries import remove_entry
 from pyomid.testing.hbase_server import HBaseServer
 from pyomid.tso.leadership import DOUBT_EXIT_CODE
 from pyomid.types import NOT_FOUND, SEALED, Column, CommitReply, CommitRequest, RowWrite
@@ -144,7 +145,7 @@ def scene_of(url: str, folder: Path, table: str, old: TsoProcess) -> Iterator[Sc
             assert tx.table(table).get(b"a") == {}
         yield Scene(url, folder, table, old, writer, reader)
         writer.parts.store.drop_table(table)
-        writer.parts.catalogue.remove_table(table)
+        remove_entry(writer.parts.catalogue, table)
 
 
 @pytest.fixture

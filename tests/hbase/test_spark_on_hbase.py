@@ -40,6 +40,7 @@ from pyomid.spark.connection import connection
 from pyomid.spark.source import OmidDataSource
 from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.cluster import Cluster
+from pyomid.testing.entries import remove_entry
 from pyomid.testing.hbase_server import HBaseServer
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def drop_all(url: str) -> None:
         for table in database.tables():
             if table.name != MARKERS_TABLE:
                 database.drop_table(table.name)
-        database.parts.catalogue.remove_table(MARKERS_TABLE)
+        remove_entry(database.parts.catalogue, MARKERS_TABLE)
         database.parts.store.drop_table(MARKERS_TABLE)
 
 

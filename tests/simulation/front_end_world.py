@@ -26,6 +26,7 @@ from pyomid.config import Settings
 from pyomid.core import effects
 from pyomid.core import requests as req
 from pyomid.core.tso_calls import TsoCalls
+from pyomid.testing.entries import put_entry
 from pyomid.testing.simulation.actors import FAMILY, RETRY_BOUND_S, Client, Plan, World, lost
 from pyomid.testing.simulation.build import Build
 from pyomid.testing.simulation.truth import Truth
@@ -78,7 +79,7 @@ class FrontWorld(World):
     def add_table(self, name: str) -> None:
         info = TableInfo(name, (FAMILY,))
         self.disk.store.create_table(info)
-        self.disk.catalogue.put_table(info, replace=False)
+        put_entry(self.disk.catalogue, info)
 
     def process(self, name: str) -> FrontProcess:
         return FrontProcess(self, self.universe.process(name))

@@ -39,7 +39,7 @@ def store_performers(parts: Parts) -> dict[type[effects.Effect], Perform]:
         effects.FlushAndMerge: lambda e: store.flush_and_merge(e.table, e.region),
         effects.RecordWatermark: lambda e: catalogue.put_region_watermark(e.record),
         effects.ReadUnknownTables: lambda e: catalogue.unknown_tables(),
-        effects.ReadTables: lambda e: catalogue.tables(),
+        effects.ReadTables: lambda e: catalogue.registered(),
         effects.ReadRegionWatermarks: lambda e: catalogue.region_watermarks(e.table),
     }
 

@@ -1,18 +1,34 @@
-"""Creating and dropping tables: catalogue and store in the order that leaves nothing half there.
+"""Creating, changing and dropping tables: catalogue and store in the order that leaves nothing half there.
 
-Create: the physical table first, then the catalogue entry, which decides races. A crash between the two leaves a
-table that nobody can find, and creating it again finds it there.
-Drop: the catalogue entry first, then a fence (who began before it and wrote there aborts), then the data.
+    create   (nothing) ─► CREATING ─► what an earlier life left goes, physical table ─► PRESENT
+    drop     PRESENT ─► DROPPING ─► fence ─► rows, physical table gone ─► (nothing)
+    alter    PRESENT ─► PRESENT, of the same generation
+
+Each arrow on an entry is a compare-and-set with a fresh nonce, so of two that do the same at once one goes on, and
+whoever slept finds another entry. Who dies on the way leaves `CREATING`, which is no table to anybody and is made anew
+by the next who creates it, or `DROPPING`, which is no table to users but still one to sanitising, and is gone on with
+by the next who drops or creates it. A drop's fence lies between the two lives of a name: who began before it and
+wrote there aborts, and all that committed before it has landed when the rows go.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final
+
 from pyomid.client import checks, marker
 from pyomid.client.parts import Parts
 from pyomid.core.hashing import table_id
-from pyomid.errors import Misuse, UnknownTable
-from pyomid.ports import RefusesLeases
-from pyomid.types import ConflictLevel, TableInfo, TableSchema
+from pyomid.crashpoints import crash_point
+from pyomid.errors import ConflictError, Misuse, OmidError, Unavailable, UnknownTable
+from pyomid.ports import HoldsForeignTables, RefusesLeases
+from pyomid.types import ConflictLevel, TableEntry, TableInfo, TableSchema, TableState
+
+TRIES_MAX: Final = 50
+"""Entries that changed under us; each try means that somebody else got on."""
 
 
 def create_table(
@@ -37,8 +53,7 @@ def create_table(
         generation=_new_generation(parts),
         schema=schema,
     )
-    parts.store.create_table(info)
-    is_new = parts.catalogue.put_table(info, replace=False)
+    is_new = _make(parts, info)
     if is_new:
         return info
     found = parts.catalogue.table(name)
@@ -49,24 +64,36 @@ def create_table(
 
 
 def drop_table(parts: Parts, name: str) -> None:
-    """Its rows are gone on return. `UnknownTable` where there is none."""
+    """Its rows are gone on return. `UnknownTable` where there is none. A drop that somebody left half is finished."""
     checks.check_table_name(name)
-    find_table(parts, name)
-    parts.catalogue.remove_table(name)
-    forget_table(parts, name)
+    for _ in range(TRIES_MAX):
+        found = parts.catalogue.entry(name)
+        if found is None or found.state is TableState.CREATING:
+            find_table(parts, name)
+        elif found.state is TableState.DROPPING:
+            _finish_drop(parts, found)
+            return
+        elif parts.catalogue.change_entry(found, dropping := _put(found.info, TableState.DROPPING)):
+            crash_point("client.drop.decided")
+            _finish_drop(parts, dropping)
+            return
+    raise _changes_too_often(name)
 
 
-def forget_table(parts: Parts, name: str) -> None:
-    """The data go, and with them the mark of commits that named the table (K6). No catalogue says its name any more.
+def alter_table(parts: Parts, present: TableInfo, decide: Callable[[TableInfo], TableInfo]) -> TableInfo:
+    """The entry as `decide` makes it of the one that stands there: what others change meanwhile stays.
 
-    Its fence makes the TSO forget the table: a commit decided behind it leaves a mark of a new nonce, which stays.
+    `decide` is asked again where another was faster. `ConflictError` where it is another table than `present` by now.
     """
-    number = table_id(name.encode())
-    parts.tso.fence(number)
-    nonce = parts.catalogue.unknown_tables().get(number)
-    parts.store.drop_table(name)
-    if nonce is not None:
-        parts.catalogue.clear_unknown_table(number, nonce)
+    for _ in range(TRIES_MAX):
+        found = parts.catalogue.entry(present.name)
+        if found is None or found.state is not TableState.PRESENT or found.info.generation != present.generation:
+            raise ConflictError(f"table {present.name!r} was dropped or made anew meanwhile", table=present.name)
+        wanted = decide(found.info)
+        assert wanted.generation == found.info.generation
+        if wanted == found.info or parts.catalogue.change_entry(found, _put(wanted, TableState.PRESENT)):
+            return wanted
+    raise _changes_too_often(present.name)
 
 
 def find_table(parts: Parts, name: object) -> TableInfo:
@@ -89,12 +116,96 @@ def check_leases(parts: Parts, name: str) -> None:
 
 def ensure_markers_table(parts: Parts) -> TableInfo:
     """`MARKERS` is in store and catalogue on return (K6: before its first transactional write)."""
-    try:
-        return parts.catalogue.table(marker.MARKERS_TABLE)
-    except UnknownTable:
-        parts.store.create_table(marker.MARKERS)
-        parts.catalogue.put_table(marker.MARKERS, replace=False)
-        return parts.catalogue.table(marker.MARKERS_TABLE)
+    for _ in range(TRIES_MAX):
+        with suppress(UnknownTable):
+            return parts.catalogue.table(marker.MARKERS_TABLE)
+        _make(parts, replace(marker.MARKERS, generation=_new_generation(parts)))
+    raise _changes_too_often(marker.MARKERS_TABLE)
+
+
+def _make(parts: Parts, info: TableInfo) -> bool:
+    """True: `info` is in the catalogue. False: a table of its name is there."""
+    for _ in range(TRIES_MAX):
+        found = parts.catalogue.entry(info.name)
+        if found is not None and found.state is TableState.PRESENT:
+            return False
+        if found is not None and found.state is TableState.DROPPING:
+            _finish_drop(parts, found)
+            continue
+        creating = _put(info, TableState.CREATING)
+        if not parts.catalogue.change_entry(found, creating):
+            continue
+        crash_point("client.create.begun")
+        try:
+            _make_physical(parts, creating)
+        except OmidError:
+            with suppress(OmidError):
+                parts.catalogue.remove_entry(creating)
+            raise
+        crash_point("client.create.made")
+        if parts.catalogue.change_entry(creating, _put(info, TableState.PRESENT)):
+            return True
+    raise _changes_too_often(info.name)
+
+
+def _make_physical(parts: Parts, creating: TableEntry) -> None:
+    """Empty where nobody but pyomid makes tables; elsewhere it may be one that a Java client filled."""
+    if not isinstance(parts.store, HoldsForeignTables):
+        _drop_rows(parts, creating)
+    parts.store.create_table(creating.info)
+
+
+def _finish_drop(parts: Parts, dropping: TableEntry) -> None:
+    """By whoever began it, or found it half done; any number may do so at once.
+
+    The rows go, and with them the mark of commits that named the table (K6). Its fence makes the TSO forget the table:
+    a commit decided behind it leaves a mark of a new nonce, which stays.
+    """
+    name = dropping.info.name
+    number = table_id(name.encode())
+    parts.tso.fence(number)
+    nonce = parts.catalogue.unknown_tables().get(number)
+    crash_point("client.drop.fenced")
+    _drop_rows(parts, dropping)
+    crash_point("client.drop.emptied")
+    if nonce is not None and _stands(parts, dropping):
+        parts.catalogue.clear_unknown_table(number, nonce)
+    parts.catalogue.remove_entry(dropping)
+
+
+def _drop_rows(parts: Parts, entry: TableEntry) -> None:
+    """What has the name goes while `entry` stands, and no table that was made later. A rule of order:
+
+    one                                         another
+    withdraws t
+    looks: the entry stands
+    (is slow)                                   finishes the drop, makes t anew
+    drops what it withdrew: another has its name
+
+    is about to withdraw t                      finishes the drop, makes t anew
+    withdraws the new t
+    looks: another entry stands → gives it back
+    """
+    name = entry.info.name
+    while (withdrawn := parts.store.withdraw_table(name)) is not None:
+        if not _stands(parts, entry):
+            parts.store.give_back_table(name)
+            return
+        crash_point("client.drop.withdrawn")
+        if parts.store.drop_table(name, withdrawn):
+            return
+
+
+def _put(info: TableInfo, state: TableState) -> TableEntry:
+    return TableEntry(info, state, os.urandom(8).hex())
+
+
+def _stands(parts: Parts, entry: TableEntry) -> bool:
+    return parts.catalogue.entry(entry.info.name) == entry
+
+
+def _changes_too_often(name: str) -> Unavailable:
+    return Unavailable(f"the catalogue's entry of table {name!r} changed {TRIES_MAX} times under us", table=name)
 
 
 def _new_generation(parts: Parts) -> int:

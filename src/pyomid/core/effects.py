@@ -201,7 +201,7 @@ class ReadUnknownTables(Effect):
 
 @dataclass(frozen=True, slots=True)
 class ReadTables(Effect):
-    """→ list[TableInfo], `Catalogue.tables`, fresh."""
+    """→ list[TableInfo], `Catalogue.registered`, fresh."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def commit(
     if not written and transaction_id is None:
         return 0
     for table in written:
-        extended(conn, conn.parts.catalogue.table(table.info.name), schema_of(table.info))
+        extended(conn, table.info, schema_of(table.info))
     evidence = {table.info.name: _witnesses(table.reports) for table in written}
     own_marker = _write_marker(conn, begun.start_ts, transaction_id)
     if own_marker is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pyomid.client.tables import check_leases, create_table, find_table
+from pyomid.client.tables import alter_table, check_leases, create_table, find_table
 from pyomid.core.reading import Snapshot
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.spark.connection import Connection
@@ -74,18 +74,17 @@ def prepared_table(
 
 def extended(conn: Connection, info: TableInfo, schema: TableSchema) -> TableInfo:
     """The table with at least the columns of `schema`, also where another writer adds columns at the same time."""
-    while True:
+
+    def with_missing(info: TableInfo) -> TableInfo:
         present = schema_of(info)
         missing = [column for column in schema.columns if column not in present.columns]
-        if not missing:
-            return info
         names = {column.name for column in present.columns}
         for column in missing:
             if column.name in names:
                 raise Misuse(f"table {info.name!r}: column {column.name!r} was added with another type meanwhile")
-        merged = replace(present, columns=(*present.columns, *missing))
-        conn.parts.catalogue.put_table(replace(info, schema=merged), replace=True)
-        info = conn.parts.catalogue.table(info.name)
+        return replace(info, schema=replace(present, columns=(*present.columns, *missing))) if missing else info
+
+    return alter_table(conn.parts, info, with_missing)
 
 
 def _created(
@@ -114,5 +113,4 @@ def _with_schema(conn: Connection, info: TableInfo, fields: Sequence[Field], opt
     for needed in families_of(schema, family=family):
         if needed not in info.families:
             raise Misuse(f"table {info.name!r} has no family {needed!r}", table=info.name)
-    conn.parts.catalogue.put_table(replace(info, schema=schema), replace=True)
-    return conn.parts.catalogue.table(info.name)
+    return alter_table(conn.parts, info, lambda found: found if found.schema else replace(found, schema=schema))

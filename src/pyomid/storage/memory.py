@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Deposed, UnknownTable
+from pyomid.storage.entries import TablesOfEntries
 from pyomid.storage.forks import ProcessGuard
 from pyomid.storage.limits import check_version, check_writes
 from pyomid.storage.memory_commit_table import MemoryCommitTable as MemoryCommitTable
@@ -31,6 +32,7 @@ from pyomid.types import (
     RowWrite,
     ShadowWrite,
     StoreLimits,
+    TableEntry,
     TableInfo,
 )
 
@@ -232,10 +234,22 @@ class MemoryStore:
         with self._lock:
             self._tables.setdefault(info.name, _Table()).families.update(info.families)
 
-    def drop_table(self, table: str) -> None:
+    def withdraw_table(self, table: str) -> object | None:
         self._guard.check()
         with self._lock:
+            return self._tables.get(table)
+
+    def give_back_table(self, table: str) -> None:
+        pass
+
+    def drop_table(self, table: str, withdrawn: object | None = None) -> bool:
+        self._guard.check()
+        with self._lock:
+            found = self._tables.get(table)
+            if found is not None and withdrawn is not None and found is not withdrawn:
+                return False
             self._tables.pop(table, None)
+            return True
 
     def close(self) -> None:
         pass
@@ -308,42 +322,42 @@ def changed(state: EpochState, changes: EpochChanges) -> EpochState:
     )
 
 
-class MemoryCatalogue:
+class MemoryCatalogue(TablesOfEntries):
     """`Catalogue` in memory."""
 
     def __init__(self) -> None:
-        self._tables: dict[str, TableInfo] = {}
+        self._entries: dict[str, TableEntry] = {}
         self._unknown: dict[int, bytes] = {}
         self._marks = 0
         self._watermarks: dict[tuple[str, KeyRange], RegionWatermark] = {}
         self._lock = threading.Lock()
         self._guard = ProcessGuard("MemoryCatalogue")
 
-    def tables(self) -> list[TableInfo]:
+    def entries(self) -> list[TableEntry]:
         self._guard.check()
         with self._lock:
-            return [self._tables[name] for name in sorted(self._tables)]
+            return [self._entries[name] for name in sorted(self._entries)]
 
-    def table(self, name: str) -> TableInfo:
+    def entry(self, name: str) -> TableEntry | None:
         self._guard.check()
         with self._lock:
-            if name not in self._tables:
-                raise UnknownTable(f"there is no table {name!r} in the catalogue", table=name)
-            return self._tables[name]
+            return self._entries.get(name)
 
-    def put_table(self, info: TableInfo, *, replace: bool) -> bool:
+    def change_entry(self, old: TableEntry | None, new: TableEntry) -> bool:
         self._guard.check()
         with self._lock:
-            if info.name in self._tables and not replace:
+            if self._entries.get(new.info.name) != old:
                 return False
-            self._tables[info.name] = info
+            self._entries[new.info.name] = new
             return True
 
-    def remove_table(self, name: str) -> None:
+    def remove_entry(self, old: TableEntry) -> None:
         self._guard.check()
+        name = old.info.name
         with self._lock:
-            self._tables.pop(name, None)
-            self._watermarks = {key: record for key, record in self._watermarks.items() if key[0] != name}
+            if self._entries.get(name) == old:
+                del self._entries[name]
+                self._watermarks = {key: record for key, record in self._watermarks.items() if key[0] != name}
 
     def mark_unknown_table(self, table_id: int) -> None:
         self._guard.check()

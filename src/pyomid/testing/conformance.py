@@ -27,6 +27,7 @@ from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Deposed, Misuse, OmidError, UnknownTable
 from pyomid.ports import Catalogue, CommitTable, DataStore, EpochRow
 from pyomid.storage.memory import MemoryStore
+from pyomid.testing.entries import put_entry, remove_entry
 from pyomid.types import (
     NOT_FOUND,
     SEALED,
@@ -45,8 +46,10 @@ from pyomid.types import (
     RowWrite,
     SealOutcome,
     ShadowWrite,
+    TableEntry,
     TableInfo,
     TableSchema,
+    TableState,
     prefix_range,
 )
 
@@ -560,6 +563,26 @@ class DataStoreConformance:
         store.write_cells(table, 100, [column_write(b"r", (B, b"2"))])
         assert scanned(self.another(store), table) == [(b"r", {Cell(b"r", *B, 100, b"2")})]
 
+    def test_table_given_back_is_as_it_was(self, store: DataStore, table: str) -> None:
+        store.write_cells(table, 50, [column_write(b"r", (A, b"1"))])
+        assert store.withdraw_table(table) is not None
+        store.give_back_table(table)
+        store.give_back_table(table)
+        store.write_cells(table, 100, [column_write(b"r", (A, b"2"))])
+        assert len(store.read_rows(table, [b"r"])[0]) == 2
+
+    def test_drop_takes_no_table_made_after_it_was_withdrawn(self, store: DataStore, table: str) -> None:
+        """Who slept in between would take acknowledged rows of the next table of that name."""
+        withdrawn = store.withdraw_table(table)
+        another = self.another(store)
+        assert another.drop_table(table, another.withdraw_table(table))
+        assert store.withdraw_table(table) is None
+        assert store.drop_table(table, withdrawn)
+        another.create_table(TableInfo(table, FAMILIES))
+        another.write_cells(table, 50, [column_write(b"r", (A, b"new"))])
+        assert not store.drop_table(table, withdrawn)
+        assert scanned(store, table) == [(b"r", {Cell(b"r", *A, 50, b"new")})]
+
     # Threads and processes
 
     def test_threads_write_together_and_nothing_is_lost(self, store: DataStore, table: str) -> None:
@@ -920,27 +943,48 @@ class CatalogueConformance:
             (ColumnSchema("id", "long", None), ColumnSchema("zähler", "decimal(10,2)", Column(b"f", b"\x00\xff"))),
             (RowKeyPart("id", descending=True),),
         )
-        plain = TableInfo("plain", (b"f",))
-        rich = TableInfo("größe", (b"f", b"\xff"), ConflictLevel.ROW, generation=7, schema=schema)
-        assert catalogue.put_table(rich, replace=False)
-        assert catalogue.put_table(plain, replace=False)
-        assert self.another(catalogue).tables() == [rich, plain]
-        assert catalogue.table("größe") == rich
+        plain = TableEntry(TableInfo("plain", (b"f",)), TableState.CREATING, "1")
+        families = (b"f", b"\xff")
+        rich = TableEntry(TableInfo("größe", families, ConflictLevel.ROW, 7, schema), TableState.PRESENT, "2")
+        assert catalogue.entry("plain") is None
+        assert catalogue.change_entry(None, rich)
+        assert catalogue.change_entry(None, plain)
+        assert self.another(catalogue).entries() == [rich, plain]
+        assert self.another(catalogue).entry("plain") == plain
+        assert catalogue.table("größe") == rich.info
 
-    def test_name_that_is_taken_is_kept_unless_replaced(self, catalogue: Catalogue) -> None:
-        first, second = TableInfo("t", (b"f",)), TableInfo("t", (b"g",), generation=2)
-        assert catalogue.put_table(first, replace=False)
-        assert not catalogue.put_table(second, replace=False)
-        assert catalogue.table("t") == first
-        assert catalogue.put_table(second, replace=True)
-        assert catalogue.table("t") == second
+    def test_entry_changes_only_on_top_of_the_one_read(self, catalogue: Catalogue) -> None:
+        """Blind, a slow writer takes back a column that another one added."""
+        first, second, third = (
+            TableEntry(TableInfo("t", (b"f",), generation=n), TableState.PRESENT, str(n)) for n in (1, 2, 3)
+        )
+        assert catalogue.change_entry(None, first)
+        assert not catalogue.change_entry(None, second)
+        assert not catalogue.change_entry(second, third)
+        assert catalogue.change_entry(first, second)
+        assert not catalogue.change_entry(first, third)
+        catalogue.remove_entry(first)
+        assert catalogue.entry("t") == second
 
-    def test_one_of_many_creates_a_table(self, catalogue: Catalogue) -> None:
+    def test_same_content_put_again_is_another_entry(self, catalogue: Catalogue) -> None:
+        """No ABA: who slept over a change there and back changes nothing."""
+        info = TableInfo("t", (b"f",))
+        slept, back = TableEntry(info, TableState.PRESENT, "1"), TableEntry(info, TableState.PRESENT, "3")
+        assert catalogue.change_entry(None, slept)
+        between = TableEntry(replace(info, generation=9), TableState.PRESENT, "2")
+        assert catalogue.change_entry(slept, between)
+        assert catalogue.change_entry(between, back)
+        assert not catalogue.change_entry(slept, between)
+        catalogue.remove_entry(slept)
+        assert catalogue.entry("t") == back
+
+    def test_one_of_many_changes_an_entry(self, catalogue: Catalogue) -> None:
         made: list[int] = []
 
         def make(generation: int) -> Callable[[], None]:
             def work() -> None:
-                if catalogue.put_table(TableInfo("t", (b"f",), generation=generation), replace=False):
+                info = TableInfo("t", (b"f",), generation=generation)
+                if catalogue.change_entry(None, TableEntry(info, TableState.PRESENT, str(generation))):
                     made.append(generation)
 
             return work
@@ -948,9 +992,16 @@ class CatalogueConformance:
         run_together(*(make(i) for i in range(1, 7)))
         assert made == [catalogue.table("t").generation]
 
-    def test_unknown_table_is_said(self, catalogue: Catalogue) -> None:
-        with refused(UnknownTable):
-            catalogue.table("nobody")
+    def test_only_present_tables_are_tables(self, catalogue: Catalogue) -> None:
+        """And sanitising sees what is being dropped as well: its cells may still be read."""
+        for state in TableState:
+            put_entry(catalogue, TableInfo(state.value, (b"f",)), state)
+        assert [info.name for info in catalogue.tables()] == ["present"]
+        assert [info.name for info in catalogue.registered()] == ["dropping", "present"]
+        assert [entry.info.name for entry in catalogue.entries()] == ["creating", "dropping", "present"]
+        for name in ("creating", "dropping", "nobody"):
+            with refused(UnknownTable):
+                catalogue.table(name)
 
     def test_marks_of_unknown_tables_stay_until_cleared(self, catalogue: Catalogue) -> None:
         """K6."""
@@ -992,10 +1043,10 @@ class CatalogueConformance:
 
     def test_removed_table_takes_its_watermarks_along(self, catalogue: Catalogue) -> None:
         for name in ("t", "tt"):
-            catalogue.put_table(TableInfo(name, (b"f",)), replace=False)
+            put_entry(catalogue, TableInfo(name, (b"f",)))
             catalogue.put_region_watermark(RegionWatermark(name, 1, KeyRange(), 5, 1.0))
         for _ in range(2):  # idempotent
-            catalogue.remove_table("t")
+            remove_entry(catalogue, "t")
         assert [info.name for info in catalogue.tables()] == ["tt"]
         assert catalogue.region_watermarks("t") == []
         assert len(catalogue.region_watermarks("tt")) == 1

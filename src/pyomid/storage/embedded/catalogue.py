@@ -1,6 +1,6 @@
 """`Catalogue` over LMDB, in the data environment: any process creates tables and compacts them.
 
-t name                          → the table, as JSON
+t name                          → the table's entry, as JSON
 u table id                      → a mark: somebody wrote to an unknown table; its nonce
 w name length, name, range      → a region watermark, as JSON; the key ends in a hash of the range
 """
@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final
 
-from pyomid.errors import Corruption, UnknownTable
+from pyomid.errors import Corruption
 from pyomid.storage.embedded.environments import MAP_BYTES_DEFAULT, Transaction, release
 from pyomid.storage.embedded.layout import CATALOGUE, open_data, open_folder
+from pyomid.storage.entries import TablesOfEntries, entry_with, state_fields
 from pyomid.types import (
     Column,
     ColumnSchema,
@@ -24,6 +25,7 @@ from pyomid.types import (
     KeyRange,
     RegionWatermark,
     RowKeyPart,
+    TableEntry,
     TableInfo,
     TableSchema,
 )
@@ -33,7 +35,7 @@ _UNKNOWN: Final = b"u"
 _WATERMARK: Final = b"w"
 
 
-class EmbeddedCatalogue:
+class EmbeddedCatalogue(TablesOfEntries):
     """The catalogue of one folder."""
 
     def __init__(
@@ -46,29 +48,34 @@ class EmbeddedCatalogue:
     def _database(self) -> Any:
         return self._environment.databases[CATALOGUE]
 
-    def tables(self) -> list[TableInfo]:
+    def entries(self) -> list[TableEntry]:
         """Sorted by the bytes of the name, which is the order of its characters."""
         return self._environment.read(
-            lambda transaction: [_table_of(value) for _, value in self._items(transaction, _TABLE)]
+            lambda transaction: [_entry_of(value) for _, value in self._items(transaction, _TABLE)]
         )
 
-    def table(self, name: str) -> TableInfo:
-        value = self._environment.read(lambda transaction: transaction.get(_TABLE + name.encode(), db=self._database))
-        if value is None:
-            raise UnknownTable(f"there is no table {name!r} in the catalogue", table=name)
-        return _table_of(value)
+    def entry(self, name: str) -> TableEntry | None:
+        return self._environment.read(lambda transaction: self._entry(transaction, name))
 
-    def put_table(self, info: TableInfo, *, replace: bool) -> bool:
-        key, value = _TABLE + info.name.encode(), _table_json(info)
-        return self._environment.write(
-            lambda transaction: bool(transaction.put(key, value, overwrite=replace, db=self._database))
-        )
+    def change_entry(self, old: TableEntry | None, new: TableEntry) -> bool:
+        name, value = new.info.name, _entry_json(new)
 
-    def remove_table(self, name: str) -> None:
+        def write(transaction: Transaction) -> bool:
+            if self._entry(transaction, name) != old:
+                return False
+            transaction.put(_TABLE + name.encode(), value, db=self._database)
+            return True
+
+        return self._environment.write(write)
+
+    def remove_entry(self, old: TableEntry) -> None:
+        name = old.info.name
+
         def write(transaction: Transaction) -> None:
-            transaction.delete(_TABLE + name.encode(), db=self._database)
-            for key, _ in self._items(transaction, _watermark_prefix(name)):
-                transaction.delete(key, db=self._database)
+            if self._entry(transaction, name) == old:
+                transaction.delete(_TABLE + name.encode(), db=self._database)
+                for key, _ in self._items(transaction, _watermark_prefix(name)):
+                    transaction.delete(key, db=self._database)
 
         self._environment.write(write)
 
@@ -113,6 +120,10 @@ class EmbeddedCatalogue:
             self._closed = True
             release(self._environment)
 
+    def _entry(self, transaction: Transaction, name: str) -> TableEntry | None:
+        value = transaction.get(_TABLE + name.encode(), db=self._database)
+        return None if value is None else _entry_of(value)
+
     def _items(self, transaction: Transaction, prefix: bytes) -> list[tuple[bytes, bytes]]:
         with transaction.cursor(self._database) as cursor:
             return list(_with_prefix(cursor, prefix)) if cursor.set_range(prefix) else []
@@ -134,12 +145,14 @@ def _watermark_prefix(table: str) -> bytes:
     return _WATERMARK + len(name).to_bytes(2) + name
 
 
-def _table_json(info: TableInfo) -> bytes:
+def _entry_json(entry: TableEntry) -> bytes:
+    info = entry.info
     content: dict[str, Any] = {
         "name": info.name,
         "families": [family.hex() for family in info.families],
         "conflict_level": info.conflict_level.value,
         "generation": info.generation,
+        **state_fields(entry),
     }
     if info.schema is not None:
         content["columns"] = [
@@ -151,17 +164,18 @@ def _table_json(info: TableInfo) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _table_of(value: bytes) -> TableInfo:
+def _entry_of(value: bytes) -> TableEntry:
     """Remembered by its bytes: every transaction asks for its tables anew, and they seldom change."""
     try:
         content = json.loads(value)
-        return TableInfo(
+        info = TableInfo(
             name=content["name"],
             families=tuple(bytes.fromhex(family) for family in content["families"]),
             conflict_level=ConflictLevel(content["conflict_level"]),
             generation=content["generation"],
             schema=_schema_of(content) if "columns" in content else None,
         )
+        return entry_with(info, content)
     except (ValueError, KeyError, TypeError) as error:
         raise Corruption(f"a table's catalogue entry cannot be read: {value[:200]!r}") from error
 

@@ -443,13 +443,20 @@ class EmbeddedStore:
         if not self._environment.read(lambda transaction: self._tables.has(transaction, info)):
             self._environment.write(lambda transaction: self._tables.create(transaction, info))
 
-    def drop_table(self, table: str) -> None:
+    def withdraw_table(self, table: str) -> object | None:
+        return self._environment.read(lambda transaction: self._tables.number(transaction, table))
+
+    def give_back_table(self, table: str) -> None:
+        pass
+
+    def drop_table(self, table: str, withdrawn: object | None = None) -> bool:
         """Gone at once; its records are swept in pieces, those of a drop that was cut short too."""
-        self._environment.write(lambda transaction: self._tables.drop(transaction, table))
+        dropped = self._environment.write(lambda transaction: self._tables.drop(transaction, table, withdrawn))
         for prefix in self._environment.read(self._tables.dropped):
             while self._environment.write(partial(self._sweep, prefix=prefix), records=_PIECE_RECORDS_MAX):
                 pass
             self._environment.write(partial(self._tables.forget, prefix=prefix))
+        return dropped
 
     def _sweep(self, transaction: Transaction, prefix: bytes) -> bool:
         """Deletes up to a piece of records and samples; True while something may be left."""

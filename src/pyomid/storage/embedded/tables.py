@@ -142,11 +142,22 @@ class Tables:
         content = {"number": number, "families": sorted(family.hex() for family in families)}
         transaction.put(_name_key(info.name), json.dumps(content).encode(), db=self.database)
 
-    def drop(self, transaction: Transaction, name: str) -> None:
-        """The name is gone at once; the records are what `dropped` says to sweep."""
-        entry = transaction.pop(_name_key(name), db=self.database)
-        if entry is not None:
-            transaction.put(b"d" + Table(name, entry).prefix, b"", db=self.database)
+    def number(self, transaction: Transaction, name: str) -> int | None:
+        """None where there is no such table."""
+        entry = transaction.get(_name_key(name), db=self.database)
+        return None if entry is None else Table(name, entry).number
+
+    def drop(self, transaction: Transaction, name: str, wanted: object | None = None) -> bool:
+        """The name is gone at once, the records are what `dropped` says to sweep. False where the name is that of
+        another number than `wanted`."""
+        number = self.number(transaction, name)
+        if number is None:
+            return True
+        if wanted is not None and wanted != number:
+            return False
+        transaction.delete(_name_key(name), db=self.database)
+        transaction.put(b"d" + table_prefix(number), b"", db=self.database)
+        return True
 
     def dropped(self, transaction: Transaction) -> list[bytes]:
         """Prefixes of dropped tables."""

@@ -95,21 +95,44 @@ class Admin:
         self._cluster.operations.cache.forget_table(descriptor.name)
         return True
 
-    def drop_table(self, table: str) -> None:
-        """Idempotent: a table that is not there is dropped."""
-        request = TableRequest(table_name=_name(table))
+    def drop_table(self, table: str) -> bool:
+        """Idempotent: a table that is not there is dropped. True."""
+        while True:
+            try:
+                self.disable_table(table)
+            except UnknownTable:
+                return True
+            if self.delete_table(table):
+                return True
+
+    def delete_table(self, table: str) -> bool:
+        """A disabled one, or one that is not there. False, and nothing is deleted, where it is enabled."""
         try:
-            self._disable(request, table)
-            self._procedure("DeleteTable", request, f"dropping table {table}")
+            self._procedure("DeleteTable", TableRequest(table_name=_name(table)), f"dropping table {table}")
         except UnknownTable:
             pass
+        except (Misuse, Unavailable) as error:
+            if "TableNotDisabledException" not in error.message:
+                raise
+            return False
         self._cluster.operations.cache.forget_table(table)
+        return True
 
     def disable_table(self, table: str) -> None:
         self._disable(TableRequest(table_name=_name(table)), table)
 
     def enable_table(self, table: str) -> None:
         self._procedure("EnableTable", TableRequest(table_name=_name(table)), f"enabling table {table}")
+
+    def enable_again(self, table: str) -> None:
+        """`enable_table`; one that is gone, or enabled by now, is let be."""
+        try:
+            self.enable_table(table)
+        except UnknownTable:
+            pass
+        except (Misuse, Unavailable) as error:
+            if "TableNotDisabledException" not in error.message:
+                raise
 
     def modify_table(self, descriptor: TableDescriptor) -> None:
         """Attributes and families become the descriptor's."""

@@ -11,7 +11,8 @@ import json
 import os
 from typing import Any, Final
 
-from pyomid.errors import Corruption, UnknownTable
+from pyomid.errors import Corruption
+from pyomid.storage.entries import TablesOfEntries, entry_with, state_fields
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.layout import META_TABLE
 from pyomid.storage.hbase.meta_cells import MetaCells
@@ -22,6 +23,7 @@ from pyomid.types import (
     KeyRange,
     RegionWatermark,
     RowKeyPart,
+    TableEntry,
     TableInfo,
     TableSchema,
 )
@@ -34,33 +36,39 @@ _MARK: Final = b"mark"
 _FORMAT: Final = 1
 
 
-class HBaseCatalogue:
+class HBaseCatalogue(TablesOfEntries):
     """See `ports.Catalogue`."""
 
     def __init__(self, cluster: Cluster, *, table: str = META_TABLE) -> None:
         self._cells = MetaCells(cluster, table=table)
 
-    def tables(self) -> list[TableInfo]:
+    def entries(self) -> list[TableEntry]:
         rows = self._cells.read_prefix(_TABLE)
-        return sorted((decode_info(row[_INFO]) for row in rows.values()), key=lambda info: info.name)
+        return sorted((decode_entry(row[_INFO]) for row in rows.values()), key=lambda entry: entry.info.name)
 
-    def table(self, name: str) -> TableInfo:
+    def entry(self, name: str) -> TableEntry | None:
         value = self._cells.read(_TABLE + name.encode(), _INFO)
-        if not value:
-            raise UnknownTable(f"there is no table {name!r} in the catalogue", table=name)
-        return decode_info(value)
+        return decode_entry(value) if value else None
 
-    def put_table(self, info: TableInfo, *, replace: bool) -> bool:
-        value = encode_info(info)
-        row = _TABLE + info.name.encode()
-        return self._cells.change(row, _INFO, lambda old: None if old and not replace else value)
+    def change_entry(self, old: TableEntry | None, new: TableEntry) -> bool:
+        return self._change(new.info.name, old, encode_entry(new))
 
-    def remove_table(self, name: str) -> None:
+    def remove_entry(self, old: TableEntry) -> None:
+        if self.entry(old.info.name) != old:
+            return
         # Watermarks first: an entry without watermarks counts as never cleaned, the reverse would outlive the table.
-        row = _WATERMARK + name.encode()
+        row = _WATERMARK + old.info.name.encode()
         for qualifier in self._cells.read_row(row):
             self._cells.change(row, qualifier, lambda _: b"")
-        self._cells.change(_TABLE + name.encode(), _INFO, lambda _: b"")
+        self._change(old.info.name, old, b"")
+
+    def _change(self, name: str, old: TableEntry | None, value: bytes) -> bool:
+        """Where `value` stands already a first try arrived whose answer was lost."""
+
+        def decide(found: bytes) -> bytes | None:
+            return value if found == value or (decode_entry(found) if found else None) == old else None
+
+        return self._cells.change(_TABLE + name.encode(), _INFO, decide)
 
     def mark_unknown_table(self, table_id: int) -> None:
         nonce = os.urandom(8)
@@ -116,14 +124,16 @@ def _record(table: str, name: bytes, value: bytes) -> RegionWatermark:
     )
 
 
-def encode_info(info: TableInfo) -> bytes:
+def encode_entry(entry: TableEntry) -> bytes:
     """JSON, with bytes as hexadecimal text."""
+    info = entry.info
     fields: dict[str, Any] = {
         "format": _FORMAT,
         "name": info.name,
         "families": [family.hex() for family in info.families],
         "conflict_level": info.conflict_level.value,
         "generation": info.generation,
+        **state_fields(entry),
     }
     if info.schema is not None:
         fields["columns"] = [
@@ -134,7 +144,7 @@ def encode_info(info: TableInfo) -> bytes:
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
-def decode_info(value: bytes) -> TableInfo:
+def decode_entry(value: bytes) -> TableEntry:
     fields = _load(value, "catalogue entry")
     schema = None
     if "columns" in fields:
@@ -143,13 +153,14 @@ def decode_info(value: bytes) -> TableInfo:
             for name, kind, column in fields["columns"]
         )
         schema = TableSchema(columns, tuple(RowKeyPart(name, bool(down)) for name, down in fields["row_key"]))
-    return TableInfo(
+    info = TableInfo(
         fields["name"],
         tuple(bytes.fromhex(family) for family in fields["families"]),
         ConflictLevel(fields["conflict_level"]),
         fields["generation"],
         schema,
     )
+    return entry_with(info, fields)
 
 
 def _load(value: bytes, what: str) -> dict[str, Any]:

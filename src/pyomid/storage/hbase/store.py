@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch, CellNames
-from pyomid.errors import Misuse, OmidError, Unavailable
+from pyomid.errors import Misuse, OmidError, Unavailable, UnknownTable
 from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.batches import BatchDecoder, batch_of_writes, cells_of
 from pyomid.storage.hbase.bulk import (
@@ -239,10 +239,22 @@ class HBaseStore:
                 )
         return found
 
-    def drop_table(self, table: str) -> None:
-        self._admin.drop_table(table)
+    def withdraw_table(self, table: str) -> object | None:
+        """HBase deletes by name, and only what is disabled, and a new table is enabled: so disabling it names it."""
+        try:
+            self._admin.disable_table(table)
+        except UnknownTable:
+            return None
+        return True
+
+    def give_back_table(self, table: str) -> None:
+        self._admin.enable_again(table)
+
+    def drop_table(self, table: str, withdrawn: object | None = None) -> bool:
+        dropped = self._admin.drop_table(table) if withdrawn is None else self._admin.delete_table(table)
         self._families.pop(table, None)
         self._without_coprocessor.discard(table)
+        return dropped
 
     def close(self) -> None:
         pass

@@ -14,6 +14,7 @@ from pyomid.core import effects
 from pyomid.core import requests as req
 from pyomid.core.hashing import cell_id, table_id
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable
+from pyomid.testing.entries import put_entry
 from pyomid.testing.history import History, Item, Outcome, Read, Scan, Transaction, Write
 from pyomid.testing.simulation.build import Build
 from pyomid.testing.simulation.oracle import Host, Hosts, LeaderLock, perform_leader_step
@@ -83,7 +84,7 @@ class World:
         for name in TABLES:
             info = TableInfo(name, (FAMILY,))
             self.disk.store.create_table(info)
-            self.disk.catalogue.put_table(info, replace=False)
+            put_entry(self.disk.catalogue, info)
 
     def _in_flight(self) -> list[int]:
         epoch = self.disk.epoch_row.read().epoch

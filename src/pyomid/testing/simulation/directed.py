@@ -14,6 +14,7 @@ from pyomid.core import instructions as ins
 from pyomid.core import requests as req
 from pyomid.core.hashing import table_id
 from pyomid.errors import Misuse, OmidError
+from pyomid.testing.entries import put_entry
 from pyomid.testing.simulation import actors
 from pyomid.testing.simulation.actors import COLUMNS, FAMILY, Client, Plan, Tx, World
 from pyomid.testing.simulation.build import Build
@@ -981,7 +982,7 @@ def a_restored_table_starts_from_nothing(build: Build) -> None:
     compact(s)
     store = s.world.disk.store
     store.write_cells("a", tx.start_ts, [RowWrite(R0, ((X, b"restored"),))])
-    s.world.disk.catalogue.put_table(TableInfo("a", (FAMILY,), generation=2), replace=True)
+    put_entry(s.world.disk.catalogue, TableInfo("a", (FAMILY,), generation=2))
     sanitise(s)
 
 

@@ -452,6 +452,11 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "test_while_a_client_is_frozen_at_any_step_others_commit_and_it_finishes_when_it_wakes",
     ),
     "C7": ("tests/client/test_client_failures.py::test_of_all_runs_under_one_id_one_commits",),
+    "K8": (
+        "tests/client/test_client_catalogue.py::test_a_new_table_never_shows_rows_older_than_itself",
+        "tests/client/test_client_catalogue.py::test_a_dropper_that_slept_drops_no_later_table",
+        "tests/client/test_client_catalogue.py::test_a_slow_writer_of_an_entry_keeps_what_others_added",
+    ),
     "S2": (
         "tests/spark/test_spark_dataframes.py::test_many_tables_commit_together_and_a_failed_block_leaves_nothing",
         "tests/spark/test_spark_faults.py::test_a_plain_write_that_dies_around_its_commit_is_counted_once_under_its_id",

@@ -95,7 +95,7 @@ class Storage:
             case effects.RecordWatermark(record):
                 return [partial(disk.catalogue.put_region_watermark, record)], _nothing, True
             case effects.ReadTables():
-                return [disk.catalogue.tables], _last, True
+                return [disk.catalogue.registered], _last, True
             case effects.ReadUnknownTables():
                 return [disk.catalogue.unknown_tables], _last, True
             case effects.ReadRegionWatermarks(table):

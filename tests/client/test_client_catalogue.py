@@ -1,0 +1,242 @@
+"""Making, changing and dropping tables: what a death between any two steps leaves, and what others then find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import pytest
+
+import pyomid
+from pyomid import crashpoints
+from pyomid.client.database import Database
+from pyomid.client.tables import alter_table
+from pyomid.errors import ConflictError, Misuse, UnknownTable
+from pyomid.types import ColumnSchema, ConflictLevel, TableInfo, TableSchema, TableState
+
+DROP_POINTS = ("client.drop.decided", "client.drop.fenced", "client.drop.withdrawn", "client.drop.emptied")
+CREATE_POINTS = ("client.create.begun", "client.create.made")
+
+
+class Died(BaseException):
+    """What the caller's process was doing ends here."""
+
+
+@contextmanager
+def dying_at(point: str) -> Iterator[None]:
+    def die() -> None:
+        crashpoints.disarm()
+        raise Died
+
+    crashpoints.arm_action(point, die)
+    try:
+        with pytest.raises(Died):
+            yield
+    finally:
+        crashpoints.disarm()
+
+
+@contextmanager
+def interrupted_at(point: str, by: Callable[[], object]) -> Iterator[None]:
+    """Once: `by` happens at that point, while whoever passes it sleeps."""
+
+    def act() -> None:
+        crashpoints.disarm()
+        by()
+
+    crashpoints.arm_action(point, act)
+    try:
+        yield
+    finally:
+        crashpoints.disarm()
+
+
+def put(db: Database, row: bytes, table: str = "t") -> None:
+    with db.begin() as tx:
+        tx.table(table).put(row, {b"f:x": b"1"})
+
+
+def rows(db: Database, table: str = "t") -> list[bytes]:
+    with db.begin() as tx:
+        return [row for row, _ in tx.table(table).scan()]
+
+
+@pytest.mark.parametrize("point", DROP_POINTS)
+def test_half_a_drop_is_no_table_and_is_finished_by_a_drop(db: Database, point: str) -> None:
+    """Else the name is taken by nobody, for ever, and its rows wait for who makes it again."""
+    put(db, b"old")
+    with dying_at(point):
+        db.drop_table("t")
+    with pytest.raises(UnknownTable), db.begin() as tx:
+        tx.table("t")
+    assert "t" not in [info.name for info in db.tables()]
+    assert [info.name for info in db.parts.catalogue.registered()].count("t") == 1
+    db.drop_table("t")
+    assert db.parts.catalogue.entry("t") is None
+    with pytest.raises(UnknownTable):
+        db.drop_table("t")
+
+
+@pytest.mark.parametrize("point", DROP_POINTS)
+def test_a_new_table_never_shows_rows_older_than_itself(db: Database, point: str) -> None:
+    put(db, b"old")
+    late = db.begin()
+    late.table("t").put(b"late", {b"f:x": b"1"})
+    with dying_at(point):
+        db.drop_table("t")
+    made = db.create_table("t", families=["f"], conflict_level="row")
+    with pytest.raises(ConflictError):
+        late.commit()
+    put(db, b"new")
+    assert rows(db) == [b"new"]
+    assert db.table_info("t") == made
+
+
+@pytest.mark.parametrize("point", CREATE_POINTS)
+def test_half_a_create_is_no_table_and_is_made_anew(db: Database, point: str) -> None:
+    with dying_at(point):
+        db.create_table("u", families=["f"])
+    with pytest.raises(UnknownTable):
+        db.drop_table("u")
+    assert "u" not in [info.name for info in db.parts.catalogue.registered()]
+    assert db.create_table("u", families=["g"], conflict_level="row").families == (b"g",)
+
+
+@pytest.mark.parametrize("point", DROP_POINTS)
+def test_a_dropper_that_slept_drops_no_later_table(db: Database, url: str, point: str) -> None:
+    """Lost else: acknowledged rows of a table that was made while it slept."""
+    put(db, b"old")
+
+    def meanwhile() -> None:
+        with pyomid.connect(url) as other:
+            other.drop_table("t")
+            other.create_table("t", families=["f"])
+            put(other, b"new")
+
+    with interrupted_at(point, lambda: in_another_thread(meanwhile)):
+        db.drop_table("t")
+    assert rows(db) == [b"new"]
+
+
+@pytest.mark.parametrize("point", CREATE_POINTS)
+def test_a_creator_that_slept_makes_nothing_over_another(db: Database, url: str, point: str) -> None:
+    def meanwhile() -> None:
+        with pyomid.connect(url) as other:
+            other.create_table("u", families=["g"], conflict_level="row")
+            with other.begin() as tx:
+                tx.table("u").put(b"new", {b"g:x": b"1"})
+
+    with interrupted_at(point, lambda: in_another_thread(meanwhile)), pytest.raises(Misuse, match="exists already"):
+        db.create_table("u", families=["f"])
+    assert db.table_info("u").conflict_level is ConflictLevel.ROW
+    assert rows(db, "u") == [b"new"]
+
+
+@pytest.mark.parametrize("point", CREATE_POINTS)
+def test_a_creator_that_slept_over_a_whole_life_makes_a_whole_table(db: Database, url: str, point: str) -> None:
+    """Never an entry without its physical table."""
+
+    def meanwhile() -> None:
+        with pyomid.connect(url) as other:
+            other.create_table("u", families=["f"])
+            put(other, b"gone", "u")
+            other.drop_table("u")
+
+    with interrupted_at(point, lambda: in_another_thread(meanwhile)):
+        db.create_table("u", families=["f"])
+    put(db, b"new", "u")
+    assert rows(db, "u") == [b"new"]
+
+
+def test_a_table_that_cannot_be_made_leaves_no_entry(db: Database) -> None:
+    class Refusing:
+        def __getattr__(self, name: str) -> object:
+            return getattr(store, name)
+
+        def create_table(self, info: TableInfo) -> None:
+            raise Misuse("a family is missing")
+
+    store = db.parts.store
+    parts = replace(db.parts, store=Refusing())  # type: ignore[arg-type]  # what HBase says of a table it holds
+    with pytest.raises(Misuse, match="a family is missing"):
+        pyomid.client.tables.create_table(parts, "u", ["f"])
+    assert db.parts.catalogue.entry("u") is None
+
+
+def schema(*names: str) -> TableSchema:
+    return TableSchema(tuple(ColumnSchema(name, "long", None) for name in names), ())
+
+
+def with_column(name: str) -> Callable[[TableInfo], TableInfo]:
+    def add(info: TableInfo) -> TableInfo:
+        present = [column.name for column in info.schema.columns] if info.schema else []
+        return replace(info, schema=schema(*present, name))
+
+    return add
+
+
+def test_a_slow_writer_of_an_entry_keeps_what_others_added(db: Database) -> None:
+    """Blind, it takes back the column of another: rows of that one become unreadable."""
+    seen = db.table_info("t")
+
+    def slowly(info: TableInfo) -> TableInfo:
+        if info == seen:
+            alter_table(db.parts, info, with_column("b"))
+        return with_column("a")(info)
+
+    altered = alter_table(db.parts, seen, slowly)
+    assert altered.schema == schema("b", "a")
+    assert db.table_info("t") == altered
+
+
+def test_a_slow_writer_of_an_entry_raises_no_dropped_table(db: Database) -> None:
+    def slowly(info: TableInfo) -> TableInfo:
+        db.drop_table("t")
+        return with_column("a")(info)
+
+    with pytest.raises(ConflictError, match="dropped or made anew"):
+        alter_table(db.parts, db.table_info("t"), slowly)
+    assert db.parts.catalogue.entry("t") is None
+
+
+def test_a_slow_writer_of_an_entry_changes_no_later_table(db: Database) -> None:
+    seen = db.table_info("t")
+    db.drop_table("t")
+    made = db.create_table("t", families=["f"], conflict_level="row")
+    with pytest.raises(ConflictError, match="dropped or made anew"):
+        alter_table(db.parts, seen, with_column("a"))
+    assert db.table_info("t") == made
+
+
+def test_many_who_drop_and_create_lose_no_row_of_the_last_table(db: Database, url: str) -> None:
+    written: list[tuple[object, bytes]] = []
+
+    def live(number: int) -> None:
+        with pyomid.connect(url) as mine:
+            for turn in range(6):
+                row = b"%d-%d" % (number, turn)
+                with suppress(UnknownTable, ConflictError):
+                    if (turn + number) % 3 == 0:
+                        mine.drop_table("t")
+                    mine.create_table("t", families=["f"], if_not_exists=True)
+                    entry = mine.parts.catalogue.entry("t")
+                    put(mine, row)
+                    written.append((entry, row))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(live, range(4)))
+    db.create_table("t", families=["f"], if_not_exists=True)
+    last = db.parts.catalogue.entry("t")
+    assert last is not None
+    assert last.state is TableState.PRESENT
+    found = set(rows(db))
+    assert found <= {row for _, row in written}
+    assert found >= {row for entry, row in written if entry == last}
+
+
+def in_another_thread(work: Callable[[], None]) -> None:
+    """A transaction belongs to its thread, and a store may not be entered twice by one."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
