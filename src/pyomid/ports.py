@@ -149,6 +149,12 @@ class WritesAhead(Protocol):
 class HoldsForeignTables(Protocol):
     """A store in which others make and write tables too: HBase. Optional; such tables can be adopted."""
 
+    def foreign_tables(self) -> dict[str, list[str]]:
+        """Every table that is not pyomid's or Omid's own, with its families; whoever made it."""
+
+    def holds_shadow_cells(self, table: str, *, rows_max: int) -> bool:
+        """Whether transactions wrote it, by the first `rows_max` rows of each region."""
+
     def check_table(self, table: str, families: Iterable[bytes]) -> object:
         """`UnknownTable` where there is none; `Misuse` that says what to alter where one of these families is not
         there or could lose what transactions need."""
@@ -339,11 +345,11 @@ class Catalogue(Protocol):
         and replaces the one that stands: it counts for commits from now on."""
 
     def unknown_tables(self) -> dict[int, bytes]:
-        """Fresh: the table id of every mark, and its nonce. Tables that were registered since are among them."""
+        """Fresh: the table id of every mark, and its nonce. Tables that were registered since are among them, and
+        `TABLES_UNCONFIRMED` may be."""
 
     def clear_unknown_table(self, table_id: int, nonce: bytes) -> None:
-        """The mark goes if it still has this nonce: it was read *after* the TSO forgot the table (by a fence), and
-        before the table's data were dropped (`core.known_tables`)."""
+        """The mark goes if it still has this nonce. When it may: `client.marks`."""
 
     def put_region_watermark(self, record: RegionWatermark) -> None:
         """Replaces earlier records of the same table and range."""

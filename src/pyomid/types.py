@@ -20,6 +20,9 @@ NOT_FOUND: Final = 0
 SEALED: Final = -1
 """A commit-table look-up's answer: an invalidation mark stands (it wins over an entry, R2)."""
 
+TABLES_UNCONFIRMED: Final = 1 << 64
+"""No table's id. Its mark says: another kind of TSO led, which marks nothing, so any table may be missing (K6)."""
+
 
 def start_of(version: int) -> int:
     """The start timestamp of the transaction (or branch) that wrote `version`."""

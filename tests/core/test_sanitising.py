@@ -14,7 +14,7 @@ from pyomid.core.sanitising import Sanitised, sanitise_steps
 from pyomid.errors import Misuse
 from pyomid.storage.memory import MemoryCatalogue
 from pyomid.testing.entries import put_entry
-from pyomid.types import KeyRange, RegionWatermark, TableInfo
+from pyomid.types import TABLES_UNCONFIRMED, KeyRange, RegionWatermark, TableInfo
 
 pytestmark = pytest.mark.fast
 
@@ -82,3 +82,12 @@ def test_a_mark_of_an_unregistered_table_stops_it_before_h_moves() -> None:
     catalogue.mark_unknown_table(JAVA)
     with pytest.raises(Misuse, match=str(JAVA)):
         sanitise(catalogue)
+
+
+def test_nothing_is_sanitised_after_java_led_until_confirmed() -> None:
+    catalogue = MemoryCatalogue()
+    catalogue.mark_unknown_table(TABLES_UNCONFIRMED)
+    with pytest.raises(Misuse, match="pyomid tables URL confirm"):
+        sanitise(catalogue)
+    catalogue.clear_unknown_table(TABLES_UNCONFIRMED, catalogue.unknown_tables()[TABLES_UNCONFIRMED])
+    assert sanitise(catalogue).horizon == W

@@ -11,7 +11,10 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from pyomid.client.database import Database
+from pyomid.client.marks import confirm
 from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.types import TABLES_UNCONFIRMED
 
 
 def give_up_the_lease(quorum: str) -> None:
@@ -20,6 +23,11 @@ def give_up_the_lease(quorum: str) -> None:
     zookeeper = ZooKeeper(quorum)
     zookeeper.ask("set", "/omid/tso-lease", b"")
     zookeeper.close()
+
+
+def confirm_tables(database: Database) -> None:
+    """As an operator would: Java TSOs lead the same HBase in other tests, and each leaves sanitising shut (K6)."""
+    confirm(database.parts, database.parts.catalogue.unknown_tables().get(TABLES_UNCONFIRMED))
 
 
 class TsoProcess:

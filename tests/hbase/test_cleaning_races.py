@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hbase_processes import TsoProcess
+from hbase_processes import TsoProcess, confirm_tables
 
 import pyomid
 from pyomid.client.database import Database
@@ -42,6 +42,7 @@ def database(url: str, tmp_path: Path) -> Iterator[Database]:
     with TsoProcess(url, tmp_path / "tso.log", options=options) as tso:
         tso.wait_until_leading()
         with pyomid.connect(url) as opened:
+            confirm_tables(opened)
             yield opened
         tso.stop()
 

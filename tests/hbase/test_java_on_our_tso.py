@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hbase_processes import TsoProcess
+from hbase_processes import TsoProcess, confirm_tables
 
 import pyomid
 from pyomid import crashpoints
@@ -39,6 +39,7 @@ def tso(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TsoProce
 @pytest.fixture(scope="module")
 def database(url: str, tso: TsoProcess) -> Iterator[Database]:
     with pyomid.connect(url) as opened:
+        confirm_tables(opened)
         yield opened
 
 

@@ -1,17 +1,26 @@
-"""`pyomid tables URL …`: list, create, register and drop tables."""
+"""`pyomid tables URL …`: list, create, register and drop tables; find those that nobody registered."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from pyomid.cli.status import table_lines
-from pyomid.types import ConflictLevel
+from pyomid.types import TABLES_UNCONFIRMED, ConflictLevel
+
+if TYPE_CHECKING:
+    from pyomid.client.marks import Discovery
+    from pyomid.client.parts import Parts
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("tables", help="list, create, register and drop tables")
     parser.add_argument("url", help="omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode")
-    actions = parser.add_subparsers(dest="action", metavar="list | create | register | drop")
+    actions = parser.add_subparsers(
+        dest="action", metavar="list | create | register | drop | discover | confirm | forget"
+    )
     actions.add_parser("list", help="every table with its families and conflict level (the default)")
     create = actions.add_parser("create", help="a new table")
     create.add_argument("name", help="a new name")
@@ -35,11 +44,19 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     drop = actions.add_parser("drop", help="a table and all its rows")
     drop.add_argument("name")
     drop.add_argument("--yes", action="store_true", help="do not ask")
+    actions.add_parser("discover", help="HBase tables that transactions wrote and nobody registered, with the commands")
+    confirm = actions.add_parser("confirm", help="every table that a Java TSO served is registered: sanitise again")
+    confirm.add_argument("--yes", action="store_true", help="also where `discover` finds some that are not")
+    forget = actions.add_parser(
+        "forget", help="the mark of a table that HBase has no more: it stops sanitising no more"
+    )
+    forget.add_argument("name", help="the name it had")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     import pyomid
+    from pyomid.client.marks import discover, forget
 
     with pyomid.connect(arguments.url) as database:
         match arguments.action:
@@ -58,8 +75,43 @@ def run(arguments: argparse.Namespace) -> int:
                     print("nothing was dropped")
                     return 1
                 database.drop_table(arguments.name)
+            case "discover":
+                print("\n".join(_found(discover(database.parts), arguments.url)) or "every table is registered")
+            case "confirm":
+                return _confirm(database.parts, arguments.url, anyway=arguments.yes)
+            case "forget":
+                forget(database.parts, arguments.name)
             case _:
                 print("\n".join(table_lines(database.tables())) or "no tables")
+    return 0
+
+
+def _found(discovery: Discovery, url: str) -> Iterator[str]:
+    """The commands that register what was found; what has no name as a comment."""
+    for table in discovery.tables:
+        yield shlex.join(["pyomid", "tables", url, "register", table.name, *table.families])
+    for mark in discovery.unnamed:
+        yield (
+            f"# a commit named the table id {mark}, and no table has it: one that was dropped? Then "
+            f"{shlex.join(['pyomid', 'tables', url, 'forget'])} NAME"
+        )
+
+
+def _confirm(parts: Parts, url: str, *, anyway: bool) -> int:
+    """The mark is read before the tables are looked at: one that a Java TSO leaves meanwhile stays."""
+    from pyomid.client.marks import Discovery, confirm, discover
+
+    nonce = parts.catalogue.unknown_tables().get(TABLES_UNCONFIRMED)
+    if nonce is None:
+        print("nothing is to be confirmed")
+        return 0
+    found = discover(parts).tables
+    if found and not anyway:
+        print("\n".join(_found(Discovery(found, []), url)))
+        print("# nothing was confirmed: register these first, or say --yes")
+        return 1
+    confirm(parts, nonce)
+    print("confirmed")
     return 0
 
 

@@ -1,7 +1,7 @@
 """Creating, changing and dropping tables: catalogue and store in the order that leaves nothing half there.
 
     create   (nothing) ─► CREATING ─► what an earlier life left goes, physical table ─► PRESENT
-    drop     PRESENT ─► DROPPING ─► fence ─► rows, physical table gone ─► (nothing)
+    drop     PRESENT ─► DROPPING ─► fence ─► rows, physical table gone ─► mark gone ─► (nothing)
     alter    PRESENT ─► PRESENT, of the same generation
 
 Each arrow on an entry is a compare-and-set with a fresh nonce, so of two that do the same at once one goes on, and
@@ -20,6 +20,7 @@ from dataclasses import replace
 from typing import Final
 
 from pyomid.client import checks, marker
+from pyomid.client.marks import forget_dropped
 from pyomid.client.parts import Parts
 from pyomid.core.hashing import table_id
 from pyomid.crashpoints import crash_point
@@ -158,18 +159,14 @@ def _make_physical(parts: Parts, creating: TableEntry) -> None:
 def _finish_drop(parts: Parts, dropping: TableEntry) -> None:
     """By whoever began it, or found it half done; any number may do so at once.
 
-    The rows go, and with them the mark of commits that named the table (K6). Its fence makes the TSO forget the table:
-    a commit decided behind it leaves a mark of a new nonce, which stays.
+    The rows go, then the mark of commits that named the table (K6): of those decided behind the fence, too.
     """
     name = dropping.info.name
-    number = table_id(name.encode())
-    parts.tso.fence(number)
-    nonce = parts.catalogue.unknown_tables().get(number)
+    parts.tso.fence(table_id(name.encode()))
     crash_point("client.drop.fenced")
     _drop_rows(parts, dropping)
     crash_point("client.drop.emptied")
-    if nonce is not None and _stands(parts, dropping):
-        parts.catalogue.clear_unknown_table(number, nonce)
+    forget_dropped(parts, name)
     parts.catalogue.remove_entry(dropping)
 
 

@@ -4,7 +4,7 @@
     marked        a durable mark of this TSO stands      }
     else          the catalogue is read, what is not in it gets a mark, then the commit is decided
 
-Whoever takes a table or its mark away sends a fence *after* the catalogue says so and *before* the mark goes. The
+Whoever drops a table, or takes its mark away, sends a fence when the catalogue does not call it present any more. The
 fence makes the TSO forget, and what was read or marked by a call begun before it is not believed either:
 
     TSO reads the catalogue: t is there | drop: the entry goes, fence | the read's answer comes: t is not known again

@@ -29,7 +29,7 @@ from pyomid.core.effects import (
 )
 from pyomid.core.hashing import table_id
 from pyomid.errors import Misuse
-from pyomid.types import KeyRange, RegionWatermark, TableInfo
+from pyomid.types import TABLES_UNCONFIRMED, KeyRange, RegionWatermark, TableInfo
 
 
 @dataclass(slots=True)
@@ -53,11 +53,17 @@ def sanitise_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitised]:
     marks: dict[int, bytes] = yield ReadUnknownTables()
     tables: list[TableInfo] = yield ReadTables()
     unknown = sorted(set(marks) - {table_id(table.name.encode()) for table in tables})
+    if TABLES_UNCONFIRMED in unknown:
+        raise Misuse(
+            "the commit table is not sanitised: a Java TSO led this store, and nobody has said since that every table "
+            "it served is registered; `pyomid tables URL discover` lists those that are not, then say so with "
+            "`pyomid tables URL confirm`"
+        )
     if unknown:
         raise Misuse(
             f"the commit table is not sanitised: transactions were committed to tables with ids "
-            f"{', '.join(map(str, unknown))} that the catalogue does not know; register each with "
-            "`pyomid tables URL register NAME FAMILY`",
+            f"{', '.join(map(str, unknown))} that the catalogue does not know; `pyomid tables URL discover` finds "
+            "their names, register each with `pyomid tables URL register NAME FAMILY`",
             table_ids=unknown,
         )
     result = Sanitised(watermark, horizon, horizon)

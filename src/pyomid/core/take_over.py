@@ -2,7 +2,9 @@
 
     the lease is held already (a lock in the folder, or ZooKeeper)
     1. epoch row by compare-and-set: from here on an earlier TSO's writes to it fail, and it dies at its next read
-    2. ceiling kept elsewhere: moved by compare-and-set; the epoch is the value that this replaced
+    2. ceiling kept elsewhere: moved by compare-and-set; the epoch is the value that this replaced. The epoch row notes
+       each ceiling of ours before it is put there: one that it does not know is a Java TSO's, and every table may be
+       missing from the catalogue (K6): a mark says so before the note is written over
     3. W, H, leases and pending records are read, after the fence
     4. pending large commits are finished: s committed → its branches' entries; else s and every branch sealed
     5. W = max(old W, min(epoch, leases − 1)), leases at or below the old W discarded
@@ -14,12 +16,13 @@ job is left.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
 from pyomid.core.instructions import (
     LookupEntries,
+    MarkUnknownTable,
     MoveCeiling,
     PutBranches,
     ReadCeiling,
@@ -30,7 +33,15 @@ from pyomid.core.instructions import (
     UpdateEpochRow,
 )
 from pyomid.errors import Deposed
-from pyomid.types import NOT_FOUND, SEALED, TIMESTAMP_STEP, EpochChanges, EpochState, PendingCommit
+from pyomid.types import (
+    NOT_FOUND,
+    SEALED,
+    TABLES_UNCONFIRMED,
+    TIMESTAMP_STEP,
+    EpochChanges,
+    EpochState,
+    PendingCommit,
+)
 
 TakeOverSteps = Generator[StoreOperation, Any, "TakenOver"]
 
@@ -86,45 +97,50 @@ def finish_pending_steps(record: PendingCommit, epoch: int) -> Generator[StoreOp
 
 
 def _fence_steps(ceiling_step: int) -> Generator[StoreOperation, Any, tuple[int, int]]:
-    """Epoch and ceiling in one compare-and-set: the epoch is the ceiling that it replaces.
+    """Epoch and ceiling in one compare-and-set: the epoch is the ceiling that it replaces."""
+    epoch, _ = yield from _replace_epoch_steps(0, lambda epoch, noted: epoch + ceiling_step)
+    return epoch, epoch + ceiling_step
 
-    It fails too where the old TSO moved the ceiling after it was read (decision 0003): then from the beginning.
+
+def _fence_and_move_ceiling_steps(ceiling_step: int) -> Generator[StoreOperation, Any, tuple[int, int]]:
+    """Fence first; only then is the ceiling's last value of the old TSO known, by replacing it."""
+    ceiling: int = yield ReadCeiling()
+    epoch, noted = yield from _replace_epoch_steps(ceiling, lambda epoch, noted: noted)
+    while True:
+        ceiling = yield ReadCeiling()
+        if ceiling not in (0, noted):
+            yield MarkUnknownTable(TABLES_UNCONFIRMED)
+        fence, epoch = epoch, max(epoch, _aligned(ceiling), _aligned(noted))
+        if epoch != fence and not (yield TakeOverEpoch(fence, epoch, noted)):
+            raise Deposed(f"another TSO replaced epoch {fence} first", epoch=fence)
+        noted = epoch + ceiling_step
+        yield UpdateEpochRow(epoch, EpochChanges(ceiling=noted))
+        if (yield MoveCeiling(ceiling, noted)):
+            return epoch, noted
+
+
+def _replace_epoch_steps(
+    ceiling: int, next_ceiling: Callable[[int, int], int]
+) -> Generator[StoreOperation, Any, tuple[int, int]]:
+    """The new epoch, and the row's ceiling that it found; `next_ceiling` of both is the row's from now on.
+
+    The epoch is at or above both ceilings. The compare-and-set fails too where the old TSO moved the row's ceiling
+    after it was read (decision 0003): then from the beginning.
     """
     state: EpochState = yield ReadEpochRow()
     while True:
-        epoch = _epoch_above(state, state.ceiling)
-        if (yield TakeOverEpoch(state.epoch, epoch, epoch + ceiling_step)):
-            return epoch, epoch + ceiling_step
+        epoch = max(_aligned(ceiling), _aligned(state.ceiling), state.epoch + TIMESTAMP_STEP)
+        if (yield TakeOverEpoch(state.epoch, epoch, next_ceiling(epoch, state.ceiling))):
+            return epoch, state.ceiling
         before = state
         state = yield ReadEpochRow()
         if state.epoch != before.epoch or state.ceiling == before.ceiling:
             raise Deposed(f"another TSO replaced epoch {before.epoch} first", epoch=before.epoch)
 
 
-def _fence_and_move_ceiling_steps(ceiling_step: int) -> Generator[StoreOperation, Any, tuple[int, int]]:
-    """Fence first; only then is the ceiling's last value of the old TSO known, by replacing it."""
-    state: EpochState = yield ReadEpochRow()
-    ceiling: int = yield ReadCeiling()
-    fence = _epoch_above(state, ceiling)
-    yield from _compare_and_set_steps(state.epoch, fence, 0)
-    while True:
-        ceiling = yield ReadCeiling()
-        epoch = max(fence, ceiling + -ceiling % TIMESTAMP_STEP)
-        if (yield MoveCeiling(ceiling, epoch + ceiling_step)):
-            break
-    if epoch != fence:
-        yield from _compare_and_set_steps(fence, epoch, 0)
-    return epoch, epoch + ceiling_step
-
-
-def _compare_and_set_steps(expected: int, epoch: int, ceiling: int) -> Generator[StoreOperation, Any, None]:
-    if not (yield TakeOverEpoch(expected, epoch, ceiling)):
-        raise Deposed(f"another TSO replaced epoch {expected} first", epoch=expected)
-
-
-def _epoch_above(state: EpochState, ceiling: int) -> int:
-    """A multiple of 50 at or above every timestamp handed out so far, and above the old epoch."""
-    return max(ceiling + -ceiling % TIMESTAMP_STEP, state.epoch + TIMESTAMP_STEP)
+def _aligned(ceiling: int) -> int:
+    """A multiple of 50 at or above every timestamp handed out below this ceiling."""
+    return ceiling + -ceiling % TIMESTAMP_STEP
 
 
 def _leases_left(state: EpochState) -> frozenset[int]:

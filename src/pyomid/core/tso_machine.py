@@ -1134,12 +1134,11 @@ class TsoMachine:
             self._work.run(self._move_ceiling_steps(wanted))
 
     def _move_ceiling_steps(self, ceiling: int) -> Procedure:
-        if self.settings.ceiling_elsewhere:
+        yield EpochWrite(EpochChanges(ceiling=ceiling))
+        if self.settings.ceiling_elsewhere:  # noted first: who takes over knows it for ours (`core.take_over`)
             moved: bool = yield MoveCeiling(self.clock.ceiling, ceiling)
             if not moved:
                 raise Death("another TSO moved the timestamp ceiling")
-        else:
-            yield EpochWrite(EpochChanges(ceiling=ceiling))
         self.clock.ceiling = ceiling
         self._moving_ceiling = False
         stalled, self._stalled = self._stalled, deque()

@@ -31,6 +31,7 @@ from pyomid.testing.entries import put_entry, remove_entry
 from pyomid.types import (
     NOT_FOUND,
     SEALED,
+    TABLES_UNCONFIRMED,
     TIMESTAMP_MAX,
     Cell,
     CellVersion,
@@ -1005,7 +1006,7 @@ class CatalogueConformance:
 
     def test_marks_of_unknown_tables_stay_until_cleared(self, catalogue: Catalogue) -> None:
         """K6."""
-        ids = [-(1 << 63), -1, 0, 7, (1 << 63) - 1]
+        ids = [-(1 << 63), -1, 0, 7, (1 << 63) - 1, TABLES_UNCONFIRMED]
         for table_id in [*ids, 7]:
             catalogue.mark_unknown_table(table_id)
         marks = self.another(catalogue).unknown_tables()
@@ -1013,7 +1014,7 @@ class CatalogueConformance:
         for table_id in (7, -1):
             catalogue.clear_unknown_table(table_id, marks[table_id])
         catalogue.clear_unknown_table(12345, marks[0])
-        assert sorted(catalogue.unknown_tables()) == [-(1 << 63), 0, (1 << 63) - 1]
+        assert sorted(catalogue.unknown_tables()) == [-(1 << 63), 0, (1 << 63) - 1, TABLES_UNCONFIRMED]
 
     def test_a_late_clear_never_takes_a_newer_mark_away(self, catalogue: Catalogue) -> None:
         """K6: a commit decided behind the drop's fence marks the table again."""

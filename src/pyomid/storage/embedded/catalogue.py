@@ -18,6 +18,7 @@ from pyomid.errors import Corruption
 from pyomid.storage.embedded.environments import MAP_BYTES_DEFAULT, Transaction, release
 from pyomid.storage.embedded.layout import CATALOGUE, open_data, open_folder
 from pyomid.storage.entries import TablesOfEntries, entry_with, state_fields
+from pyomid.storage.mark_names import mark_name, mark_of
 from pyomid.types import (
     Column,
     ColumnSchema,
@@ -85,9 +86,7 @@ class EmbeddedCatalogue(TablesOfEntries):
 
     def unknown_tables(self) -> dict[int, bytes]:
         return self._environment.read(
-            lambda transaction: {
-                int.from_bytes(key[1:], signed=True): value for key, value in self._items(transaction, _UNKNOWN)
-            }
+            lambda transaction: {mark_of(key[1:]): value for key, value in self._items(transaction, _UNKNOWN)}
         )
 
     def clear_unknown_table(self, table_id: int, nonce: bytes) -> None:
@@ -137,7 +136,7 @@ def _with_prefix(cursor: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _unknown_key(table_id: int) -> bytes:
-    return _UNKNOWN + table_id.to_bytes(8, signed=True)
+    return _UNKNOWN + mark_name(table_id)
 
 
 def _watermark_prefix(table: str) -> bytes:

@@ -1,7 +1,8 @@
 """`Catalogue` in PYOMID_META.
 
 t/<name>      info       the table's entry
-u/<table id>  mark       a commit named this id; the sanitiser refuses until it is registered. The value is a nonce
+u/<table id>  mark       a commit named this id; the sanitiser refuses until it is registered. The value is a nonce;
+              "unconfirmed" in place of an id: a Java TSO led, any table may be missing
 w/<name>      <key range>   a region's watermark; the qualifier is its key range
 """
 
@@ -16,6 +17,7 @@ from pyomid.storage.entries import TablesOfEntries, entry_with, state_fields
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.layout import META_TABLE
 from pyomid.storage.hbase.meta_cells import MetaCells
+from pyomid.storage.mark_names import mark_name, mark_of
 from pyomid.types import (
     Column,
     ColumnSchema,
@@ -76,9 +78,7 @@ class HBaseCatalogue(TablesOfEntries):
 
     def unknown_tables(self) -> dict[int, bytes]:
         rows = self._cells.read_prefix(_UNKNOWN)
-        return {
-            int.from_bytes(row.removeprefix(_UNKNOWN), "big", signed=True): cells[_MARK] for row, cells in rows.items()
-        }
+        return {mark_of(row.removeprefix(_UNKNOWN)): cells[_MARK] for row, cells in rows.items()}
 
     def clear_unknown_table(self, table_id: int, nonce: bytes) -> None:
         self._cells.change(_unknown_row(table_id), _MARK, lambda found: b"" if found == nonce else None)
@@ -102,7 +102,7 @@ class HBaseCatalogue(TablesOfEntries):
 
 
 def _unknown_row(table_id: int) -> bytes:
-    return _UNKNOWN + table_id.to_bytes(8, "big", signed=True)
+    return _UNKNOWN + mark_name(table_id)
 
 
 def _range_name(key_range: KeyRange) -> bytes:

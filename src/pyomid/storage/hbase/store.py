@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -34,7 +35,7 @@ from pyomid.storage.hbase.changes import (
 from pyomid.storage.hbase.cluster import Cluster, Scan
 from pyomid.storage.hbase.failures import RemoteFailure
 from pyomid.storage.hbase.gathering import Gatherer
-from pyomid.storage.hbase.keyvalues import LATEST, KeyValue
+from pyomid.storage.hbase.keyvalues import LATEST, KeyValue, decode
 from pyomid.storage.hbase.layout import (
     COMPACTION_ATTRIBUTE,
     COPROCESSOR,
@@ -68,6 +69,8 @@ from pyomid.types import (
 )
 
 _SHADOW_NAME_BYTES: Final = 5
+
+_SYSTEM_PREFIXES: Final = ("OMID_", "PYOMID_")
 
 BULK_ROWS_MIN: Final = 16
 """Fewer rows are encoded one by one sooner than the arrays for the kernel are made."""
@@ -249,6 +252,29 @@ class HBaseStore:
 
     def give_back_table(self, table: str) -> None:
         self._admin.enable_again(table)
+
+    def foreign_tables(self) -> dict[str, list[str]]:
+        names = [name for name in self._admin.tables() if not name.startswith(_SYSTEM_PREFIXES)]
+        found: dict[str, list[str]] = {}
+        for name in names:
+            with suppress(UnknownTable):  # dropped meanwhile
+                found[name] = [family.name.decode(errors="replace") for family in self._admin.table(name).families]
+        return found
+
+    def holds_shadow_cells(self, table: str, *, rows_max: int) -> bool:
+        return any(
+            self._holds_shadow_cells(table, region.key_range, rows_max) for region in self._cluster.regions(table)
+        )
+
+    def _holds_shadow_cells(self, table: str, key_range: KeyRange, rows_max: int) -> bool:
+        scan = self._cluster.scan(ScanSpec(table, key_range, read_ahead=False, limit=rows_max))
+        try:
+            while (block := scan.fetch()) is not None:
+                if any(is_shadow(cell.qualifier) for cell in decode(block.cells)):
+                    return True
+        finally:
+            scan.close()
+        return False
 
     def drop_table(self, table: str, withdrawn: object | None = None) -> bool:
         dropped = self._admin.drop_table(table) if withdrawn is None else self._admin.delete_table(table)

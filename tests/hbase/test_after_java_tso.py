@@ -1,0 +1,89 @@
+"""A store that Java's TSO led: nothing it committed is sanitised away, whatever table the runbook forgot (K6)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hbase_processes import TsoProcess, give_up_the_lease
+
+import pyomid
+from pyomid.cli import main
+from pyomid.client.database import Database
+from pyomid.core.hashing import table_id
+from pyomid.core.sanitising import Sanitised, sanitise_steps
+from pyomid.errors import Misuse
+from pyomid.testing.hbase_server import HBaseServer
+from pyomid.testing.java_omid import JavaClient, JavaTso
+from pyomid.types import TABLES_UNCONFIRMED
+
+SOURCES = Path(__file__).parent / "java"
+
+
+@pytest.fixture
+def forgotten(hbase: HBaseServer, url: str, table_name: str, tmp_path: Path) -> Iterator[str]:
+    """A table of which Java's TSO acknowledged a commit whose client died before its shadow cells."""
+    port = hbase.ports.zookeeper
+    with (
+        JavaTso(tmp_path / "java", zookeeper_port=port, lease_s=2.0) as tso,
+        JavaClient(SOURCES, "127.0.0.1", port, tso.address) as java,
+    ):
+        java.ask("create", table_name, "f")
+        java.begin("whole")
+        java.put("whole", table_name, b"whole", b"f", b"q", b"v")
+        java.commit("whole")
+        java.begin("torn", dying=True)
+        java.put("torn", table_name, b"torn", b"f", b"q", b"v")
+        java.commit("torn")
+    give_up_the_lease(hbase.quorum)
+    yield table_name
+    with TsoProcess(url, tmp_path / "last.log") as tso_of_ours, pyomid.connect(url) as database:
+        tso_of_ours.wait_until_leading()
+        database.drop_table(table_name)
+        tso_of_ours.stop()
+
+
+def sanitise(database: Database) -> Sanitised:
+    done: Sanitised = database.driver.run(sanitise_steps(now_s=time.time() + 1.0, retry_bound_s=0.0))
+    return done
+
+
+def test_a_table_the_runbook_forgot_keeps_its_commits(
+    forgotten: str, url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with TsoProcess(url, tmp_path / "tso.log") as tso, pyomid.connect(url) as database:
+        tso.wait_until_leading()
+        with pytest.raises(Misuse, match="tables URL confirm"):
+            sanitise(database)
+        assert main(["tables", url, "discover"]) == 0
+        command = f"pyomid tables {url} register {forgotten} f"
+        assert command in capsys.readouterr().out.splitlines()
+        assert main(["tables", url, "confirm"]) == 1
+        assert command in capsys.readouterr().out.splitlines()
+        with pytest.raises(Misuse, match="tables URL confirm"):
+            sanitise(database)
+        assert main(command.split()[1:]) == 0
+        assert main(["tables", url, "confirm", "--yes"]) == 0
+        assert TABLES_UNCONFIRMED not in database.parts.catalogue.unknown_tables()
+        assert forgotten in sanitise(database).held_back_by
+        with database.begin() as tx:
+            assert tx.table(forgotten).get(b"torn") == {b"f:q": b"v"}
+        tso.stop()
+    with TsoProcess(url, tmp_path / "again.log") as tso, pyomid.connect(url) as database:
+        tso.wait_until_leading()
+        assert TABLES_UNCONFIRMED not in database.parts.catalogue.unknown_tables(), "only ours led in between"
+        tso.stop()
+
+
+def test_the_mark_of_a_table_that_is_gone_is_forgotten(
+    url: str, database: Database, table_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was made and dropped behind pyomid's back: to register it would be to make it again."""
+    catalogue, number = database.parts.catalogue, table_id(table_name.encode())
+    catalogue.mark_unknown_table(number)
+    assert main(["tables", url, "discover"]) == 0
+    assert str(number) in capsys.readouterr().out
+    assert main(["tables", url, "forget", table_name]) == 0
+    assert number not in catalogue.unknown_tables()
