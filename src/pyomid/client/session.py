@@ -69,7 +69,8 @@ class TsoSession(TsoCalls):
         self._extended: bool | None = None
         self._pid = os.getpid()
         self._connection: _Connection | None = None
-        self._dialling = threading.Lock()
+        self._dialling = threading.RLock()
+        """One that knows its owner: who was interrupted while taking it still knows whether to give it back."""
 
     # ── ports.Tso ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -147,15 +148,18 @@ class TsoSession(TsoCalls):
         # Each waits for the one that dials, but not without end: a hundred threads behind a server that takes no
         # connection must not wait a hundred times as long.
         dialling = self._dialling
-        if not dialling.acquire(timeout=self._retry_s):
-            raise Lost(f"other threads have been looking for a TSO for {self._retry_s:.1f} s", sent=False)
         try:
+            if not dialling.acquire(timeout=self._retry_s):
+                raise Lost(f"other threads have been looking for a TSO for {self._retry_s:.1f} s", sent=False)
             connection = self._connection
             if connection is None or connection.broken:
                 connection = self._connection = self._open(timeout_s)
             return connection
         finally:
-            dialling.release()
+            try:  # noqa: SIM105 - nothing may be called before the release, where an interrupt could come in
+                dialling.release()
+            except RuntimeError:
+                pass  # it was not taken
 
     def _open(self, timeout_s: float) -> _Connection:
         conversation = Conversation(token=self._token, commit_retry_s=self._retry_s)
@@ -174,7 +178,7 @@ class TsoSession(TsoCalls):
         """Nothing of the parent is used: not its socket, whose answers are the parent's, and none of its locks."""
         self._pid = os.getpid()
         self._connection = None
-        self._dialling = threading.Lock()
+        self._dialling = threading.RLock()
 
 
 def _timeval(timeout_s: float) -> bytes:
@@ -185,9 +189,10 @@ def _timeval(timeout_s: float) -> bytes:
 class _Slot:
     """One request that waits for its answer."""
 
-    __slots__ = ("answer", "error", "leads", "wake")
+    __slots__ = ("answer", "error", "key", "leads", "wake")
 
     def __init__(self) -> None:
+        self.key = 0
         self.answer: Answer | None = None
         self.error: OmidError | None = None
         self.leads = False
@@ -230,14 +235,23 @@ class _Connection:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
 
     def ask(self, request: Request, timeout_s: float) -> Answer:
-        """The answer, or `Lost`."""
+        """The answer, or `Lost`. Whatever is thrown in here, and wherever: the others go on reading, or are told."""
         slot = _Slot()
-        key = self._send(request, slot)
         try:
-            return self._await(slot, self._clock() + timeout_s)
-        finally:
-            with self._state:
-                self._slots.pop(key, None)
+            try:
+                self._send(request, slot)
+                return self._await(slot, self._clock() + timeout_s)
+            finally:
+                with self._state:
+                    self._slots.pop(slot.key, None)
+                    if slot.leads:
+                        self._hand_over(slot)
+        except OmidError:
+            raise
+        except BaseException:
+            if slot.leads or slot.key in self._slots or self.broken:  # interrupted on its way out, or while it closed
+                self.close(Lost("a thread that read for the others was interrupted", sent=True))
+            raise
 
     def post(self, request: Request) -> None:
         """For requests that are not answered."""
@@ -245,14 +259,13 @@ class _Connection:
         self._send(request, None)
 
     def close(self, why: Lost) -> None:
-        """Everybody who waits is told."""
+        """Everybody who waits is told; again, where it was interrupted the first time."""
         with self._state:
-            if self.broken:
-                return
             self.broken = True
             slots = list(self._slots.values())
         for slot in slots:
-            slot.error = why
+            if slot.answer is None and slot.error is None:
+                slot.error = why
             slot.signal()
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
@@ -260,24 +273,27 @@ class _Connection:
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _send(self, request: Request, slot: _Slot | None) -> int:
+    def _send(self, request: Request, slot: _Slot | None) -> None:
         with self._sending:
-            key, frames = self.conversation.ask(request)
-            if slot is not None:
-                with self._state:
-                    self._slots[key] = slot
-            if self.broken:
-                raise Lost("the connection to the TSO is closed", sent=False)
             try:
+                key, frames = self.conversation.ask(request)
+                if slot is not None:
+                    with self._state:
+                        slot.key = key
+                        self._slots[key] = slot
+                if self.broken:
+                    raise Lost("the connection to the TSO is closed", sent=False)
                 self._sock.sendall(frames)
+            except OmidError:
+                raise
             except (OSError, ValueError) as error:
                 lost = Lost(f"sending to the TSO failed: {error}", sent=True)
                 self.close(lost)
                 raise lost from error
             except BaseException:
-                self.close(Lost("sending to the TSO was interrupted", sent=True))  # half a frame may have gone
+                # Half a frame may have gone, or none though an answer is expected in its turn (a Java TSO's).
+                self.close(Lost("sending to the TSO was interrupted", sent=True))
                 raise
-        return key
 
     # ── receiving ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -308,29 +324,27 @@ class _Connection:
         with self._state:
             if not self._somebody_reads:
                 slot.leads = self._somebody_reads = True
-        try:
-            while slot.answer is None and slot.error is None:
-                if slot.leads:
-                    self._lead(slot, deadline_s)
-                elif not slot.wake.acquire(timeout=max(0.0, deadline_s - self._clock())):
-                    self._give_up(slot)
-        finally:
+        while slot.answer is None and slot.error is None:
             if slot.leads:
-                self._hand_over(slot)
-        if slot.error is not None:
-            raise slot.error
-        assert slot.answer is not None
-        return slot.answer
+                self._lead(slot, deadline_s)
+            elif not slot.wake.acquire(timeout=max(0.0, deadline_s - self._clock())):
+                self._give_up(slot)
+        if slot.answer is not None:
+            return slot.answer
+        assert slot.error is not None
+        raise slot.error
 
     def _lead(self, slot: _Slot, deadline_s: float) -> None:
         """Reads once, for everybody."""
         left_s = deadline_s - self._clock()
+        reads = False
         try:
             if left_s <= 0:
                 self._give_up(slot)
                 return
             if not self._hears(left_s):
                 return
+            reads = True
             chunk = self._sock.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
             if not chunk:
                 raise ConnectionResetError("closed by the TSO")
@@ -340,6 +354,10 @@ class _Connection:
             return
         except (OSError, ValueError, OmidError) as error:
             self.close(Lost(f"the connection to the TSO broke: {error}", sent=True))
+        except BaseException:
+            if reads:  # what was taken from the socket is lost, and with it where the next answer begins
+                self.close(Lost("reading from the TSO was interrupted", sent=True))
+            raise
 
     def _hears(self, left_s: float) -> bool:
         """Waits for bytes. False: not yet. `ConnectionError` where another TSO leads by now: this one owes an answer
@@ -368,12 +386,11 @@ class _Connection:
             self.close(Lost("the TSO did not answer in time", sent=True))
 
     def _hand_over(self, leader: _Slot) -> None:
-        """The next who waits reads from now on."""
-        with self._state:
-            leader.leads = False
-            for slot in self._slots.values():
-                if slot is not leader and slot.answer is None and slot.error is None:
-                    slot.leads = True
-                    slot.signal()
-                    return
-            self._somebody_reads = False
+        """The next who waits reads from now on. `_state` is held; the leader leads until somebody else does."""
+        for slot in self._slots.values():
+            if slot is not leader and slot.answer is None and slot.error is None:
+                slot.leads = True
+                slot.signal()
+                leader.leads = False
+                return
+        self._somebody_reads = leader.leads = False
