@@ -137,3 +137,50 @@ def test_a_transaction_without_a_lease_that_grew_too_old_says_so_at_its_next_rea
                 list(old.table("t").scan(empty_range))
         with pytest.raises(ConflictError):
             writer.commit()
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), RuntimeError("can't start new thread"), MemoryError()])
+def test_an_unexpected_error_of_one_renewal_ends_no_lease(error: Exception) -> None:
+    """Else the renewer dies of it, and every lease of the process ends in silence."""
+    tso = LeasesOnly([fail(error), lambda: 0.03, lambda: 0.03])
+    leases = keeper(tso)
+    lease = leases.grant(50, 0.03)
+    for _ in range(3):
+        assert tso.renewed.acquire(timeout=30)
+    assert lease.lost is None
+    leases.close()
+
+
+def test_a_renewer_that_dies_tells_every_lease_it_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    leases = keeper(LeasesOnly([]))
+    died = threading.Event()
+
+    def clock() -> float:
+        if threading.current_thread().name == "pyomid-leases":
+            died.set()
+            raise SystemError("the clock is gone")
+        return 0.0
+
+    leases._clock = clock
+    lease = leases.grant(50, 30.0)
+    assert died.wait(30)
+    renewer = leases._thread
+    if renewer is not None:
+        renewer.join(30)
+    assert isinstance(lease.lost, SnapshotTooOld)
+    assert "renewer" in str(lease.lost)
+    leases._clock = lambda: 0.0
+    assert leases.grant(100, 30.0).lost is None
+    assert leases._thread is not None
+    leases.close()
+
+
+def test_a_lease_without_a_thread_to_renew_it_is_refused(memory_db: pyomid.Database) -> None:
+    threading.stack_size(1 << 47)
+    try:
+        with pytest.raises(Unavailable, match="thread"):
+            memory_db.begin(lease=True)
+    finally:
+        threading.stack_size(0)
+    assert memory_db.status().tso.leases == ()
+    memory_db.begin(lease=True).rollback()

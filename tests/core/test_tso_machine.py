@@ -1010,3 +1010,28 @@ def test_a_large_commit_whose_store_fails_for_too_long_ends_the_process_without_
     tso.fail(PutDecision, Unavailable("away"))
     assert "away" in tso.died
     assert large.answer is None
+
+
+def test_k7_a_second_grant_never_shortens_a_lease() -> None:
+    """The first holder waits a third of the term it was told: a shorter one would end under it."""
+    tso = Script(max_transaction_age_s=16.0)
+    start_ts = tso.begin()
+    assert tso.ask_settled(GrantLease(start_ts, 300.0)).answer == LeaseReply(start_ts, 300.0)
+    assert tso.ask_settled(GrantLease(start_ts, 1.0)).answer == LeaseReply(start_ts, 300.0)
+    tso.tick(99.0)
+    assert start_ts in tso.machine.leases
+    assert tso.ask_settled(RenewLease(start_ts)).answer == LeaseReply(start_ts, 300.0)
+    tso.tick(299.0)
+    assert start_ts in tso.machine.leases
+    tso.tick(2.0)
+    tso.settle()
+    assert start_ts not in tso.machine.leases
+
+
+def test_k7_a_second_grant_may_lengthen_a_lease() -> None:
+    tso = Script()
+    start_ts = tso.begin()
+    tso.ask_settled(GrantLease(start_ts, 10.0))
+    assert tso.ask_settled(GrantLease(start_ts, 300.0)).answer == LeaseReply(start_ts, 300.0)
+    tso.tick(299.0)
+    assert start_ts in tso.machine.leases

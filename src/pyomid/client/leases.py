@@ -40,67 +40,100 @@ class LeaseKeeper:
         self._tso = tso
         self._clock = clock
         self._held: dict[int, weakref.ref[Lease]] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        """Entered itself, not by its condition: that would enter in Python, where an interrupt can come in between."""
+        self._changed = threading.Condition(self._lock)
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def grant(self, start_ts: int, term_s: float) -> Lease:
-        """Durable on return; renewed from now on. `SnapshotTooOld` where W has passed the start already."""
-        granted_s = self._tso.grant_lease(start_ts, term_s)
-        lease = Lease(start_ts, granted_s, self._clock())
-        with self._changed:
+        """Durable on return; renewed from now on. `SnapshotTooOld` where W has passed the start already, `Unavailable`
+        where the system gives no thread to renew it by.
+        """
+        now_s = self._clock()
+        lease = Lease(start_ts, self._tso.grant_lease(start_ts, term_s), now_s)
+        with self._lock:
             self._held[start_ts] = weakref.ref(lease)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="pyomid-leases", daemon=True)
-                self._thread.start()
+            try:
+                self._ensure_thread()
+            except (RuntimeError, MemoryError) as error:
+                self.end(lease)
+                raise Unavailable(f"start_ts {start_ts}: no thread to renew its lease by: {error}") from error
             self._changed.notify_all()
         return lease
 
+    def _ensure_thread(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            thread = threading.Thread(target=self._run, name="pyomid-leases", daemon=True)
+            thread.start()
+            self._thread = thread
+
     def end(self, lease: Lease) -> None:
         """The watermark may pass it. An error is no matter: the lease expires."""
-        with self._changed:
+        with self._lock:
             self._held.pop(lease.start_ts, None)
         self._quietly(self._tso.end_lease, lease.start_ts)
 
     def close(self) -> None:
         """Renews nothing more; what is still held expires by its term."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._held.clear()
             self._changed.notify_all()
-        if self._thread is not None:
+        if self._thread is not None and self._thread.is_alive():
             self._thread.join(self._JOIN_TIMEOUT_S)
 
     _JOIN_TIMEOUT_S = 1.0
 
     def _run(self) -> None:
+        try:
+            self._tend_all()
+        except BaseException as error:
+            logger.exception("the renewing of leases ended; what is held under them is told at its next use")
+            self._lose_all(error)
+
+    def _lose_all(self, error: BaseException) -> None:
+        """Nobody renews them any more: their owners must not find holes instead of an error."""
+        with self._lock:
+            for reference in self._held.values():
+                lease = reference()
+                if lease is not None and lease.lost is None:
+                    lease.lost = SnapshotTooOld(
+                        f"start_ts {lease.start_ts}: the lease is renewed no longer, as its renewer failed: {error!r}",
+                        start_ts=lease.start_ts,
+                    )
+            self._held.clear()
+            self._thread = None
+
+    def _tend_all(self) -> None:
         while True:
-            with self._changed:
+            with self._lock:
                 if self._closed:
                     return
                 held = dict(self._held)
             for start_ts, reference in held.items():
                 self._tend(start_ts, reference())
-            with self._changed:
+            with self._lock:
                 if not self._closed:
                     self._changed.wait(self._pause_s())
 
     def _tend(self, start_ts: int, lease: Lease | None) -> None:
         if lease is None:
-            with self._changed:
+            with self._lock:
                 self._held.pop(start_ts, None)
             self._quietly(self._tso.end_lease, start_ts)
         elif lease.lost is None and self._clock() >= lease.renew_at_s:
             self._renew(lease)
 
     def _renew(self, lease: Lease) -> None:
+        now_s = self._clock()
         try:
             lease.term_s = self._tso.renew_lease(lease.start_ts)
         except SnapshotTooOld as error:
             lease.lost = error
-        except Unavailable as error:
-            logger.warning("lease on %d not renewed, will be tried again: %s", lease.start_ts, error)
-        lease.renew_at_s = self._clock() + lease.term_s / RENEWALS_PER_TERM
+        except Exception as error:  # of one lease, once: the others are renewed all the same, and this one again
+            logger.warning("lease on %d not renewed, will be tried again: %r", lease.start_ts, error)
+        lease.renew_at_s = now_s + lease.term_s / RENEWALS_PER_TERM
 
     def _pause_s(self) -> float | None:
         """Until the next renewal; forgotten leases are noticed then."""
@@ -113,5 +146,5 @@ class LeaseKeeper:
     def _quietly(self, call: Callable[[int], Any], start_ts: int) -> None:
         try:
             call(start_ts)
-        except OmidError as error:
+        except Exception as error:
             logger.warning("lease on %d not ended, expires by its term: %s", start_ts, error)

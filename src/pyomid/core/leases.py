@@ -53,8 +53,17 @@ class Leases:
         return self._leases.get(start_ts)
 
     def grant(self, start_ts: int, term_s: float, now_s: float) -> Lease:
-        """Holds W back from now on; the promise may be made once its row is durable."""
-        lease = self._leases[start_ts] = Lease(start_ts, term_s, now_s + term_s)
+        """Holds W back from now on; the promise may be made once its row is durable.
+
+        A start that is leased already keeps the longer term, and the later end: another holder was promised them, and
+        renews by them.
+        """
+        lease = self._leases.get(start_ts)
+        if lease is None or lease.state is LeaseState.ENDING:
+            lease = self._leases[start_ts] = Lease(start_ts, term_s, now_s + term_s)
+        else:
+            lease.term_s = max(lease.term_s, term_s)
+            lease.expires_s = max(lease.expires_s, now_s + lease.term_s)
         return lease
 
     def renew(self, start_ts: int, now_s: float) -> Lease | None:

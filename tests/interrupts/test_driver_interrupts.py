@@ -1,0 +1,197 @@
+"""Errors thrown at each yield of the core's generators in turn, before an effect and behind it, by both drivers.
+
+After each: the outcome told is true (committed, not, or unknown), and the next transaction works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyomid
+import pyomid.aio
+from pyomid.client.aio_database import AsyncDatabase
+from pyomid.client.database import Database
+from pyomid.client.states import State
+from pyomid.core import effects
+from pyomid.core.effects import Effect
+from pyomid.errors import OmidError
+
+pytestmark = pytest.mark.fast
+
+INTERRUPTS: list[Callable[[], BaseException]] = [
+    KeyboardInterrupt,
+    MemoryError,
+    lambda: RuntimeError("can't start new thread"),
+]
+NAMES = ["interrupt", "memory", "thread"]
+SIDES = pytest.mark.parametrize("behind", [False, True], ids=["before", "behind"])
+
+
+class Thrower:
+    """Raises at the effect number `at`: before it is performed, or when it was and its answer is lost."""
+
+    def __init__(self, error: BaseException, at: int, *, behind: bool) -> None:
+        self.error, self.at, self.behind = error, at, behind
+        self.seen: list[Effect] = []
+        self.armed = False
+
+    @property
+    def hit(self) -> Effect | None:
+        return self.seen[self.at] if len(self.seen) > self.at else None
+
+    def before(self, effect: Effect) -> None:
+        if self.armed:
+            self.seen.append(effect)
+            if len(self.seen) == self.at + 1 and not self.behind:
+                raise self.error
+
+    def after(self, effect: Effect) -> None:
+        if self.armed and len(self.seen) == self.at + 1 and self.seen[-1] is effect and self.behind:
+            raise self.error
+
+
+def throw_in(db: Database, thrower: Thrower) -> None:
+    def around(perform: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def performed(effect: Effect) -> Any:
+            thrower.before(effect)
+            result = perform(effect)
+            thrower.after(effect)
+            return result
+
+        return performed
+
+    performers = db.driver._performers
+    db.driver._performers = {kind: around(perform) for kind, perform in performers.items()}
+
+
+def transact(db: Database, begun: list[pyomid.Transaction], thrower: Thrower) -> None:
+    with db.begin() as tx:
+        begun.append(tx)
+        table = tx.table("t")
+        table.put(b"k", {b"f:x": b"new"})
+        tx.flush()
+        table.get(b"other")
+        table.put(b"k", {b"f:y": b"new"})
+
+
+@pytest.mark.parametrize("error", INTERRUPTS, ids=NAMES)
+@SIDES
+@pytest.mark.parametrize("refused", [False, True], ids=["alone", "beside a winner"])
+def test_the_outcome_told_is_true_wherever_it_is_thrown(
+    tmp_path: Path, error: Callable[[], BaseException], behind: bool, refused: bool
+) -> None:
+    hits: set[type[Effect]] = set()
+    for at in count():
+        thrower = Thrower(error(), at, behind=behind)
+        with pyomid.connect(f"omid-memory:{tmp_path}-{at}") as db:
+            db.create_table("t", families=["f"])
+            throw_in(db, thrower)
+            begun: list[pyomid.Transaction] = []
+            thrower.armed = not refused
+            scene = beside_a_winner if refused else transact
+            raised = attempt(lambda: scene(db, begun, thrower))  # noqa: B023
+            thrower.armed = False
+            assert raised is None or raised is thrower.error or isinstance(raised, OmidError)
+            assert_true(db, begun[0], raised)
+        if thrower.hit is None:
+            break
+        hits.add(type(thrower.hit))
+    assert {effects.WriteCells, effects.SendCommit, effects.ReadRows} <= hits
+
+
+def beside_a_winner(db: Database, begun: list[pyomid.Transaction], thrower: Thrower) -> None:
+    with db.begin() as tx:
+        begun.append(tx)
+        tx.table("t").put(b"k", {b"f:x": b"new", b"f:y": b"new"})
+        with db.begin() as winner:
+            winner.table("t").put(b"k", {b"f:x": b"theirs"})
+        thrower.armed = True
+        tx.flush()
+        tx.table("t").get(b"other")
+
+
+def attempt(call: Callable[[], object]) -> BaseException | None:
+    try:
+        call()
+    except BaseException as raised:
+        return raised
+    return None
+
+
+def assert_true(db: Database, tx: pyomid.Transaction, raised: BaseException | None) -> None:
+    state = tx.state
+    assert state in (State.COMMITTED, State.ROLLED_BACK, State.UNKNOWN), "its block is over"
+    assert (raised is None) <= (state is State.COMMITTED)
+    assert db.drain(60)
+    with db.begin() as reader:
+        row = reader.table("t").get(b"k")
+    seen = {name for name, value in row.items() if value == b"new"}
+    assert seen in (set(), {b"f:x", b"f:y"}), "half a transaction"
+    if state is not State.UNKNOWN:
+        assert bool(seen) == (state is State.COMMITTED)
+    with db.begin() as after:
+        after.table("t").put(b"k", {b"f:x": b"after"})
+
+
+@pytest.mark.parametrize("error", [*INTERRUPTS, asyncio.CancelledError], ids=[*NAMES, "cancelled"])
+@SIDES
+def test_the_outcome_told_to_a_task_is_true_wherever_it_is_thrown(
+    tmp_path: Path, error: Callable[[], BaseException], behind: bool
+) -> None:
+    hits: set[type[Effect]] = set()
+
+    async def one(at: int) -> bool:
+        thrower = Thrower(error(), at, behind=behind)
+        async with await pyomid.aio.connect(f"omid-memory:{tmp_path}-{at}") as db:
+            await db.create_table("t", families=["f"])
+            throw_in_tasks(db, thrower)
+            begun: list[Any] = []
+            thrower.armed = True
+            raised = await attempt_in_task(lambda: transact_in_task(db, begun))
+            thrower.armed = False
+            assert raised is None or raised is thrower.error or isinstance(raised, OmidError)
+            await asyncio.to_thread(assert_true, db._database, begun[0], raised)
+        if thrower.hit is not None:
+            hits.add(type(thrower.hit))
+        return thrower.hit is not None
+
+    for at in count():
+        if not asyncio.run(one(at)):
+            break
+    assert {effects.WriteCells, effects.SendCommit, effects.ReadRows} <= hits
+
+
+def throw_in_tasks(db: AsyncDatabase, thrower: Thrower) -> None:
+    perform = db.driver.perform
+
+    async def performed(effect: Effect) -> Any:
+        thrower.before(effect)
+        result = await perform(effect)
+        thrower.after(effect)
+        return result
+
+    db.driver.perform = performed  # type: ignore[method-assign]
+
+
+async def transact_in_task(db: AsyncDatabase, begun: list[Any]) -> None:
+    async with db.begin() as tx:
+        begun.append(tx)
+        table = await tx.table("t")
+        await table.put(b"k", {b"f:x": b"new"})
+        await tx.flush()
+        await table.get(b"other")
+        await table.put(b"k", {b"f:y": b"new"})
+
+
+async def attempt_in_task(call: Callable[[], Awaitable[None]]) -> BaseException | None:
+    try:
+        await call()
+    except BaseException as raised:
+        return raised
+    return None
