@@ -1,0 +1,183 @@
+"""One process of clients that append to lists, or write registers, and record it: over any URL and front end.
+
+    python elle_workload.py URL MODEL FRONT FILE --transactions N [--workers 8] [--seed 0] [--first-process 0]
+
+Every element is unique. A key is in use for a while and then left for ever: contended, and no list gets long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from elle_histories import MODELS, MicroOps, Recorder
+
+import pyomid
+import pyomid.aio
+from pyomid.errors import ConflictError, OutcomeUnknown, Unavailable
+
+COLUMN = b"f:v"
+KEYS = 20
+TRANSACTIONS_A_KEY = 12
+"""Of one process, until the window of keys moves on by one."""
+WORKERS_MAX = 1000
+"""Numbers of processes go on by so many when one of them ended without an answer."""
+
+
+def micro_ops(model: str, chance: random.Random, done: int, elements: Iterator[int]) -> MicroOps:
+    first = done // TRANSACTIONS_A_KEY
+    ops: MicroOps = []
+    for _ in range(chance.randint(1, 4)):
+        key = first + chance.randrange(KEYS)
+        if chance.random() < 0.5:
+            ops.append(["r", key, None])
+        else:  # a write is read before, so that the order of versions can be told
+            ops += [["r", key, None], ["append" if model == "list-append" else "w", key, next(elements)]]
+    return ops
+
+
+def table_of(model: str) -> str:
+    return f"elle-{model}"
+
+
+def row_of(key: int) -> bytes:
+    return b"%08d" % key
+
+
+def found(model: str, row: dict[bytes, bytes]) -> Any:
+    value = row.get(COLUMN)
+    if model == "list-append":
+        return [] if value is None else [int(each) for each in value.split()]
+    return None if value is None else int(value)
+
+
+def stored(value: Any) -> bytes:
+    return b" ".join(b"%d" % each for each in value) if isinstance(value, list) else b"%d" % value
+
+
+class Clients:
+    """What the workers of one process have in common."""
+
+    def __init__(self, order: argparse.Namespace) -> None:
+        self.order = order
+        self.recorder = Recorder(order.file)
+        self._numbers = itertools.count()
+        self._elements = itertools.count(1 + order.first_process, 2 * WORKERS_MAX)
+        self._lock = threading.Lock()
+
+    def next_ops(self, chance: random.Random) -> MicroOps | None:
+        with self._lock:
+            number = next(self._numbers)
+            if number >= self.order.transactions:
+                return None
+            return micro_ops(self.order.model, chance, number, self._elements)
+
+    def ended(self, process: int, ops: MicroOps, error: Exception | None) -> int:
+        """The number of the process that goes on."""
+        how = "ok" if error is None else "info"
+        if isinstance(error, ConflictError | Unavailable):  # "nothing of the request took effect"
+            how = "fail"
+        self.recorder.completed(how, process, ops)
+        if error is not None and how == "info" and not isinstance(error, OutcomeUnknown):
+            raise error
+        return process + 2 * WORKERS_MAX if how == "info" else process
+
+
+def blocking_worker(clients: Clients, db: Any, process: int) -> None:
+    chance, model = random.Random(f"{clients.order.seed} {process}"), clients.order.model
+    while (ops := clients.next_ops(chance)) is not None:
+        clients.recorder.invoked(process, ops)
+        error: Exception | None = None
+        done: MicroOps = []
+        try:
+            with db.begin() as tx:
+                table = tx.table(table_of(model))
+                for name, key, value in ops:
+                    if name == "r":
+                        value = found(model, table.get(row_of(key)))
+                    elif name == "append":
+                        table.put(row_of(key), {COLUMN: stored([*found(model, table.get(row_of(key))), value])})
+                    else:
+                        table.put(row_of(key), {COLUMN: stored(value)})
+                    done.append([name, key, value])
+        except Exception as raised:
+            error = raised
+        process = clients.ended(process, [*done, *ops[len(done) :]], error)
+
+
+async def asyncio_worker(clients: Clients, db: Any, process: int) -> None:
+    chance, model = random.Random(f"{clients.order.seed} {process}"), clients.order.model
+    while (ops := clients.next_ops(chance)) is not None:
+        clients.recorder.invoked(process, ops)
+        error: Exception | None = None
+        done: MicroOps = []
+        try:
+            async with db.begin() as tx:
+                table = await tx.table(table_of(model))
+                for name, key, value in ops:
+                    if name == "r":
+                        value = found(model, await table.get(row_of(key)))
+                    elif name == "append":
+                        before = found(model, await table.get(row_of(key)))
+                        await table.put(row_of(key), {COLUMN: stored([*before, value])})
+                    else:
+                        await table.put(row_of(key), {COLUMN: stored(value)})
+                    done.append([name, key, value])
+        except Exception as raised:
+            error = raised
+        process = clients.ended(process, [*done, *ops[len(done) :]], error)
+
+
+def run_blocking(clients: Clients) -> None:
+    order = clients.order
+    with pyomid.connect(order.url) as db:
+        processes = range(order.first_process, order.first_process + order.workers)
+        with ThreadPoolExecutor(order.workers) as pool:
+            for ended in [pool.submit(blocking_worker, clients, db, process) for process in processes]:
+                ended.result()
+
+
+def run_asyncio(clients: Clients) -> None:
+    async def run() -> None:
+        order = clients.order
+        async with await pyomid.aio.connect(order.url) as db:
+            processes = range(order.first_process, order.first_process + order.workers)
+            await asyncio.gather(*(asyncio_worker(clients, db, process) for process in processes))
+
+    asyncio.run(run())
+
+
+FRONTS = {"blocking": run_blocking, "asyncio": run_asyncio}
+
+
+def prepare(url: str) -> None:
+    with pyomid.connect(url) as db:
+        known = {table.name for table in db.tables()}
+        for name in sorted(set(map(table_of, MODELS)) - known):
+            db.create_table(name, families=["f"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("model", choices=MODELS)
+    parser.add_argument("front", choices=FRONTS)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--transactions", type=int, required=True)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--first-process", type=int, default=0)
+    clients = Clients(parser.parse_args())
+    FRONTS[clients.order.front](clients)
+    clients.recorder.close()
+
+
+if __name__ == "__main__":
+    main()
