@@ -17,7 +17,7 @@ start and name `marker_cell_id` and `MARKERS_TABLE_ID` in the commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,6 +27,8 @@ from pyomid.types import Column, ConflictLevel, RowWrite, TableInfo
 
 MARKERS_TABLE: Final = "PYOMID_MARKERS"
 MARKER_COLUMN: Final = Column(b"m", b"run")
+BRANCHES_COLUMN: Final = Column(b"m", b"branches")
+"""Beside the marker of a run that committed branches: which, so that one whose commit entry is lost is found."""
 MARKERS: Final = TableInfo(MARKERS_TABLE, (MARKER_COLUMN.family,), ConflictLevel.CELL)
 MARKERS_TABLE_ID: Final = table_id(MARKERS_TABLE.encode())
 
@@ -72,6 +74,15 @@ def marker_cell(start_ts: int) -> dict[Column, bytes | None]:
 def marker_write(transaction_id: str, start_ts: int) -> RowWrite:
     """The same for `DataStore.write_cells`."""
     return RowWrite(marker_row(transaction_id), tuple(marker_cell(start_ts).items()))
+
+
+def branches_value(branches: Sequence[int]) -> bytes:
+    """What stands in BRANCHES_COLUMN."""
+    return b"".join(branch.to_bytes(_START_BYTES, "big") for branch in branches)
+
+
+def branches_of(value: bytes) -> list[int]:
+    return [int.from_bytes(value[at : at + _START_BYTES], "big") for at in range(0, len(value), _START_BYTES)]
 
 
 def marker_cell_id(transaction_id: str) -> int:

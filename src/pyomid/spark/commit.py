@@ -111,14 +111,14 @@ def commit(
     for table in written:
         extended(conn, table.info, schema_of(table.info))
     evidence = {table.info.name: _witnesses(table.reports) for table in written}
-    own_marker = _write_marker(conn, begun.start_ts, transaction_id)
-    if own_marker is not None:
-        evidence[marker.MARKERS_TABLE] = [own_marker]
+    own_marker = _write_marker(conn, begun.start_ts, transaction_id, written)
+    if own_marker:
+        evidence[marker.MARKERS_TABLE] = own_marker
     request = _request(conn, begun.start_ts, written, level, transaction_id)
     reply: CommitReply = conn.driver.run(commit_steps(request, evidence))
     if not reply.committed:
         raise refusal(reply)
-    if own_marker is not None:
+    if own_marker:
         _repair_marker(conn, own_marker, reply.commit_ts)
     return reply.commit_ts
 
@@ -142,11 +142,12 @@ def end_lease(conn: Connection, start_ts: int) -> None:
         logger.warning("lease %d was not ended, its term will: %s", start_ts, error)
 
 
-def _repair_marker(conn: Connection, own_marker: CellVersion, commit_ts: int) -> None:
+def _repair_marker(conn: Connection, own_marker: Sequence[CellVersion], commit_ts: int) -> None:
+    shadows = tuple(ShadowWrite(cell, commit_ts) for cell in own_marker)
     try:
-        conn.driver.perform(WriteShadowCells(marker.MARKERS_TABLE, (ShadowWrite(own_marker, commit_ts),)))
+        conn.driver.perform(WriteShadowCells(marker.MARKERS_TABLE, shadows))
     except Exception as error:
-        logger.warning("the marker of start %d is committed without its shadow cell: %s", own_marker.version, error)
+        logger.warning("the marker of commit %d has no shadow cell yet: %s", commit_ts, error)
 
 
 def check_ids_count(conn: Connection, reports: Sequence[BranchReport]) -> None:
@@ -162,13 +163,19 @@ def check_ids_count(conn: Connection, reports: Sequence[BranchReport]) -> None:
         )
 
 
-def _write_marker(conn: Connection, start_ts: int, transaction_id: str | None) -> CellVersion | None:
+def _write_marker(
+    conn: Connection, start_ts: int, transaction_id: str | None, written: Sequence[TableWrites]
+) -> list[CellVersion]:
+    """The marker, and beside it the branches that the commit will name, where a cell has room for them."""
     if transaction_id is None:
-        return None
+        return []
     ensure_markers_table(conn.parts)
     write = marker.marker_write(transaction_id, start_ts)
+    branches = marker.branches_value([report.branch for table in written for report in table.reports])
+    if 0 < len(branches) <= conn.parts.store.limits.value_bytes_max:
+        write = write._replace(cells=(*write.cells, (marker.BRANCHES_COLUMN, branches)))
     conn.driver.perform(WriteCells(marker.MARKERS_TABLE, start_ts, (write,)))
-    return CellVersion(write.row, *marker.MARKER_COLUMN, start_ts)
+    return [CellVersion(write.row, *column, start_ts) for column, _ in write.cells]
 
 
 def _request(

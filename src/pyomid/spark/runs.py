@@ -66,7 +66,8 @@ def is_committed(conn: Connection, starts: Sequence[int]) -> bool:
 
 
 def _marker_cells(conn: Connection, transaction_id: str) -> list[Cell]:
-    (cells,) = conn.parts.store.read_rows(marker.MARKERS_TABLE, [marker.marker_row(transaction_id)])
+    rows = [marker.marker_row(transaction_id)]
+    (cells,) = conn.parts.store.read_rows(marker.MARKERS_TABLE, rows, [marker.MARKER_COLUMN])
     return cells
 
 

@@ -12,13 +12,26 @@ region the distinct pairs (start, shadow timestamp) are gathered, and over all o
                                      nothing, start ≤ W     orphan
                                      nothing, start > W     open: may still commit
 
+    a timestamp that was never handed out                  violation: a start, a shadow cell or an entry of the future
+    a run's marker names its branches: one of them has neither entry nor shadow cells        torn
+
 A commit that completes while the job runs looks torn for a moment; what looks torn is looked at again.
+
+Some damage looks like what may be. Verification cannot tell, and says so (`doubts`), without calling it damage:
+
+    a start without an entry above the start of a large commit and below its commit: an attempt that failed or another
+        transaction, or a branch whose entry was lost. Of a run under an id the marker names the branches: then it is
+        known
+    an orphan at or below what compaction cleaned: compaction leaves none. A write of a dead client that landed behind
+        it, or a cell whose only shadow cell was lost
+A cell that is gone tells nothing: of a commit whose cells were all dropped nobody can know that it was there.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,11 +40,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch
+from pyomid.client import marker
 from pyomid.core.sanitising import covered_watermark
+from pyomid.errors import UnknownTable
 from pyomid.spark.connection import Connection, connection
 from pyomid.spark.figures import table_text
 from pyomid.spark.pieces import Piece, chosen_tables, pieces_of, run_pieces
-from pyomid.types import SEALED, TIMESTAMP_STEP
+from pyomid.types import SEALED, TIMESTAMP_STEP, KeyRange, TableInfo
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,6 +85,8 @@ class Verification:
     orphan_starts: dict[int, int]
     """Starts that can never commit → their cells."""
     seconds: float
+    doubts: list[str] = field(default_factory=list)
+    """What may be or be damage, and the store cannot tell which."""
 
     @property
     def ok(self) -> bool:
@@ -101,7 +118,8 @@ class Verification:
             f"H {self.horizon}; {self.leases} leases, {self.pending} pending commits; {self.seconds:.1f} s"
         )
         bad = [f"torn commits: {', '.join(map(str, self.torn_starts[:VIOLATIONS_SHOWN_MAX]))}"] * bool(self.torn_starts)
-        return "\n".join([table_text(headings, rows), whole, *bad, *self.violations[:VIOLATIONS_SHOWN_MAX]])
+        doubts = [f"cannot tell: {doubt}" for doubt in self.doubts[:VIOLATIONS_SHOWN_MAX]]
+        return "\n".join([table_text(headings, rows), whole, *bad, *self.violations[:VIOLATIONS_SHOWN_MAX], *doubts])
 
 
 @dataclass(slots=True)
@@ -154,43 +172,68 @@ def verify(spark: SparkSession, url: str, tables: Sequence[str] | None = None) -
     May run beside writers; what they do meanwhile counts as open.
     """
     conn = connection(url)
-    began = time.monotonic()
     infos = chosen_tables(conn, tables)
     parallelism = spark.sparkContext.defaultParallelism
     pieces = [piece for info in infos for piece in pieces_of(conn, info, parallelism)]
-    figures = {info.name: TableFigures(info.name) for info in infos}
-    starts = _gather(spark, url, pieces, figures)
-    whole = _Starts.merged(starts.values())
-    judged = _judge(conn, whole)
+    return verified(conn, infos, lambda: run_pieces(spark, url, pieces, look, _LOOKED_DDL, _LOOKED))
+
+
+def verified(
+    conn: Connection, infos: Sequence[TableInfo], looked: Callable[[], Iterable[dict[str, Any]]]
+) -> Verification:
+    """The same, where `looked` runs `look` on every piece of the tables."""
+    began = time.monotonic()
+    named = _named_branches(conn)
+    figures, starts = _gathered(infos, looked())
+    judged = _judge(conn, _Starts.merged(starts.values()), named)
     if judged.starts("torn"):
-        again = {info.name: TableFigures(info.name) for info in infos}
-        starts = _gather(spark, url, pieces, again)
-        figures, whole = again, _Starts.merged(starts.values())
-        judged = _judge(conn, whole)
+        figures, starts = _gathered(infos, looked())
+        judged = _judge(conn, _Starts.merged(starts.values()), named)
     for info in infos:
         _count(figures[info.name], starts.get(info.name), judged)
         records = [r for r in conn.parts.catalogue.region_watermarks(info.name) if r.generation == info.generation]
         figures[info.name].cleaned_to = covered_watermark(records)
-    return _result(conn, list(figures.values()), whole, judged, time.monotonic() - began)
+    return _result(conn, figures, starts, judged, named, time.monotonic() - began)
 
 
-def _gather(
-    spark: SparkSession, url: str, pieces: Sequence[Piece], figures: dict[str, TableFigures]
-) -> dict[str, _Starts]:
+def _gathered(
+    infos: Sequence[TableInfo], rows: Iterable[dict[str, Any]]
+) -> tuple[dict[str, TableFigures], dict[str, _Starts]]:
+    figures = {info.name: TableFigures(info.name) for info in infos}
     found: dict[str, list[_Starts]] = {}
-    for row in run_pieces(spark, url, pieces, _look, _LOOKED_DDL, _LOOKED):
+    for row in rows:
         table = figures[row["table"]]
         table.rows += row["rows"]
         table.cells += row["cells"]
         table.tombstones += row["tombstones"]
         part = _Starts(*(np.frombuffer(bytes(row[name]), np.int64) for name in ("starts", "commits", "counts")))
         found.setdefault(row["table"], []).append(part)
-    return {table: _Starts.merged(parts) for table, parts in found.items()}
+    return figures, {table: _Starts.merged(parts) for table, parts in found.items()}
 
 
-def _judge(conn: Connection, whole: _Starts) -> _Judged:
+def _named_branches(conn: Connection) -> frozenset[int]:
+    """The branches of committed runs, as far as their markers name them. Read before everything else: a run that
+    commits later is not judged by them."""
+    cells = [cell for batch in _scanned_manifests(conn) for cell in batch.all_cells() if cell.value is not None]
+    undecided = sorted({cell.version for cell in cells if not cell.commit_ts})
+    states = conn.parts.commit_table.lookup(undecided) if undecided else []
+    committed = {start for start, state in zip(undecided, states, strict=True) if state > 0}
+    done = [cell for cell in cells if cell.commit_ts or cell.version in committed]
+    return frozenset(branch for cell in done for branch in marker.branches_of(cell.value or b""))
+
+
+def _scanned_manifests(conn: Connection) -> Iterator[CellBatch]:
+    try:
+        conn.parts.catalogue.table(marker.MARKERS_TABLE)
+    except UnknownTable:
+        return
+    yield from conn.parts.store.scan(marker.MARKERS_TABLE, KeyRange(), [marker.BRANCHES_COLUMN])
+
+
+def _judge(conn: Connection, whole: _Starts, named: frozenset[int]) -> _Judged:
     unresolved = np.unique(whole.unresolved()).tolist()
     resolved = set(whole.starts[whole.commits > 0].tolist())
+    unfinished = {branch for pending in conn.parts.epoch_row.read().pending for branch in pending.branches}
     watermark, _ = conn.parts.epoch_row.read_watermarks()
     states = conn.parts.commit_table.lookup(unresolved) if unresolved else []
     _, horizon = conn.parts.epoch_row.read_watermarks()
@@ -198,7 +241,7 @@ def _judge(conn: Connection, whole: _Starts) -> _Judged:
     for start, state in zip(unresolved, states, strict=True):
         if state > 0 and start >= horizon:
             judged.states[start] = "missing"
-        elif start in resolved:
+        elif start in resolved or (start in named and start not in unfinished):
             judged.states[start] = "torn"
         elif state == SEALED or start < horizon or start <= watermark:
             judged.states[start] = "orphan"
@@ -224,23 +267,31 @@ def _count(figures: TableFigures, starts: _Starts | None, judged: _Judged) -> No
 
 
 def _result(
-    conn: Connection, figures: list[TableFigures], whole: _Starts, judged: _Judged, seconds: float
+    conn: Connection,
+    figures: dict[str, TableFigures],
+    starts: dict[str, _Starts],
+    judged: _Judged,
+    named: frozenset[int],
+    seconds: float,
 ) -> Verification:
+    whole = _Starts.merged(starts.values())
     epoch = conn.parts.epoch_row.read()
     entries = list(conn.parts.commit_table.entries())
     commits = {start: commit for start, commit in entries if commit > 0}
+    newest = conn.parts.tso.begin().start_ts
     return Verification(
-        figures,
+        list(figures.values()),
         epoch.watermark,
         epoch.horizon,
         len(commits),
         len(entries) - len(commits),
         len(epoch.leases),
         len(epoch.pending),
-        list(_violations(whole, commits, epoch.watermark, epoch.horizon)),
+        [*_violations(whole, commits, epoch.watermark, epoch.horizon), *_of_the_future(whole, commits, newest)],
         sorted(judged.starts("torn")),
         _cells_of(whole, judged.starts("orphan")),
         seconds,
+        [*_nameless_branches(whole, commits, judged, named), *_left_by_compaction(figures, starts, judged)],
     )
 
 
@@ -267,6 +318,61 @@ def _violations(whole: _Starts, commits: dict[int, int], watermark: int, horizon
             yield f"commit table: start {start}, commit {commit} is not above it"
 
 
+def _of_the_future(whole: _Starts, commits: dict[int, int], newest: int) -> Iterable[str]:
+    """`newest` was handed out behind everything that was looked at."""
+    late = (whole.starts >= newest) | (whole.commits >= newest)
+    for start, shadow in zip(whole.starts[late].tolist(), whole.commits[late].tolist(), strict=True):
+        what = "it" if start >= newest else f"shadow timestamp {shadow}"
+        yield f"start {start}: {what} was never handed out, the newest is {newest}"
+    for start, commit in commits.items():
+        if max(start, commit) >= newest:
+            yield f"commit table: start {start}, commit {commit} was never handed out, the newest is {newest}"
+
+
+def _nameless_branches(
+    whole: _Starts, commits: dict[int, int], judged: _Judged, named: frozenset[int]
+) -> Iterable[str]:
+    """Starts without a word about them that lie inside a large commit: what several starts committed as one. None
+    where a marker names the commit's branches."""
+    nameless = sorted([*judged.starts("orphan"), *judged.starts("open")])
+    for members, commit in _large_commits(whole, commits):
+        inside = nameless[bisect_right(nameless, members[0]) : bisect_right(nameless, commit)]
+        if inside and named.isdisjoint(members):
+            yield (
+                f"{len(inside)} starts without an entry lie inside the large commit {members[0]} → {commit} of "
+                f"{len(members)} starts: attempts that failed and transactions that did not commit, or branches "
+                f"whose entry was lost ({_some(inside)})"
+            )
+
+
+def _large_commits(whole: _Starts, commits: dict[int, int]) -> Iterable[tuple[list[int], int]]:
+    """The starts, ascending, of each commit that has several."""
+    have = whole.commits > 0
+    entries = np.array(list(commits.items()), np.int64).reshape(-1, 2)
+    pairs = np.unique(
+        np.concatenate([np.column_stack([whole.commits[have], whole.starts[have]]), entries[:, ::-1]]), axis=0
+    )
+    distinct, first, counts = np.unique(pairs[:, 0], return_index=True, return_counts=True)
+    for commit, at, count in zip(distinct.tolist(), first.tolist(), counts.tolist(), strict=True):
+        if count > 1:
+            yield pairs[at : at + count, 1].tolist(), commit
+
+
+def _some(starts: Sequence[int]) -> str:
+    return ", ".join(map(str, starts[:VIOLATIONS_SHOWN_MAX]))
+
+
+def _left_by_compaction(figures: dict[str, TableFigures], starts: dict[str, _Starts], judged: _Judged) -> Iterable[str]:
+    for name, found in sorted(starts.items()):
+        cleaned_to = figures[name].cleaned_to
+        left = [s for s in np.unique(found.unresolved()).tolist() if s <= cleaned_to and judged.states[s] == "orphan"]
+        if left:
+            yield (
+                f"table {name}: cells of {len(left)} starts are orphans at or below {cleaned_to}, to which it was "
+                f"compacted: writes that landed behind it, or cells whose only shadow cell was lost ({_some(left)})"
+            )
+
+
 _LOOKED: Final = pa.schema(
     [
         ("table", pa.string()),
@@ -283,7 +389,8 @@ _LOOKED_DDL: Final = (
 )
 
 
-def _look(url: str, piece: Piece) -> dict[str, Any]:
+def look(url: str, piece: Piece) -> dict[str, Any]:
+    """One piece's counts and starts, as a row of _LOOKED."""
     rows = cells = tombstones = 0
     parts: list[_Starts] = []
     for batch in connection(url).parts.store.scan(piece.table, piece.key_range):

@@ -1,0 +1,113 @@
+"""What verification finds, and what it says it cannot know: over the memory store, without Spark."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from test_writer import compact, prepared, push_watermark_past, written
+
+from pyomid.client import marker
+from pyomid.spark.connection import Connection, connection
+from pyomid.spark.pieces import Piece, chosen_tables
+from pyomid.spark.verification import Verification, look, verified
+from pyomid.types import CellVersion, Column, EpochChanges, KeyRange, PendingCommit, RowWrite, ShadowWrite
+
+pytestmark = pytest.mark.fast
+
+COLUMN = Column(b"d", b"count")
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def conn() -> Connection:
+    return connection(f"omid-memory:spark-verified-{next(_numbers)}?conflictMapEntries=64")
+
+
+def verify(conn: Connection) -> Verification:
+    infos = chosen_tables(conn, None)
+    pieces = [Piece(info.name, info.generation, KeyRange()) for info in infos]
+    return verified(conn, infos, lambda: [look(conn.url, piece) for piece in pieces])
+
+
+def large_commit(conn: Connection, **how: str) -> tuple[int, list[int], int]:
+    """Rows a and b, a branch each: start, branches, commit."""
+    writer = prepared(conn, **how)
+    messages = [written(writer, (row, 1)) for row in ("a", "b")]
+    writer.commit(list(messages))
+    branches = [message.report.branch for message in messages if message.report is not None]
+    (commit_ts,) = set(conn.parts.commit_table.lookup(branches))
+    return writer.begun.start_ts, branches, commit_ts
+
+
+def test_a_sound_large_commit_leaves_no_doubt(conn: Connection) -> None:
+    large_commit(conn)
+    large_commit(conn, transactionId="load")
+    found = verify(conn)
+    assert (found.ok, found.doubts, found.torn_starts) == (True, [], [])
+
+
+def test_a_lost_entry_of_a_named_branch_is_a_torn_commit(conn: Connection) -> None:
+    """Its rows would count as open, then as orphans, and go at the next compaction."""
+    _, branches, _ = large_commit(conn, transactionId="load")
+    conn.parts.commit_table.delete([branches[1]])
+    found = verify(conn)
+    assert not found.ok
+    assert found.torn_starts == [branches[1]]
+    push_watermark_past(conn, branches[1])
+    assert verify(conn).torn_starts == [branches[1]]
+
+
+def test_a_lost_entry_of_a_nameless_branch_is_a_doubt(conn: Connection) -> None:
+    start_ts, branches, commit_ts = large_commit(conn)
+    conn.parts.commit_table.delete([branches[1]])
+    found = verify(conn)
+    assert found.ok, "it looks as a failed attempt does"
+    (doubt,) = found.doubts
+    assert f"1 starts without an entry lie inside the large commit {start_ts} → {commit_ts}" in doubt
+    assert f"({branches[1]})" in doubt
+    assert f"cannot tell: {doubt}" in str(found)
+
+
+def test_branches_of_an_unfinished_commit_are_not_torn(conn: Connection) -> None:
+    start_ts, branches, _ = large_commit(conn, transactionId="load")
+    conn.parts.commit_table.delete([branches[1]])
+    pending = PendingCommit(start_ts, tuple(branches))
+    row = conn.parts.epoch_row
+    row.update(row.read().epoch, EpochChanges(pending_added=(pending,)))
+    assert verify(conn).torn_starts == []
+
+
+def test_timestamps_of_the_future_are_violations(conn: Connection) -> None:
+    """After sanitising nothing else speaks against them: no entry is left to compare."""
+    _, branches, _ = large_commit(conn)
+    future = conn.parts.tso.begin().start_ts + 10**9
+    cell = CellVersion(b"a", *COLUMN, branches[0])
+    conn.parts.commit_table.delete(branches)
+    conn.parts.store.write_shadow_cells("t", [ShadowWrite(cell, future)])
+    conn.parts.store.write_cells("t", future + 50, [RowWrite(b"c", ((COLUMN, b"1"),))])
+    found = verify(conn)
+    assert not found.ok
+    assert f"start {branches[0]}: shadow timestamp {future} was never handed out" in "\n".join(found.violations)
+    assert f"start {future + 50}: it was never handed out" in "\n".join(found.violations)
+
+
+def test_an_orphan_that_compaction_cannot_have_left_is_a_doubt(conn: Connection) -> None:
+    """The only shadow cell of an acknowledged commit is lost, and its entry was sanitised."""
+    _, branches, commit_ts = large_commit(conn)
+    push_watermark_past(conn, commit_ts)
+    compact(conn, conn.parts.catalogue.table("t"))
+    conn.parts.commit_table.delete(branches)
+    assert verify(conn).doubts == []
+    lost = CellVersion(b"b", *COLUMN, branches[1])
+    conn.parts.store.delete_versions("t", [lost])
+    conn.parts.store.write_cells("t", branches[1], [RowWrite(b"b", ((COLUMN, b"1"),))])
+    doubts = verify(conn).doubts
+    assert any("table t: cells of 1 starts are orphans at or below" in doubt for doubt in doubts), doubts
+    assert all(str(branches[1]) in doubt for doubt in doubts)
+
+
+def test_a_marker_names_the_branches_of_its_run(conn: Connection) -> None:
+    _, branches, _ = large_commit(conn, transactionId="load")
+    (cells,) = conn.parts.store.read_rows(marker.MARKERS_TABLE, [b"load"], [marker.BRANCHES_COLUMN])
+    assert [(marker.branches_of(cell.value or b""), cell.commit_ts > 0) for cell in cells] == [(branches, True)]
