@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+from unittest.mock import patch
 
 import green_threads
 from green_threads import drive, simulated, spawn, this_green, wait
@@ -20,6 +21,8 @@ from green_threads import drive, simulated, spawn, this_green, wait
 import pyomid.client.aio_database
 import pyomid.client.background
 import pyomid.client.leases
+import pyomid.spark.connection
+import pyomid.spark.transactions
 from pyomid.client.database import Database
 from pyomid.client.parts import Parts
 from pyomid.config import Settings
@@ -33,7 +36,13 @@ from pyomid.testing.simulation.truth import Truth
 from pyomid.testing.simulation.universe import Call, Choices, Process, Task
 from pyomid.types import KeyRange, TableInfo
 
-MODULES: Final[list[Any]] = [pyomid.client.background, pyomid.client.leases, pyomid.client.aio_database]
+MODULES: Final[list[Any]] = [
+    pyomid.client.background,
+    pyomid.client.leases,
+    pyomid.client.aio_database,
+    pyomid.spark.connection,
+    pyomid.spark.transactions,
+]
 """Those whose threads, clocks and pools are the simulation's."""
 _BUILD: Final = Build()
 
@@ -74,6 +83,8 @@ class FrontWorld(World):
             retries=3,
         )
         self.databases: list[Database] = []
+        self.at_home: dict[Process, FrontProcess] = {}
+        green_threads.ROOT["world"] = self
         self.add_table("counted")
 
     def add_table(self, name: str) -> None:
@@ -94,7 +105,7 @@ class FrontWorld(World):
     @contextmanager
     def running(self) -> Iterator[None]:
         """While it lasts the front ends' threads are the universe's."""
-        with simulated(MODULES):
+        with simulated(MODULES), patch.object(pyomid.spark.connection, "open_parts", _parts_here):
             try:
                 yield
             finally:
@@ -103,6 +114,7 @@ class FrontWorld(World):
                     green_threads.bury(process)
                 for database in self.databases:
                     database.abandon()
+                pyomid.spark.connection._open.clear()
 
 
 class FrontProcess:
@@ -112,11 +124,17 @@ class FrontProcess:
         self.world, self.process = world, process
         self.choices = world.universe.choices
         self._session = Client(world, process)
+        world.at_home[process] = self
         process.on_death = partial(green_threads.bury, process)
 
     @property
     def name(self) -> str:
         return self.process.name
+
+    @property
+    def url(self) -> str:
+        """What every process of this universe names the database by."""
+        return "simulated:all"
 
     def start(self, name: str, function: Callable[[], Any]) -> Task:
         """A thread of it."""
@@ -234,5 +252,8 @@ def _shown(arguments: Sequence[Any]) -> str:
     return "".join(f" {getattr(argument, 'name', argument)!r}" for argument in arguments)[:60]
 
 
-def this_process() -> Process:
-    return this_green().process
+def _parts_here(url: str, **_: Any) -> Parts:
+    """What `open_parts` opens in the process that calls it."""
+    green = this_green()
+    world = green_threads.ROOT["world"]
+    return world.at_home[green.process].parts()

@@ -316,6 +316,12 @@ def _process_id() -> int:
     return 1_000_000 + green.universe.processes.index(green.process) if isinstance(green, Green) else os.getpid()
 
 
+ROOT: dict[str, Any] = {}
+"""What the universe that plays now is."""
+
+OS = SimpleNamespace(**{name: getattr(os, name) for name in dir(os) if not name.startswith("__")})
+OS.getpid = _process_id
+
 THREADING = SimpleNamespace(
     Lock=Lock,
     RLock=Lock,
@@ -334,7 +340,7 @@ TIME = SimpleNamespace(
 @contextmanager
 def simulated(modules: list[Any]) -> Iterator[None]:
     """While it lasts the threads, clocks and pools of these modules are the simulation's."""
-    stand_ins = {"threading": THREADING, "time": TIME, "ThreadPoolExecutor": Executor}
+    stand_ins = {"threading": THREADING, "time": TIME, "ThreadPoolExecutor": Executor, "os": OS}
     patches = [
         patch.object(module, name, stand_in)
         for module in modules

@@ -8,6 +8,7 @@ plays it again.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -28,6 +29,8 @@ from front_end_actors import (
 )
 from front_end_world import FrontProcess, FrontWorld
 from green_threads import wait
+from spark_actors import Jobs, read_and_judge, snapshot_reader, source_writer, transaction_runner
+from virtual_spark import VirtualSpark
 
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.testing import checker
@@ -39,40 +42,11 @@ STEPS = 2_500
 STEPS_TO_CALM = 60_000
 FIRST, _, LAST = os.environ.get("PYOMID_FRONT_END_SEEDS", "1-60").partition("-")
 REMAKES = os.environ.get("PYOMID_FRONT_END_REMAKES", "") == "1"
+Populate = Callable[[FrontWorld, Notes, Jobs], None]
 SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
 
 
-def play(seed: int) -> FrontWorld:
-    """One universe from an empty disk to the verdict; raises what is wrong with it."""
-    choices = Choices(seed)
-    world = FrontWorld(choices, _plan(choices), catalogue_cache_s=choices.pick((0.0, 0.0, 5.0)))
-    universe, notes = world.universe, Notes()
-    with world.running():
-        try:
-            world.start_tso()
-            universe.spawn(universe.process("keeper"), "keeper", actors.keeper(world))
-            universe.run(1_000, until=lambda: world.hosts.find() is not None)
-            _populate(world, notes)
-            universe.killable = lambda process: not process.name.startswith("keeper")
-            universe.faults = choices.pick(
-                (
-                    Faults(),
-                    Faults(lose_answer=0.01, lose_request=0.01),
-                    Faults(lose_answer=0.005, lose_request=0.005, kill=0.001, stop=0.001),
-                    Faults(kill=0.002, stop=0.002),
-                )
-            )
-            universe.run(STEPS)
-            _calm_down(world)
-            _judge(world, notes)
-        except Exception as error:
-            raise AssertionError(
-                f"seed {seed}: {type(error).__name__}: {error}\n{universe.story(150)}\nseed {seed}: {error}"
-            ) from error
-    return world
-
-
-def _populate(world: FrontWorld, notes: Notes) -> None:
+def _populate(world: FrontWorld, notes: Notes, jobs: Jobs) -> None:
     choices = world.universe.choices
 
     def start(name: str, life: object, *arguments: object) -> None:
@@ -100,7 +74,55 @@ def _populate(world: FrontWorld, notes: Notes) -> None:
         start(f"K{number + 1}", maintainer)
 
 
-def _calm_down(world: FrontWorld) -> None:
+def _populate_with_jobs(world: FrontWorld, notes: Notes, jobs: Jobs) -> None:
+    choices = world.universe.choices
+
+    def start(name: str, life: object, *arguments: object) -> None:
+        process = world.process(name)
+        process.start("main", lambda: life(process, *arguments))  # type: ignore[operator]
+
+    for number in range(choices.number(0, 2)):
+        start(f"S{number + 1}", transaction_runner, jobs)
+    for number in range(choices.number(1, 3)):
+        start(f"D{number + 1}", source_writer, jobs)
+    start("Q1", snapshot_reader, jobs)
+    if choices.chance(0.3):
+        start("B1", blocking_writer)
+    for number in range(choices.number(0, 2)):
+        start(f"K{number + 1}", maintainer)
+
+
+def play(seed: int, populate: Populate = _populate) -> FrontWorld:
+    """One universe from an empty disk to the verdict; raises what is wrong with it."""
+    choices = Choices(seed)
+    world = FrontWorld(choices, _plan(choices), catalogue_cache_s=choices.pick((0.0, 0.0, 5.0)))
+    universe, notes, jobs = world.universe, Notes(), Jobs()
+    with world.running():
+        try:
+            world.start_tso()
+            universe.spawn(universe.process("keeper"), "keeper", actors.keeper(world))
+            universe.run(1_000, until=lambda: world.hosts.find() is not None)
+            populate(world, notes, jobs)
+            universe.killable = lambda process: not process.name.startswith("keeper")
+            universe.faults = choices.pick(
+                (
+                    Faults(),
+                    Faults(lose_answer=0.01, lose_request=0.01),
+                    Faults(lose_answer=0.005, lose_request=0.005, kill=0.001, stop=0.001),
+                    Faults(kill=0.002, stop=0.002),
+                )
+            )
+            universe.run(STEPS)
+            _calm_down(world, jobs)
+            _judge(world, notes)
+        except Exception as error:
+            raise AssertionError(
+                f"seed {seed}: {type(error).__name__}: {error}\n{universe.story(150)}\nseed {seed}: {error}"
+            ) from error
+    return world
+
+
+def _calm_down(world: FrontWorld, jobs: Jobs) -> None:
     universe = world.universe
     universe.faults = NO_FAULTS
     world.closing = True
@@ -118,14 +140,14 @@ def _calm_down(world: FrontWorld) -> None:
     if not universe.run(STEPS_TO_CALM, until=lambda: not busy()):
         raise Stuck(f"liveness: {', '.join(busy())} did not finish in {STEPS_TO_CALM} moves without faults")
     last = world.process("last")
-    task = last.start("main", lambda: _last_words(last))
+    task = last.start("main", lambda: _last_words(last, jobs))
     if not universe.run(STEPS_TO_CALM, until=lambda: task.finished):
         raise Stuck("liveness: the last compaction, sanitising and reading did not finish")
     if task.failure is not None:
         raise task.failure
 
 
-def _last_words(process: FrontProcess) -> None:
+def _last_words(process: FrontProcess, jobs: Jobs) -> None:
     """Everything is cleaned and read once more."""
     database = process.connect()
     world = process.world
@@ -146,6 +168,10 @@ def _last_words(process: FrontProcess) -> None:
                 register_foreign(database)
         if maintain(process, database, lazy=False):
             break
+    if jobs.told:
+        spark = VirtualSpark(process)
+        while not read_and_judge(process, spark, jobs):
+            wait(Sleep(0.5))
 
 
 def _judge(world: FrontWorld, notes: Notes) -> None:
@@ -169,6 +195,12 @@ def _judge(world: FrontWorld, notes: Notes) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_front_ends_are_safe_and_live(seed: int) -> None:
     play(seed)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("seed", SEEDS)
+def test_spark_jobs_count_once_and_whole(seed: int) -> None:
+    play(seed, _populate_with_jobs)
 
 
 @pytest.mark.fast

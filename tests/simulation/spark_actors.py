@@ -1,0 +1,128 @@
+"""Jobs of `pyomid.spark` in simulated universes: each writes a few rows of its own, all of them or none.
+
+What is demanded of every snapshot: of a try's rows all are there or none; all of those whose job was told "committed"
+before the snapshot was drawn; and of all tries under one durable id at most one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+from front_end_actors import _pause
+from front_end_world import FrontProcess
+from green_threads import wait
+from pyspark.sql.types import StringType, StructField, StructType
+from virtual_spark import VirtualError, VirtualSpark
+
+import pyomid.spark.transactions as transactions
+from pyomid.client.marker import AlreadyDone
+from pyomid.errors import OmidError
+from pyomid.spark.failures import original_error
+from pyomid.testing.simulation.universe import Sleep
+
+TABLE: Final = "jobs"
+ROWS: Final = 4
+"""In two partitions."""
+SCHEMA: Final = StructType([StructField("key", StringType()), StructField("job", StringType())])
+IDS: Final = ("job-1", "job-2")
+
+
+@dataclass
+class Jobs:
+    """What was tried and told. A try is one run of a program's function, or one `df.write`."""
+
+    number: int = 0
+    of_id: dict[str, str] = field(default_factory=dict)
+    """Try → the durable id that it ran under."""
+    told: dict[str, int] = field(default_factory=dict)
+    """Try → the move after which its caller knew that it committed."""
+    denied: set[str] = field(default_factory=set)
+    """Tries whose caller was told for certain that nothing was committed."""
+
+    def begun(self, transaction_id: str | None) -> str:
+        self.number += 1
+        name = f"try-{self.number}"
+        if transaction_id is not None:
+            self.of_id[name] = transaction_id
+        return name
+
+
+def frame_of(spark: VirtualSpark, job: str) -> Any:
+    keys = [f"{job}/{at}" for at in range(ROWS)]
+    return spark.frame(SCHEMA, [_batch(keys[: ROWS // 2], job), _batch(keys[ROWS // 2 :], job)])
+
+
+def _batch(keys: list[str], job: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist(
+        [{"key": key, "job": job} for key in keys], schema=pa.schema([("key", pa.string()), ("job", pa.string())])
+    )
+
+
+def transaction_runner(process: FrontProcess, jobs: Jobs) -> None:
+    """`pyomid.spark.run`, with a durable id or without."""
+    spark = VirtualSpark(process)
+    while not process.world.closing:
+        name = process.choices.pick((None, *IDS))
+        tries: list[str] = []
+
+        def body(tx: Any, name: str | None = name, tries: list[str] = tries) -> None:
+            tries.append(jobs.begun(name))
+            tx.write(frame_of(spark, tries[-1]), TABLE, row_key="key")
+
+        try:
+            done = transactions.run(spark, process.url, body, transaction_id=name, retries=2)
+        except (OmidError, VirtualError):
+            _pause(process)
+            continue
+        if not isinstance(done, AlreadyDone):
+            jobs.told[tries[-1]] = process.world.universe.steps
+        _pause(process)
+
+
+def source_writer(process: FrontProcess, jobs: Jobs) -> None:
+    """`df.write.format("omid")`, with a `transactionId` or without."""
+    spark = VirtualSpark(process)
+    while not process.world.closing:
+        name = process.choices.pick((None, *IDS))
+        job = jobs.begun(name)
+        options = {"url": process.url, "table": TABLE, "rowKey": "key", "retries": "1"}
+        try:
+            spark.write(frame_of(spark, job), options | ({} if name is None else {"transactionId": name}))
+        except VirtualError as error:
+            original_error(error)
+        else:
+            if name is None:  # With an id it may have been another one's try that counted.
+                jobs.told[job] = process.world.universe.steps
+        _pause(process)
+
+
+def snapshot_reader(process: FrontProcess, jobs: Jobs) -> None:
+    """Reads all of it again and again by the data source."""
+    spark = VirtualSpark(process)
+    while not process.world.closing:
+        read_and_judge(process, spark, jobs)
+        wait(Sleep(process.choices.pick((0.3, 1.0, 3.0))))
+
+
+def read_and_judge(process: FrontProcess, spark: VirtualSpark, jobs: Jobs) -> bool:
+    begun_at = process.world.universe.steps
+    try:
+        rows = spark.read({"url": process.url, "table": TABLE})
+    except (VirtualError, OmidError):
+        return False
+    judge_snapshot(Counter(row["job"] for row in rows), begun_at, jobs)
+    return True
+
+
+def judge_snapshot(seen: Counter[str], begun_at: int, jobs: Jobs) -> None:
+    for job, count in seen.items():
+        assert count == ROWS, f"{job} is torn: {count} of its {ROWS} rows are visible"
+    for job, told_at in jobs.told.items():
+        assert told_at > begun_at or job in seen, f"{job} was told committed, and a later snapshot has none of its rows"
+    counted = Counter(jobs.of_id[job] for job in seen if job in jobs.of_id)
+    for name, times in counted.items():
+        tries = [job for job in seen if jobs.of_id.get(job) == name]
+        assert times == 1, f"{name} counts {times} times: {tries}"
