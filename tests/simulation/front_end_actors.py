@@ -235,7 +235,7 @@ async def _asyncio_transaction(process: FrontProcess, database: AsyncDatabase, n
             name = choices.pick(TABLES)
             table = await tx.table(name)
             row = choices.pick(ROWS)
-            match choices.pick(("get", "scan", "put", "put", "delete", "flush")):
+            match choices.pick(("get", "scan", "put", "put", "delete", "flush", "put and flush")):
                 case "get":
                     told.read(name, row, await table.get(row))
                 case "scan":

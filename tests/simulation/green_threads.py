@@ -128,6 +128,16 @@ class Lock:
             self._owner = None
             _wake(self._waiting)
 
+    def let_go(self) -> int:
+        """However often it was entered; how often, for `take_again`."""
+        depth, self._depth = self._depth, 1
+        self.release()
+        return depth
+
+    def take_again(self, depth: int) -> None:
+        self.acquire()
+        self._depth = depth
+
     def locked(self) -> bool:
         return self._owner is not None
 
@@ -138,18 +148,24 @@ class Lock:
         self.release()
 
 
-class Condition(Lock):
-    """`threading.Condition`."""
+class Condition:
+    """`threading.Condition`, over a lock that others may enter by itself."""
 
     def __init__(self, lock: Lock | None = None) -> None:
-        super().__init__()
+        self._lock = lock or Lock()
+        self.acquire, self.release = self._lock.acquire, self._lock.release
         self._sleeping: list[Green] = []
 
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: TracebackType | None) -> None:
+        self._lock.release()
+
     def wait(self, timeout: float | None = None) -> bool:
-        me, depth = this_green(), self._depth
-        self._depth = 1
+        me = this_green()
+        depth = self._lock.let_go()
         self._sleeping.append(me)
-        self.release()
         try:
             wait(Sleep(timeout if timeout is None else max(0.0, timeout)))
         finally:
@@ -157,8 +173,7 @@ class Condition(Lock):
             if not told:
                 self._sleeping.remove(me)
             if me.process.alive:
-                self.acquire()
-                self._depth = depth
+                self._lock.take_again(depth)
         return told
 
     def notify_all(self) -> None:
