@@ -40,7 +40,7 @@ from pyomid.testing.simulation.universe import NO_FAULTS, Choices, Faults, Sleep
 
 STEPS = 2_500
 STEPS_TO_CALM = 60_000
-FIRST, _, LAST = os.environ.get("PYOMID_FRONT_END_SEEDS", "1-60").partition("-")
+FIRST, _, LAST = os.environ.get("PYOMID_FRONT_END_SEEDS", "1-30").partition("-")
 REMAKES = os.environ.get("PYOMID_FRONT_END_REMAKES", "") == "1"
 Populate = Callable[[FrontWorld, Notes, Jobs], None]
 SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
