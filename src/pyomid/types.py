@@ -127,6 +127,9 @@ class BeginReply:
 
     start_ts: int
     epoch: int = 0
+    fenced_ts: int = 0
+    """The newest fence that this TSO drew on any table so far; `TIMESTAMP_MAX` where it does not tell (Apache Omid's):
+    nothing that was read before the start is to be gone by (`core.cached_rules`)."""
 
 
 class AbortReason(StrEnum):

@@ -60,7 +60,7 @@ from pyomid.storage.hbase.steps import (
     Start,
     Steps,
 )
-from pyomid.types import BeginReply, Cell, CommitReply, CommitRequest, KeyRange
+from pyomid.types import TIMESTAMP_MAX, BeginReply, Cell, CommitReply, CommitRequest, KeyRange
 from pyomid.wire.frames import FrameCutter, ProtocolError, frame
 from pyomid.wire.requests import Handshake, decode_request, encode_request
 from pyomid.wire.responses import HandshakeReply, decode_answer, encode_answer
@@ -108,7 +108,10 @@ CEILING_BELOW_OMID_S_NAMESPACE = f"{NAMESPACE}{CEILING_ZNODE}"
 class TestWire:
     def test_handshake_and_begin(self) -> None:
         assert asked("handshake_and_begin") == [Handshake(), Begin(0)]
-        assert answered("handshake_and_begin") == [HandshakeReply(compatible=True), BeginReply(SAID["begin"], 0)]
+        assert answered("handshake_and_begin") == [
+            HandshakeReply(compatible=True),
+            BeginReply(SAID["begin"], 0, TIMESTAMP_MAX),
+        ]
 
     def test_a_commit_names_cells_and_tables_by_the_hashes_that_java_computes(self) -> None:
         (request,) = asked("commit")

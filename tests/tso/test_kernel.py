@@ -25,7 +25,7 @@ from pyomid.core.instructions import (
     StoreCall,
     StoreDone,
 )
-from pyomid.core.requests import Begin, Complete
+from pyomid.core.requests import Begin, Complete, Fence, FenceReply
 from pyomid.core.take_over import TakenOver
 from pyomid.core.tso_machine import TsoMachine
 from pyomid.core.tso_settings import TsoSettings
@@ -48,7 +48,7 @@ from pyomid.tso.kernel.parse_kernel import (
 from pyomid.types import TIMESTAMP_STEP, BeginReply, CommitRequest, WriteSetLevel
 from pyomid.wire.frames import HEADER_BYTES, ProtocolError, frame
 from pyomid.wire.requests import Incoming, decode_request, encode_request
-from pyomid.wire.responses import encode_answer
+from pyomid.wire.responses import decode_answer, encode_answer
 
 pytestmark = pytest.mark.fast
 
@@ -353,6 +353,24 @@ def test_begins_keep_their_order_of_arrival_within_a_chunk() -> None:
     fast.take("java", b"".join(encode_request(Begin(), extended=False) for _ in range(100)))
     starts = [EPOCH + TIMESTAMP_STEP * (1 + index) for index in range(100)]
     assert fast.sent["java"] == b"".join(encode_answer(BeginReply(s), extended=False) or b"" for s in starts)
+
+
+def test_starts_tell_the_newest_fence_from_then_on() -> None:
+    """Clients go by it when they trust the rules of a table that they read before."""
+    fast, plain = Fast(entries=280), Plain(entries=280)
+    for driven in (fast, plain):
+        for peer in ("pyomid", "java"):
+            extended = is_extended(peer)
+            driven.take(peer, encode_request(Begin(), request_id=1, extended=extended))
+        driven.take("pyomid", encode_request(Fence(5), request_id=2))
+        driven.end_flush(0)
+        for peer in ("pyomid", "java"):
+            extended = is_extended(peer)
+            driven.take(peer, encode_request(Begin(), request_id=3, extended=extended))
+    assert fast.sent == plain.sent
+    told = [decode_answer(payload).body for payload in payloads(fast.sent["pyomid"])]
+    fences = [answer.fence_ts for answer in told if isinstance(answer, FenceReply)]
+    assert [answer.fenced_ts for answer in told if isinstance(answer, BeginReply)] == [0, *fences]
 
 
 def test_a_mark_met_by_the_flush_turns_just_that_answer_into_aborted() -> None:

@@ -188,8 +188,8 @@ class AsyncDatabase:
     def commit_cache(self) -> CommitCache:
         return self._database.commit_cache
 
-    async def table_rules(self, name: str, *, leased: bool) -> TableRules:
-        return await self.driver.in_thread(lambda: self._database.table_rules(name, leased=leased))
+    async def table_rules(self, name: str, begun: BeginReply, *, leased: bool) -> TableRules:
+        return await self.driver.in_thread(lambda: self._database.table_rules(name, begun, leased=leased))
 
     async def end_committed(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
         """In a thread, as it waits where completion lags behind."""

@@ -36,6 +36,7 @@ class AsyncTransaction(Life):
         workspace = Workspace(begun, database.commit_cache, flush_bytes=database.settings.flush_bytes)
         super().__init__(workspace, lease=lease, end_lease=database.end_lease)
         self._database = database
+        self._begun = begun
         self._tables: dict[str, AsyncTable] = {}
         self._busy = False
 
@@ -44,7 +45,8 @@ class AsyncTransaction(Life):
         self.step(Event.READ)
         table = self._tables.get(name) if isinstance(name, str) else None
         if table is None:
-            table = self._tables[name] = AsyncTable(self, await self._database.table_rules(name, leased=self.is_leased))
+            rules = await self._database.table_rules(name, self._begun, leased=self.is_leased)
+            table = self._tables[name] = AsyncTable(self, rules)
         return table
 
     async def commit(self) -> None:

@@ -107,7 +107,7 @@ def _number(value: object) -> float:
 
 def with_epoch(answer: BeginReply, newest_epoch: int) -> BeginReply:
     """T6: never an epoch older than that of any timestamp this client holds."""
-    return answer if answer.epoch >= newest_epoch else BeginReply(answer.start_ts, newest_epoch)
+    return answer if answer.epoch >= newest_epoch else replace(answer, epoch=newest_epoch)
 
 
 def expected(answer: Answer, kind: type[T], request: Request) -> T:

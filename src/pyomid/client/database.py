@@ -28,13 +28,14 @@ from pyomid.client.retry import Backoff, check_function, check_result, run_trans
 from pyomid.client.transaction import Transaction
 from pyomid.client.workspace import Workspace
 from pyomid.config import Settings
+from pyomid.core.cached_rules import may_go_by
 from pyomid.core.commit_cache import CommitCache
 from pyomid.core.committing import WriteSet
 from pyomid.core.effects import Effect
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.ports import WritesAhead
-from pyomid.types import ConflictLevel, Status, TableInfo
+from pyomid.types import BeginReply, ConflictLevel, Status, TableInfo
 
 logger = logging.getLogger(__name__)
 
@@ -66,6 +67,15 @@ class DatabaseStatus:
     background: BackgroundCounters
 
 
+@dataclass(frozen=True, slots=True)
+class _KnownRules:
+    """A table's rules as they were read after the start `read_after` was handed out (`core.cached_rules`)."""
+
+    rules: TableRules
+    read_after: int
+    until_s: float
+
+
 class Database:
     """One connection to one database, over parts that it owns and closes."""
 
@@ -80,7 +90,7 @@ class Database:
         self._random = random.Random()
         self._background = make_background(parts)
         self._driver = Driver(parts, self._background)
-        self._tables: dict[str, tuple[float, TableRules]] = {}
+        self._tables: dict[str, _KnownRules] = {}
         self.leases: Final = LeaseKeeper(parts.tso, parts.clock)
         self._end = weakref.finalize(self, _close_all, parts, self._background, self.leases, self._pid)
 
@@ -257,26 +267,26 @@ class Database:
         if not self._end.alive:
             raise Misuse(f"database {self.url} is closed")
 
-    def table_rules(self, name: str, *, leased: bool = False) -> TableRules:
-        """The catalogue entry with its rules, believed as long as the settings say. `leased`: for a transaction under
-        a lease, which some tables refuse.
+    def table_rules(self, name: str, begun: BeginReply, *, leased: bool = False) -> TableRules:
+        """The catalogue entry with its rules for a transaction that began so. `leased`: it is under a lease, which some
+        tables refuse.
         """
-        rules = self._known_rules(name)
+        rules = self._known_rules(name, begun)
         if leased:
             tables.check_leases(self._parts, name)
         return rules
 
-    def _known_rules(self, name: str) -> TableRules:
+    def _known_rules(self, name: str, begun: BeginReply) -> TableRules:
         now = self._parts.clock()
         found = self._tables.get(name) if isinstance(name, str) else None
-        if found is not None and now < found[0]:
-            return found[1]
+        if found is not None and now < found.until_s and may_go_by(found.read_after, begun):
+            return found.rules
         info = tables.find_table(self._parts, name)
-        if found is not None and found[1].info == info:
-            rules = found[1]
+        if found is not None and found.rules.info == info:
+            rules = found.rules
         else:
             rules = TableRules(info, self._parts.store.limits)
-        self._tables[name] = (now + self.settings.catalogue_cache_seconds, rules)
+        self._tables[name] = _KnownRules(rules, begun.start_ts, now + self.settings.catalogue_cache_seconds)
         return rules
 
     def end_committed(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:

@@ -33,6 +33,7 @@ class Transaction(Life):
         )
         super().__init__(workspace, lease=lease, end_lease=database.leases.end)
         self._database = database
+        self._begun = begun
         self._tables: dict[str, Table] = {}
 
     def table(self, name: str) -> Table:
@@ -40,7 +41,9 @@ class Transaction(Life):
         self.step(Event.READ)
         table = self._tables.get(name) if isinstance(name, str) else None
         if table is None:
-            table = self._tables[name] = Table(self, self._database.table_rules(name, leased=self.is_leased))
+            table = self._tables[name] = Table(
+                self, self._database.table_rules(name, self._begun, leased=self.is_leased)
+            )
         return table
 
     def commit(self) -> None:

@@ -175,6 +175,8 @@ class TsoMachine:
         """The newest start handed out; starts leave in order."""
         self.watermark = self.watermark_sent = taken_over.watermark
         self.horizon = taken_over.horizon
+        self.fenced_ts = 0
+        """The newest fence that was asked for: told with each start from then on (`core.cached_rules`)."""
         self.refused_starts: set[int] = set()
         """Sealed, or asked for by a retry: never to be decided."""
         self.rare_version = 0
@@ -501,7 +503,7 @@ class TsoMachine:
             return False
         self.newest_start = start_ts
         self.counters["begins"] += 1
-        self._reply(peer, tag, BeginReply(start_ts, self.epoch))
+        self._reply(peer, tag, BeginReply(start_ts, self.epoch, self.fenced_ts))
         return True
 
     def _answer_waiting_begins(self) -> None:
@@ -696,6 +698,7 @@ class TsoMachine:
             self._stalled.append((peer, tag, Fence(table_id)))
             return
         self.oracle.fence(table_id, fence_ts)
+        self.fenced_ts = fence_ts
         self.tables.forget(table_id)
         self.counters["fences"] += 1
         self.windows.open_batch.fenced = True

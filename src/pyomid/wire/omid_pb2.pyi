@@ -160,12 +160,14 @@ class Response(_message.Message):
     def __init__(self, timestamp_response: _Optional[_Union[TimestampResponse, _Mapping]] = ..., commit_response: _Optional[_Union[CommitResponse, _Mapping]] = ..., handshake_response: _Optional[_Union[HandshakeResponse, _Mapping]] = ..., fence_response: _Optional[_Union[FenceResponse, _Mapping]] = ..., request_id: _Optional[int] = ..., error_response: _Optional[_Union[ErrorResponse, _Mapping]] = ..., lease_response: _Optional[_Union[LeaseResponse, _Mapping]] = ..., seal_response: _Optional[_Union[SealResponse, _Mapping]] = ..., horizon_response: _Optional[_Union[HorizonResponse, _Mapping]] = ..., status_response: _Optional[_Union[StatusResponse, _Mapping]] = ..., done_response: _Optional[_Union[DoneResponse, _Mapping]] = ...) -> None: ...
 
 class TimestampResponse(_message.Message):
-    __slots__ = ("start_timestamp", "epoch")
+    __slots__ = ("start_timestamp", "epoch", "fenced_timestamp")
     START_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FENCED_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     start_timestamp: int
     epoch: int
-    def __init__(self, start_timestamp: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    fenced_timestamp: int
+    def __init__(self, start_timestamp: _Optional[int] = ..., epoch: _Optional[int] = ..., fenced_timestamp: _Optional[int] = ...) -> None: ...
 
 class CommitResponse(_message.Message):
     __slots__ = ("aborted", "start_timestamp", "commit_timestamp", "reason", "conflict_timestamp")

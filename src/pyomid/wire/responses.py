@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pyomid.core.requests import Answer, Done, FenceReply, HorizonReply, LeaseReply, Refused, SealReply
 from pyomid.errors import Misuse
-from pyomid.types import AbortReason, BeginReply, CommitReply, SealOutcome, Status
+from pyomid.types import TIMESTAMP_MAX, AbortReason, BeginReply, CommitReply, SealOutcome, Status
 from pyomid.wire import omid_pb2 as pb
 from pyomid.wire.frames import ProtocolError, frame, parsed
 
@@ -65,10 +65,12 @@ def decode_answer(payload: bytes) -> Outgoing:
 def _fill_known(message: pb.Response, answer: Answer | HandshakeReply, extended: bool) -> bool:
     """Fills what Java knows too; False where it does not."""
     match answer:
-        case BeginReply(start_ts, epoch):
+        case BeginReply(start_ts, epoch, fenced_ts):
             message.timestamp_response.start_timestamp = start_ts
             if extended:
                 message.timestamp_response.epoch = epoch
+                if fenced_ts:
+                    message.timestamp_response.fenced_timestamp = fenced_ts
         case CommitReply():
             _fill_commit(message.commit_response, answer, extended)
         case FenceReply(table_id, fence_ts):
@@ -145,6 +147,11 @@ def _decode_commit(message: pb.CommitResponse) -> CommitReply:
     )
 
 
+def _decode_begin(message: pb.TimestampResponse) -> BeginReply:
+    fenced_ts = message.fenced_timestamp if message.HasField("epoch") else TIMESTAMP_MAX
+    return BeginReply(message.start_timestamp, message.epoch, fenced_ts)
+
+
 def _decode_handshake(message: pb.HandshakeResponse) -> HandshakeReply:
     pyomid = message.server_capabilities.pyomid
     return HandshakeReply(
@@ -179,7 +186,7 @@ def _decode_status(message: pb.StatusResponse) -> Status:
 
 
 _DECODERS: Final[dict[str, Callable[[Any], Answer | HandshakeReply]]] = {
-    "timestamp_response": lambda m: BeginReply(m.start_timestamp, m.epoch),
+    "timestamp_response": _decode_begin,
     "commit_response": _decode_commit,
     "handshake_response": _decode_handshake,
     "fence_response": lambda m: FenceReply(m.table_id, m.fence_id),

@@ -40,7 +40,7 @@ from pyomid.types import TIMESTAMP_STEP
 # Words of the state, in and out. In: what the machine knows before the call.
 (
     NEXT_TS, CEILING, WINDOW_NEXT, WINDOW_END, WIDENS, LWM, NEWEST_START, EPOCH, WINDOW_SPAN, IDS_MAX, BEGINS_FAST,
-    HEAD_IS_OPEN, RECORDS,
+    HEAD_IS_OPEN, RECORDS, FENCED,
     # Per call, in.
     EXTENDED, OPS_MAX,
     # Per call, out.
@@ -49,7 +49,7 @@ from pyomid.types import TIMESTAMP_STEP
     BEGINS, COMMITS, ABORTS_CONFLICT, ABORTS_LWM, ABORTS_FENCE,
     # Starts of complete transactions that nobody has taken yet.
     COMPLETED,
-) = range(24)  # fmt: skip
+) = range(25)  # fmt: skip
 STATE_WORDS: Final = 32
 
 TABLE_ID, TABLE_USED, TABLE_KNOWN, TABLE_FENCE, TABLE_COMMIT = range(5)
@@ -196,7 +196,7 @@ def decide_chunk(
     cell_count = ops[count - 1, CELL_END] if count else 0
     tags_asked, commits_asked = np.int64(0), np.int64(0)
     state[NOW_BYTES] = state[LATER_BYTES] = 0
-    extended, epoch = state[EXTENDED], state[EPOCH]
+    extended, epoch, fenced_ts = state[EXTENDED], state[EPOCH], state[FENCED]
     for index in range(count):
         op = ops[index]
         if state[NOW_BYTES] + REPLY_BYTES_MAX > len(now) or state[LATER_BYTES] + REPLY_BYTES_MAX > len(later):
@@ -208,7 +208,7 @@ def decide_chunk(
             if start_ts == 0:
                 state[CONSUMED] = op[FRAME_AT]
                 return RARE_FRAME
-            state[NOW_BYTES] = put_begin(now, state[NOW_BYTES], start_ts, epoch, op[TAG], extended)
+            state[NOW_BYTES] = put_begin(now, state[NOW_BYTES], start_ts, epoch, fenced_ts, op[TAG], extended)
             state[BEGINS] += 1
             continue
         if op[KIND] == COMPLETE:

@@ -237,6 +237,7 @@ class FastPath:
             not machine.begins_wait,
             is_open,
             block.count,
+            machine.fenced_ts,
         )  # fmt: skip
         return block
 

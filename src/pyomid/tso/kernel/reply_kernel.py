@@ -59,11 +59,13 @@ def end_reply(out: Any, frame_at: Any, at: Any, kind: Any, tag: Any, extended: A
     return at
 
 
-@kernel("int64(uint8[::1], int64, int64, int64, int64, int64)", nogil=False, _nrt=False, forceinline=True)
-def put_begin(out: Any, frame_at: Any, start_ts: Any, epoch: Any, tag: Any, extended: Any) -> Any:
+@kernel("int64(uint8[::1], int64, int64, int64, int64, int64, int64)", nogil=False, _nrt=False, forceinline=True)
+def put_begin(out: Any, frame_at: Any, start_ts: Any, epoch: Any, fenced_ts: Any, tag: Any, extended: Any) -> Any:
     at = put_field(out, frame_at + 6, 1, start_ts)
     if extended:
         at = put_field(out, at, 64, epoch)
+        if fenced_ts:
+            at = put_field(out, at, 65, fenced_ts)
     return end_reply(out, frame_at, at, 1, tag, extended)
 
 
