@@ -36,7 +36,7 @@ from pyomid.wire.responses import Outgoing, decode_answer
 LONG: Final = 10 << 20
 """What one frame may hold."""
 GOAL_MS: Final = 20.0
-PATIENCE_S: Final = 300.0
+PATIENCE_S: Final = 60.0
 
 
 class Peer:

@@ -5,12 +5,17 @@ What is lost here, or found no room, is left to the sanitiser.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Starts = NDArray[np.int64]
+
+TAKEN_MAX: Final = 16_384
+"""Deleted at a time: a loop's step, or a store's call, waits for that."""
 
 
 class Completions:
@@ -20,7 +25,7 @@ class Completions:
 
     def __init__(self, starts_max: int) -> None:
         self._starts_max = starts_max
-        self._pieces: list[Starts] = []
+        self._pieces: deque[Starts] = deque()
         self.count = 0
         self.is_deleting = False
         """A delete is under way."""
@@ -28,7 +33,7 @@ class Completions:
     @property
     def starts(self) -> Starts:
         """All of them, in order."""
-        return np.concatenate(self._pieces) if self._pieces else np.empty(0, dtype=np.int64)
+        return np.concatenate(list(self._pieces)) if self._pieces else np.empty(0, dtype=np.int64)
 
     def remember(self, starts: Starts) -> int:
         """How many of them found no room."""
@@ -37,9 +42,18 @@ class Completions:
         return max(0, len(starts) - room)
 
     def take(self, kept: Collection[int] = ()) -> Starts:
-        """Those to delete now; who is `kept` stays for later."""
-        starts = self.starts
-        self._pieces, self.count = [], 0
+        """The oldest, to delete now; who is `kept` stays for later."""
+        taken: list[Starts] = []
+        room = TAKEN_MAX
+        while self._pieces and room:
+            piece = self._pieces.popleft()
+            if len(piece) > room:
+                self._pieces.appendleft(piece[room:])
+                piece = piece[:room]
+            taken.append(piece)
+            room -= len(piece)
+        self.count -= TAKEN_MAX - room
+        starts = np.concatenate(taken) if taken else np.empty(0, dtype=np.int64)
         if not kept:
             return starts
         is_kept = np.isin(starts, list(kept))

@@ -67,6 +67,7 @@ from pyomid.core.instructions import (
 from pyomid.core.known_tables import KnownTables
 from pyomid.core.leases import Leases, LeaseState
 from pyomid.core.oracle import Conflict, StatusOracle
+from pyomid.core.peer_work import PeerWork
 from pyomid.core.requests import (
     TABLE_IDS_MAX,
     AdvanceHorizon,
@@ -119,6 +120,16 @@ AGE_SAMPLES: Final = 16
 FLIGHTS_RATIO_MAX: Final = 2
 """A flush goes beside another one that is at most so many times as large."""
 
+
+PEER_WORK_MAX: Final = 4
+"""Seals, retries and sanitisings of one peer under way at once."""
+
+SEALS_A_CALL: Final = 128
+DELETES_A_CALL: Final = 2048
+"""A flush waits for the store's call before it: some milliseconds of an LMDB transaction."""
+
+COMPLETIONS_A_REQUEST: Final = 65_536
+"""Those beyond are left to the sanitiser."""
 
 BEGINS_A_STEP: Final = 256
 """Waiting begins answered by one step: a few milliseconds' work."""
@@ -203,6 +214,7 @@ class TsoMachine:
         self._work = StoreWork(
             self.epoch, retry_s=settings.store_retry_s, counters=self.counters, put_out=self._put_out
         )
+        self._peer_work = PeerWork(self._work.run, at_once_max=PEER_WORK_MAX)
         self._newest_entries = NewestEntries(settings.entries_kept_max)
         self._forgetting = False
         self._completions = Completions(settings.completions_max)
@@ -303,9 +315,9 @@ class TsoMachine:
         """Somebody waits for any start already: no other begin passes by."""
         return self._waiting.are_ready
 
-    def rare_starts(self) -> list[int]:
-        """Starts whose commits a kernel must leave to `handle`: sealed ones, and those of large commits. Sorted."""
-        return sorted({*self.refused_starts, *self.large, *self.large_recently})
+    def rare_starts(self) -> set[int]:
+        """Starts whose commits a kernel must leave to `handle`: sealed ones, and those of large commits."""
+        return {*self.refused_starts, *self.large, *self.large_recently}
 
     def absorb(
         self, *, newest_start: int, low_watermark: int, replies: EncodedReplies | None, completed: Starts | None = None
@@ -362,6 +374,7 @@ class TsoMachine:
                 self._work.failed(token, error, self.now_s)
             case PeerGone(peer):
                 self._waiting.forget(peer)
+                self._peer_work.forget(peer)
                 if self._stalled:
                     self._stalled = deque(entry for entry in self._stalled if entry[0] != peer)
             case LeaseRenewed(until_s):
@@ -386,12 +399,13 @@ class TsoMachine:
             case Complete(starts):
                 self._on_complete(starts)
             case AdvanceHorizon(horizon):
-                self._work.run(self._advance_horizon_steps(peer, tag, horizon))
+                self._peer_work.ask(peer, self._advance_horizon_steps(peer, tag, horizon))
             case AskStatus():
                 self._reply(peer, tag, self.status())
 
     def _settle(self) -> None:
         """After the events: what they made possible. Nothing here waits for more of them to come."""
+        self._peer_work.start_due()
         self._renew_ceiling()
         self._answer_waiting_begins()
         self._start_flushes()
@@ -528,7 +542,7 @@ class TsoMachine:
         if error is not None:
             self._refuse(peer, tag, error)
         elif request.is_retry or request.start_ts in self.large or request.start_ts in self.large_recently:
-            self._work.run(self._retry_steps(peer, tag, request))
+            self._peer_work.ask(peer, self._retry_steps(peer, tag, request))
         elif not self.tables.settled.issuperset(request.table_ids):
             self._introduce(peer, tag, request)
         else:
@@ -779,7 +793,7 @@ class TsoMachine:
         wanted = frozenset(starts)
         found = 0
         for batch in self.windows.batches:
-            if any(start_ts in wanted for start_ts, _ in batch.all_entries()):
+            if batch.holds_any(wanted):
                 found = batch.seq
             if batch.large and not wanted.isdisjoint(self.large[batch.entries[0][0]].branches):
                 found = batch.seq
@@ -901,21 +915,30 @@ class TsoMachine:
         return OutcomeUnknown(f"the outcome of start_ts {start_ts} cannot be told: {why}", start_ts=start_ts)
 
     def _on_seal(self, peer: Hashable, tag: int, starts: tuple[int, ...]) -> None:
+        if self._remembers_too_many(len(starts)):  # before each of them is looked at
+            self._refuse(peer, tag, Unavailable(self._why_too_many()))
+            return
         for start_ts in starts:
             if not self._is_issued_start(start_ts):
                 self._refuse(peer, tag, self._not_a_start(start_ts))
                 return
+        self._peer_work.ask(peer, self._seal_steps(peer, tag, starts))
+
+    def _seal_steps(self, peer: Hashable, tag: int, starts: tuple[int, ...]) -> Procedure:
+        """Answered after the batches that may hold these starts; refused from now on. A few at a time: a flush waits
+        for the store's call before it."""
         if self._remembers_too_many(len(starts)):
             self._refuse(peer, tag, Unavailable(self._why_too_many()))
             return
-        self._work.run(self._seal_steps(peer, tag, starts))
-
-    def _seal_steps(self, peer: Hashable, tag: int, starts: tuple[int, ...]) -> Procedure:
-        """Answered after the batches that may hold these starts; refused from now on."""
         self._refuse_from_now_on(starts)
         yield AfterBatch(self._batch_that_may_hold(starts))
+        outcomes: list[SealOutcome] = []
         try:
-            outcomes: list[SealOutcome] = yield SealEntries(starts)
+            for at in range(0, len(starts), SEALS_A_CALL):
+                if not self._peer_work.is_awaited(peer):
+                    return
+                some: list[SealOutcome] = yield SealEntries(starts[at : at + SEALS_A_CALL])
+                outcomes += some
         except Unavailable as error:
             self._refuse(peer, tag, error)
             return
@@ -933,8 +956,9 @@ class TsoMachine:
 
     def _refuse_from_now_on(self, starts: Iterable[int]) -> None:
         """Those at or below W need no memory: neither LWM nor W lets them commit."""
+        before = len(self.refused_starts)
         self.refused_starts.update(start for start in starts if start > self.watermark_sent)
-        self.rare_version += 1
+        self.rare_version += len(self.refused_starts) > before
 
     # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -1078,9 +1102,10 @@ class TsoMachine:
     def _on_complete(self, starts: Sequence[int]) -> None:
         """These transactions need their entries no more. Those beyond what is remembered are left to sanitising; what
         is no start is nobody's entry, and no store may be asked for it."""
-        issued = [start_ts for start_ts in starts if self._is_issued_start(start_ts)]
-        self.counters["refused"] += len(issued) < len(starts)
-        self.counters["completions_left"] += self._completions.remember(np.array(issued, dtype=np.int64))
+        taken = np.array(starts[:COMPLETIONS_A_REQUEST], dtype=np.int64)
+        issued = taken[(taken > 0) & (taken <= self.newest_start) & (taken % TIMESTAMP_STEP == 0)]
+        self.counters["refused"] += len(issued) < len(taken)
+        self.counters["completions_left"] += self._completions.remember(issued) + len(starts) - len(taken)
 
     @property
     def may_complete(self) -> bool:
@@ -1112,7 +1137,8 @@ class TsoMachine:
 
     def _completion_steps(self, starts: tuple[int, ...]) -> Procedure:
         try:
-            yield DeleteEntries(starts)
+            for at in range(0, len(starts), DELETES_A_CALL):
+                yield DeleteEntries(starts[at : at + DELETES_A_CALL])
             self.counters["completions"] += len(starts)
         except Unavailable:
             self.counters["completions_left"] += len(starts)  # sanitising takes what stays

@@ -89,6 +89,13 @@ class Batch:
     def size(self) -> int:
         return len(self.entries) + (self.block.count if self.block is not None else 0)
 
+    def holds_any(self, starts: frozenset[int]) -> bool:
+        """Whether an entry of one of them is in it."""
+        if any(start in starts for start, _ in self.entries):
+            return True
+        block = self.block
+        return block is not None and bool(np.isin(block.entries[:, 0], list(starts)).any())
+
     def all_entries(self) -> list[tuple[int, int]]:
         """Both kinds, by commit. For questions asked seldom."""
         if self.block is None:

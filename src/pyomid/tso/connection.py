@@ -3,11 +3,16 @@
 Limits are per peer: frame size, unanswered requests (reading pauses), unread answers (the peer is cut off), time
 until the handshake, time that half a frame may take however its bytes drip in (slow-loris), time without a request.
 What all of them hold together is bounded by the service.
+
+Fair shares: what the kernel does not decide costs a thousand times as much as what it does. So a peer has a quantum of
+such work; the rest of what it sent waits here, unread, until the service's turn comes round to it again (decision
+0040). A request whose work is many quanta (its ids are many) is done at once and owed for: its peer rests meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import os
 import socket
@@ -18,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.core.instructions import EncodedReplies, Event, RequestCame
-from pyomid.core.requests import Answer, Complete, Refused
+from pyomid.core.requests import Answer, AskStatus, Complete, Refused
 from pyomid.types import CommitRequest
 from pyomid.wire.frames import FRAME_BYTES_MAX, HEADER_BYTES, FrameCutter, FrameTooLong, ProtocolError
 from pyomid.wire.requests import EXTENSIONS_VERSION, CommitPart, Handshake, decode_request
@@ -54,6 +59,18 @@ class PeerLimits:
     """A peer whose machine is gone without a word (half-open) is noticed within about so many seconds."""
 
 
+QUANTUM: Final = 32
+"""Work of one turn, in requests by hand: about a millisecond."""
+
+WORK_BYTES: Final = 256
+"""So many bytes of a request (some thirty ids) are as much work as a request without any."""
+
+STATUS_WORK: Final = 8
+
+ASKED_MAX: Final = 256
+"""Requests by hand of one peer without an answer (begins without a window, fences, seals, …), beyond which no more of
+its requests are taken: their answers cost as much as they, and all come at once."""
+
 HANDSHAKE_BYTES_MAX: Final = 16 << 10
 """A stranger's first frame: capabilities and a token. Longer ones are refused before their bytes are kept."""
 
@@ -74,6 +91,16 @@ class Connection(asyncio.BufferedProtocol):
         """Answers of this step of the loop; they leave in one write behind it."""
         self._parts = CommitParts(limits.parts_bytes_max)
         self._outstanding = 0
+        self._asked = 0
+        """Of these, requests that were done by hand."""
+        self._spent = 0
+        """Work since its last turn; more than a quantum is owed for."""
+        self._unread = b""
+        """The rest of a chunk, begun in its last turn."""
+        self._is_cut_short = False
+        """The cutter holds whole frames that wait for the next turn."""
+        self._is_in_turn = False
+        """The service has it on its list."""
         self._paused = False
         self._greeted = False
         self._may_go_fast = False
@@ -106,18 +133,21 @@ class Connection(asyncio.BufferedProtocol):
         return view[len(tail) :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        service = self._service
-        begin, end = 0, len(self._tail) + nbytes
-        self._heard_s = service.machine.now_s
+        self._heard_s = self._service.machine.now_s
+        self._spent = 0
+        self._take(len(self._tail) + nbytes)
+        self._rest_if_due()
+        self._attach_if_plain()
+
+    def _take(self, end: int) -> None:
+        """What lies in the receive buffer, as far as this turn goes."""
+        service, begin = self._service, 0
         if self._may_go_fast and service.fast is not None:
             begin = self._decide(service.fast, end)
         else:
             self._tail = b""
         if begin < end:
             self._read_plainly(bytes(service.receive.view[begin:end]))
-        if self._outstanding > self._limits.requests_outstanding_max:
-            self.stop_reading()
-        self._attach_if_plain()
 
     def _decide(self, fast: FastPath, end: int, begin: int = 0) -> int:
         """By the kernel, frame by frame where it hands one back. Returns where the plain path has to go on."""
@@ -134,12 +164,69 @@ class Connection(asyncio.BufferedProtocol):
             if decided.status == DONE:
                 return end if begin == end else self._keep_tail(begin, end, is_older=went_on and begin == 0)
             if decided.status == RARE_FRAME:
+                if self._is_spent:
+                    self._unread = bytes(service.receive.view[begin:end])
+                    return end
                 stop = begin + HEADER_BYTES + service.receive.frame_bytes(begin)
                 self._read_plainly(bytes(service.receive.view[begin:stop]))
                 begin = stop
                 if self._is_ending:
                     return end
         return begin
+
+    # ── turns ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _is_spent(self) -> bool:
+        return self._spent >= QUANTUM or self._asked >= ASKED_MAX
+
+    @property
+    def _has_unread(self) -> bool:
+        """Bytes that came, and wait for us, not for the peer."""
+        return bool(self._unread) or self._is_cut_short
+
+    def _rest_if_due(self) -> None:
+        """Nothing more is received before what came was read, and what it cost is paid."""
+        if self._is_ending:
+            return
+        if self._has_unread or self._spent >= QUANTUM:
+            self.stop_reading()
+            self._wait_for_turn()
+        elif self._outstanding > self._limits.requests_outstanding_max or self._asked >= ASKED_MAX:
+            self.stop_reading()
+
+    def _wait_for_turn(self) -> None:
+        if not self._is_in_turn and not self._is_ending and self._asked < ASKED_MAX:
+            self._is_in_turn = True
+            self._service.wait_for_turn(self)
+
+    @property
+    def rests(self) -> bool:
+        """Its next turn only pays for what it did."""
+        return self._spent >= 2 * QUANTUM
+
+    def take_turn(self) -> bool:
+        """Goes on where the last turn ended. Whether it waits for another one."""
+        self._spent = max(0, self._spent - QUANTUM)
+        if self._transport is None or self._is_ending or self._asked >= ASKED_MAX:
+            self._is_in_turn = False  # where it waits for answers, they bring it back
+            return False
+        if self._spent < QUANTUM and self._has_unread:
+            self._go_on()
+        self._is_in_turn = (self._has_unread or self._spent >= QUANTUM) and self._asked < ASKED_MAX
+        if not self._is_in_turn:
+            self._resume_if_drained()
+        return self._is_in_turn
+
+    def _go_on(self) -> None:
+        if self._unread:
+            unread, self._unread = self._unread, b""
+            self._service.receive.view[: len(unread)] = unread
+            self._take(len(unread))
+        else:
+            self._read_plainly(b"")
+        if not self._has_unread:
+            self._since_s = self._service.now_s()  # the rest of half a frame is the peer's business again
 
     def _hold(self, data: bytes, *, first: bool = False) -> None:
         if not self._held:
@@ -225,9 +312,11 @@ class Connection(asyncio.BufferedProtocol):
         """The rest of a chunk whose begin the kernel took."""
         service = self._service
         assert service.fast is not None
+        self._spent = 0
         begin = self._decide(service.fast, end, begin)
         if begin < end:
             self._read_plainly(bytes(service.receive.view[begin:end]))
+        self._rest_if_due()
         self._note_by_hand()
 
     def _note_by_hand(self) -> None:
@@ -250,14 +339,20 @@ class Connection(asyncio.BufferedProtocol):
     def _read_events(self, data: bytes) -> None:
         events: list[Event] = []
         went_on = self._cutter.unfinished_bytes > 0
+        self._is_cut_short = False
         try:
-            for payload in self._cutter.feed(data):
-                went_on = False
-                self._read(payload, events)
+            with contextlib.closing(self._cutter.feed(data)) as payloads:
+                for payload in payloads:
+                    went_on = False
+                    self._spent += 1 + len(payload) // WORK_BYTES
+                    self._read(payload, events)
+                    if self._is_spent:
+                        break
         except ProtocolError as error:
             self._service.feed(events)
             self._refuse(error)
             return
+        self._is_cut_short = self._is_spent and self._cutter.holds_frame
         if self._cutter.unfinished_bytes and self._greeted and not went_on:
             self._since_s = self._service.now_s()
         self._service.feed(events)
@@ -265,6 +360,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self._detach()
+        self._unread = b""
         self._service.disconnected(self)
 
     def pause_writing(self) -> None:
@@ -278,6 +374,7 @@ class Connection(asyncio.BufferedProtocol):
     def send(self, answers: list[tuple[int, Answer]]) -> None:
         """All answers of one step in one write; a peer that is gone takes nothing else with it."""
         self._outstanding -= len(answers)
+        self._asked -= len(answers)
         if self._transport is None:
             return
         frames = [encode_answer(answer, request_id=tag, extended=self.extended) for tag, answer in answers]
@@ -326,6 +423,8 @@ class Connection(asyncio.BufferedProtocol):
             if (since_s := pump.tail_since_s(self._slot)) < now_s:
                 self._since_s, tail_waits = since_s, True
         waited_s = now_s - self._since_s
+        if self._has_unread:
+            return ""
         if not self._greeted:
             return f"sent no handshake for {waited_s:.1f} s" if waited_s > self._limits.handshake_s_max else ""
         if (self._cutter.unfinished_bytes or tail_waits) and waited_s > self._limits.frame_s_max:
@@ -346,7 +445,7 @@ class Connection(asyncio.BufferedProtocol):
         unread = 0 if self._transport is None else self._transport.get_write_buffer_size()
         if self._slot is not None and self._service.pump is not None:
             unread += self._service.pump.held_bytes(self._slot)
-        return len(self._tail) + self._cutter.unfinished_bytes + self._parts.bytes_held + unread
+        return len(self._tail) + len(self._unread) + self._cutter.unfinished_bytes + self._parts.bytes_held + unread
 
     def stop_reading(self) -> None:
         if self._transport is not None and not self._paused:
@@ -386,6 +485,9 @@ class Connection(asyncio.BufferedProtocol):
             body = self._parts.completed(body)
         if not isinstance(body, Complete):
             self._outstanding += 1
+            self._asked += 1
+        if isinstance(body, AskStatus):
+            self._spent += STATUS_WORK + len(self._service.machine.leases) // WORK_BYTES
         events.append(RequestCame(self, incoming.request_id, body))
 
     def _greet(self, handshake: Handshake) -> None:
@@ -427,8 +529,14 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def _resume_if_drained(self) -> None:
+        """What waits for its turn first, then what the peer sends."""
+        if self._asked > ASKED_MAX // 2 or self._is_ending:
+            return
+        if self._has_unread or self._spent >= QUANTUM:
+            self._wait_for_turn()
+            return
         is_drained = self._outstanding <= self._limits.requests_outstanding_max // 2
-        if self._paused and is_drained and self._transport is not None:
+        if self._paused and is_drained and self._transport is not None and not self._is_in_turn:
             self._paused = False
             self._transport.resume_reading()
 

@@ -65,6 +65,11 @@ FRESH_S: Final = 0.004
 TICKS_PER_STALL: Final = 4
 """Ticks in the time after which a silence counts as a stall."""
 
+TURN_S: Final = 0.001
+"""How long a peer rests for each quantum of work that it had beyond its turn."""
+
+TURNS_AT_ONCE: Final = 4
+
 COMMIT_RETRY_S_MAX: Final = 24 * 3600.0
 """Nobody's word about longer retries is taken."""
 
@@ -122,6 +127,9 @@ class TsoService:
         self._watches_pump = False
         self.holding: list[Connection] = []
         """Peers with answers of the kernel that are not yet written."""
+        self._turns: deque[Connection] = deque()
+        """Peers whose requests wait for their turn."""
+        self._is_turn_due = False
         self._settling = False
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
         """Its loop's, once it has one."""
@@ -200,7 +208,7 @@ class TsoService:
             connection.stop_reading()
         deadline_s = self._clock() + drain_s_max
         self.feed([])  # what the kernel decided, and nobody has taken from it yet, is not quiet either
-        while not self.machine.is_quiet and self._clock() < deadline_s:
+        while (self._turns or not self.machine.is_quiet) and self._clock() < deadline_s:
             self.feed([])
             await asyncio.sleep(0.005)
         self._write_held()
@@ -244,6 +252,35 @@ class TsoService:
 
     def _accept(self) -> Connection:
         return Connection(self, self._limits)
+
+    # ── turns ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def wait_for_turn(self, connection: Connection) -> None:
+        """It sent more than one turn's work by hand: the others' requests come between."""
+        self._turns.append(connection)
+        self._turn_soon()
+
+    def _turn_soon(self) -> None:
+        if self._turns and not self._is_turn_due:
+            self._is_turn_due = True
+            loop = asyncio.get_running_loop()
+            if all(connection.rests for connection in self._turns):
+                loop.call_later(TURN_S, self._take_turns)
+            else:
+                loop.call_soon(self._take_turns)
+
+    def _take_turns(self) -> None:
+        """A few peers' turns; then whoever has something to say is heard first."""
+        self._is_turn_due = False
+        worked = 0
+        for _ in range(len(self._turns)):
+            connection = self._turns.popleft()
+            worked += not connection.rests
+            if connection.take_turn():
+                self._turns.append(connection)
+            if worked == TURNS_AT_ONCE:
+                break
+        self._turn_soon()
 
     # ── the kernel ───────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -6,7 +6,7 @@ are kept.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError
@@ -57,10 +57,19 @@ class FrameCutter:
         """How much of a frame is held back until the rest of it comes."""
         return len(self._rest)
 
-    def feed(self, chunk: bytes | bytearray | memoryview) -> Iterator[bytes]:
+    @property
+    def holds_frame(self) -> bool:
+        """Whether `feed` would yield something, or raise, without another byte: the caller left off."""
+        if len(self._rest) < HEADER_BYTES:
+            return False
+        length = int.from_bytes(self._rest[:HEADER_BYTES], "big")
+        return length > self.frame_bytes_max or len(self._rest) >= HEADER_BYTES + length
+
+    def feed(self, chunk: bytes | bytearray | memoryview) -> Generator[bytes, None, None]:
         """Every frame that `chunk` completes, in order. Raises `FrameTooLong` at the header that says so.
 
-        The frames before a bad header are yielded first; after the error the stream is of no more use.
+        The frames before a bad header are yielded first; after the error the stream is of no more use. Who leaves off
+        before the end, and closes what this gave, goes on later with `feed(b"")`.
         """
         self._rest += chunk
         at = 0

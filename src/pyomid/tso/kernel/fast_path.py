@@ -213,7 +213,8 @@ class FastPath:
             self._tables.set_settled(self._settled)
         if machine.rare_version != self._rare_version:
             self._rare_version = machine.rare_version
-            self._rare_starts = np.array(machine.rare_starts(), dtype=np.int64)
+            self._rare_starts = np.fromiter(machine.rare_starts(), dtype=np.int64)
+            self._rare_starts.sort()
         batch = machine.windows.open_batch
         if batch.block is None:  # with more room than those before needed: to grow is to stop amid a chunk
             wanted = max(2 * self._newest.count, len(self._newest.rows) * 3 // 4)
