@@ -10,9 +10,12 @@ undecorated function stays at `.plain`. Importing this module does not import nu
 
 from __future__ import annotations
 
+import hashlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FunctionType
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
@@ -88,6 +91,18 @@ class Instruction:
         if self._made is None:
             self._made = self._make()
         return self._made
+
+
+def cache_folders(source: Path) -> list[Path]:
+    """Where numba keeps the machine code of the kernels in this file, told without loading numba: the folder that
+    NUMBA_CACHE_DIR names; else beside the source, or the user's own where that cannot be written."""
+    folder = os.path.dirname(os.path.abspath(source))
+    name = f"{os.path.basename(folder)}_{hashlib.sha1(folder.encode()).hexdigest()}"
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    if chosen:
+        return [Path(chosen) / name]
+    users = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return [Path(folder) / "__pycache__", Path(users) / "numba" / name]
 
 
 def kernel(signature: str, **options: Any) -> Callable[[Callable[P, R]], Kernel[P, R]]:

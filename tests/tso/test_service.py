@@ -237,6 +237,7 @@ def test_metrics_and_health_have_a_port_of_their_own(tmp_path: Path) -> None:
         (["--listen", "127.0.0.1:0", "--flights", "0"], 3, "flights_max is 0"),
         ([], 3, "nothing to serve on"),
         (["--listen", "127.0.0.1:0", "--tls-key", "x"], 3, "--tls-cert"),
+        (["--listen", "0.0.0.0:0", "--token-file", __file__], 3, "--token-in-clear"),
     ],
 )
 def test_a_command_line_that_is_wrong_says_what(options: list[str], code: int, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
+import ipaddress
 import logging
 import os
 import signal
@@ -72,6 +73,12 @@ def _kernel(text: str) -> str:
     return text
 
 
+def _yes_or_no(text: str) -> bool:
+    if text.lower() not in ("yes", "no", "true", "false"):
+        raise ValueError(f"{text!r} is neither yes nor no")
+    return text.lower() in ("yes", "true")
+
+
 OPTIONS: Final = (
     Option("listen", str, "", "HOST:PORT to serve on (Apache Omid's port is 24758); port 0 chooses a free one"),
     Option("unix", str, "", "path of a Unix socket to serve on"),
@@ -115,6 +122,8 @@ OPTIONS: Final = (
            "security"),
     Option("token-file", str, "", "file whose content clients must show in their handshake (option tokenFile); no Java "
            "client has one", "security"),
+    Option("token-in-clear", _yes_or_no, False, "yes: with --token-file serve on an address that is not this machine's "
+           "own without --tls-cert; whoever listens on the way reads the token", "security"),
 )  # fmt: skip
 
 FOLDER_DEFAULTS: Final = {"conflict-map-entries": 1 << 20, "kernel": "auto"}
@@ -245,7 +254,9 @@ def _listeners(
     options: dict[str, Any], stack: contextlib.ExitStack
 ) -> Iterator[tuple[socket.socket, ssl.SSLContext | None]]:
     if options["listen"]:
-        yield _tcp_listener(options["listen"], stack), _tls(options)
+        sock, tls = _tcp_listener(options["listen"], stack), _tls(options)
+        _check_token_is_safe(options, sock.getsockname()[0], tls)
+        yield sock, tls
     if options["unix"]:
         yield _unix_listener(Path(options["unix"]), stack), None
 
@@ -261,6 +272,19 @@ def _tcp_listener(address: str, stack: contextlib.ExitStack) -> socket.socket:
     sock.setblocking(False)
     stack.callback(sock.close)
     return sock
+
+
+def _check_token_is_safe(options: dict[str, Any], host: str, tls: ssl.SSLContext | None) -> None:
+    """A token that goes over a network in clear is everybody's."""
+    if options["token-file"] and tls is None and not options["token-in-clear"] and not _is_loopback(host):
+        raise Misuse(
+            f"--token-file without --tls-cert on {options['listen']}: the token would go over the network in clear; "
+            "give --tls-cert and --tls-key, listen on 127.0.0.1, or say --token-in-clear yes"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(host.partition("%")[0]).is_loopback
 
 
 def _unix_listener(path: Path, stack: contextlib.ExitStack) -> socket.socket:

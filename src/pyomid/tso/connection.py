@@ -78,9 +78,13 @@ HANDSHAKE_BYTES_MAX: Final = 16 << 10
 class Connection(asyncio.BufferedProtocol):
     """Lives as long as its transport. Receives into the service's one buffer; keeps half a frame between two chunks."""
 
-    def __init__(self, service: TsoService, limits: PeerLimits) -> None:
+    def __init__(self, service: TsoService, limits: PeerLimits, address: str = "unix") -> None:
         self._service = service
         self._limits = limits
+        self.address = address
+        self.arriving: asyncio.Task[None] | None = None
+        """Until it has a transport: TLS's handshake."""
+        self.has_arrived = False
         self._cutter = FrameCutter(min(HANDSHAKE_BYTES_MAX, limits.frame_bytes_max))
         self._tail = b""
         """The unfinished end of the last chunk, where the kernel takes this peer's frames."""
@@ -114,6 +118,7 @@ class Connection(asyncio.BufferedProtocol):
     # ── asyncio's side ───────────────────────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.has_arrived = True
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(high=self._limits.unread_bytes_max)
         sock: socket.socket | None = transport.get_extra_info("socket")
@@ -121,8 +126,14 @@ class Connection(asyncio.BufferedProtocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             _keep_alive(sock, self._limits.keepalive_s)
         self.name = str(transport.get_extra_info("peername") or "unix")
-        if not self._service.connected(self):
+        if self._is_ending:
             self._transport.abort()
+        self._service.connected(self)
+
+    def never_came(self) -> None:
+        """TLS's handshake failed, or lasted for too long."""
+        self._is_ending = True
+        self._service.disconnected(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         tail = self._tail
@@ -466,6 +477,8 @@ class Connection(asyncio.BufferedProtocol):
         self._detach()
         if self._transport is not None:
             self._transport.abort()
+        elif self.arriving is not None:
+            self.arriving.cancel()
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -495,6 +508,7 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError("a second handshake on one connection")
         self._check_token(handshake)
         self._greeted = True
+        self._service.welcome(self)
         self._cutter.frame_bytes_max = self._limits.frame_bytes_max
         self._service.note_commit_retry(handshake.commit_retry_s)
         self.extended = handshake.extensions == EXTENSIONS_VERSION

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 PREFIX: Final = "pyomid_tso_"
 REQUEST_BYTES_MAX: Final = 8192
 REQUEST_S_MAX: Final = 5.0
+CONNECTIONS_MAX: Final = 32
+"""At once; beyond it the oldest gives way: who is idle must not keep a health check from its answer."""
 
 
 class Watched:
@@ -46,7 +48,20 @@ async def serve_metrics(watched: Watched, address: str) -> asyncio.Server:
     registry = CollectorRegistry()
     registry.register(MachineCollector(watched))
 
+    askers: dict[asyncio.StreamWriter, None] = {}
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        askers[writer] = None
+        if len(askers) > CONNECTIONS_MAX:
+            oldest = next(iter(askers))
+            del askers[oldest]
+            oldest.transport.abort()
+        try:
+            await _answer(reader, writer)
+        finally:
+            askers.pop(writer, None)
+
+    async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(TimeoutError, ConnectionError, ValueError):
             await asyncio.wait_for(_answer_one(reader, writer), REQUEST_S_MAX)
         writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()

@@ -14,14 +14,13 @@ import asyncio
 import logging
 import socket
 import ssl
-import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +47,7 @@ from pyomid.tso.background_flush import background_flush
 from pyomid.tso.connection import Connection, PeerLimits, ReceiveBuffer
 from pyomid.tso.latency import Durations
 from pyomid.tso.logs import BoundedLog
+from pyomid.tso.newcomers import Acceptor, Newcomers
 from pyomid.tso.store_calls import TsoStores, perform, rows_of
 
 if TYPE_CHECKING:
@@ -65,6 +65,10 @@ FRESH_S: Final = 0.004
 TICKS_PER_STALL: Final = 4
 """Ticks in the time after which a silence counts as a stall."""
 
+NEWCOMERS_SHARE: Final = 4
+NEWCOMERS_MIN: Final = 64
+"""Of all connections, at most a quarter are strangers, where there may be many."""
+
 TURN_S: Final = 0.001
 """How long a peer rests for each quantum of work that it had beyond its turn."""
 
@@ -74,10 +78,6 @@ COMMIT_RETRY_S_MAX: Final = 24 * 3600.0
 """Nobody's word about longer retries is taken."""
 
 STORE_THREADS_BESIDE_FLIGHTS: Final = 3
-
-_NAME_IS_NOT_THEIRS: Final[dict[str, Any]] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
-"""Who made a Unix socket removes its name. From Python 3.13 on event loops would, by a name that may be another
-socket's by then (or by the one it was bound with, of an open folder's descriptor, which is gone)."""
 
 ALL_READ, READ_BY_HAND, GO_ON_BY_HAND, NO_ROOM = 0, 1, 2, 4
 """`tso.kernel.pump_kernel`'s words, which a service without the kernel does not load."""
@@ -118,7 +118,8 @@ class TsoService:
         self._threads = ThreadPoolExecutor(
             machine.settings.flights_max + STORE_THREADS_BESIDE_FLIGHTS, thread_name_prefix="tso-store"
         )
-        self._servers: dict[socket.socket, asyncio.Server] = {}
+        self._acceptors: list[Acceptor] = []
+        self._newcomers = Newcomers(max(NEWCOMERS_MIN, connections_max // NEWCOMERS_SHARE))
         self.receive = ReceiveBuffer(RECEIVE_BYTES)
         self.fast: FastPath | None = None
         """The kernel, once somebody called `use_kernel`."""
@@ -172,7 +173,7 @@ class TsoService:
         """Serves the (bound) sockets until it is stopped or idle; `ready` is called once it does."""
         self._serving = True
         for sock, tls in listeners:
-            await self.listen(sock, tls)
+            self.listen(sock, tls)
         ready()
         while not self._stopping.is_set():
             self._tick()
@@ -181,20 +182,12 @@ class TsoService:
             except TimeoutError:
                 continue
 
-    async def listen(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+    def listen(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Serves one more (bound) socket."""
-        loop = asyncio.get_running_loop()
-        # Whoever takes long over TLS's own handshake is no connection of ours yet, and counted nowhere.
-        patience_s = self._limits.handshake_s_max if tls is not None else None
-        if sock.family == socket.AF_UNIX:
-            server = await loop.create_unix_server(
-                self._accept, sock=sock, ssl=tls, backlog=1024, ssl_handshake_timeout=patience_s, **_NAME_IS_NOT_THEIRS
-            )
-        else:
-            server = await loop.create_server(
-                self._accept, sock=sock, ssl=tls, backlog=1024, ssl_handshake_timeout=patience_s
-            )
-        self._servers[sock] = server
+        handshake_s_max = self._limits.handshake_s_max
+        self._acceptors.append(
+            Acceptor(sock, tls, arrive=self._arrive, make_room=self._make_room, handshake_s_max=handshake_s_max)
+        )
 
     def stop(self) -> None:
         """Ends `run`, also one that has not begun; from a signal handler of the loop."""
@@ -202,8 +195,8 @@ class TsoService:
 
     async def drain(self, *, drain_s_max: float = 10.0) -> bool:
         """After `run`: no new requests; what was decided is made durable and answered. False where time ran out."""
-        for server in self._servers.values():
-            server.close()
+        for acceptor in self._acceptors:
+            acceptor.close()
         for connection in self._connections:
             connection.stop_reading()
         deadline_s = self._clock() + drain_s_max
@@ -228,19 +221,45 @@ class TsoService:
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def connected(self, connection: Connection) -> bool:
-        """False where there are too many already: the newcomer is closed, nobody else notices."""
-        if len(self._connections) >= self._connections_max:
+    def _arrive(self, address: str) -> Connection | None:
+        """A place for a peer that was accepted a moment ago. None where there are too many already, and none of them is
+        a stranger: it is closed, nobody else notices."""
+        newcomers = self._newcomers
+        is_full = len(self._connections) >= self._connections_max
+        if (is_full or len(newcomers) >= newcomers.newcomers_max) and not self._make_room():
             self.said.warning(
-                "connections", f"refused a connection: there are {self._connections_max} already", peer=connection.name
+                "connections", f"refused a connection: there are {self._connections_max} already", peer=address
             )
             self.machine.counters["refused_connections"] += 1
-            return False
+            return None
+        connection = Connection(self, self._limits, address)
         self._connections.add(connection)
+        newcomers.add(connection, address)
+        return connection
+
+    def _make_room(self) -> bool:
+        """By a stranger's place, of the address that has most of them. False where there is none."""
+        stranger = self._newcomers.who_gives_way()
+        if stranger is None:
+            return False
+        self.said.warning("newcomers", "cut off a peer without handshake, to make room", peer=stranger.address)
+        self.machine.counters["refused_connections"] += 1
+        self._newcomers.remove(stranger, stranger.address)
+        self._connections.discard(stranger)
+        stranger.abort()
         return True
+
+    def welcome(self, connection: Connection) -> None:
+        """It had its handshake."""
+        self._newcomers.remove(connection, connection.address)
+
+    def connected(self, connection: Connection) -> None:
+        """It has its transport: what nobody heard since is counted from now on."""
+        self._idle_since_s = self._clock()
 
     def disconnected(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        self._newcomers.remove(connection, connection.address)
         self._idle_since_s = self._clock()
         self.feed([PeerGone(connection)])
 
@@ -249,9 +268,6 @@ class TsoService:
         if 0 < commit_retry_s <= COMMIT_RETRY_S_MAX:
             counters = self.machine.counters
             counters["commit_retry_ms_max"] = max(counters["commit_retry_ms_max"], int(commit_retry_s * 1000))
-
-    def _accept(self) -> Connection:
-        return Connection(self, self._limits)
 
     # ── turns ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from pyomid.compiled import cache_folders
 from pyomid.core.conflict_map import BucketMap, ConflictMap
 from pyomid.core.take_over import take_over_steps
 from pyomid.core.tso_machine import TsoMachine
@@ -108,8 +109,10 @@ def connections_possible(wanted: int) -> int:
 
 def is_compiled() -> bool:
     """Whether the kernel's machine code lies on disk (`make setup` puts it there): else its first use takes 20 s."""
-    cache = Path(__file__).with_name("kernel") / "__pycache__"
-    return any(cache.glob("decide_kernel.decide_chunk-*.nbi"))
+    return any(
+        folder.is_dir() and any(folder.glob("decide_kernel.decide_chunk-*.nbi"))
+        for folder in cache_folders(Path(__file__).with_name("kernel") / "decide_kernel.py")
+    )
 
 
 def empty_map(options: ServiceOptions) -> ConflictMap:

@@ -1,0 +1,138 @@
+"""Strangers who say nothing do not keep out who would say something (decision 0041)."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+import pytest
+from service_process import RawPeer, served
+
+from pyomid.client.dialling import tcp_dial
+from pyomid.client.session import TsoSession
+from pyomid.compiled import cache_folders
+from pyomid.tso import startup
+from pyomid.tso.connection import Connection
+from pyomid.tso.newcomers import Newcomers
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
+
+FEW_FILES = ("bash", "-c", 'ulimit -n 240; exec "$@"', "bash")
+STRANGERS = 400
+
+
+@contextlib.contextmanager
+def silent(address: str, count: int = STRANGERS) -> Iterator[list[socket.socket]]:
+    """Connections that say nothing."""
+    host, _, port = address.rpartition(":")
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(socket.create_connection((host, int(port)), timeout=60)) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certificate")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=server", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "server.key",
+         "-out", "server.pem"],
+        cwd=folder, check=True, capture_output=True,
+    )  # fmt: skip
+    return folder
+
+
+def test_half_open_tls_connections_keep_nobody_out(certificate: Path, tmp_path: Path) -> None:
+    """They fill the table of descriptors, and no rightful client is accepted until they time out."""
+    options = ("--tls-cert", str(certificate / "server.pem"), "--tls-key", str(certificate / "server.key"))
+    with served(tmp_path, *options, "--handshake-timeout", "60", before=FEW_FILES) as running:
+        context = ssl.create_default_context(cafile=str(certificate / "server.pem"))
+        with silent(running.address):
+            tso = TsoSession(tcp_dial(running.address, tls=context, timeout_s=20.0), request_s=20.0, retry_s=20.0)
+            assert tso.begin().start_ts
+            with silent(running.address):
+                assert tso.begin().start_ts, "one who had its handshake never gives way"
+            tso.close()
+        assert running.has_logged("without handshake")
+
+
+def test_silent_connections_keep_nobody_out(tmp_path: Path) -> None:
+    with served(tmp_path, "--handshake-timeout", "60", before=FEW_FILES) as running:
+        with silent(running.address):
+            tso = running.session()
+            for _ in range(3):
+                assert tso.begin().start_ts
+            tso.close()
+
+
+def test_idle_metrics_connections_keep_nobody_out(tmp_path: Path) -> None:
+    """A health check without an answer ends a process that is well."""
+    with served(tmp_path, "--metrics", "127.0.0.1:0", before=FEW_FILES) as running:
+        [port] = [line["port"] for line in running.log_lines() if line["message"] == "metrics and health"]
+        with silent(f"127.0.0.1:{port}"):
+            assert running.page("/health") == "serving\n"
+            tso = running.session()
+            assert tso.begin().start_ts
+            tso.close()
+
+
+def test_a_listener_that_ran_out_of_descriptors_accepts_again(tmp_path: Path) -> None:
+    with served(tmp_path, before=FEW_FILES) as running:
+        peers = [running.raw() for _ in range(100)]
+        for peer in peers:
+            with contextlib.suppress(EOFError, ConnectionError):  # the hundred and twelfth is refused
+                peer.greet()
+        with silent(running.address):
+            pass
+        for peer in peers:
+            peer.close()
+        again: RawPeer = running.raw()
+        again.greet()
+        again.close()
+
+
+@pytest.mark.fast
+def test_the_address_with_most_newcomers_gives_way() -> None:
+    newcomers = Newcomers(10)
+    peers = [cast(Connection, f"peer {number}") for number in range(6)]
+    for number, address in enumerate(("a", "b", "b", "b", "a", "c")):
+        newcomers.add(peers[number], address)
+    assert newcomers.who_gives_way() == peers[1]
+    newcomers.remove(peers[1], "b")
+    newcomers.remove(peers[1], "b")
+    newcomers.remove(peers[2], "b")
+    assert len(newcomers) == 4
+    assert newcomers.who_gives_way() == peers[0]
+    for peer, address in ((peers[0], "a"), (peers[3], "b"), (peers[4], "a"), (peers[5], "c")):
+        newcomers.remove(peer, address)
+    assert newcomers.who_gives_way() is None
+
+
+# ── where the kernels lie ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.fast
+def test_kernels_are_found_where_numba_keeps_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in the shipped unit and container: else `auto` is the reference for ever."""
+    from numba.core import caching, config
+
+    source = Path(startup.__file__).with_name("kernel") / "decide_kernel.py"
+    monkeypatch.setattr(config, "CACHE_DIR", os.fspath(tmp_path))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", os.fspath(tmp_path))
+    locator = caching.UserProvidedCacheLocator(startup.is_compiled, os.fspath(source))
+    assert cache_folders(source) == [Path(locator.get_cache_path())]
+    assert not startup.is_compiled()
+    folder = Path(locator.get_cache_path())
+    folder.mkdir(parents=True)
+    (folder / "decide_kernel.decide_chunk-130.py311.nbi").touch()
+    assert startup.is_compiled()
+    monkeypatch.delenv("NUMBA_CACHE_DIR")
+    assert cache_folders(source)[0] == source.parent / "__pycache__"
+    hashed = hashlib.sha1(os.fspath(source.parent).encode()).hexdigest()
+    assert cache_folders(source)[1].name == f"kernel_{hashed}"
