@@ -7,8 +7,9 @@ from machine_script import Script
 
 from pyomid.core.forgetting import NewestEntries
 from pyomid.core.hashing import table_id
-from pyomid.core.instructions import DeleteEntries, UpdateEpochRow
+from pyomid.core.instructions import DeleteEntries, PeerGone, SealEntries, UpdateEpochRow
 from pyomid.core.requests import Complete, Fence, FenceReply, GrantLease, LeaseReply, RenewLease, Seal, SealReply
+from pyomid.core.tso_machine import COMPLETIONS_A_REQUEST, DELETES_A_CALL, PEER_WORK_MAX, SEALS_A_CALL
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
 from pyomid.testing.entries import put_entry
 from pyomid.types import AbortReason, CommitReply, CommitRequest, TableInfo
@@ -183,3 +184,59 @@ def test_nothing_is_forgotten_where_others_read_the_table() -> None:
     assert tso.stores.commit_table.count() == 100
     assert not [call for call in tso.calls if isinstance(call.operation, UpdateEpochRow)]
     assert tso.machine.horizon == 0
+
+
+# ── work of one peer ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_one_peers_seals_go_to_the_store_a_few_at_a_time() -> None:
+    """A flush waits for the store's call before it: a hundred of them, or one of 90 000 starts, are seconds."""
+    tso = Script(window_starts=2000)
+    starts = tuple(tso.begin() for _ in range(3 * SEALS_A_CALL))
+    long = tso.ask(Seal(starts))
+    many = [tso.ask(Seal((starts[0],))) for _ in range(50)]
+    other = tso.ask(Seal((starts[1],)), peer="other")
+    calls = [call.operation for call in tso.pending(SealEntries)]
+    assert len(calls) == PEER_WORK_MAX + 1
+    assert all(isinstance(call, SealEntries) and len(call.starts) <= SEALS_A_CALL for call in calls)
+    tso.settle()
+    assert isinstance(long.answer, SealReply)
+    assert len(long.answer.outcomes) == len(starts)
+    assert all(isinstance(waiting.answer, SealReply) for waiting in (*many, other))
+
+
+def test_what_a_peer_that_left_still_asks_of_the_store_is_dropped() -> None:
+    tso = Script(window_starts=2000)
+    starts = tuple(tso.begin() for _ in range(3 * SEALS_A_CALL))
+    for _ in range(50):
+        tso.ask(Seal(starts), peer="gone")
+    kept = tso.ask(Seal(starts[:1]))
+    tso.done(PeerGone("gone"))
+    assert len(tso.machine._peer_work) == 0
+    before = len(tso.pending(SealEntries))
+    tso.finish(SealEntries)
+    assert len(tso.pending(SealEntries)) == before - 1, "the rest of it is not sealed either"
+    tso.settle()
+    assert isinstance(kept.answer, SealReply)
+    assert isinstance(tso.commit(starts[-1], 1), CommitReply), "refused: nobody may rely on its having committed"
+
+
+def test_a_request_completes_a_bounded_number() -> None:
+    tso = Script()
+    start_ts = tso.begin()
+    tso.ask_settled(CommitRequest(start_ts, (1,)))
+    tso.ask_settled(Complete((start_ts,) * (COMPLETIONS_A_REQUEST + 5)))
+    assert tso.machine.counters["completions"] == COMPLETIONS_A_REQUEST
+    assert tso.machine.counters["completions_left"] == 5
+
+
+def test_deletes_go_to_the_store_in_slices() -> None:
+    tso = Script()
+    start_ts = tso.begin()
+    tso.ask(Complete((start_ts,) * 10_000))
+    while tso.pending(DeleteEntries):
+        [call] = tso.pending(DeleteEntries)
+        assert isinstance(call.operation, DeleteEntries)
+        assert len(call.operation.starts) <= DELETES_A_CALL
+        tso.finish(DeleteEntries)
+    assert tso.machine.counters["completions"] == 10_000

@@ -1,0 +1,209 @@
+"""One peer that sends a thousand requests at once has a turn like everybody else (decision 0040). By counts, not by
+times: how many requests one step of the machine is given, how much of a peer is held, who is answered when."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from pyomid.core.conflict_map import BucketMap
+from pyomid.core.instructions import Event, Instruction, RequestCame
+from pyomid.core.requests import AskStatus, Begin, Complete, Fence, Request, Seal
+from pyomid.core.tso_settings import TsoSettings
+from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
+from pyomid.tso.connection import ASKED_MAX, QUANTUM
+from pyomid.tso.service import RECEIVE_BYTES, TURNS_AT_ONCE, TsoService
+from pyomid.tso.startup import take_over_and_build
+from pyomid.tso.store_calls import TsoStores
+from pyomid.types import CommitRequest
+from pyomid.wire.frames import FrameCutter
+from pyomid.wire.requests import Handshake, encode_handshake, encode_request
+from pyomid.wire.responses import Outgoing, decode_answer
+
+pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
+
+SETTINGS = TsoSettings(conflict_map_entries=28 * 64)
+
+
+class Peer:
+    """Says what it likes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self.writer = writer
+        self._cutter = FrameCutter(1 << 30)
+        self._answers: list[Outgoing] = []
+
+    async def send(self, *requests: Request) -> None:
+        self.writer.write(b"".join(encode_request(request, request_id=1) for request in requests))
+        await self.writer.drain()
+
+    async def answer(self) -> Outgoing:
+        while not self._answers:
+            chunk = await asyncio.wait_for(self._reader.read(1 << 16), 60)
+            assert chunk, "closed by the TSO"
+            self._answers += [decode_answer(payload) for payload in self._cutter.feed(chunk)]
+        return self._answers.pop(0)
+
+
+class Watch:
+    """A service in this loop, and what its machine is given."""
+
+    def __init__(self, *, kernel: bool) -> None:
+        row = MemoryEpochRow()
+        stores = TsoStores(MemoryCommitTable(), row, MemoryCatalogue())
+        self.machine = take_over_and_build(stores, SETTINGS, BucketMap(SETTINGS.conflict_map_entries))
+        self.service = TsoService(self.machine, stores, clock=time.monotonic, die=lambda reason: None)
+        if kernel:
+            self.service.use_kernel(wait_for_memory=True)
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.came: list[object] = []
+        """The peer of each request, in order."""
+        self.turns: list[int] = []
+        """How many requests came between two looks of the loop at its sockets."""
+        self._watch_machine()
+
+    def _watch_machine(self) -> None:
+        handle = self.machine.handle
+
+        def watched(events: Sequence[Event], now_s: float, wall_ms: int = 0) -> list[Instruction]:
+            self.came += [event.peer for event in events if isinstance(event, RequestCame)]
+            return handle(events, now_s, wall_ms)
+
+        self.machine.handle = watched  # type: ignore[assignment,method-assign]
+        turn = self.service._take_turns
+
+        def counted() -> None:
+            before = len(self.came)
+            turn()
+            self.turns.append(len(self.came) - before)
+
+        self.service._take_turns = counted  # type: ignore[method-assign]
+
+    async def peer(self) -> Peer:
+        made = Peer(*await asyncio.open_connection(*self.listener.getsockname()))
+        made.writer.write(encode_handshake(Handshake(1)))
+        await made.answer()
+        return made
+
+
+@asynccontextmanager
+async def watched(*, kernel: bool) -> AsyncIterator[Watch]:
+    watch = Watch(kernel=kernel)
+    running = asyncio.create_task(watch.service.run([(watch.listener, None)]))
+    try:
+        yield watch
+    finally:
+        watch.service.stop()
+        await running
+        await watch.service.drain()
+
+
+BURSTS: dict[str, Request] = {
+    "status": AskStatus(),
+    "fences": Fence(1),
+    "retries": CommitRequest(50, (1,), is_retry=True),
+    "seals": Seal((50,)),
+}
+
+
+@pytest.mark.parametrize("kernel", [True, False], ids=["compiled", "plain"])
+@pytest.mark.parametrize("kind", BURSTS)
+def test_a_burst_is_taken_in_turns(kind: str, kernel: bool) -> None:
+    """Else everybody waits until the last request of it was done."""
+
+    async def scenario() -> None:
+        async with watched(kernel=kernel) as watch:
+            many, one = await watch.peer(), await watch.peer()
+            await many.send(*[BURSTS[kind]] * 2000)
+            await many.answer()
+            await one.send(AskStatus())
+            await one.answer()
+            [lone] = [peer for peer, count in Counter(watch.came).items() if count == 1]
+            assert watch.came.index(lone) < 1000, "it waited for those that had come before"
+            for _ in range(1999):
+                await many.answer()
+            assert max(watch.turns) <= QUANTUM * TURNS_AT_ONCE
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kernel", [True, False], ids=["compiled", "plain"])
+def test_requests_without_an_answer_are_bounded_per_peer(kernel: bool) -> None:
+    """Their answers cost as much as they, and all come in one step, when the flush that they wait for ends."""
+
+    async def scenario() -> None:
+        async with watched(kernel=kernel) as watch:
+            many, one = await watch.peer(), await watch.peer()
+            held: list[Any] = []
+            perform = watch.service._perform
+            watch.service._flush = held.append  # type: ignore[method-assign]
+            watch.service._flushes_inline = False
+            await many.send(Fence(1), *[Fence(1)] * 3000)
+            await one.send(Begin())
+            await one.answer()
+            while len(watch.came) < ASKED_MAX:
+                await asyncio.sleep(0)
+            for _ in range(100):
+                await one.send(AskStatus())
+                await one.answer()
+            asked = Counter(watch.came).most_common()
+            assert asked[0][1] <= ASKED_MAX + 1
+            assert all(connection.held_bytes <= RECEIVE_BYTES for connection in watch.service._connections)
+            del watch.service._flush
+            for call in held:
+                perform([call])
+            for _ in range(3001):
+                await many.answer()
+
+    asyncio.run(scenario())
+
+
+def test_a_peer_rests_for_a_request_of_many_turns() -> None:
+    """Else its next one follows at once, and the others have every second moment at best."""
+
+    async def scenario() -> None:
+        async with watched(kernel=True) as watch:
+            many = await watch.peer()
+            await many.send(Complete(tuple(range(50, 50 * 50_000, 50))))
+            while len(watch.came) < 1:
+                await asyncio.sleep(0)
+            [connection] = watch.service._connections
+            assert connection.rests
+            await many.send(AskStatus())
+            before = len(watch.turns)
+            await many.answer()
+            assert len(watch.turns) - before >= 4
+            assert not connection.rests
+
+    asyncio.run(scenario())
+
+
+def test_what_a_peer_that_left_had_sent_is_dropped() -> None:
+    """Nobody waits for its answers any more."""
+
+    async def scenario() -> None:
+        async with watched(kernel=True) as watch:
+            many, one = await watch.peer(), await watch.peer()
+            await many.send(*[Seal((50,))] * 5000)
+            await many.answer()
+            many.writer.transport.abort()
+            while watch.service.connections > 1:
+                await one.send(AskStatus())
+                await one.answer()
+            assert len(watch.machine._peer_work) == 0
+            before = len(watch.came)
+            for _ in range(20):
+                await one.send(AskStatus())
+                await one.answer()
+            assert len(watch.came) - before == 20
+            assert before < 5000
+
+    asyncio.run(scenario())
