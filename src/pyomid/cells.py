@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final, overload
+from typing import Any, Final, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,6 +182,28 @@ def without_values(batch: CellBatch) -> CellBatch:
         cell_off=np.zeros(batch.cells, dtype=np.int64),
         cell_len=np.full(batch.cells, TOMBSTONE, dtype=np.int32),
     )
+
+
+def without_cells(batch: CellBatch, gone: NDArray[np.bool_]) -> CellBatch:
+    """The batch without some of its cells, and without rows and records that lose their last one."""
+    cells = np.diff(_ends(~gone)[batch.rec_cell])
+    records = np.diff(_ends(cells > 0)[batch.row_rec])
+    return replace(
+        batch,
+        row_off=batch.row_off[records > 0],
+        row_len=batch.row_len[records > 0],
+        row_rec=_ends(records[records > 0]),
+        rec_version=batch.rec_version[cells > 0],
+        rec_commit=batch.rec_commit[cells > 0],
+        rec_cell=_ends(cells[cells > 0]),
+        cell_col=batch.cell_col[~gone],
+        cell_off=batch.cell_off[~gone],
+        cell_len=batch.cell_len[~gone],
+    )
+
+
+def _ends(counts: NDArray[Any]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
 class CellNames(Sequence[CellVersion]):

@@ -25,6 +25,7 @@ from pyomid.types import (
     EpochChanges,
     EpochState,
     KeyRange,
+    ReadBounds,
     RegionWatermark,
     RowWrite,
     SealOutcome,
@@ -59,12 +60,20 @@ class DataStore(Protocol):
         Writes in bounded pieces, so that other writers get their turn between two of them.
         """
 
-    def read_rows(self, table: str, rows: Sequence[bytes], columns: Sequence[Column] | None = None) -> list[list[Cell]]:
+    def read_rows(
+        self,
+        table: str,
+        rows: Sequence[bytes],
+        columns: Sequence[Column] | None = None,
+        *,
+        bounds: ReadBounds | None = None,
+    ) -> list[list[Cell]]:
         """Every stored version of the wanted columns of each row, with its shadow cell, from one fresh read.
 
         One list a row, in the order asked, cells in any order. `columns` None is all; with `columns`, family
         tombstones (empty qualifier) of their families are returned too. A Column with empty qualifier asks
-        for the whole family.
+        for the whole family. Versions that `bounds` does not need may be left out: what is returned of a row is of
+        one read, and whole down to where its columns end.
         """
 
     def scan(

@@ -6,6 +6,7 @@ A *version* is the timestamp under which a cell is stored: the writer's start ti
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import Final, NamedTuple
@@ -65,6 +66,38 @@ class Cell(NamedTuple):
     @property
     def name(self) -> CellVersion:
         return CellVersion(self.row, self.family, self.qualifier, self.version)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBounds:
+    """Which stored versions of a row its reader needs: `at_least` <= version < `below`.
+
+    `committed_below`, where given: of each column its versions from the greatest down to the first whose shadow cell
+    is below it. A column without qualifier is needed down to the first such *tombstone*, its family's.
+    """
+
+    at_least: int = 0
+    below: int = TIMESTAMP_MAX
+    committed_below: int = 0
+
+    def holds(self, version: int) -> bool:
+        return self.at_least <= version < self.below
+
+    def ends_column(self, cell: Cell) -> bool:
+        """Nobody with these bounds needs older versions of this cell's column."""
+        return 0 < cell.commit_ts < self.committed_below and (bool(cell.qualifier) or cell.value is None)
+
+    def needed(self, cells: Iterable[Cell]) -> list[Cell]:
+        """Of all cells of a row those that the reader needs."""
+        needed: list[Cell] = []
+        ended: set[Column] = set()
+        for cell in sorted(cells, key=lambda each: -each.version):
+            column = Column(cell.family, cell.qualifier)
+            if self.holds(cell.version) and column not in ended:
+                needed.append(cell)
+                if self.ends_column(cell):
+                    ended.add(column)
+        return needed
 
 
 class RowWrite(NamedTuple):

@@ -163,9 +163,9 @@ def test_a_row_delete_at_cell_level_marks_the_columns_it_saw(db: Database) -> No
 def test_many_rows_are_one_request(memory_url: str) -> None:
     asked: list[int] = []
 
-    def read_rows(real: Any, table: str, rows: Any, selection: Any = None) -> Any:
+    def read_rows(real: Any, table: str, rows: Any, selection: Any = None, **bounds: Any) -> Any:
         asked.append(len(rows))
-        return real(table, rows, selection)
+        return real(table, rows, selection, **bounds)
 
     with database_with(memory_url, store={"read_rows": read_rows}) as db:
         db.create_table("t", families=["f"])

@@ -77,6 +77,16 @@ def test_a_family_tombstone_stays_while_it_hides_anything() -> None:
     assert clean(cells, 500) == [cells[1], cells[2]]
 
 
+def test_a_value_under_the_empty_qualifier_takes_nothing_with_it() -> None:
+    cells = [cell(b"a", 100, 200), cell(b"", 300, 400)]
+    assert clean(cells, 500) == cells
+
+
+def test_what_a_family_tombstone_hid_goes_though_a_value_came() -> None:
+    cells = [cell(b"a", 100, 200), cell(b"", 200, 300, None), cell(b"", 300, 400)]
+    assert clean(cells, 500) == [cells[2]]
+
+
 def test_orphans_go_and_versions_above_the_watermark_are_left_alone() -> None:
     running = cell(b"q", 550, 0)
     assert clean([cell(b"q", 300, 0), running], 500) == [running]
@@ -106,7 +116,7 @@ def histories(draw: st.DrawFn) -> tuple[CellBatch, list[list[Cell]], int]:
             for start in draw(st.sets(st.integers(1, 8), min_size=1, max_size=5)):
                 version = start * 50 + draw(st.integers(0, 2))
                 commit = draw(st.sampled_from([0, start * 50 + 50, start * 50 + 150, 600]))
-                tombstone = not name[1] or draw(st.booleans())
+                tombstone = draw(st.booleans()) if name[1] else draw(st.integers(0, 3)) > 0
                 cells.append(Cell(b"%d" % number, *name, version, None if tombstone else b"%d" % version, commit))
         rows.append(cells)
     return batch_of(rows), rows, draw(st.integers(0, 500))

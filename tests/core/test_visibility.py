@@ -73,6 +73,27 @@ def test_family_tombstone_hides_its_whole_family_up_to_its_own_version() -> None
     assert visible_point(cells, 100) == {A: b"a", OTHER: b"other"}
 
 
+def test_a_value_under_the_empty_qualifier_hides_nothing() -> None:
+    """As plain HBase programs write it: taken for a tombstone it would hide its whole family."""
+    cells = [cell(A, 50, b"a", 60), cell(FAMILY, 100, b"flag", 110)]
+    assert visible_point(cells, 300) == {A: b"a", FAMILY: b"flag"}
+    assert seen_in_bulk(cells, 300) == {A: b"a", FAMILY: b"flag"}
+
+
+def test_a_later_value_does_not_lift_a_family_tombstone() -> None:
+    """Otherwise what was deleted returns, until a compaction takes it away for good."""
+    cells = [cell(A, 50, b"a", 60), cell(FAMILY, 100, None, 110), cell(FAMILY, 150, b"flag", 160)]
+    assert visible_point(cells, 300) == {FAMILY: b"flag"}
+    assert seen_in_bulk(cells, 300) == {FAMILY: b"flag"}
+    assert visible_point(cells, 160) == seen_in_bulk(cells, 160) == {}
+
+
+def seen_in_bulk(cells: list[Cell], reader: int) -> dict[Column, bytes | None]:
+    batch = batch_of([cells])
+    found = visibility.visible_cells(batch, reader).cells.tolist()
+    return {batch.columns[int(batch.cell_col[one])]: batch.value(one) for one in found}
+
+
 @st.composite
 def histories(draw: st.DrawFn) -> list[list[Cell]]:
     """A few rows of few columns with many versions: own, committed, later, unresolved; in any order."""
@@ -88,7 +109,7 @@ def histories(draw: st.DrawFn) -> list[list[Cell]]:
         commits = draw(st.fixed_dictionaries({n: st.sampled_from([0, 60, 150, 260, 350]) for n in range(1, 7)}))
         cells = []
         for column, start, checkpoint in names:
-            alive = column.qualifier != b"" and draw(st.integers(0, 3)) > 0
+            alive = draw(st.integers(0, 3)) > (0 if column.qualifier else 2)
             version = start * 50 + checkpoint
             value = b"%d-%s" % (version, column.qualifier) if alive else None
             cells.append(cell(column, version, value, commits[start], row=b"row%d" % number))

@@ -9,8 +9,13 @@ from pyomid.client.adoption import newest_adopted
 from pyomid.client.database import Database
 from pyomid.client.drivers import Driver
 from pyomid.core.adoption import adopt_range_steps
+from pyomid.core.commit_cache import CommitCache
+from pyomid.core.compaction import compact_region_steps
 from pyomid.core.hashing import table_id
-from pyomid.errors import Misuse
+from pyomid.errors import Misuse, UnknownTable
+from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.keyvalues import KeyValue
+from pyomid.storage.hbase.requests import RowMutation, puts
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import CellVersion, Column, KeyRange, RowWrite, ShadowWrite, TableInfo
 
@@ -86,6 +91,73 @@ def test_a_table_that_unregistered_transactions_wrote_is_refused(
         newest_adopted(database.parts, table_name, [b"f"])
     catalogue.clear_unknown_table(*catalogue.unknown_tables().popitem())
     store.drop_table(table_name)
+
+
+def put_plainly(cluster: Cluster, table: str, *cells: KeyValue) -> None:
+    """As a program without transactions does."""
+    cluster.rows(table, [RowMutation(cell.row, (puts([cell]),)) for cell in cells])
+
+
+def test_an_empty_value_is_refused_before_anything_changes(
+    url: str, database: Database, cluster: Cluster, store: HBaseStore, table_name: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A flag or a member of a set: adopted, it would be hidden, and the next compaction would drop it for good."""
+    store.create_table(TableInfo(table_name, (b"f",)))
+    put_plainly(cluster, table_name, KeyValue(b"a", *Q, 3, b"v"), KeyValue(b"z", b"f", b"flag", 3, b""))
+    assert main(["adopt", url, table_name, "f"]) == 1
+    said = capsys.readouterr().err
+    assert "row b'z', column b'f:flag'" in said
+    assert "put another value there" in said
+    assert all((batch.rec_commit == 0).all() for batch in store.scan(table_name, KeyRange()))
+    with pytest.raises(UnknownTable), database.begin() as tx:
+        tx.table(table_name).get(b"a")
+    put_plainly(cluster, table_name, KeyValue(b"z", b"f", b"flag", 4, b"1"))
+    assert main(["adopt", url, table_name, "f"]) == 0, "the older empty version hides nothing that HBase shows"
+    with database.begin() as tx:
+        assert dict(tx.table(table_name).scan()) == {b"a": {b"f:q": b"v"}, b"z": {b"f:flag": b"1"}}
+    database.drop_table(table_name)
+
+
+def test_an_empty_value_without_qualifier_is_refused(
+    url: str, database: Database, cluster: Cluster, store: HBaseStore, table_name: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Omid's sign that the family was deleted, even under a later value."""
+    store.create_table(TableInfo(table_name, (b"f",)))
+    bare = Column(b"f", b"")
+    put_plainly(
+        cluster, table_name, KeyValue(b"a", *Q, 3, b"v"), KeyValue(b"a", *bare, 4, b""), KeyValue(b"a", *bare, 5, b"x")
+    )
+    assert main(["adopt", url, table_name, "f"]) == 1
+    said = capsys.readouterr().err
+    assert "version 4 in column b'f:' (no qualifier)" in said
+    store.drop_table(table_name)
+
+
+def test_a_value_without_qualifier_is_adopted_and_hides_nothing(
+    url: str, database: Database, cluster: Cluster, store: HBaseStore, table_name: str
+) -> None:
+    """One column a family, without a name, is common in HBase."""
+    store.create_table(TableInfo(table_name, (b"f",)))
+    put_plainly(cluster, table_name, KeyValue(b"r", *Q, 3, b"v"), KeyValue(b"r", b"f", b"", 7, b"bare"))
+    assert main(["adopt", url, table_name, "f"]) == 0
+    whole = {b"f:": b"bare", b"f:q": b"v"}
+    with database.begin() as tx:
+        seen = tx.table(table_name)
+        assert seen.get(b"r") == whole
+        assert dict(seen.scan()) == {b"r": whole}
+        assert seen.get(b"r", columns=[b"f:q"]) == {b"f:q": b"v"}
+        assert dict(seen.scan(columns=[b"f:q"])) == {b"r": {b"f:q": b"v"}}
+        assert seen.get(b"r", columns=[b"f:"]) == whole
+    generation = database.parts.catalogue.table(table_name).generation
+    for region in store.regions(table_name):
+        Driver(database.parts).run(
+            compact_region_steps(table_name, generation, region, CommitCache(), now_s=0.0, rows_max=100)
+        )
+    with database.begin() as tx:
+        assert tx.table(table_name).get(b"r") == whole
+    database.drop_table(table_name)
 
 
 def test_a_store_where_nobody_else_writes_has_nothing_to_adopt(capsys: pytest.CaptureFixture[str]) -> None:

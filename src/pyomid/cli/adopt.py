@@ -15,7 +15,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "adopt",
         help="make an existing HBase table transactional",
         description="Gives every cell a shadow cell and registers the table. Stop its writers first. Repeatable: what "
-        "was adopted before is only read. A table that transactions have touched is refused.",
+        "was adopted before is only read. The table is read once before anything is changed: refused are tables that "
+        "transactions have touched, and empty values, which transactions take for deletions.",
     )
     parser.add_argument("url", help="omid+hbase://zk1:2181,zk2:2181/znode")
     parser.add_argument("table", help="its name in HBase; ns:name in a namespace")
@@ -47,7 +48,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
     import pyomid
     from pyomid.client.adoption import newest_adopted, register_adopted
     from pyomid.client.drivers import Driver
-    from pyomid.core.adoption import adopt_range_steps
+    from pyomid.core.adoption import adopt_range_steps, check_range_steps
 
     with pyomid.connect(arguments.url) as database:
         parts, table = database.parts, arguments.table
@@ -56,6 +57,9 @@ def _run_here(arguments: argparse.Namespace) -> int:
             print(f"{table} was transactional already: nothing was done")
             return 0
         regions = parts.store.regions(table)
+        for number, region in enumerate(regions, 1):
+            Driver(parts).run(check_range_steps(table, region, newest_ts))
+            print(f"region {number} of {len(regions)}: looked at", flush=True)
         for number, region in enumerate(regions, 1):
             done = Driver(parts).run(adopt_range_steps(table, region, newest_ts))
             print(f"region {number} of {len(regions)}: {done.adopted} of {done.records} records adopted", flush=True)

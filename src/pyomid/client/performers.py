@@ -26,7 +26,7 @@ def store_performers(parts: Parts) -> dict[type[effects.Effect], Perform]:
     store, catalogue, epoch_row = parts.store, parts.catalogue, parts.epoch_row
     return {
         **_ahead_performers(parts),
-        effects.ReadRows: lambda e: store.read_rows(e.table, e.rows, e.columns),
+        effects.ReadRows: lambda e: store.read_rows(e.table, e.rows, e.columns, bounds=e.bounds),
         effects.ReadRange: lambda e: _read_range(parts, e),
         effects.LookupThenWatermarks: _look_up_then_watermarks(parts),
         effects.ReadWatermarks: lambda e: epoch_row.read_watermarks(),

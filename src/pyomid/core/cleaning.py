@@ -6,6 +6,7 @@ Per cell (protocol.md, "Compaction"; hazards K1, K3), for versions with start �
     commit > W                           stays: a reader between its predecessor's commit and its own needs both
     commit ≤ W                           the greatest version stays, the rest goes
     hidden by a family's tombstone       goes, if both committed ≤ W: no snapshot above W sees it
+    family tombstone                     a later one supersedes it; a later value in its own column does not
     tombstone, itself the greatest ≤ W   goes only when nothing it hides stays in this row
 
 Versions with start > W are left alone. The history that a rule by start timestamp gets wrong (K1): v1 (start 10,
@@ -81,13 +82,20 @@ def _dropped_of_row(batch: CellBatch, row: int, watermark: int, orphans: set[int
     for cell, version, _, judged in cells:
         if judged:
             greatest[column[cell]] = max(version, greatest.get(column[cell], -1))
-    for cell, version, _, judged in cells:
-        if judged and version == greatest[column[cell]] and _is_family_tombstone(batch, cell):
-            family_tombstone[column[cell].family] = version
+        if judged and _is_family_tombstone(batch, cell):
+            family = column[cell].family
+            family_tombstone[family] = max(version, family_tombstone.get(family, -1))
     kept: list[tuple[int, int, bool]] = []
     for cell, version, _, judged in cells:
-        hiding = -1 if _is_family_tombstone(batch, cell) else family_tombstone.get(column[cell].family, -1)
-        if judged and (version < greatest[column[cell]] or version <= hiding):
+        hidden_to = family_tombstone.get(column[cell].family, -1)
+        # A later value in its own column does not supersede a family's tombstone: it hides the other columns still.
+        if not judged:
+            goes = False
+        elif _is_family_tombstone(batch, cell):
+            goes = version < hidden_to
+        else:
+            goes = version < greatest[column[cell]] or version <= hidden_to
+        if goes:
             drops.add(cell)
         else:
             kept.append((cell, version, judged))

@@ -72,18 +72,19 @@ def dropped_cells(
                 continue
             for cell in range(rec_cell[record], rec_cell[record + 1]):
                 col = cell_col[cell]
-                if family_column[col] and cell_len[cell] == TOMBSTONE and version == greatest[col]:
-                    family_tombstone[family[col]] = version
+                if family_column[col] and cell_len[cell] == TOMBSTONE:
+                    family_tombstone[family[col]] = max(family_tombstone[family[col]], version)
         for record in range(first, last):
             version, commit_ts = rec_version[record], rec_commit[record]
             if not (0 < commit_ts <= watermark and version - version % TIMESTAMP_STEP <= watermark):
                 continue
             for cell in range(rec_cell[record], rec_cell[record + 1]):
                 col = cell_col[cell]
-                is_family = family_column[col] and cell_len[cell] == TOMBSTONE
-                hiding = np.int64(-1) if is_family else family_tombstone[family[col]]
-                if version < greatest[col] or version <= hiding:
-                    dropped[cell] = True
+                hidden_to = family_tombstone[family[col]]
+                if family_column[col] and cell_len[cell] == TOMBSTONE:
+                    dropped[cell] = version < hidden_to
+                else:
+                    dropped[cell] = version < greatest[col] or version <= hidden_to
         for record in range(first, last):
             version, commit_ts = rec_version[record], rec_commit[record]
             if not (0 < commit_ts <= watermark and version - version % TIMESTAMP_STEP <= watermark):

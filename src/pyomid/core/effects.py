@@ -22,6 +22,7 @@ from pyomid.types import (
     Column,
     CommitRequest,
     KeyRange,
+    ReadBounds,
     RegionWatermark,
     RowWrite,
     ShadowWrite,
@@ -44,6 +45,7 @@ class ReadRows(Effect):
     table: str
     rows: Sequence[bytes]
     columns: Sequence[Column] | None = None
+    bounds: ReadBounds | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pyomid.core.effects import LookupThenWatermarks, ReadRows, ReadWatermarks, SealStarts, Steps
 from pyomid.errors import OutcomeUnknown
-from pyomid.types import Cell, CellVersion, Column, start_of
+from pyomid.types import Cell, CellVersion, Column, ReadBounds, start_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,9 @@ def _read_own_steps(own: OwnCells) -> Steps[list[Cell]]:
         names = set(wanted)
         rows = list(dict.fromkeys(cell.row for cell in wanted))
         columns = sorted({Column(cell.family, cell.qualifier) for cell in wanted})
-        lists: list[list[Cell]] = yield ReadRows(table, rows, columns)
+        versions = [cell.version for cell in wanted]
+        bounds = ReadBounds(at_least=min(versions), below=max(versions) + 1)
+        lists: list[list[Cell]] = yield ReadRows(table, rows, columns, bounds)
         found.extend(cell for cells in lists for cell in cells if cell.name in names)
     return found
 

@@ -47,7 +47,18 @@ from pyomid.core.effects import (
     Steps,
 )
 from pyomid.errors import SnapshotTooOld
-from pyomid.types import SEALED, TIMESTAMP_STEP, Cell, CellVersion, Column, KeyRange, ShadowWrite, start_of
+from pyomid.types import (
+    SEALED,
+    TIMESTAMP_MAX,
+    TIMESTAMP_STEP,
+    Cell,
+    CellVersion,
+    Column,
+    KeyRange,
+    ReadBounds,
+    ShadowWrite,
+    start_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +256,7 @@ class _FetchedRows:
     """Point grain: a few rows as lists of cells. Commits stay in the resolution; cells are not changed."""
 
     def __init__(self, table: str, keys: Sequence[bytes], columns: Sequence[Column] | None, snapshot: Snapshot) -> None:
-        self._effect = ReadRows(table, keys, columns)
+        self._effect = ReadRows(table, keys, columns, _bounds_of(snapshot))
         self._snapshot = snapshot
         self.rows: list[list[Cell]] = []
 
@@ -311,6 +322,12 @@ class FetchedBatch:
             starts = np.array(sorted(commits), np.int64)
             found = np.array([commits[start] for start in starts.tolist()], np.int64)
             self.resolved = visibility.apply_commits(self.batch, starts, found)
+
+
+def _bounds_of(snapshot: Snapshot) -> ReadBounds:
+    """A commit below the snapshot is of a start below it; own versions may be above it."""
+    below = max(snapshot.start_ts, *(start + TIMESTAMP_STEP for start in snapshot.own), 0)
+    return ReadBounds(below=min(below, TIMESTAMP_MAX), committed_below=snapshot.start_ts)
 
 
 def version_bound(watermark: int) -> int:

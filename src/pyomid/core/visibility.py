@@ -3,7 +3,9 @@
 A version is visible to a reader at `reader_start_ts` if it is the reader's own (`own` holds the start timestamps
 it writes under: its start and its branches) or if it was committed at 0 < commit_ts < reader_start_ts. Of one
 column the greatest visible version counts. It hides nothing but itself where it is a tombstone; a visible family
-tombstone (empty qualifier) hides every version of its family that is not greater than its own.
+tombstone (empty qualifier, no value) hides every version of its family that is not greater than its own, whatever was
+written to its own column later. A *value* under the empty qualifier, as HBase programs write it, is a value like any
+other and hides nothing (Omid: CellUtils.isFamilyDeleteCell).
 
 What a commit timestamp of 0 means is not decided here: it counts as "not committed", and who calls has looked it
 up first (`unresolved_starts`, then `apply_commits`, then the second look of protocol.md). `tests/core` holds the
@@ -64,19 +66,21 @@ def visible_cells_point(
     """
     known = commits or {}
     best: dict[Column, Cell] = {}
+    hidden_to: dict[bytes, int] = {}
     for cell in cells:
         start = start_of(cell.version)
         if start not in own and not 0 < (cell.commit_ts or known.get(start, 0)) < reader_start_ts:
             continue
         column = Column(cell.family, cell.qualifier)
+        if not cell.qualifier and cell.value is None:
+            hidden_to[cell.family] = max(cell.version, hidden_to.get(cell.family, 0))
         found = best.get(column)
         if found is None or cell.version > found.version:
             best[column] = cell
-    hidden_to = {column.family: cell.version for column, cell in best.items() if not column.qualifier}
     return {
         column: cell
         for column, cell in best.items()
-        if not column.qualifier or cell.version > hidden_to.get(column.family, 0)
+        if cell.version > hidden_to.get(column.family, 0) or (not column.qualifier and cell.value is None)
     }
 
 

@@ -89,6 +89,7 @@ def visible_cells(
 ) -> tuple[Int64s, Int64s]:
     """`tombstone_of[column]` is the column of its family's tombstone, -1 where there is none.
 
+    `hidden_to[column]`, of such a column: the greatest visible tombstone in it. Values may stand there too.
     Per row and column the best version so far; a row with one visible record needs none of that. `touched` are the
     row's columns with a best version, kept ascending: cells come in one order of columns nearly always, so the
     insertion seldom moves anything.
@@ -98,6 +99,7 @@ def visible_cells(
     row_cell = np.zeros(rows + 1, dtype=np.int64)
     best_cell = np.full(len(tombstone_of), -1, dtype=np.int64)
     best_version = np.zeros(len(tombstone_of), dtype=np.int64)
+    hidden_to = np.full(len(tombstone_of), -1, dtype=np.int64)
     touched = np.empty(len(tombstone_of), dtype=np.int64)
     count = 0
     for row in range(rows):
@@ -129,6 +131,8 @@ def visible_cells(
                     continue
                 for cell in range(rec_cell[record], rec_cell[record + 1]):
                     column = np.int64(cell_col[cell])
+                    if cell_len[cell] < 0 and tombstone_of[column] == column:
+                        hidden_to[column] = max(hidden_to[column], version)
                     if best_cell[column] < 0:
                         place = columns
                         while place > 0 and touched[place - 1] > column:
@@ -143,11 +147,12 @@ def visible_cells(
             for index in range(columns):
                 chosen = touched[index]
                 above = tombstone_of[chosen]
-                hidden = above >= 0 and best_cell[above] >= 0 and best_version[chosen] <= best_version[above]
+                hidden = above >= 0 and best_version[chosen] <= hidden_to[above]
                 if cell_len[best_cell[chosen]] >= 0 and not hidden:
                     selected[count] = best_cell[chosen]
                     count += 1
             for index in range(columns):
                 best_cell[touched[index]] = -1
+                hidden_to[touched[index]] = -1
         row_cell[row + 1] = count
     return selected[:count], row_cell

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pyomid.client.adoption import newest_adopted, register_adopted
 from pyomid.client.checks import check_conflict_level, check_families
-from pyomid.core.adoption import adopt_range_steps
+from pyomid.core.adoption import adopt_range_steps, check_range_steps
 from pyomid.crashpoints import crash_point
 from pyomid.spark.connection import connection
 from pyomid.spark.figures import table_text
@@ -55,7 +55,8 @@ def adopt(
     """Makes `table`, which exists in HBase and whose writers have stopped, transactional. Repeatable.
 
     `families`: those that transactions will use; all must keep all versions. `Misuse` where a cell is newer than the
-    TSO's timestamps, or where transactions wrote the table without pyomid knowing it.
+    TSO's timestamps, where transactions wrote the table without pyomid knowing it, or where an empty value stands,
+    which a transaction takes for a deletion: before anything was changed, by a first job that only reads.
     """
     conn = connection(url)
     began = time.monotonic()
@@ -65,6 +66,7 @@ def adopt(
         return Adoption(table, 0, 0, 0, 0, time.monotonic() - began)
     ranges = divided(conn.parts.store, table, KeyRange(), spark.sparkContext.defaultParallelism)
     pieces = [Piece(table, 0, each) for each in ranges]
+    run_pieces(spark, url, pieces, functools.partial(_check_piece, newest_ts), _CHECKED_DDL, _CHECKED)
     rows = run_pieces(spark, url, pieces, functools.partial(_adopt_piece, newest_ts), _ADOPTED_DDL, _ADOPTED)
     crash_point("spark.adopt.before_register")
     register_adopted(conn.parts, table, families, level)
@@ -74,6 +76,13 @@ def adopt(
 
 _ADOPTED: Final = pa.schema([("rows", pa.int64()), ("records", pa.int64()), ("adopted", pa.int64())])
 _ADOPTED_DDL: Final = "rows long, records long, adopted long"
+_CHECKED: Final = pa.schema([("pieces", pa.int64())])
+_CHECKED_DDL: Final = "pieces long"
+
+
+def _check_piece(newest_ts: int, url: str, piece: Piece) -> dict[str, Any]:
+    connection(url).driver.run(check_range_steps(piece.table, piece.key_range, newest_ts))
+    return {"pieces": 1}
 
 
 def _adopt_piece(newest_ts: int, url: str, piece: Piece) -> dict[str, Any]:

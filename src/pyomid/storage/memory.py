@@ -28,6 +28,7 @@ from pyomid.types import (
     EpochState,
     KeyRange,
     PendingCommit,
+    ReadBounds,
     RegionWatermark,
     RowWrite,
     ShadowWrite,
@@ -125,12 +126,20 @@ class MemoryStore:
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
         self.write_cells(table, version, _row_writes(batch))
 
-    def read_rows(self, table: str, rows: Sequence[bytes], columns: Sequence[Column] | None = None) -> list[list[Cell]]:
+    def read_rows(
+        self,
+        table: str,
+        rows: Sequence[bytes],
+        columns: Sequence[Column] | None = None,
+        *,
+        bounds: ReadBounds | None = None,
+    ) -> list[list[Cell]]:
         self._guard.check()
         wanted = _Wanted(columns)
         with self._lock:
             stored = self._table(table)
-            return [stored.read(row, wanted) for row in rows]
+            found = [stored.read(row, wanted) for row in rows]
+        return found if bounds is None else [bounds.needed(cells) for cells in found]
 
     def scan(
         self,

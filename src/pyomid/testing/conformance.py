@@ -42,6 +42,7 @@ from pyomid.types import (
     EpochState,
     KeyRange,
     PendingCommit,
+    ReadBounds,
     RegionWatermark,
     RowKeyPart,
     RowWrite,
@@ -239,6 +240,26 @@ class DataStoreConformance:
             rows = dict(scanned(store, table, columns=wanted))
             assert {Column(cell.family, cell.qualifier) for cell in rows[b"r"]} == expected
             assert (b"s" in rows) == (OTHER in expected), "a row without wanted cells is left out"
+
+    def test_bounds_leave_out_nothing_that_their_reader_needs(self, store: DataStore, table: str) -> None:
+        """Committed, in flight and rolled back versions over each other, tombstones of cells and of families."""
+        for version in range(50, 1050, 50):
+            rng = random.Random(version)
+            cells: list[tuple[Column, bytes | None]] = [(A, b"%d" % version), (OTHER, rng.choice([None, b"o"]))]
+            cells += [(FAMILY, None)] if version in (300, 700) else []
+            store.write_cells(table, version, [column_write(key, *cells) for key in (b"r", b"s")])
+            if version % 200:
+                names = [CellVersion(key, *column, version) for key in (b"r", b"s") for column, _ in cells]
+                store.write_shadow_cells(table, [ShadowWrite(name, version + 120) for name in names])
+        for reader in (0, 51, 300, 450, 800, 1000, 2000):
+            bounds = ReadBounds(below=max(reader, 1), committed_below=reader)
+            for wanted in (None, [A], [OTHER, FAMILY]):
+                whole = store.read_rows(table, [b"r", b"nothing", b"s"], wanted)
+                found = store.read_rows(table, [b"r", b"nothing", b"s"], wanted, bounds=bounds)
+                for cells_found, cells_whole in zip(found, whole, strict=True):
+                    assert set(bounds.needed(cells_whole)) <= set(cells_found) <= set(cells_whole)
+        one = ReadBounds(at_least=400, below=401)
+        assert Cell(b"r", *A, 400, b"400") in store.read_rows(table, [b"r"], [A], bounds=one)[0]
 
     # Limits and bad input
 

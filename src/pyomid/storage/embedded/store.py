@@ -42,7 +42,7 @@ from pyomid.storage.limits import (
     check_writes,
     shown,
 )
-from pyomid.types import Cell, CellVersion, Column, KeyRange, RowWrite, ShadowWrite, StoreLimits, TableInfo
+from pyomid.types import Cell, CellVersion, Column, KeyRange, ReadBounds, RowWrite, ShadowWrite, StoreLimits, TableInfo
 
 LIMITS: Final = StoreLimits(row_bytes_max=ESCAPED_ROW_BYTES_MAX, qualifier_bytes_max=32_767, value_bytes_max=10 << 20)
 
@@ -247,7 +247,14 @@ class EmbeddedStore:
 
     # Reading
 
-    def read_rows(self, table: str, rows: Sequence[bytes], columns: Sequence[Column] | None = None) -> list[list[Cell]]:
+    def read_rows(
+        self,
+        table: str,
+        rows: Sequence[bytes],
+        columns: Sequence[Column] | None = None,
+        *,
+        bounds: ReadBounds | None = None,
+    ) -> list[list[Cell]]:
         def read(transaction: Transaction) -> list[list[Cell]]:
             current = self._tables.loaded(transaction, table)
             with transaction.cursor(self._cells) as cursor:

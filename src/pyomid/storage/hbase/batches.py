@@ -111,21 +111,26 @@ class BatchDecoder:
     def __init__(self) -> None:
         self._columns = ColumnNumbers()
         self._scratch = _Scratch()
-        self._carry = b""
+        self._carry: list[bytes | memoryview] = []
 
     def decode(self, block: ScanBlock) -> tuple[CellBatch | None, bytes | None]:
         """A batch (None: no whole row with a cell) and the last whole row's key (None: no whole row)."""
         if block.restarted:
-            self._carry = b""
-        whole = np.frombuffer(bytearray(self._carry) + block.cells if self._carry else block.cells, dtype=np.uint8)
-        self._carry = b""
+            self._carry.clear()
+        if block.ends_inside_row and block.results == 1:
+            # Looked at when its row ends: a row of many blocks would be copied and indexed with each of them.
+            self._carry.append(block.cells)
+            return None, None
+        joined = bytearray().join((*self._carry, block.cells)) if self._carry else block.cells
+        whole = np.frombuffer(joined, dtype=np.uint8)
+        self._carry.clear()
         cells = self._scratch.fields(max(1, len(whole) // _LEAST_BYTES))
         count = self._index(whole, cells)
         if count < 0:
             raise Corruption(f"a scan's cell block of {len(whole)} bytes is broken at byte {-1 - count}")
         batch, settled = self._match(whole, cells, count, block.ends_inside_row)
         if settled < count:
-            self._carry = whole[cells[settled, KV_ROW_AT] - _HEAD_BYTES :].tobytes()
+            self._carry.append(whole[cells[settled, KV_ROW_AT] - _HEAD_BYTES :].tobytes())
         if settled == 0:
             return None, None
         row_at, row_bytes = cells[settled - 1, KV_ROW_AT], cells[settled - 1, KV_ROW_LEN]

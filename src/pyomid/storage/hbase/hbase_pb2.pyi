@@ -264,13 +264,14 @@ class Filter(_message.Message):
     def __init__(self, name: _Optional[str] = ..., serialized_filter: _Optional[bytes] = ...) -> None: ...
 
 class Get(_message.Message):
-    __slots__ = ("row", "column", "filter", "time_range", "max_versions", "cache_blocks", "existence_only")
+    __slots__ = ("row", "column", "filter", "time_range", "max_versions", "cache_blocks", "store_limit", "existence_only")
     ROW_FIELD_NUMBER: _ClassVar[int]
     COLUMN_FIELD_NUMBER: _ClassVar[int]
     FILTER_FIELD_NUMBER: _ClassVar[int]
     TIME_RANGE_FIELD_NUMBER: _ClassVar[int]
     MAX_VERSIONS_FIELD_NUMBER: _ClassVar[int]
     CACHE_BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    STORE_LIMIT_FIELD_NUMBER: _ClassVar[int]
     EXISTENCE_ONLY_FIELD_NUMBER: _ClassVar[int]
     row: bytes
     column: _containers.RepeatedCompositeFieldContainer[Column]
@@ -278,8 +279,9 @@ class Get(_message.Message):
     time_range: TimeRange
     max_versions: int
     cache_blocks: bool
+    store_limit: int
     existence_only: bool
-    def __init__(self, row: _Optional[bytes] = ..., column: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., time_range: _Optional[_Union[TimeRange, _Mapping]] = ..., max_versions: _Optional[int] = ..., cache_blocks: _Optional[bool] = ..., existence_only: _Optional[bool] = ...) -> None: ...
+    def __init__(self, row: _Optional[bytes] = ..., column: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., filter: _Optional[_Union[Filter, _Mapping]] = ..., time_range: _Optional[_Union[TimeRange, _Mapping]] = ..., max_versions: _Optional[int] = ..., cache_blocks: _Optional[bool] = ..., store_limit: _Optional[int] = ..., existence_only: _Optional[bool] = ...) -> None: ...
 
 class Cell(_message.Message):
     __slots__ = ("row", "family", "qualifier", "timestamp", "cell_type", "value")

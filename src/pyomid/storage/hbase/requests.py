@@ -15,6 +15,7 @@ from pyomid.storage.hbase.hbase_pb2 import (
     Condition,
     Get,
     MutationProto,
+    Scan,
 )
 from pyomid.storage.hbase.keyvalues import KeyValue, encode
 from pyomid.types import Column
@@ -55,9 +56,11 @@ class RowGet:
     max_versions: int = ALL_VERSIONS
     time_range: tuple[int, int] | None = None
     """From (inclusive) to (exclusive)."""
+    cells_max: int | None = None
+    """Of a family; those that HBase sorts behind them are left out, versions and shadow cells among them."""
 
     def message(self) -> Get:
-        get = Get(row=self.row, max_versions=self.max_versions)
+        get = Get(row=self.row, max_versions=self.max_versions, store_limit=self.cells_max)
         for family, qualifiers in self.columns:
             get.column.add(family=family, qualifier=qualifiers)
         if self.time_range is not None:
@@ -123,7 +126,7 @@ RowRequest = RowGet | RowMutation
 RowResult = list[KeyValue] | bool | Unsure | None
 
 
-def set_time_range(message: Get | Condition, begin: int, end: int) -> None:
+def set_time_range(message: Get | Scan | Condition, begin: int, end: int) -> None:
     """`from` is a word of Python's, so the generated attribute cannot be written plainly."""
     setattr(message.time_range, "from", begin)
     message.time_range.to = end

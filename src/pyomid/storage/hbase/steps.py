@@ -41,6 +41,7 @@ from pyomid.storage.hbase.requests import (
     RowRequest,
     RowResult,
     mutation_message,
+    set_time_range,
 )
 from pyomid.types import KeyRange
 
@@ -513,6 +514,8 @@ class ScanSpec:
     read_ahead: bool = True
     """The next call is sent before this one's block is used; several, where much is wanted (`lanes`)."""
     limit: int = 0
+    time_range: tuple[int, int] | None = None
+    """As in `RowGet`."""
     is_fresh: bool = False
     """Each call opens a scanner of its own. One that stays open shows a region as it was when it was opened."""
 
@@ -630,6 +633,8 @@ class ScanCursor:
             scan.readType = Scan.PREAD
         for family, qualifiers in self._spec.columns:
             scan.column.add(family=family, qualifier=qualifiers)
+        if self._spec.time_range is not None:
+            set_time_range(scan, *self._spec.time_range)
         self._call_seq = 0
         return request
 

@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.cells import CellBatch, CellNames
+from pyomid.cells import CellBatch, CellNames, without_cells
 from pyomid.errors import Misuse, OmidError, Unavailable, UnknownTable
 from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.batches import BatchDecoder, batch_of_writes, cells_of
+from pyomid.storage.hbase.batches import BatchDecoder, batch_of_writes
 from pyomid.storage.hbase.bulk import (
     BegunPut,
     BulkOutcome,
@@ -53,6 +53,7 @@ from pyomid.storage.hbase.requests import (
     column_list,
     puts,
 )
+from pyomid.storage.hbase.row_reads import WantedCells, read_rows_steps
 from pyomid.storage.hbase.steps import ScanSpec
 from pyomid.storage.limits import check_column, check_row_key, check_value_length, check_version, check_writes
 from pyomid.types import (
@@ -61,6 +62,7 @@ from pyomid.types import (
     CellVersion,
     Column,
     KeyRange,
+    ReadBounds,
     RowWrite,
     ShadowWrite,
     StoreLimits,
@@ -141,10 +143,21 @@ class HBaseStore:
         if failure is not None:
             raise failure
 
-    def read_rows(self, table: str, rows: Sequence[bytes], columns: Sequence[Column] | None = None) -> list[list[Cell]]:
-        wanted = _wanted(columns)
-        requests = [RowGet(row, wanted) for row in rows]
-        return [cells_of(found) for found in self._cluster.rows(table, requests) if isinstance(found, list)]
+    def read_rows(
+        self,
+        table: str,
+        rows: Sequence[bytes],
+        columns: Sequence[Column] | None = None,
+        *,
+        bounds: ReadBounds | None = None,
+    ) -> list[list[Cell]]:
+        wanted = WantedCells(table, _wanted(columns), bounds or ReadBounds())
+        budget = partial(self._cluster.budget, f"reading {len(rows)} rows of {table}")
+        found = self._cluster.run(read_rows_steps(self._cluster.operations, wanted, rows, budget))
+        if columns is None:
+            return found
+        bare = _asked_bare(columns)
+        return [[cell for cell in cells if _is_asked_for(cell, bare)] for cells in found]
 
     def scan(
         self,
@@ -156,7 +169,7 @@ class HBaseStore:
     ) -> Iterator[CellBatch]:
         spec = ScanSpec(table, key_range, _wanted(columns), ALL_VERSIONS, rows_per_call=batch_rows_max, is_fresh=True)
         self._known_families(table)
-        return _batches(self._cluster.scan(spec))
+        return _asked_for(_batches(self._cluster.scan(spec)), columns)
 
     def write_shadow_cells(self, table: str, shadows: Sequence[ShadowWrite]) -> None:
         """Then whoever may be an orphan is looked for: cells that a compactor may have dropped meanwhile.
@@ -448,6 +461,30 @@ def _wanted(columns: Sequence[Column] | None) -> _Columns:
         qualifiers = wanted.setdefault(family, [b"", shadow_qualifier(b"")])
         qualifiers += [qualifier, shadow_qualifier(qualifier)]
     return tuple((family, tuple(qualifiers)) for family, qualifiers in wanted.items())
+
+
+def _asked_bare(columns: Sequence[Column]) -> frozenset[bytes]:
+    """Families that were asked for whole."""
+    return frozenset(column.family for column in columns if not column.qualifier)
+
+
+def _is_asked_for(cell: Cell, bare: frozenset[bytes]) -> bool:
+    """Of a column without qualifier, which is read for the tombstones in it, the values may not be wanted."""
+    return bool(cell.qualifier) or cell.value is None or cell.family in bare
+
+
+def _asked_for(batches: Iterator[CellBatch], columns: Sequence[Column] | None) -> Iterator[CellBatch]:
+    if columns is None:
+        yield from batches
+        return
+    bare = _asked_bare(columns)
+    for batch in batches:
+        unasked = [not column.qualifier and column.family not in bare for column in batch.columns]
+        if any(unasked):
+            gone = np.array(unasked)[batch.cell_col] & (batch.cell_len >= 0)
+            yield without_cells(batch, gone) if gone.any() else batch
+        else:
+            yield batch
 
 
 def _check_not_shadow(column: Column) -> None:

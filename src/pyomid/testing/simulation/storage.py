@@ -68,9 +68,9 @@ class Storage:
         """(parts, how their results become the answer, whether they must go in order)."""
         store, disk = self.disk.store, self.disk
         match effect:
-            case effects.ReadRows(table, rows, columns):
+            case effects.ReadRows(table, rows, columns, bounds):
                 return (
-                    [partial(_read_row, store, table, row, columns, at) for at, row in enumerate(rows)],
+                    [partial(_read_row, store, table, row, columns, bounds, at) for at, row in enumerate(rows)],
                     _in_order,
                     False,
                 )
@@ -140,8 +140,8 @@ def lost() -> Unavailable:
     return Unavailable("no answer in time")
 
 
-def _read_row(store: MemoryStore, table: str, row: bytes, columns: Any, at: int) -> tuple[int, list[Cell]]:
-    return at, store.read_rows(table, [row], columns)[0]
+def _read_row(store: MemoryStore, table: str, row: bytes, columns: Any, bounds: Any, at: int) -> tuple[int, list[Cell]]:
+    return at, store.read_rows(table, [row], columns, bounds=bounds)[0]
 
 
 def _look_up(disk: Disk, start: int, at: int) -> tuple[int, int]:

@@ -1,0 +1,137 @@
+"""Point reads ask HBase for what their snapshot needs, in answers of bounded size."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pyomid.storage.hbase.connection as hbase_connection
+from pyomid.core.visibility import visible_point
+from pyomid.storage.hbase.batches import cells_of
+from pyomid.storage.hbase.keyvalues import KeyValue
+from pyomid.storage.hbase.layout import shadow_qualifier, timestamp_bytes
+from pyomid.storage.hbase.row_reads import CELLS_PER_GET, certain_cells
+from pyomid.storage.hbase.store import HBaseStore
+from pyomid.types import CellVersion, Column, KeyRange, ReadBounds, RowWrite, ShadowWrite, TableInfo
+
+F = b"f"
+Q = Column(F, b"q")
+MIB = 1 << 20
+
+
+# ── What a read of some versions says ────────────────────────────────────────────────────────────────────────────
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> list[KeyValue]:
+    """As HBase keeps a row: by name, newest first; shadow cells missing, and without their cells."""
+    cells = []
+    for qualifier in draw(st.sets(st.sampled_from([b"", b"a", b"b"]), min_size=1)):
+        for start in draw(st.sets(st.integers(1, 20), max_size=12)):
+            value = b"" if draw(st.integers(0, 3)) == 0 else b"v%d" % start
+            cells.append(KeyValue(b"r", F, qualifier, start * 50, value))
+        for start in draw(st.sets(st.integers(1, 20), max_size=12)):
+            commit = timestamp_bytes(start * 50 + draw(st.sampled_from([50, 200])))
+            cells.append(KeyValue(b"r", F, shadow_qualifier(qualifier), start * 50, commit))
+    return sorted(cells, key=lambda each: (each.qualifier, -each.timestamp))
+
+
+def read_of(row: list[KeyValue], versions: int, bounds: ReadBounds) -> list[KeyValue]:
+    """What a get with these bounds answers."""
+    taken: dict[bytes, int] = {}
+    found = []
+    for each in row:
+        if bounds.holds(each.timestamp) and taken.setdefault(each.qualifier, 0) < versions:
+            taken[each.qualifier] += 1
+            found.append(each)
+    return found
+
+
+@pytest.mark.fast
+@settings(max_examples=300, deadline=None)
+@given(row=rows(), reader=st.integers(0, 25).map(lambda n: n * 50), versions=st.integers(1, 5))
+def test_a_read_that_suffices_says_what_the_whole_row_says(row: list[KeyValue], reader: int, versions: int) -> None:
+    bounds = ReadBounds(below=reader, committed_below=reader)
+    whole = {cell.name: cell for cell in cells_of(row)}
+    found = certain_cells(read_of(row, versions, bounds), versions, bounds)
+    enough = certain_cells(read_of(row, 50, bounds), 50, bounds)
+    assert enough is not None
+    assert visible_point(enough, reader) == visible_point(cells_of(row), reader)
+    if found is not None:
+        assert all(whole[cell.name] == cell for cell in found), "a cell that lost its shadow cell looks like an orphan"
+        assert visible_point(found, reader) == visible_point(cells_of(row), reader)
+        assert set(bounds.needed(whole.values())) <= set(found)
+
+
+# ── Over a real HBase ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes of each answer that this process gets from HBase."""
+    sizes: list[int] = []
+    decode_reply = hbase_connection.decode_reply
+
+    def noted(frame: memoryview):  # type: ignore[no-untyped-def]
+        sizes.append(len(frame))
+        return decode_reply(frame)
+
+    monkeypatch.setattr(hbase_connection, "decode_reply", noted)
+    return sizes
+
+
+def committed(store: HBaseStore, table: str, version: int, write: RowWrite) -> None:
+    store.write_cells(table, version, [write])
+    names = [CellVersion(write.row, *column, version) for column, _ in write.cells]
+    store.write_shadow_cells(table, [ShadowWrite(name, version + 1) for name in names])
+
+
+def test_a_point_read_takes_few_of_many_versions(store: HBaseStore, table_name: str, answers: list[int]) -> None:
+    """Sixty versions of nine megabytes, put into one answer, ended the region server."""
+    store.create_table(TableInfo(table_name, (F,)))
+    for version in range(50, 1050, 50):
+        committed(store, table_name, version, RowWrite(b"r", ((Q, b"%04d" % version + bytes(MIB)),)))
+    answers.clear()
+    for reader in (301, 5000):
+        bounds = ReadBounds(below=reader, committed_below=reader)
+        for rows_read in ([b"r"], [b"r", b"s"]):
+            found = store.read_rows(table_name, rows_read, [Q], bounds=bounds)[0]
+            assert max(cell.version for cell in found) == (300 if reader == 301 else 1000)
+            assert len(found) <= 3
+    assert max(answers) < 4 * MIB
+    whole = store.read_rows(table_name, [b"r"])[0]
+    assert [cell.version for cell in sorted(whole, key=lambda each: each.version)] == list(range(50, 1050, 50))
+    assert max(answers) < 4 * MIB, "all versions come in bounded answers, too"
+    store.drop_table(table_name)
+
+
+def test_a_version_deep_below_others_is_found(store: HBaseStore, table_name: str) -> None:
+    """Nobody knows yet whether the newer ones are committed."""
+    store.create_table(TableInfo(table_name, (F,)))
+    committed(store, table_name, 50, RowWrite(b"r", ((Q, b"old"),)))
+    for version in range(100, 2000, 50):
+        store.write_cells(table_name, version, [RowWrite(b"r", ((Q, b"%d" % version),))])
+    bounds = ReadBounds(below=5000, committed_below=5000)
+    for rows_read in ([b"r"], [b"s", b"r"]):
+        found = store.read_rows(table_name, rows_read, bounds=bounds)[-1]
+        assert visible_point(found, 5000) == {Q: b"old"}
+        assert len(found) == 39
+    store.drop_table(table_name)
+
+
+def test_a_wide_row_comes_in_bounded_answers(store: HBaseStore, table_name: str, answers: list[int]) -> None:
+    store.create_table(TableInfo(table_name, (F,)))
+    wide = tuple((Column(F, b"q%02d" % number), b"%02d" % number + bytes(MIB)) for number in range(12))
+    committed(store, table_name, 50, RowWrite(b"r", wide))
+    narrow = tuple((Column(F, b"q%04d" % number), b"v") for number in range(4 * CELLS_PER_GET))
+    committed(store, table_name, 50, RowWrite(b"s", narrow))
+    answers.clear()
+    bounds = ReadBounds(below=5000, committed_below=5000)
+    assert visible_point(store.read_rows(table_name, [b"r"], bounds=bounds)[0], 5000) == dict(wide)
+    assert max(answers) < 4 * MIB
+    many = store.read_rows(table_name, [b"s", b"nothing", b"s"], bounds=bounds)
+    assert [visible_point(cells, 5000) for cells in many] == [dict(narrow), {}, dict(narrow)]
+    scanned = [list(batch.row_cells(row)) for batch in store.scan(table_name, KeyRange()) for row in range(batch.rows)]
+    assert [visible_point(cells, 5000) for cells in scanned] == [dict(wide), dict(narrow)]
+    store.drop_table(table_name)
