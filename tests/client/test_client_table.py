@@ -14,6 +14,7 @@ from pyomid.client.database import Database
 from pyomid.client.table import Table
 from pyomid.client.workspace import IDS_COMPILED_MIN
 from pyomid.errors import ConflictError
+from pyomid.storage.memory import MemoryStore
 
 pytestmark = pytest.mark.fast
 
@@ -178,6 +179,46 @@ def test_many_rows_are_one_request(memory_url: str) -> None:
         assert len(found) == 300
         assert all(found.values())
     assert asked == [300]
+
+
+def asked_ahead(real: Any, *arguments: Any, **bounds: Any) -> Any:
+    """A store that has the next batch before it is asked for, as one behind a network."""
+    batches = real(*arguments, **bounds)
+    batch = next(batches, None)
+    while batch is not None:
+        ahead = next(batches, None)
+        yield batch
+        batch = ahead
+
+
+def test_a_scan_sees_own_writes_behind_what_was_asked_ahead(memory_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They left for the store when its answer was there already: neither that nor the overlay held them."""
+    names = [b"%03d" % number for number in range(20)]
+    scan = MemoryStore.scan
+    monkeypatch.setattr(MemoryStore, "scan", lambda store, *args, **kwargs: asked_ahead(scan, store, *args, **kwargs))
+    with pyomid.connect(memory_url, scan_batch_rows=4) as db:
+        db.create_table("t", families=["f"])
+        with db.begin() as tx:
+            for name in names:
+                tx.table("t").put(name, {b"f:x": b"old"})
+        with db.begin() as tx:
+            table = tx.table("t")
+            seen = {}
+            for key, row in table.scan():
+                seen[key] = row[b"f:x"]
+                number = int(key.rstrip(b"+"))
+                if key in names[::4]:
+                    table.put(b"%03d" % (number + 5), {b"f:x": b"new"})
+                    table.put(b"%03d+" % (number + 6), {b"f:x": b"added"})
+                    table.delete(b"%03d" % (number + 7))
+                    table.put(key, {b"f:x": b"passed"})
+                    tx.flush()
+            tx.rollback()
+    changed = {b"%03d" % (number + 5): b"new" for number in range(0, 20, 4)}
+    added = {b"%03d+" % (number + 6): b"added" for number in range(0, 20, 4)}
+    gone = {b"%03d" % (number + 7) for number in range(0, 20, 4)}
+    expected = {**dict.fromkeys(names, b"old"), **changed, **added}
+    assert seen == {key: value for key, value in expected.items() if key not in gone}
 
 
 def test_writes_leave_in_batches(memory_url: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -101,19 +101,29 @@ class AsyncTable:
         self, key_range: KeyRange, selection: Sequence[Column] | None, limit: int | None
     ) -> AsyncIterator[tuple[bytes, dict[Column, bytes]]]:
         info, workspace, database = self._rules.info, self._workspace, self._transaction.database
-        position = key_range.start
         rows_max = batch_rows(database.settings.scan_batch_rows, limit)
-        batches = database.parts.store.scan(info.name, key_range, selection, batch_rows_max=rows_max)
+        scan = workspace.begin_scan(info, key_range)
         nothing: CellBatch | None = None
-        while (batch := await self._transaction.in_thread(partial(next, batches, nothing))) is not None:
-            if not batch.rows:
-                continue
-            after = batch.row_key(batch.rows - 1) + b"\0"
-            rows = await self._transaction.run(workspace.batch_steps(info, batch, selection))
-            for item in list(workspace.merged(info, rows, KeyRange(position, after), selection)):
-                yield item
-            position = after
+        batches: Iterator[CellBatch] | None = None
+        while True:
             self._transaction.step(Event.READ)
-        await self._transaction.run(workspace.scanned_steps())
-        for item in list(workspace.merged(info, (), KeyRange(position, key_range.stop), selection)):
-            yield item
+            if batches is None or scan.is_overtaken:
+                asked = scan.begin_again()
+                batches = database.parts.store.scan(info.name, asked, selection, batch_rows_max=rows_max)
+            batch = await self._transaction.in_thread(partial(next, batches, nothing))
+            rows: list[tuple[bytes, dict[Column, bytes]]] = []
+            if batch is None:
+                await self._transaction.run(workspace.scanned_steps())
+            elif batch.rows:
+                rows = await self._transaction.run(workspace.batch_steps(info, batch, selection))
+            if scan.is_overtaken:
+                continue  # another task wrote meanwhile
+            passed = scan.key_range
+            if batch is not None and batch.rows:
+                passed = scan.pass_to(batch.row_key(batch.rows - 1) + b"\0")
+            elif batch is not None:
+                continue
+            for item in list(workspace.merged(info, rows, passed, selection)):
+                yield item
+            if batch is None:
+                return

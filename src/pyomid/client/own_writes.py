@@ -8,7 +8,8 @@ batches is remembered as these batches, without values and without an object a c
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from weakref import WeakSet
 
 from pyomid.cells import CellBatch, CellNames, batch_of_rows, without_values
 from pyomid.types import CellVersion, Column, KeyRange, RowWrite, TableInfo
@@ -24,10 +25,38 @@ CELL_OVERHEAD_BYTES = 40
 """What a held cell costs beside its value, roughly; only decides when to flush."""
 
 
+class OpenScan:
+    """A scan of the transaction itself. `key_range`: what it has not shown yet.
+
+    A store asks ahead: what leaves for the store while the scan runs is in none of the answers that it holds by then,
+    and no longer held back either. The scan is overtaken then, and begins again where it stands.
+    """
+
+    __slots__ = ("__weakref__", "is_overtaken", "key_range")
+
+    def __init__(self, key_range: KeyRange) -> None:
+        self.key_range = key_range
+        self.is_overtaken = False
+
+    def begin_again(self) -> KeyRange:
+        """What is to be asked for, when everything that left is durable."""
+        self.is_overtaken = False
+        return self.key_range
+
+    def pass_to(self, key: bytes) -> KeyRange:
+        """Everything before `key` is shown now: that range."""
+        passed = KeyRange(self.key_range.start, key)
+        self.key_range = KeyRange(key, self.key_range.stop)
+        return passed
+
+    def note_left(self, rows: Iterable[bytes]) -> None:
+        self.is_overtaken = self.is_overtaken or any(row in self.key_range for row in rows)
+
+
 class OwnWrites:
     """One transaction's writes in one table."""
 
-    __slots__ = ("_batches", "_held", "_keys", "_sent", "held_bytes", "info")
+    __slots__ = ("_batches", "_held", "_keys", "_scans", "_sent", "held_bytes", "info")
 
     def __init__(self, info: TableInfo) -> None:
         self.info = info
@@ -36,6 +65,13 @@ class OwnWrites:
         self._keys: list[bytes] | None = None
         self._sent: dict[bytes, set[Column]] = {}
         self._batches: list[CellBatch] = []
+        self._scans: WeakSet[OpenScan] = WeakSet()
+
+    def begin_scan(self, key_range: KeyRange) -> OpenScan:
+        """To be kept by who scans, as long as it does."""
+        scan = OpenScan(key_range)
+        self._scans.add(scan)
+        return scan
 
     def hold(self, row: bytes, cells: Mapping[Column, bytes | None]) -> int:
         """`cells` replace what this transaction wrote to them before. Returns the bytes now held in addition."""
@@ -74,6 +110,8 @@ class OwnWrites:
         return rows, [RowWrite(row, tuple(rows[row].items())) for row in sorted(rows)]
 
     def _clear_held(self) -> None:
+        for scan in self._scans:
+            scan.note_left(self._held)
         self._held = {}
         self._keys = None
         self.held_bytes = 0

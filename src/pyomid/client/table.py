@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from pyomid.cells import CellBatch
 from pyomid.client.checks import TableRules, check_limit
 from pyomid.client.states import Event
 from pyomid.errors import Misuse, MisuseType
@@ -133,22 +134,28 @@ class Table:
         self, key_range: KeyRange, selection: Sequence[Column] | None, limit: int | None
     ) -> Iterator[tuple[bytes, dict[Column, bytes]]]:
         info, workspace = self._rules.info, self._workspace
-        position = key_range.start
-        self._transaction.begin_read()
-        database = self._transaction.database
-        batches = database.parts.store.scan(
-            info.name, key_range, selection, batch_rows_max=batch_rows(database.settings.scan_batch_rows, limit)
-        )
-        for batch in batches:
-            if not batch.rows:
-                continue
-            after = batch.row_key(batch.rows - 1) + b"\0"
-            rows = self._run(workspace.batch_steps(info, batch, selection))
-            yield from list(workspace.merged(info, rows, KeyRange(position, after), selection))
-            position = after
+        scan = workspace.begin_scan(info, key_range)
+        batches: Iterator[CellBatch] | None = None
+        while True:
             self._transaction.begin_read()
+            if batches is None or scan.is_overtaken:
+                batches = self._batches(scan.begin_again(), selection, limit)
+            batch = next(batches, None)
+            if batch is None:
+                break
+            if batch.rows:
+                rows = self._run(workspace.batch_steps(info, batch, selection))
+                passed = scan.pass_to(batch.row_key(batch.rows - 1) + b"\0")
+                yield from list(workspace.merged(info, rows, passed, selection))
         self._run(workspace.scanned_steps())
-        yield from list(workspace.merged(info, (), KeyRange(position, key_range.stop), selection))
+        yield from list(workspace.merged(info, (), scan.key_range, selection))
+
+    def _batches(
+        self, key_range: KeyRange, selection: Sequence[Column] | None, limit: int | None
+    ) -> Iterator[CellBatch]:
+        database = self._transaction.database
+        rows_max = batch_rows(database.settings.scan_batch_rows, limit)
+        return database.parts.store.scan(self._rules.info.name, key_range, selection, batch_rows_max=rows_max)
 
 
 # What the blocking and the asyncio table share

@@ -22,7 +22,7 @@ from itertools import chain
 from typing import Final
 
 from pyomid.cells import CellBatch
-from pyomid.client.own_writes import HeldRows, OwnWrites, overlaid
+from pyomid.client.own_writes import HeldRows, OpenScan, OwnWrites, overlaid
 from pyomid.core import hashing_batch, visibility
 from pyomid.core.commit_cache import CommitCache
 from pyomid.core.committing import WriteSet
@@ -82,11 +82,14 @@ class Workspace:
 
     def hold(self, info: TableInfo, row: bytes, cells: Mapping[Column, bytes | None]) -> bool:
         """Keeps the writes for the next flush; True when that is due."""
+        self._held_bytes += self._own(info).hold(row, cells)
+        return self._held_bytes >= self._flush_bytes
+
+    def _own(self, info: TableInfo) -> OwnWrites:
         own = self._tables.get(info.name)
         if own is None:
             own = self._tables[info.name] = OwnWrites(info)
-        self._held_bytes += own.hold(row, cells)
-        return self._held_bytes >= self._flush_bytes
+        return own
 
     def flush_steps(self) -> Steps[None]:
         """Every write held back when it began is durable on return (law 1). After an error the transaction must roll
@@ -190,6 +193,10 @@ class Workspace:
         resolved = yield from resolve_batch_steps(info.name, batch, columns, self._snapshot, self._cache)
         yield from check_snapshot_steps(self._snapshot)
         return list(_rows_of(resolved, self._snapshot))
+
+    def begin_scan(self, info: TableInfo, key_range: KeyRange) -> OpenScan:
+        """Where a scan of this transaction stands: it tells when what the store asked ahead lacks own writes (C2)."""
+        return self._own(info).begin_scan(key_range)
 
     def scanned_steps(self) -> Steps[None]:
         """R7 after the last batch: what lay behind it, or a range that looked empty, may have been cleaned away."""
