@@ -105,9 +105,13 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         head, cells = encode_call(self._next_id, call, max(1, int(timeout_s * 1000)))
         pending = self._calls[self._next_id] = PendingAnswer(self._calls, self._next_id, self.address)
-        self._transport.write(head)
-        if cells:
-            self._transport.write(cells)
+        try:
+            self._transport.write(head)
+            if cells:
+                self._transport.write(cells)
+        except BaseException as error:
+            self._tear(f"connection to {self.address} lost while sending: {error!r}")
+            raise
         return pending
 
     def close(self) -> None:
@@ -130,10 +134,16 @@ class AsyncConnection(asyncio.BufferedProtocol):
                 pending = self._calls.get(reply.call_id)
                 if pending is not None:
                     pending.settle(reply)
-        except Corruption as error:
-            self._lose(str(error))
-            if self._transport is not None:
-                self._transport.abort()
+        except BaseException as error:
+            self._tear(str(error) if isinstance(error, Corruption) else repr(error))
+            if not isinstance(error, Corruption):
+                raise
+
+    def _tear(self, reason: str) -> None:
+        """Left in the middle of a frame, whatever the reason: the next call would be taken for its rest."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._lose(reason)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._lose(f"connection to {self.address} lost: {error or 'the server closed it'}")

@@ -26,94 +26,110 @@ Results = Sequence[RowResult | RemoteFailure]
 
 
 class _Share:
-    """What one thread wants written. `woken` is held while it waits."""
+    """What one thread wants written. `woken` is held while it waits; `taken`: those whose rows go with its own."""
 
-    __slots__ = ("failure", "leads", "requests", "results", "woken")
+    __slots__ = ("failure", "requests", "results", "taken", "woken")
 
     def __init__(self, requests: Sequence[RowMutation]) -> None:
         self.requests = requests
         self.results: Results | None = None
         self.failure: Exception | None = None
-        self.leads = False
+        self.taken: list[_Share] = []
         self.woken = threading.Lock()
+
+    @property
+    def is_settled(self) -> bool:
+        return self.results is not None or self.failure is not None
+
+    def wake(self) -> None:
+        """Once too often does no harm: it looks again what it was woken for."""
+        if self.woken.locked():
+            self.woken.release()
 
 
 class Gatherer:
-    """Of one table. `send` writes rows and returns each one's result, a failure that is that row's own included."""
+    """Of one table. `send` writes rows and returns each one's result, a failure that is that row's own included.
+
+    An interrupt may come at any line. Whoever is interrupted takes its rows back or, where it leads, settles those it
+    took and hands on the turn; each step of that may be done twice.
+    """
 
     def __init__(self, send: Callable[[Sequence[RowMutation]], Results]) -> None:
         self._send = send
         self._state = threading.Lock()
-        self._sending = False
+        self._leader: _Share | None = None
         self._waiting: list[_Share] = []
 
     def write(self, requests: Sequence[RowMutation]) -> Results:
         """The results of these rows. An error of the sending is everybody's whose rows went with it."""
         share = _Share(requests)
-        with self._state:
-            if self._sending:
-                share.woken.acquire()
-                self._waiting.append(share)
-            else:
-                self._sending = share.leads = True
-        if not share.leads:
-            self._wait(share)
-        if share.leads:
-            self._lead(share)
+        try:
+            if self._comes_to_lead(share):
+                self._lead(share)
+        except BaseException:
+            self._leave(share)
+            raise
         if share.failure is not None:
             raise share.failure
         assert share.results is not None
         return share.results
 
-    def _wait(self, share: _Share) -> None:
-        """Until the results are there, or the turn to send has come. An interrupted thread takes its rows back, or
-        hands on the turn that it was given; rows that went already may be written."""
-        try:
+    def _comes_to_lead(self, share: _Share) -> bool:
+        """False when its results are there."""
+        with self._state:
+            if self._leader is None:
+                self._leader = share
+                return True
             share.woken.acquire()
-        except BaseException:
+            self._waiting.append(share)
+        while True:
+            share.woken.acquire()
             with self._state:
-                if share in self._waiting:
+                if share.is_settled:
+                    return False
+                if self._leader is share:
                     self._waiting.remove(share)
-                hands_on = share.leads
-            if hands_on:
-                self._hand_on()
-            raise
+                    return True
 
     def _lead(self, own: _Share) -> None:
-        shares = [own]
-        failure: Exception = Unavailable("the thread that sent these rows was interrupted: they may have been written")
+        self._take(own)
+        failure: Exception | None = None
         results: Results | None = None
         try:
-            self._take(shares)
-            results = self._send([request for share in shares for request in share.requests])
+            results = self._send([request for share in (own, *own.taken) for request in share.requests])
         except Exception as error:
             failure = error
-        finally:
-            first = 0
-            for share in shares:
-                last = first + len(share.requests)
-                if results is None:
-                    share.failure = failure
-                else:
-                    share.results = results[first:last]
-                first = last
-                if share is not own:
-                    share.woken.release()
-            self._hand_on()
+        self._end(own, results, failure)
 
-    def _take(self, shares: list[_Share]) -> None:
-        """Those who wait, in their order, as far as their rows fit in one call with those of `shares`."""
-        room = ROWS_MAX - len(shares[0].requests)
+    def _leave(self, share: _Share) -> None:
+        with self._state:
+            if share in self._waiting:
+                self._waiting.remove(share)
+            leads = self._leader is share
+        if leads:
+            self._end(share, None, Unavailable("the thread that sent these rows was interrupted: they may be written"))
+
+    def _end(self, own: _Share, results: Results | None, failure: Exception | None) -> None:
+        first = 0
+        for share in (own, *own.taken):
+            last = first + len(share.requests)
+            if not share.is_settled:
+                share.failure = failure
+                share.results = None if results is None else results[first:last]
+            first = last
+            if share is not own:
+                share.wake()
+        with self._state:
+            self._waiting = [share for share in self._waiting if not share.is_settled]
+            if self._waiting:
+                self._waiting[0].wake()
+            self._leader = self._waiting[0] if self._waiting else None
+
+    def _take(self, own: _Share) -> None:
+        """Those who wait, in their order, as far as their rows fit in one call with its own."""
+        room = ROWS_MAX - len(own.requests)
         with self._state:
             while self._waiting and len(self._waiting[0].requests) <= room:
                 room -= len(self._waiting[0].requests)
-                shares.append(self._waiting.pop(0))
-
-    def _hand_on(self) -> None:
-        with self._state:
-            if not self._waiting:
-                self._sending = False
-                return
-            following = self._waiting.pop(0)
-            following.leads = True
-            following.woken.release()
+                own.taken.append(self._waiting[0])
+                self._waiting.pop(0)

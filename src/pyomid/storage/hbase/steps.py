@@ -49,6 +49,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
 _META_PAGE_ROWS: Final = 1000
+_ROW_BYTES_MAX: Final = 32_767
 _LAST_REGION_ID: Final = b"99999999999999"
 """Sorts behind every region id: HConstants.NINES."""
 
@@ -491,6 +492,11 @@ def _region_of(row: list[KeyValue]) -> Region | None:
     return parse_region(row[0].row, values[b"regioninfo"], values.get(b"server", b""))
 
 
+def _is_behind_longest(key: bytes) -> bool:
+    """The least key behind a row of the greatest length is longer than HBase takes."""
+    return len(key) == _ROW_BYTES_MAX + 1 and key.endswith(b"\0")
+
+
 @dataclass(frozen=True, slots=True)
 class ScanBlock:
     """What one scan call brought. `restarted`: rows begun in earlier blocks come again from their beginning."""
@@ -623,8 +629,12 @@ class ScanCursor:
         request.region.CopyFrom(region.specifier)
         scan = request.scan
         scan.start_row, scan.include_start_row = self._start, self._start_inclusive
+        if self._start_inclusive and _is_behind_longest(self._start):
+            scan.start_row, scan.include_start_row = self._start[:-1], False
         if self._spec.key_range.stop is not None:
             scan.stop_row = self._spec.key_range.stop
+            if _is_behind_longest(scan.stop_row):
+                scan.stop_row, scan.include_stop_row = scan.stop_row[:-1], True
         scan.max_versions = self._spec.max_versions
         scan.max_result_size, scan.caching = self._spec.bytes_per_call, self._spec.rows_per_call
         if self._is_fresh:

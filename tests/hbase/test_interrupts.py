@@ -1,0 +1,345 @@
+"""Ctrl-C at each line in turn: nobody else waits for ever, no half call stays behind, and the next call works."""
+
+from __future__ import annotations
+
+import asyncio
+import dis
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+import pytest
+
+from pyomid.errors import Unavailable
+from pyomid.storage.hbase import aio_connection, connection, gathering
+from pyomid.storage.hbase.aio_connection import AsyncConnection
+from pyomid.storage.hbase.connection import Connection
+from pyomid.storage.hbase.failures import ConnectionLost
+from pyomid.storage.hbase.frames import CLIENT, Address, Call, delimited, read_varint
+from pyomid.storage.hbase.gathering import Gatherer
+from pyomid.storage.hbase.handshake import SimpleHandshake
+from pyomid.storage.hbase.hbase_pb2 import RequestHeader, ResponseHeader
+from pyomid.storage.hbase.requests import RowMutation
+
+pytestmark = pytest.mark.fast
+
+DEADLINE_S = 20.0
+LARGE = b"x" * 300_000
+"""A cell block that leaves apart from its call's head."""
+
+
+class EchoServer:
+    """Answers each call by its parameter, and counts its cells, as long as what it gets are whole calls."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = Address("127.0.0.1", self._listener.getsockname()[1])
+        self.broken: list[str] = []
+        self.answers = threading.Event()
+        self.answers.set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                opened, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(opened,), daemon=True).start()
+
+    def _serve(self, opened: socket.socket) -> None:
+        stream = opened.makefile("rb")
+        stream.read(6)
+        stream.read(struct.unpack(">I", stream.read(4))[0])
+        while len(size := stream.read(4)) == 4:
+            frame = stream.read(struct.unpack(">I", size)[0])
+            if len(frame) < struct.unpack(">I", size)[0]:
+                break  # closed in the middle: so the half call was nobody else's rest
+            try:
+                length, at = read_varint(frame, 0)
+                header = RequestHeader.FromString(frame[at : at + length])
+                length, begin = read_varint(frame, at + length)
+                parameter, cells = frame[begin : begin + length], frame[begin + length :]
+                assert header.method_name == "Echo"
+                assert set(cells) <= {ord("x")}
+                assert parameter.startswith(b"call ")
+            except Exception as error:  # whatever a half call looks like
+                self.broken.append(repr(error))
+                break
+            self.answers.wait(DEADLINE_S)
+            encoded = delimited(ResponseHeader(call_id=header.call_id).SerializeToString()) + delimited(parameter)
+            try:
+                opened.sendall(struct.pack(">I", len(encoded)) + encoded)
+            except OSError:
+                break
+        opened.close()
+
+
+@pytest.fixture
+def server() -> Iterator[EchoServer]:
+    made = EchoServer()
+    yield made
+    made.close()
+
+
+class Interrupts:
+    """`KeyboardInterrupt` at the n-th line that the calling thread runs of some modules.
+
+    Not where a `with` ends: there an interrupt comes before the block's last call or behind `__exit__`.
+    """
+
+    def __init__(self, nth: int, *modules: Any) -> None:
+        self._left = nth
+        self._files = {module.__file__ for module in modules}
+        self._inside: set[tuple[int, int]] = set()
+        self.happened = False
+
+    def __enter__(self) -> Interrupts:
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code.co_filename not in self._files:
+            return None
+        if event == "line" and not self.happened and not self._ends_with(frame):
+            self._left -= 1
+            if self._left == 0:
+                self.happened = True
+                raise KeyboardInterrupt
+        return self._trace
+
+    def _ends_with(self, frame: FrameType) -> bool:
+        if frame.f_lineno not in with_lines(frame.f_code):
+            return False
+        place = id(frame), frame.f_lineno
+        if place in self._inside:
+            self._inside.remove(place)
+            return True
+        self._inside.add(place)
+        return False
+
+
+_with_lines: dict[CodeType, set[int]] = {}
+
+
+def with_lines(code: CodeType) -> set[int]:
+    if code not in _with_lines:
+        names = {"BEFORE_WITH", "LOAD_SPECIAL"}
+        found = {
+            each.positions.lineno for each in dis.get_instructions(code) if each.opname in names and each.positions
+        }
+        _with_lines[code] = {line for line in found if line is not None}
+    return _with_lines[code]
+
+
+def every_line(body: Callable[[int], bool]) -> int:
+    """Calls `body` with 1, 2, … until it says that nothing was interrupted any more."""
+    nth = 1
+    while body(nth):
+        nth += 1
+    return nth
+
+
+def opened(server: EchoServer) -> Connection:
+    return Connection(server.address, CLIENT, SimpleHandshake("tester"), connect_timeout_s=DEADLINE_S)
+
+
+def asked(line: Connection, name: bytes, cells: bytes = b"") -> bytes:
+    pending = line.start(Call(CLIENT, "Echo", b"call " + name, cells), timeout_s=DEADLINE_S)
+    return bytes(line.finish(pending, timeout_s=DEADLINE_S).message)
+
+
+def check_usable(line: Connection, server: EchoServer) -> None:
+    assert not line._state.locked()
+    assert not line._sending.locked()
+    assert line._reader is None
+    if line.is_lost:
+        line = opened(server)
+    assert asked(line, b"next", LARGE) == b"call next"
+    assert server.broken == []
+    line.close()
+
+
+class Asker(threading.Thread):
+    """Asks once on a shared connection."""
+
+    def __init__(self, line: Connection) -> None:
+        super().__init__(daemon=True)
+        self._line = line
+        self.outcome: object = None
+
+    def run(self) -> None:
+        try:
+            self.outcome = asked(self._line, b"other")
+        except ConnectionLost as error:
+            self.outcome = error
+
+
+@pytest.mark.parametrize("cells", [b"", LARGE])
+def test_a_call_that_is_interrupted_leaves_no_half_call(server: EchoServer, cells: bytes) -> None:
+    """The rest of it would be taken from the next call of whichever thread comes."""
+
+    def interrupted_at(nth: int) -> bool:
+        line = opened(server)
+        interrupts = Interrupts(nth, connection)
+        try:
+            with interrupts:
+                assert asked(line, b"mine", cells) == b"call mine"
+        except KeyboardInterrupt:
+            pass
+        check_usable(line, server)
+        return interrupts.happened
+
+    assert every_line(interrupted_at) > 30
+
+
+def test_who_waits_beside_an_interrupted_reader_gets_its_answer(server: EchoServer) -> None:
+    def interrupted_at(nth: int) -> bool:
+        line = opened(server)
+        server.answers.clear()
+        first = line.start(Call(CLIENT, "Echo", b"call mine"), timeout_s=DEADLINE_S)
+        other = Asker(line)
+        interrupts = Interrupts(nth, connection)
+        reads = threading.Timer(0.0, lambda: (other.start(), _until(lambda: _waits(line, other)), server.answers.set()))
+        reads.start()
+        try:
+            with interrupts:
+                line.finish(first, timeout_s=DEADLINE_S)
+        except KeyboardInterrupt:
+            pass
+        reads.join(DEADLINE_S)
+        other.join(DEADLINE_S / 2)
+        assert not other.is_alive(), f"nobody reads for it after an interrupt at line {nth}"
+        assert other.outcome == b"call other" or isinstance(other.outcome, ConnectionLost)
+        check_usable(line, server)
+        return interrupts.happened
+
+    assert every_line(interrupted_at) > 20
+
+
+def _waits(line: Connection, other: Asker) -> bool:
+    return (
+        other.outcome is not None
+        or any(each.waiting for each in list(line._calls.values()))
+        or (line._reader is not None and len(line._calls) < 2)
+    )
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(200):
+        if holds():
+            return
+        pause.wait(0.005)
+
+
+def test_a_wait_that_is_interrupted_closes_nothing(server: EchoServer) -> None:
+    """Other threads' calls are on the same line, and writes among them."""
+    line = opened(server)
+    server.answers.clear()
+    other = Asker(line)
+    other.start()
+    _until(lambda: line._reader is not None)
+    pending = line.start(Call(CLIENT, "Echo", b"call mine"), timeout_s=DEADLINE_S)
+    waits = line._wait_woken
+
+    def interrupted(*_: object) -> None:
+        line._wait_woken = waits  # type: ignore[method-assign]
+        raise KeyboardInterrupt
+
+    line._wait_woken = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        line.finish(pending, timeout_s=DEADLINE_S)
+    server.answers.set()
+    other.join(DEADLINE_S)
+    assert other.outcome == b"call other"
+    assert not line.is_lost
+    check_usable(line, server)
+
+
+def test_an_asyncio_call_that_is_interrupted_leaves_no_half_call(server: EchoServer) -> None:
+    async def interrupted_at(nth: int) -> bool:
+        line = await AsyncConnection.open(server.address, CLIENT, SimpleHandshake("tester"))
+        interrupts = Interrupts(nth, aio_connection, asyncio.selector_events)
+        try:
+            with interrupts:
+                line.start(Call(CLIENT, "Echo", b"call mine", LARGE), timeout_s=DEADLINE_S)
+        except KeyboardInterrupt:
+            pass
+        if line.is_lost:
+            line = await AsyncConnection.open(server.address, CLIENT, SimpleHandshake("tester"))
+        answer = await line.start(Call(CLIENT, "Echo", b"call next", LARGE), timeout_s=DEADLINE_S).wait(DEADLINE_S)
+        assert bytes(answer.message) == b"call next"  # type: ignore[union-attr]
+        assert server.broken == []
+        line.close()
+        return interrupts.happened
+
+    async def at_every_line() -> int:
+        nth = 1
+        while await interrupted_at(nth):
+            nth += 1
+        return nth
+
+    assert asyncio.run(at_every_line()) > 10
+
+
+def test_writers_beside_an_interrupted_one_end_and_the_turn_goes_on() -> None:
+    """Theirs went with its call, or it had the turn to send for them."""
+
+    def interrupted_at(nth: int) -> bool:
+        came, answers = threading.Semaphore(0), threading.Semaphore(0)
+
+        def send(requests: Any) -> Any:
+            came.release()
+            assert answers.acquire(timeout=DEADLINE_S)
+            return [True for _ in requests]
+
+        gatherer = Gatherer(send)
+        outcomes: list[object] = []
+
+        def write(name: bytes) -> None:
+            try:
+                outcomes.append(list(gatherer.write([RowMutation(name, ())])))
+            except Unavailable as error:
+                outcomes.append(error)
+
+        first = threading.Thread(target=write, args=(b"first",), daemon=True)
+        first.start()
+        assert came.acquire(timeout=DEADLINE_S)
+        interrupts = Interrupts(nth, gathering)
+        behind = threading.Thread(target=write, args=(b"behind",), daemon=True)
+
+        def let() -> None:
+            _until(lambda: len(gatherer._waiting) >= 1 or interrupts.happened)
+            behind.start()
+            _until(lambda: len(gatherer._waiting) >= 2 or interrupts.happened)
+            for _ in range(3):
+                answers.release()
+
+        lets = threading.Thread(target=let, daemon=True)
+        lets.start()
+        try:
+            with interrupts:
+                gatherer.write([RowMutation(b"mine", ())])
+        except KeyboardInterrupt:
+            pass
+        for each in (lets, first, behind):
+            each.join(DEADLINE_S)
+            assert not each.is_alive(), f"it waits for ever after an interrupt at line {nth}"
+        assert len(outcomes) == 2
+        assert not gatherer._state.locked()
+        answers.release()
+        assert gatherer.write([RowMutation(b"next", ())]) == [True]
+        return interrupts.happened
+
+    assert every_line(interrupted_at) > 20
