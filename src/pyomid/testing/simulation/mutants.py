@@ -329,8 +329,8 @@ MUTANTS: Final = (
         "K3",
         "a tombstone goes before what it hides",
         "cleaning_kernel",
-        "                if version < greatest[col] or version <= hiding:\n",
-        "                if version <= hiding:\n",
+        "                    dropped[cell] = version < greatest[col] or version <= hidden_to\n",
+        "                    dropped[cell] = version <= hidden_to\n",
         "a_tombstone_goes_only_after_what_it_hides",
     ),
     _m(
