@@ -41,7 +41,6 @@ from pyomid.testing.simulation.universe import NO_FAULTS, Choices, Faults, Sleep
 STEPS = 2_500
 STEPS_TO_CALM = 60_000
 FIRST, _, LAST = os.environ.get("PYOMID_FRONT_END_SEEDS", "1-30").partition("-")
-REMAKES = os.environ.get("PYOMID_FRONT_END_REMAKES", "") == "1"
 Populate = Callable[[FrontWorld, Notes, Jobs], None]
 SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
 
@@ -59,7 +58,7 @@ def _populate(world: FrontWorld, notes: Notes, jobs: Jobs) -> None:
         start(f"A{number + 1}", asyncio_writers)
     for number in range(choices.pick((0, 2, 3))):
         start(f"N{number + 1}", once_runner, notes)
-    if REMAKES and choices.chance(0.5):
+    if choices.chance(0.5):
         start("C1", table_remaker)
         if choices.chance(0.3):
             start("C2", table_remaker)
@@ -184,6 +183,10 @@ def _judge(world: FrontWorld, notes: Notes) -> None:
             assert counted == [start], f"{name}: told that {start} did it, committed is {counted}"
     seen: dict[tuple[bytes, object], int] = {}
     for rewrite in notes.rewrites:
+        lived_in = rewrite.generation if rewrite.before is None else int(rewrite.before.rpartition(b".")[2])
+        assert lived_in == rewrite.generation, (
+            f"{rewrite.start_ts} found a row of generation {lived_in} in {REMADE} of generation {rewrite.generation}"
+        )
         before = (rewrite.row, rewrite.before if rewrite.before is not None else rewrite.generation)
         assert before not in seen, (
             f"lost update in {REMADE}: {seen[before]} and {rewrite.start_ts} both wrote over {before}"
