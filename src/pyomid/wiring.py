@@ -190,7 +190,8 @@ def folder_dial(folder: Path, settings: Settings) -> Callable[[], socket.socket]
 
 
 def tso_command(folder: Path, settings: Settings) -> list[str]:
-    """What starts the folder's TSO: this interpreter, so that client and TSO are one version."""
+    """What starts the folder's TSO: this interpreter, so that client and TSO are one version. Not from the client's
+    working directory (-P): a file that lies there is none of the TSO's modules."""
     options = {
         "--idle-exit": settings.tso_idle_exit_seconds,
         "--conflict-map-entries": settings.conflict_map_entries,
@@ -198,7 +199,7 @@ def tso_command(folder: Path, settings: Settings) -> list[str]:
         "--lease-term": settings.lease_seconds,
         "--commit-retry": settings.commit_retry_seconds,
     }
-    command = [sys.executable, "-m", "pyomid", "tso", "--on-demand", str(folder)]
+    command = [sys.executable, "-P", "-m", "pyomid", "tso", "--on-demand", str(folder)]
     return command + [text for name, value in options.items() for text in (name, str(value))]
 
 

@@ -15,6 +15,7 @@ import pytest
 from pyomid.cells import CellBatch
 from pyomid.storage.embedded import EmbeddedStore
 from pyomid.storage.embedded import page_kernels as kernels
+from pyomid.storage.embedded.environments import Environment
 from pyomid.storage.embedded.keys import VERSION_BYTES, range_bounds
 from pyomid.storage.embedded.layout import CELLS
 from pyomid.storage.embedded.pages import Pages
@@ -135,8 +136,10 @@ def test_no_damage_leads_the_walk_out_of_the_file(seed: int, tmp_path: Path) -> 
         assert measured[1] <= 2000
 
 
-def test_a_scan_reads_the_file_that_lmdb_has_open(tmp_path: Path) -> None:
-    """Whatever lies under its name by now: a restored folder must not be read by the root of the one that is open."""
+def test_a_scan_reads_the_file_that_lmdb_has_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever lies under its name by now: a restored folder must not be read by the root of the one that is open.
+    It is replaced behind the look that would refuse it."""
+    monkeypatch.setattr(Environment, "_check_file", lambda environment: None)
     other = filled(tmp_path / "other", 2)
     other.close()
     store = filled(tmp_path / "db", 1)
@@ -153,7 +156,8 @@ def test_a_scan_reads_the_file_that_lmdb_has_open(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_file_that_cannot_be_mapped_is_read_by_the_cursor(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_mapped_is_read_by_the_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Environment, "_check_file", lambda environment: None)
     store = filled(tmp_path / "db", 1)
     expected = [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)]
     store._pages.close()

@@ -21,7 +21,7 @@ from pyomid.config import Settings
 from pyomid.core.tso_settings import TsoSettings
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, Unavailable
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedEpochRow, open_folder
-from pyomid.tso.leadership import DOUBT_EXIT_CODE, SOCKET_FILE, FolderLock, listen_in
+from pyomid.tso.leadership import DOUBT_EXIT_CODE, SOCKET_FILE, FolderLock
 from pyomid.tso.ondemand import ensure_running
 from pyomid.types import CommitRequest
 from pyomid.wiring import tso_command
@@ -340,7 +340,7 @@ def test_another_users_tso_is_a_clear_error(tmp_path: Path) -> None:
         path.chmod(0o755)
     lock = FolderLock(folder)
     assert lock.acquire()
-    listener = listen_in(folder)
+    listener = lock.listen()
     program = (
         "import os, sys; from pathlib import Path; from pyomid.tso.ondemand import ensure_running;"
         "from pyomid.errors import Misuse\n"

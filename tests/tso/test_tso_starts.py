@@ -57,6 +57,14 @@ def test_death_by_a_signal_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "Fatal Python error: Segmentation fault" in (tmp_path / "db" / LOG_FILE).read_text()
 
 
+def test_a_stray_module_beside_the_client_is_not_the_tsos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would run as part of the TSO, or keep it from starting."""
+    (tmp_path / "uvloop.py").write_text("raise RuntimeError('stray')\n")
+    monkeypatch.chdir(tmp_path)
+    with pyomid.connect(f"omid://{tmp_path}/db?idleExitSeconds=0.5&commitRetrySeconds=1") as db:
+        assert db.tables() == []
+
+
 class FakeTime:
     """Goes on by being slept, and a little by being looked at."""
 

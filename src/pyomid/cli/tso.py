@@ -213,7 +213,7 @@ def _file_options(path: str) -> dict[str, object]:
 
 
 def serve_by_hand(options: dict[str, Any]) -> int:
-    from pyomid.tso.leadership import FolderLock, holder, listen_in
+    from pyomid.tso.leadership import FolderLock, holder
     from pyomid.tso.logs import log_to
     from pyomid.wiring import tso_folder
 
@@ -221,6 +221,7 @@ def serve_by_hand(options: dict[str, Any]) -> int:
         log_to(Path(options["log-file"]) if options["log-file"] else None, level=options["log-level"])
         with contextlib.ExitStack() as stack:
             listeners = list(_listeners(options, stack))
+            lock: FolderLock | None = None
             folder = tso_folder(options["store"])
             if folder is not None:
                 lock = FolderLock(folder)
@@ -229,11 +230,12 @@ def serve_by_hand(options: dict[str, Any]) -> int:
                     print(f"pyomid tso: process {pid} is the TSO of {folder}", file=sys.stderr)
                     return LOST_EXIT_CODE
                 stack.callback(lock.release)
-                listeners.append((listen_in(folder), None))
+                listeners.append((lock.listen(), None))
             stores = _stores(options["store"], stack)
             if not listeners:
                 raise Misuse("nothing to serve on: give --listen HOST:PORT or --unix PATH")
-            _serve(options, stores, listeners, ready=_say_ready, leadership=_leadership(options, listeners))
+            leadership = _leadership(options, listeners)
+            _serve(options, stores, listeners, ready=_say_ready, leadership=leadership, lock=lock)
     except OmidError as error:
         print(f"pyomid tso: {error}", file=sys.stderr)
         return ERROR_EXIT_CODE
@@ -288,13 +290,14 @@ def _is_loopback(host: str) -> bool:
 
 
 def _unix_listener(path: Path, stack: contextlib.ExitStack) -> socket.socket:
-    from pyomid.tso.leadership import SOCKET_FILE, listen_in
+    from pyomid.tso.leadership import SOCKET_FILE, listening_at
 
     if path.name == SOCKET_FILE:
         raise Misuse(f"--unix {path}: that name is a folder's own socket")
-    sock = listen_in(path.parent.absolute(), name=path.name)
-    stack.callback(path.unlink, missing_ok=True)
-    return sock
+    try:
+        return stack.enter_context(listening_at(path))
+    except OSError as error:
+        raise Misuse(f"--unix {path}: {error.strerror}", path=str(path)) from error
 
 
 def _tls(options: dict[str, Any]) -> ssl.SSLContext | None:
@@ -344,14 +347,14 @@ def serve_on_demand(folder: Path, options: dict[str, Any]) -> int:
 
     The parent holds nothing afterwards. What went wrong is said on standard error, one line of JSON.
     """
-    from pyomid.tso.leadership import FolderLock, listen_in
+    from pyomid.tso.leadership import FolderLock
     from pyomid.tso.ondemand import error_line
 
     try:
         lock = FolderLock(folder)
         if not lock.acquire():
             return LOST_EXIT_CODE
-        listener = listen_in(folder)
+        listener = lock.listen()
     except OmidError as error:
         print(error_line(error), file=sys.stderr)
         return ERROR_EXIT_CODE
@@ -407,7 +410,7 @@ def _become_service(
         lock.sign_again()
         with contextlib.ExitStack() as stack:
             stores = _stores(f"omid://{quote(str(folder))}", stack)
-            _serve(options, stores, [(listener, None)], ready=lambda _: say("ready"))
+            _serve(options, stores, [(listener, None)], ready=lambda _: say("ready"), lock=lock)
         code = 0
     except OmidError as error:
         log.exception("ends: %s", error)
@@ -433,6 +436,7 @@ def _serve(
     *,
     ready: Callable[[list[tuple[socket.socket, ssl.SSLContext | None]]], None],
     leadership: Any = None,
+    lock: Any = None,
 ) -> None:
     """Takes over, serves until told to stop, drains."""
     import uvloop
@@ -450,5 +454,6 @@ def _serve(
             ready=lambda: ready(listeners),
             stop_signals=(signal.SIGTERM, signal.SIGINT),
             leadership=leadership,
+            folder_lock=lock,
         )
     )

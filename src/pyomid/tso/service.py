@@ -118,7 +118,7 @@ class TsoService:
         self._threads = ThreadPoolExecutor(
             machine.settings.flights_max + STORE_THREADS_BESIDE_FLIGHTS, thread_name_prefix="tso-store"
         )
-        self._acceptors: list[Acceptor] = []
+        self._acceptors: dict[socket.socket, Acceptor] = {}
         self._newcomers = Newcomers(max(NEWCOMERS_MIN, connections_max // NEWCOMERS_SHARE))
         self.receive = ReceiveBuffer(RECEIVE_BYTES)
         self.fast: FastPath | None = None
@@ -185,9 +185,13 @@ class TsoService:
     def listen(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Serves one more (bound) socket."""
         handshake_s_max = self._limits.handshake_s_max
-        self._acceptors.append(
-            Acceptor(sock, tls, arrive=self._arrive, make_room=self._make_room, handshake_s_max=handshake_s_max)
+        self._acceptors[sock] = Acceptor(
+            sock, tls, arrive=self._arrive, make_room=self._make_room, handshake_s_max=handshake_s_max
         )
+
+    def stop_listening(self, sock: socket.socket) -> None:
+        """Who is connected by it stays."""
+        self._acceptors.pop(sock).close()
 
     def stop(self) -> None:
         """Ends `run`, also one that has not begun; from a signal handler of the loop."""
@@ -195,7 +199,7 @@ class TsoService:
 
     async def drain(self, *, drain_s_max: float = 10.0) -> bool:
         """After `run`: no new requests; what was decided is made durable and answered. False where time ran out."""
-        for acceptor in self._acceptors:
+        for acceptor in self._acceptors.values():
             acceptor.close()
         for connection in self._connections:
             connection.stop_reading()

@@ -21,8 +21,9 @@ from pyomid.core.conflict_map import BucketMap, ConflictMap
 from pyomid.core.take_over import take_over_steps
 from pyomid.core.tso_machine import TsoMachine
 from pyomid.core.tso_settings import TsoSettings
+from pyomid.errors import OmidError
 from pyomid.tso.connection import PeerLimits
-from pyomid.tso.leadership import Leadership, boot_clock, die_now
+from pyomid.tso.leadership import FolderLock, Leadership, boot_clock, die_now
 from pyomid.tso.metrics import Watched, serve_metrics
 from pyomid.tso.service import TsoService
 from pyomid.tso.store_calls import TsoStores, take_over
@@ -33,6 +34,9 @@ Listener = tuple[socket.socket, ssl.SSLContext | None]
 
 FILES_BESIDE_CONNECTIONS: Final = 128
 """Stores, logs, listeners, modules that are loaded late, and newcomers on their way to being refused."""
+
+FOLDER_LOOK_S = 0.5
+"""How long a client may find no socket in a folder that is served."""
 
 SWITCH_INTERVAL_S = 0.0005
 """A store thread that holds the interpreter must not keep the event loop waiting for Python's default 5 ms."""
@@ -166,6 +170,7 @@ class _Duty:
     stop: threading.Event
     """Set by a signal that came before the service was there."""
     watched: Watched
+    folder_lock: FolderLock | None
 
 
 async def serve(
@@ -176,8 +181,10 @@ async def serve(
     ready: Callable[[], None],
     stop_signals: Sequence[signal.Signals] = (),
     leadership: Leadership | None = None,
+    folder_lock: FolderLock | None = None,
 ) -> None:
-    """Serves until a signal or idleness; on return everything decided is durable and answered.
+    """Serves until a signal or idleness; on return everything decided is durable and answered. `folder_lock`: held,
+    and listening as the last of `listeners`.
 
     With a `leadership` (a cluster's; a folder's lock is held already) it waits as a standby until it leads.
     """
@@ -189,7 +196,7 @@ async def serve(
     metrics = await serve_metrics(watched, options.metrics) if options.metrics else None
     try:
         conflict_map = loop.run_in_executor(None, empty_map, options)
-        duty = _Duty(stores, options, conflict_map, listeners, ready, stop_signals, stop, watched)
+        duty = _Duty(stores, options, conflict_map, listeners, ready, stop_signals, stop, watched, folder_lock)
         if leadership is None:
             await _lead(duty, LeaderTerm(), announce=lambda epoch: None)
         else:
@@ -244,13 +251,32 @@ async def _lead(duty: _Duty, term: LeaderTerm, *, announce: Callable[[int], obje
     announce(machine.epoch)
     duty.watched.service = service
     log.info("leads", extra={"epoch": machine.epoch, "watermark": machine.watermark, "horizon": machine.horizon})
-    loading = asyncio.create_task(_use_kernel_soon(service)) if options.kernel_soon else None
+    beside = [asyncio.create_task(_use_kernel_soon(service))] if options.kernel_soon else []
+    if duty.folder_lock is not None:
+        beside.append(asyncio.create_task(_keep_place(service, duty.folder_lock, duty.listeners[-1][0])))
     await service.run(duty.listeners, ready=duty.ready)
-    if loading is not None:
-        loading.cancel()
+    for task in beside:
+        task.cancel()
     log.info("stops", extra={"epoch": machine.epoch, "connections": service.connections})
     drained = await service.drain()
     log.info("stopped", extra={"epoch": machine.epoch, "drained": drained})
+
+
+async def _keep_place(service: TsoService, lock: FolderLock, sock: socket.socket) -> None:
+    """Clients find the service, or it ends: a folder that is gone, or another one under its path, is not served."""
+    while True:
+        await asyncio.sleep(FOLDER_LOOK_S)
+        if not lock.is_in_place():
+            log.error("ends at once: the folder %s was removed, moved or replaced", lock.folder)
+            die_now("the folder is gone")
+        try:
+            if not lock.has_socket():
+                log.warning("its socket in %s was removed, or replaced: listens at a new one", lock.folder)
+                old, sock = sock, lock.listen()
+                service.listen(sock)
+                service.stop_listening(old)
+        except (OSError, OmidError) as error:
+            log.warning("cannot listen in %s: %s", lock.folder, error)
 
 
 async def _use_kernel_soon(service: TsoService) -> None:

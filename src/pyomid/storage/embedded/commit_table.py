@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.errors import Misuse, OmidError
+from pyomid.owned_files import FileId
 from pyomid.storage.embedded.environments import MAP_BYTES_DEFAULT, Environment, release
 from pyomid.storage.embedded.layout import open_commits, open_folder
 from pyomid.storage.embedded.recent_commits import RecentCommits
@@ -164,7 +165,7 @@ class EmbeddedCommitTable:
             self._closed = True
             self._reader.close()
             if self._writer is not None:
-                _close_writer(self._path, self._writer, finish_put=self._is_flushing)
+                _close_writer(self._environment.data_file, self._writer, finish_put=self._is_flushing)
             release(self._environment)
 
     def _writing(self) -> RecentCommits:
@@ -189,23 +190,22 @@ def _check_starts(starts: Int64s) -> None:
         raise Misuse(f"start {int(bad[0])} is not a start timestamp: those are multiples of {TIMESTAMP_STEP} above 0")
 
 
-# One writer a process and folder, however many tables are open: by path, counted.
+# One writer a process and environment, however many tables are open: counted.
 
-_writers: dict[str, tuple[RecentCommits, int]] = {}
+_writers: dict[FileId, tuple[RecentCommits, int]] = {}
 _writers_lock = threading.RLock()
 
 
 def _open_writer(path: Path, environment: Environment) -> RecentCommits:
-    key = os.path.realpath(path)
+    key = environment.data_file
     with _writers_lock:
         writer, users = _writers.get(key) or (RecentCommits(path, SettledCommits(environment)), 0)
         _writers[key] = writer, users + 1
         return writer
 
 
-def _close_writer(path: Path, writer: RecentCommits, *, finish_put: bool) -> None:
+def _close_writer(key: FileId, writer: RecentCommits, *, finish_put: bool) -> None:
     """What this table began must not keep the turn from the others."""
-    key = os.path.realpath(path)
     with _writers_lock:
         known, users = _writers.get(key, (None, 0))
         if known is not writer:  # the parent's, in a child of fork

@@ -2,7 +2,7 @@
 
 What LMDB asks of its users, and who obeys it here:
 
-    an environment is opened once in a process          `open_environment` keeps a register by path, counted
+    an environment is opened once in a process          `open_environment` keeps a register by device and inode, counted
     no read transaction lives long                      `read` runs one function inside one transaction
     write transactions are serial, their sync is dear   `write` lets one thread commit for all that wait
     the map is resized only while nobody reads          `_alone` waits until no call is inside
@@ -16,6 +16,11 @@ sync before anyone is told): processes that wait for the lock wait half as long,
 become one in the kernel. What may be seen that is not durable yet is lost together with whatever was built upon it in
 this environment; nothing outside it is done before the sync (decision 0010). NOSYNC would lose LMDB's order of pages
 before root, and with it the store, and is never used.
+
+What is open stays open when its folder is removed or another one put in its place: LMDB would go on in files that
+nobody else finds. Each write therefore looks first, inside its transaction, whether the file under the name is the one
+that is open, and refuses where it is not; reads look every `LOOK_S`. A snapshot that a folder's next TSO gave out is
+never read in the folder before: that TSO takes longer to start.
 
 Row four of the table is also why read transactions are not kept between calls: one that the parent held during a fork
 would be released in the lock file by the child's close.
@@ -37,13 +42,13 @@ from typing import Any, Final, Generic, TypeVar
 import lmdb
 
 from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
+from pyomid.owned_files import FileId, file_id
 from pyomid.storage.forks import ProcessGuard
 
 T = TypeVar("T")
 Transaction = Any
 """`lmdb.Transaction`, whose stub is generic over bytes and memoryview."""
-FileId = tuple[int, int]
-"""Device and inode: a file, whatever its name."""
+_DATA: Final = "data.mdb"
 
 MAP_BYTES_DEFAULT: Final = 1 << 40
 """Address space, not disk: the file grows with its content. 1 TiB of the 128 TiB that Linux gives a process."""
@@ -55,6 +60,8 @@ _GROUP_RECORDS_MAX: Final = 4000
 _READER_CHECK_EVERY: Final = 256
 _PATIENCE_STEP_S: Final = 0.001
 _FORK_WAIT_S: Final = 5.0
+LOOK_S = 0.01
+"""A look costs as much as a small read."""
 _FREE_BYTES_MIN: Final = 1 << 20
 """LMDB reports a short write as EIO; with less room than this it was for want of room."""
 
@@ -130,6 +137,7 @@ class Environment:
         self._closed = False
         self.users = 0
         self.writable = writable
+        self._looked_s = time.monotonic()
         self.databases: dict[bytes, Any] = {}
         self.data_file: FileId = (0, 0)
         """The file that LMDB has open; inside a transaction it stays the same."""
@@ -147,6 +155,8 @@ class Environment:
         try:
             self._enter(inside)
             with self._begin(inside, write=False) as transaction:
+                if time.monotonic() - self._looked_s > LOOK_S:
+                    self._check_file()
                 return work(transaction)
         except lmdb.Error as error:
             raise self._failed(error) from error
@@ -229,6 +239,7 @@ class Environment:
         try:
             self._enter(group)
             group.transaction = self._begin(group, write=True)
+            self._check_file()
             for member in group.members:
                 member.group = group
                 member.run(group.transaction)
@@ -291,6 +302,7 @@ class Environment:
         """Once for all that wait for it; after an interrupt again."""
         if not self._panicked or self._closed:
             return
+        self._check_file()
         self._lmdb.close()
         self._open()
         self._panicked = False
@@ -352,7 +364,24 @@ class Environment:
         self._alone(lambda: self._lmdb.set_mapsize(0))
         self._enter(inside)
 
+    def _check_file(self) -> None:
+        if _data_file(self._folder) != self.data_file:
+            raise Misuse(
+                f"the folder {self._folder.parent} was removed or replaced while it was open: nothing was read or "
+                "written; connect again",
+                folder=str(self._folder),
+            )
+        self._looked_s = time.monotonic()
+
     def _open(self) -> None:
+        """`data_file` is what is open: were another put in its place meanwhile, the two looks would differ."""
+        before = _data_file(self._folder)
+        self._open_map()
+        if self.data_file != before:
+            self._lmdb.close()
+            raise Unavailable(f"the embedded store in {self._folder} was replaced while it was opened")
+
+    def _open_map(self) -> None:
         map_bytes = self._map_bytes
         while True:
             try:
@@ -365,8 +394,7 @@ class Environment:
         try:
             self._lmdb.reader_check()
             self.databases = {name: self._lmdb.open_db(name, create=False) for name in self._names}
-            status = os.stat(self._folder / "data.mdb")
-            self.data_file = status.st_dev, status.st_ino
+            self.data_file = file_id(os.stat(self._folder / _DATA))
         except (lmdb.Error, OSError) as error:
             self._lmdb.close()
             raise self._mapped(error) from error
@@ -444,7 +472,7 @@ def _is_out_of_address_space(error: BaseException) -> bool:
 
 # The register of this process.
 
-_register: dict[str, Environment] = {}
+_register: dict[FileId | None, Environment] = {}
 _register_lock = threading.RLock()
 
 
@@ -460,17 +488,24 @@ def open_environment(
 
     Opened for writing as soon as one user wants to write. `map_bytes` counts for the first user only.
     """
-    key = os.path.realpath(folder)
     with _register_lock:
-        environment = _register.get(key)
+        environment = _register.get(_data_file(folder))
         if environment is None:
-            environment = _register[key] = Environment(
+            environment = Environment(
                 folder, databases, writable=writable, many_writers=many_writers, map_bytes=map_bytes
             )
+            _register[environment.data_file] = environment
         elif writable and not environment.writable:
             environment.upgrade()
         environment.users += 1
         return environment
+
+
+def _data_file(folder: Path) -> FileId | None:
+    try:
+        return file_id(os.stat(folder / _DATA))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def release(environment: Environment) -> None:
@@ -478,9 +513,8 @@ def release(environment: Environment) -> None:
     with _register_lock:
         environment.users -= 1
         if environment.users == 0:
-            key = os.path.realpath(environment._folder)
-            if _register.get(key) is environment:  # a child of fork has its own of the same folder
-                del _register[key]
+            if _register.get(environment.data_file) is environment:  # a child of fork has its own of the same folder
+                del _register[environment.data_file]
             environment.close()
 
 

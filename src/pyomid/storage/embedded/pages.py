@@ -24,8 +24,9 @@ import lmdb
 import numpy as np
 from numpy.typing import NDArray
 
+from pyomid.owned_files import FileId
 from pyomid.storage.embedded import page_kernels as kernels
-from pyomid.storage.embedded.environments import FileId, Transaction
+from pyomid.storage.embedded.environments import Transaction
 
 _FILE: Final = "data.mdb"
 _META: Final = struct.Struct("<16x II")

@@ -460,6 +460,10 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "tests/client/test_client_catalogue.py::test_a_dropper_that_slept_drops_no_later_table",
         "tests/client/test_client_catalogue.py::test_a_slow_writer_of_an_entry_keeps_what_others_added",
     ),
+    "C8": (
+        "tests/tso/test_folder_is_replaced.py::test_nothing_is_written_or_read_in_a_removed_folder",
+        "tests/tso/test_folder_is_replaced.py::test_who_connects_again_shares_what_others_see",
+    ),
     "S2": (
         "tests/spark/test_spark_dataframes.py::test_many_tables_commit_together_and_a_failed_block_leaves_nothing",
         "tests/spark/test_spark_faults.py::test_a_plain_write_that_dies_around_its_commit_is_counted_once_under_its_id",
