@@ -293,6 +293,10 @@ class SealsMany(Protocol):
 class EpochRow(Protocol):
     """The row that says who leads, and what must not be forgotten (protocol.md, Leadership)."""
 
+    def database_id(self) -> bytes:
+        """Random, and this database's for as long as it lives: one made in its place has another. The first who asks,
+        a TSO, makes it; durable on return."""
+
     def read(self) -> EpochState:
         """Fresh."""
 

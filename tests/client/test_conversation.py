@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -45,6 +46,20 @@ def test_answers_find_their_requests_by_id_in_any_order() -> None:
     first, second = conversation.ask(Begin())[0], conversation.ask(Begin())[0]
     late, early = BeginReply(200, 50), BeginReply(100, 50)
     assert feed(conversation, [(second, early), (first, late)]) == [(second, early), (first, late)]
+
+
+def test_a_client_of_a_database_that_is_gone_is_told_so() -> None:
+    """Its caches of commits, its epoch and its rules of tables are of the former one."""
+    first = Conversation()
+    list(first.feed(encode_answer(replace(OURS, database_id=b"one")) or b""))
+    again = Conversation(database_id=first.database_id)
+    list(again.feed(encode_answer(replace(OURS, database_id=b"one")) or b""))
+    for silent in (JAVA, OURS):
+        untold = Conversation(database_id=again.database_id)
+        list(untold.feed(encode_answer(silent) or b""))
+        assert untold.database_id == b"one"
+    with pytest.raises(Misuse, match=r"was dropped, and another one.*connect again"):
+        list(Conversation(database_id=b"one").feed(encode_answer(replace(OURS, database_id=b"two")) or b""))
 
 
 def test_a_java_tsos_answers_are_matched_as_java_matches_them() -> None:

@@ -46,6 +46,7 @@ class AsyncTsoSession:
         self._retry_s = retry_s
         self._token = token
         self._epoch = 0
+        self._database_id = b""
         self._pid = os.getpid()
         self._connection: _Connection | None = None
         self._dialling = asyncio.Lock()
@@ -138,7 +139,7 @@ class AsyncTsoSession:
             return self._connection
 
     async def _open(self, timeout_s: float) -> _Connection:
-        conversation = Conversation(token=self._token, commit_retry_s=self._retry_s)
+        conversation = Conversation(token=self._token, commit_retry_s=self._retry_s, database_id=self._database_id)
         connection = _Connection(conversation)
         try:
             sock = await self._dial()
@@ -153,6 +154,7 @@ class AsyncTsoSession:
             connection.close(Lost("no handshake", sent=False))
             raise Lost(f"no TSO to talk to: {error}", sent=False) from error
         server = conversation.server
+        self._database_id = conversation.database_id
         self._epoch = max(self._epoch, server.epoch if server is not None else 0)
         return connection
 

@@ -21,8 +21,10 @@ from pyomid.wire.responses import HandshakeReply, decode_answer
 class Conversation:
     """One connection's state. Not thread-safe: its owner serialises `ask`, and `feed`, each with a lock of its own."""
 
-    def __init__(self, *, token: bytes = b"", commit_retry_s: float = 0.0) -> None:
+    def __init__(self, *, token: bytes = b"", commit_retry_s: float = 0.0, database_id: bytes = b"") -> None:
+        """`database_id`: of the database that this client knows, if it met one that told."""
         self._handshake = Handshake(EXTENSIONS_VERSION, token, commit_retry_s)
+        self._database_id = database_id
         self._cutter = FrameCutter(FRAME_BYTES_MAX)
         self._next_key = 1
         self._frame_bytes_max = FRAME_BYTES_MAX
@@ -35,6 +37,11 @@ class Conversation:
     def extended(self) -> bool:
         """Whether the TSO speaks pyomid's extensions."""
         return self.server is not None and self.server.extensions == EXTENSIONS_VERSION
+
+    @property
+    def database_id(self) -> bytes:
+        """For the next connection's."""
+        return self._database_id
 
     def greeting(self) -> bytes:
         """What to send first; nothing else before `feed` has seen the answer."""
@@ -69,6 +76,13 @@ class Conversation:
                 "the TSO calls this client not compatible with it: it speaks another version of Omid's protocol, "
                 "and pyomid works with its own TSO and with that of Apache Omid 1.1"
             )
+        if self._database_id and reply.database_id not in (b"", self._database_id):
+            raise Misuse(
+                f"the database {self._database_id.hex()[:8]} was dropped, and another one, "
+                f"{reply.database_id.hex()[:8]}, was made in its place: close this connection and "
+                "connect again; what it knows of tables, timestamps and commits is of the former one"
+            )
+        self._database_id = reply.database_id or self._database_id
         self.server = reply
         if reply.frame_bytes_max:
             self._frame_bytes_max = reply.frame_bytes_max

@@ -66,6 +66,7 @@ class TsoSession(TsoCalls):
         self._sleep = sleep
         self._closed = False
         self._epoch = 0
+        self._database_id = b""
         self._extended: bool | None = None
         self._pid = os.getpid()
         self._connection: _Connection | None = None
@@ -162,7 +163,7 @@ class TsoSession(TsoCalls):
                 pass  # it was not taken
 
     def _open(self, timeout_s: float) -> _Connection:
-        conversation = Conversation(token=self._token, commit_retry_s=self._retry_s)
+        conversation = Conversation(token=self._token, commit_retry_s=self._retry_s, database_id=self._database_id)
         try:
             connection = _Connection(
                 self._dial(), conversation, timeout_s=timeout_s, clock=self._clock, has_moved=self._has_moved
@@ -170,6 +171,7 @@ class TsoSession(TsoCalls):
         except (Unavailable, OSError) as error:
             raise Lost(f"no TSO to talk to: {error}", sent=False) from error
         server = conversation.server
+        self._database_id = conversation.database_id
         self._extended = conversation.extended
         self._epoch = max(self._epoch, server.epoch if server is not None else 0)
         return connection

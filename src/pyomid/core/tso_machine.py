@@ -193,6 +193,8 @@ class TsoMachine:
         self.rare_version = 0
         """Moves whenever `rare_starts` may have changed."""
         self.tables = KnownTables(known_tables)
+        self.database_id = b""
+        """Told in handshakes; empty: not told."""
         self.counters: Counter[str] = Counter()
         self.serve_until_s = float("inf")
         self.dead = False

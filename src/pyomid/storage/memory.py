@@ -6,6 +6,7 @@ ends nothing, so that several clients of one test may share a store and close it
 
 from __future__ import annotations
 
+import os
 import threading
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
@@ -285,8 +286,12 @@ class MemoryEpochRow:
 
     def __init__(self, state: EpochState | None = None) -> None:
         self._state = state or EpochState()
+        self._id = os.urandom(16)
         self._lock = threading.Lock()
         self._guard = ProcessGuard("MemoryEpochRow")
+
+    def database_id(self) -> bytes:
+        return self._id
 
     def read(self) -> EpochState:
         self._guard.check()

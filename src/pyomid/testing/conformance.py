@@ -893,6 +893,15 @@ class EpochRowConformance:
         assert epoch_row.read() == EpochState()
         assert epoch_row.read_watermarks() == (0, 0)
 
+    def test_a_database_keeps_its_id(self, epoch_row: EpochRow) -> None:
+        """A client that lived on tells by it that another database was made in place of its own."""
+        told = epoch_row.database_id()
+        assert len(told) == 16
+        assert epoch_row.take_over(expected=0, epoch=100, ceiling=1000)
+        epoch_row.update(100, EpochChanges(watermark=90, leases_added=(150,)))
+        assert self.another(epoch_row).database_id() == told
+        assert epoch_row.read().leases == {150}
+
     def test_taking_over_changes_epoch_and_ceiling_only(self, epoch_row: EpochRow) -> None:
         assert epoch_row.take_over(expected=0, epoch=100, ceiling=1000)
         pending = PendingCommit(150, (200, 250))

@@ -517,6 +517,7 @@ class Connection(asyncio.BufferedProtocol):
             extensions=EXTENSIONS_VERSION,
             epoch=self._service.machine.epoch,
             frame_bytes_max=self._limits.frame_bytes_max,
+            database_id=self._service.machine.database_id,
         )
         frame = encode_answer(reply, extended=self.extended)
         if self._transport is not None and frame is not None:

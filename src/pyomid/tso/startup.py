@@ -140,7 +140,9 @@ def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: 
     serve_epoch = getattr(stores.commit_table, "serve_epoch", None)
     if serve_epoch is not None:
         serve_epoch(taken_over.epoch)
-    return TsoMachine(settings, taken_over, now_s=boot_clock(), conflict_map=conflict_map)
+    machine = TsoMachine(settings, taken_over, now_s=boot_clock(), conflict_map=conflict_map)
+    machine.database_id = stores.epoch_row.database_id()
+    return machine
 
 
 class LeaderTerm:

@@ -200,14 +200,16 @@ class ServerCapabilities(_message.Message):
     def __init__(self, pyomid: _Optional[_Union[PyomidServer, _Mapping]] = ...) -> None: ...
 
 class PyomidServer(_message.Message):
-    __slots__ = ("version", "epoch", "frame_bytes_max")
+    __slots__ = ("version", "epoch", "frame_bytes_max", "database_id")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    DATABASE_ID_FIELD_NUMBER: _ClassVar[int]
     version: int
     epoch: int
     frame_bytes_max: int
-    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., frame_bytes_max: _Optional[int] = ...) -> None: ...
+    database_id: bytes
+    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., frame_bytes_max: _Optional[int] = ..., database_id: _Optional[bytes] = ...) -> None: ...
 
 class FenceResponse(_message.Message):
     __slots__ = ("table_id", "fence_id")

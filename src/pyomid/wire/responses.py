@@ -25,6 +25,8 @@ class HandshakeReply:
     extensions: int = 0
     epoch: int = 0
     frame_bytes_max: int = 0
+    database_id: bytes = b""
+    """Of the TSO's database (`ports.EpochRow`); empty: not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,8 @@ def _fill_handshake(message: pb.HandshakeResponse, reply: HandshakeReply, extend
         pyomid.version = reply.extensions
         pyomid.epoch = reply.epoch
         pyomid.frame_bytes_max = reply.frame_bytes_max
+        if reply.database_id:
+            pyomid.database_id = reply.database_id
 
 
 def _fill_extension(message: pb.Response, answer: Any) -> None:
@@ -155,7 +159,12 @@ def _decode_begin(message: pb.TimestampResponse) -> BeginReply:
 def _decode_handshake(message: pb.HandshakeResponse) -> HandshakeReply:
     pyomid = message.server_capabilities.pyomid
     return HandshakeReply(
-        message.client_compatible, message.low_latency, pyomid.version, pyomid.epoch, pyomid.frame_bytes_max
+        message.client_compatible,
+        message.low_latency,
+        pyomid.version,
+        pyomid.epoch,
+        pyomid.frame_bytes_max,
+        pyomid.database_id,
     )
 
 

@@ -3,6 +3,7 @@
 epoch, ceiling, watermark, horizon    name → 8 bytes, big-endian
 L start                               a lease
 P start                               a pending record: its branches, 8 bytes each
+id                                    the database's
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pyomid.types import EpochChanges, EpochState, PendingCommit
 
 _NUMBER: Final = struct.Struct(">Q")
 _LEASE: Final = b"L"
+_ID: Final = b"id"
 _PENDING: Final = b"P"
 
 
@@ -35,6 +37,17 @@ class EmbeddedEpochRow:
         path = open_folder(folder, create=create)
         self._environment = open_commits(path, writable=writable, map_bytes=map_bytes)
         self._closed = False
+
+    def database_id(self) -> bytes:
+        def write(transaction: Transaction) -> bytes:
+            database = self._environment.databases[EPOCH]
+            transaction.put(_ID, os.urandom(16), overwrite=False, db=database)
+            return bytes(transaction.get(_ID, db=database))
+
+        def read(transaction: Transaction) -> bytes:
+            return bytes(transaction.get(_ID, b"", db=self._environment.databases[EPOCH]))
+
+        return self._environment.read(read) or self._environment.write(write)
 
     def read(self) -> EpochState:
         return self._environment.read(self._state)

@@ -105,7 +105,12 @@ class LeaderLease:
             ask("ensure_path", self._address_path)
             found, stat = ask("get", self._address_path)
             if found and parse_address(found)[2] > epoch:
-                raise Deposed(f"{self._address_path} announces {found!r}, later than epoch {epoch}", epoch=epoch)
+                raise Deposed(
+                    f"the znode {self._address_path} announces {found.decode(errors='replace')}, later than epoch "
+                    f"{epoch}: another TSO leads. If it is that of a former database, which was dropped and made anew: "
+                    f"end that TSO, `delete {self._address_path}` in ZooKeeper's zkCli, start this one again",
+                    epoch=epoch,
+                )
             ask("set", self._address_path, content, version=stat.version)
         except BadVersionError as error:
             raise Deposed(f"another TSO announces itself in {self._address_path}", epoch=epoch) from error

@@ -3,6 +3,7 @@
     state        format, nonce, revision, epoch, ceiling, W, H        40-odd bytes: what is read after each flush
     l<start>     a lease                                              written in the same mutation, iff `state` is
     p<start>     a pending record: its branches, 8 bytes each         what the writer saw
+    id           the database's, random, put once
 
 Every cell's version is the revision that wrote or deleted it: the server's clock has no say in what is newest.
 A revision is used once, and the nonce tells writers of the same revision apart: a late write of a process that died
@@ -36,6 +37,7 @@ ROW: Final = b"epoch"
 _STATE: Final = b"state"
 _LEASE: Final = b"l"
 _PENDING: Final = b"p"
+_ID: Final = b"id"
 _FORMAT: Final = 1
 _FIELDS: Final = struct.Struct(">B8sQQQQQ")
 _TRIES_MAX: Final = 50
@@ -74,6 +76,10 @@ class HBaseEpochRow:
         self._cells = MetaCells(cluster, table=table)
         self.table = table
         self._nonce = os.urandom(8)
+
+    def database_id(self) -> bytes:
+        self._cells.change(ROW, _ID, lambda found: None if found else os.urandom(16))
+        return self._cells.read(ROW, _ID)
 
     def read(self) -> EpochState:
         return _epoch_state(self._cells.read_row(ROW))
