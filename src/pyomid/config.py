@@ -105,6 +105,10 @@ class Settings:
     """How long a table's catalogue entry is believed. 0 reads it at each transaction's first use of a table: a local
     look-up of some microseconds. HBase's default is 30, as it costs a round trip there."""
 
+    folder_access: str = "owner"
+    """Embedded: who may use the folder. `owner`: its files are nobody else's to read. `group`: a new folder is made for
+    its group too, and one that another user made so may be used; whoever comes first starts the TSO for all."""
+
     map_size_gib: float = 64.0
     """Embedded: the most that one of the folder's environments may grow to. Address space, not disk space."""
 
@@ -221,7 +225,11 @@ _LOWEST: Final[dict[str, float]] = {
 """The least that makes sense; 0 for the rest."""
 
 
-_CHOICES: Final = {"ceiling": ("hbase", "zookeeper"), "durability": ("table", "sync", "fsync")}
+_CHOICES: Final = {
+    "folder_access": ("owner", "group"),
+    "ceiling": ("hbase", "zookeeper"),
+    "durability": ("table", "sync", "fsync"),
+}
 """The words that an option of words may be."""
 
 _OF_HBASE: Final = ("ceiling", "durability", "others_seal", "tls_ca", "tls_cert", "tls_key", "token_file")

@@ -69,12 +69,17 @@ def tso_folder(store: str) -> Path | None:
 
     Made where it is new; `Misuse` where it cannot be one (`open_folder`).
     """
-    address = None if store == "memory" else parse_url(store)[0]
-    if not isinstance(address, EmbeddedAddress):
+    if store == "memory":
         return None
+    address, settings = parse_url(store)
+    return _open_folder(address, settings) if isinstance(address, EmbeddedAddress) else None
+
+
+def _open_folder(address: EmbeddedAddress, settings: Settings) -> Path:
+    """Made or opened for those whom the settings name."""
     from pyomid.storage.embedded.layout import open_folder
 
-    return open_folder(address.folder)
+    return open_folder(address.folder, shared=settings.folder_access == "group")
 
 
 def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
@@ -162,7 +167,7 @@ def _embedded_parts(address: EmbeddedAddress, settings: Settings) -> Parts:
     from pyomid.client.session import TsoSession
     from pyomid.storage.embedded import EmbeddedCatalogue, EmbeddedCommitTable, EmbeddedEpochRow, EmbeddedStore
 
-    folder, map_bytes = Path(address.folder), _map_bytes(settings)
+    folder, map_bytes = _open_folder(address, settings), _map_bytes(settings)
     store = EmbeddedStore(folder, map_bytes=map_bytes)
     try:
         tso = TsoSession(

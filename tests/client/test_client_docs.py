@@ -27,12 +27,13 @@ def run_script(path: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_the_guide_runs_from_its_first_block_to_its_last(tmp_path: Path) -> None:
+def test_the_guide_runs_from_its_first_block_to_its_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     guide = (REPOSITORY / "docs" / "client.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
     assert len(blocks) > 5
     script = tmp_path / "guide.py"
-    script.write_text("\n".join(blocks).replace("/tmp/pyomid-guide", f"{tmp_path}/db"))
+    script.write_text("\n".join(blocks))
+    monkeypatch.setenv("HOME", str(tmp_path))
     run_script(script)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -20,10 +21,11 @@ def blocks(document: str) -> list[str]:
 
 def run_script(code: str, folder: Path) -> str:
     script = folder / "example.py"
-    script.write_text(code.replace("/tmp/pyomid-readme", str(folder / "db")), encoding="utf-8")
+    script.write_text(code, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, str(script)],
         cwd=folder,
+        env={**os.environ, "HOME": str(folder)},
         capture_output=True,
         text=True,
         timeout=240,

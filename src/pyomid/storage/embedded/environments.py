@@ -42,7 +42,7 @@ from typing import Any, Final, Generic, TypeVar
 import lmdb
 
 from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
-from pyomid.owned_files import FileId, file_id
+from pyomid.owned_files import FileId, file_id, file_mode, is_shared
 from pyomid.storage.forks import ProcessGuard
 
 T = TypeVar("T")
@@ -410,6 +410,7 @@ class Environment:
             max_readers=READERS_MAX,
             max_spare_txns=0,
             readahead=False,
+            mode=file_mode(is_shared(self._folder.parent)),
         )
 
     def _forget_dead_readers(self) -> None:

@@ -16,6 +16,7 @@ from typing import Final
 import lmdb
 
 from pyomid.errors import Misuse, OmidError
+from pyomid.owned_files import LAYOUT_FILE, check_owner, file_mode, is_shared, make_folder, open_own
 from pyomid.storage.embedded.environments import MAP_BYTES_DEFAULT, READERS_MAX, Environment, mapped, open_environment
 
 LAYOUT_VERSION: Final = 1
@@ -30,22 +31,24 @@ COMMITS: Final = b"commits"
 EPOCH: Final = b"epoch"
 
 _ENVIRONMENTS: Final = {"data": (CELLS, TABLES, SAMPLES, CATALOGUE), "commits": (COMMITS, EPOCH)}
-_FILE: Final = "LAYOUT"
+_FILE: Final = LAYOUT_FILE
 _LINE: Final = "pyomid embedded layout "
 _LOCK: Final = "LAYOUT.lock"
 _MAP_BYTES_TO_CREATE: Final = 1 << 20
 
 
-def open_folder(folder: str | os.PathLike[str], *, create: bool = True) -> Path:
+def open_folder(folder: str | os.PathLike[str], *, create: bool = True, shared: bool | None = None) -> Path:
     """The folder, its layout checked; made with all its environments if it is new and `create`.
 
-    `Misuse` where it is missing, not a folder, not writable, or of another layout version.
+    `shared`: with the folder's group (`owned_files`), as whoever opens a database chose; None: as it was made.
+    `Misuse` where it is missing, not a folder, another user's, not writable, or of another layout version.
     """
     path = Path(folder).absolute()
     if not _is_made(path):
         if not create:
             raise Misuse(f"{path} is not a pyomid folder: it has no file {_FILE}", folder=str(path))
-        _create(path)
+        _create(path, shared=bool(shared))
+    _check_owner(path, shared)
     _check_version(path)
     if not os.access(path, os.W_OK | os.X_OK):
         raise Misuse(f"folder {path} is not writable for this user: readers too take a slot in it", folder=str(path))
@@ -64,6 +67,20 @@ def open_commits(folder: Path, *, writable: bool, map_bytes: int = MAP_BYTES_DEF
     )
 
 
+def _check_owner(path: Path, shared: bool | None) -> None:
+    was_shared = is_shared(path)
+    try:
+        check_owner(path, shared=was_shared if shared is None else shared)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    if shared and not was_shared:
+        raise Misuse(
+            f"the database in {path} was made for its owner alone: to share it with a group, stop its programs, then "
+            f"chgrp -R GROUP {path}; chmod -R g+rwX {path}; chmod g+s {path} {path}/data {path}/commits",
+            folder=str(path),
+        )
+
+
 def _is_made(path: Path) -> bool:
     try:
         return (path / _FILE).exists()
@@ -71,28 +88,31 @@ def _is_made(path: Path) -> bool:
         raise _unusable(path, error) from error
 
 
-def _create(path: Path) -> None:
+def _create(path: Path, *, shared: bool) -> None:
     """Everything, and the version file last: a crash in between leaves a folder that the next one completes."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        with _locked(path / _LOCK):
+        make_folder(path, shared=shared)
+        check_owner(path, shared=False)
+        with _locked(path / _LOCK, shared=shared):
             if (path / _FILE).exists():
                 return
             for name, databases in _ENVIRONMENTS.items():
-                _create_environment(path / name, databases)
-            _write_durably(path / _FILE, f"{_LINE}{LAYOUT_VERSION}\n")
+                _create_environment(path / name, databases, shared=shared)
+            _write_durably(path / _FILE, f"{_LINE}{LAYOUT_VERSION}\n", shared=shared)
     except lmdb.Error as error:
         raise mapped(error, path) from error
     except OSError as error:
         raise _unusable(path, error) from error
 
 
-def _create_environment(path: Path, databases: tuple[bytes, ...]) -> None:
-    path.mkdir(exist_ok=True)
-    size = _MAP_BYTES_TO_CREATE
-    with lmdb.open(os.fspath(path), size, max_dbs=len(databases), max_readers=READERS_MAX) as environment:
+def _create_environment(path: Path, databases: tuple[bytes, ...], *, shared: bool) -> None:
+    make_folder(path, shared=shared)
+    size, mode = _MAP_BYTES_TO_CREATE, file_mode(shared)
+    with lmdb.open(os.fspath(path), size, max_dbs=len(databases), max_readers=READERS_MAX, mode=mode) as environment:
         for database in databases:
             environment.open_db(database)
+    for name in ("data.mdb", "lock.mdb"):
+        os.chmod(path / name, mode)
     _sync_folder(path)
 
 
@@ -116,19 +136,20 @@ def _check_version(path: Path) -> None:
 
 
 def _upgrade(path: Path) -> None:
-    with _locked(path / _LOCK):
+    shared = is_shared(path)
+    with _locked(path / _LOCK, shared=shared):
         found = int((path / _FILE).read_text(encoding="utf-8").removeprefix(_LINE))
         while found < LAYOUT_VERSION:
             if found not in _UPGRADES:
                 raise Misuse(f"folder {path} has embedded layout {found}, which this pyomid cannot upgrade")
             _UPGRADES[found](path)
             found += 1
-            _write_durably(path / _FILE, f"{_LINE}{found}\n")
+            _write_durably(path / _FILE, f"{_LINE}{found}\n", shared=shared)
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+def _locked(path: Path, *, shared: bool) -> Iterator[None]:
+    descriptor = open_own(path, os.O_RDWR | os.O_CREAT, shared=shared)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -136,9 +157,10 @@ def _locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _write_durably(path: Path, text: str) -> None:
+def _write_durably(path: Path, text: str, *, shared: bool) -> None:
     unfinished = path.with_suffix(".new")
-    with open(unfinished, "w", encoding="utf-8") as file:
+    descriptor = open_own(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, shared=shared)
+    with open(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.errors import Misuse, OmidError, Unavailable
+from pyomid.owned_files import is_shared, open_own
 from pyomid.storage.embedded.background_write import BackgroundWriter, open_writer
 from pyomid.storage.embedded.recent_index import LOG_FILES, RecentIndex, newest_of_each
 from pyomid.storage.embedded.recent_kernels import RECORDS
@@ -504,7 +505,7 @@ class RecentCommits:
 
 def _locked(path: Path) -> int:
     """Held until this process ends or closes it. A child of fork does not inherit it."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = open_own(path, os.O_RDWR | os.O_CREAT, shared=is_shared(path.parent.parent))
     give_up_s = time.monotonic() + _LOCK_S_MAX
     while True:
         try:

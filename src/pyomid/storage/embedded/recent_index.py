@@ -29,6 +29,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from pyomid.owned_files import is_shared, open_own
 from pyomid.storage.embedded import recent_kernels as kernels
 from pyomid.storage.embedded import word_order
 from pyomid.storage.embedded.recent_log import BLOCK_BYTES, Rows, failed, read_segment
@@ -262,7 +263,7 @@ def _reserve(path: Path) -> None:
     """Made, or completed where a copy was cut short or left holes: a map of a hole ends the process when the disk is
     full, and so does one behind the end."""
     try:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = open_own(path, os.O_RDWR | os.O_CREAT, shared=is_shared(path.parent.parent))
         try:
             os.posix_fallocate(file, 0, _FILE_BYTES)
         finally:

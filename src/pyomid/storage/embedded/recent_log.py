@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.errors import Corruption, OmidError, StoreFull, Unavailable
+from pyomid.owned_files import is_shared, open_own
 from pyomid.storage.embedded.background_write import BackgroundWriter
 
 Rows = NDArray[np.int64]
@@ -222,7 +223,7 @@ def _has_record_behind(data: bytes, generation: int, end: int) -> bool:
 def _make(path: Path) -> None:
     """All its blocks written: only then does an append find them allocated and initialised."""
     unfinished = path.with_suffix(".new")
-    file = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    file = open_own(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, shared=is_shared(path.parent.parent))
     try:
         written = os.pwrite(file, bytes(SEGMENT_BYTES), 0)
         if written != SEGMENT_BYTES:

@@ -1,0 +1,158 @@
+"""Whose a folder is: nobody else reads it, follows from it, or is followed into it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pyomid.errors import Misuse
+from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore, open_folder
+from pyomid.testing.conformance import in_forked_child
+from pyomid.tso.leadership import LOCK_FILE, FolderLock, connect_in
+from pyomid.tso.logs import LOG_FILE, LogFile
+from pyomid.tso.ondemand import START_LOCK_FILE, _start_lock
+
+pytestmark = pytest.mark.fast
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs to become other users")
+ANNA, BERT, TEAM = 4001, 4002, 4100
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {str(path.relative_to(folder)): stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
+
+
+def use(folder: Path) -> None:
+    """Everything that a client and a TSO make in it."""
+    EmbeddedStore(folder).close()
+    EmbeddedCommitTable(folder, writable=True).close()
+    lock = FolderLock(folder)
+    assert lock.acquire()
+    lock.listen().close()
+    with _start_lock(folder):
+        LogFile(folder / LOG_FILE).close()
+
+
+@pytest.mark.parametrize(("shared", "file", "inner"), [(False, 0o600, 0o700), (True, 0o660, 0o2770)])
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
+def test_a_new_folder_is_its_owners_or_its_groups(
+    tmp_path: Path, shared: bool, file: int, inner: int, umask: int
+) -> None:
+    before = os.umask(umask)
+    try:
+        folder = open_folder(tmp_path / "db", shared=shared)
+        use(folder)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.stat().st_mode) == inner
+    found = modes(folder)
+    assert {found.pop(name) for name in ("data", "commits")} == {inner}
+    assert {name: mode for name, mode in found.items() if mode != file} == {}
+    assert {LOCK_FILE, LOG_FILE, "tso.sock", "LAYOUT", "data/data.mdb", "commits/recent"} <= set(found)
+
+
+def test_an_empty_folder_becomes_its_owners_alone(tmp_path: Path) -> None:
+    (tmp_path / "db").mkdir()
+    (tmp_path / "db").chmod(0o777)
+    open_folder(tmp_path / "db")
+    assert stat.S_IMODE((tmp_path / "db").stat().st_mode) == 0o700
+
+
+def test_a_folder_that_everybody_may_write_in_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("x")
+    tmp_path.chmod(0o1777)
+    with pytest.raises(Misuse, match="everybody may write"):
+        open_folder(tmp_path)
+    assert not (tmp_path / "LAYOUT").exists()
+    open_folder(tmp_path / "db").chmod(0o707)
+    with pytest.raises(Misuse, match="everybody may write"):
+        EmbeddedStore(tmp_path / "db")
+
+
+def test_an_owners_folder_is_not_shared_by_asking(tmp_path: Path) -> None:
+    open_folder(tmp_path / "db")
+    with pytest.raises(Misuse, match="chmod -R g"):
+        open_folder(tmp_path / "db", shared=True)
+
+
+@pytest.mark.parametrize("name", [LOCK_FILE, LOG_FILE, START_LOCK_FILE, "commits/recent.lock", "commits/recent"])
+def test_no_link_in_the_folder_is_followed(tmp_path: Path, name: str) -> None:
+    """It would have its target overwritten, or appended to."""
+    folder = open_folder(tmp_path / "db")
+    (tmp_path / "target").write_text("precious")
+    (folder / name).symlink_to(tmp_path / "target")
+    with pytest.raises(Misuse, match=f"{Path(name).name} is a link"):
+        use(folder)
+    assert (tmp_path / "target").read_text() == "precious"
+
+
+def test_no_link_is_followed_while_the_folder_is_made(tmp_path: Path) -> None:
+    (tmp_path / "target").write_text("precious")
+    for name in ("LAYOUT.new", "LAYOUT.lock"):
+        folder = tmp_path / f"of {name}"
+        folder.mkdir(mode=0o700)
+        (folder / name).symlink_to(tmp_path / "target")
+        with pytest.raises(Misuse, match="is a link"):
+            open_folder(folder)
+    assert (tmp_path / "target").read_text() == "precious"
+
+
+def as_user(uid: int, groups: list[int], work: Callable[[], object]) -> str:
+    def run() -> None:
+        os.setgroups(groups)
+        os.setgid(groups[0])
+        os.setuid(uid)
+        work()
+
+    return in_forked_child(run)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Where each user may make a folder."""
+    for path in list(tmp_path.parents)[:3]:
+        path.chmod(path.stat().st_mode | 0o755)
+    tmp_path.chmod(0o1777)
+    return tmp_path
+
+
+@needs_root
+def test_another_users_folder_is_refused_unless_a_group_shares_it(place: Path) -> None:
+    own, team = place / "own", place / "team"
+    assert as_user(ANNA, [TEAM], lambda: open_folder(own)) == ""
+    assert as_user(ANNA, [TEAM], lambda: open_folder(team, shared=True)) == ""
+    assert as_user(BERT, [TEAM], lambda: open_folder(own, shared=True)) == "Misuse"
+    assert as_user(BERT, [TEAM], lambda: open_folder(team, shared=False)) == "Misuse"
+    assert as_user(BERT, [BERT], lambda: open_folder(team, shared=True)) == "Misuse"
+    assert as_user(BERT, [BERT, TEAM], lambda: open_folder(team, shared=True)) == ""
+    with pytest.raises(Misuse, match=f"belongs to user {ANNA}, not to you"):
+        open_folder(own, shared=False)  # root too: what it makes there is not its owner's
+
+
+@needs_root
+def test_two_users_of_a_group_take_turns(place: Path) -> None:
+    team = place / "team"
+    assert as_user(ANNA, [TEAM], lambda: use(open_folder(team, shared=True))) == ""
+    assert as_user(BERT, [BERT, TEAM], lambda: use(open_folder(team, shared=True))) == ""
+    assert as_user(ANNA, [TEAM], lambda: use(open_folder(team, shared=True))) == ""
+
+
+@needs_root
+def test_a_strangers_process_at_the_socket_is_refused(place: Path) -> None:
+    folder = open_folder(place / "db")
+    lock = FolderLock(folder)
+    assert lock.acquire()
+    listening = lock.listen()
+    os.chown(folder, ANNA, -1)
+    os.chmod(folder / "tso.sock", 0o666)
+
+    def connect() -> None:
+        connect_in(folder, timeout_s=5)
+
+    assert as_user(ANNA, [ANNA], connect) == "Misuse"
+    listening.close()
+    lock.release()
