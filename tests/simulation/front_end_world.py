@@ -189,8 +189,8 @@ class SimulatedStore(AtOnce):
     def limits(self) -> Any:
         return self._world.disk.store.limits
 
-    def read_rows(self, table: str, rows: Sequence[bytes], columns: Any = None) -> Any:
-        return wait(effects.ReadRows(table, rows, columns)) if rows else []
+    def read_rows(self, table: str, rows: Sequence[bytes], columns: Any = None, **how: Any) -> Any:
+        return wait(effects.ReadRows(table, rows, columns, **how)) if rows else []
 
     def scan(self, table: str, key_range: KeyRange, columns: Any = None, *, batch_rows_max: int = 10_000) -> Any:
         start: bytes | None = key_range.start
