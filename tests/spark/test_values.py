@@ -15,7 +15,9 @@ from spark_values import VALUES
 
 from pyomid.errors import Corruption, MisuseType
 from pyomid.spark.columntypes import column_type
+from pyomid.spark.schema import arrow_of, struct_of, type_name
 from pyomid.spark.values import decode_value, encode_value
+from pyomid.types import ColumnSchema, TableSchema
 
 pytestmark = pytest.mark.fast
 
@@ -119,3 +121,30 @@ def test_bytes_that_cannot_be_of_the_type_are_corruption(stored: bytes, name: st
 def test_other_types_are_refused_by_name(name: str) -> None:
     with pytest.raises(MisuseType, match=name.replace("(", r"\(").replace(")", r"\)")):
         column_type(name, "c")
+
+
+def test_our_arrow_schema_of_a_frame_is_sparks_own() -> None:
+    """Spark compares the two, down to what may be null, and refuses batches of another one."""
+    from inspect import signature
+
+    from pyspark.sql import types as spark
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    simple = [spark.BooleanType(), spark.ByteType(), spark.ShortType(), spark.IntegerType(), spark.LongType()]
+    simple += [spark.FloatType(), spark.DoubleType(), spark.DecimalType(38, 10), spark.StringType(), spark.BinaryType()]
+    simple += [spark.DateType(), spark.TimestampType(), spark.TimestampNTZType(), spark.DayTimeIntervalType()]
+    nested = [spark.ArrayType(kind, can_be_null) for kind in simple for can_be_null in (True, False)]
+    nested += [spark.MapType(spark.StringType(), kind, can_be_null) for kind in nested for can_be_null in (True, False)]
+    inside = [spark.StructField(f"x{n}", kind, n % 2 == 0) for n, kind in enumerate([*simple, *nested])]
+    kinds = [*simple, *nested, spark.StructType(inside)]
+    struct = spark.StructType([spark.StructField(f"c{n}", kind, n % 3 > 0) for n, kind in enumerate(kinds)])
+    how = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+    assert arrow_of(struct).equals(to_arrow_schema(struct, **how))
+
+    def stored(of: spark.StructType) -> list[str]:
+        return [type_name(field.dataType.jsonValue()) for field in of.fields]
+
+    columns = zip(struct.names, stored(struct), strict=True)
+    again = struct_of(TableSchema(tuple(ColumnSchema(name, kind, None) for name, kind in columns), ()), struct.names)
+    assert stored(again) == stored(struct)
+    assert all(field.nullable for field in again.fields)

@@ -120,6 +120,16 @@ def test_a_write_that_lost_to_a_stranger_does_not_spend_its_id(conn: Connection)
     assert leases(conn) == ()
 
 
+def test_a_task_that_told_nothing_keeps_the_others_from_counting(conn: Connection) -> None:
+    writer = prepared(conn)
+    message = written(writer, ("a", 1))
+    with pytest.raises(Unavailable, match="of 2 tasks 1 told nothing"):
+        writer.commit([message, None])
+    writer.abort([message, None])
+    assert rows_of(conn) == []
+    assert leases(conn) == ()
+
+
 # Lost leases
 
 

@@ -19,7 +19,7 @@ from pyomid.core.effects import (
     WriteShadowCells,
 )
 from pyomid.core.outcome import Outcome, outcome_steps
-from pyomid.errors import OutcomeUnknown, Unavailable
+from pyomid.errors import OutcomeUnknown
 from pyomid.types import CellVersion, CommitReply, CommitRequest, ShadowWrite
 
 WriteSet = Mapping[str, Sequence[CellVersion]]
@@ -43,10 +43,13 @@ def commit_steps(request: CommitRequest, written: WriteSet) -> Steps[CommitReply
 
 
 def _look_up_steps(request: CommitRequest, written: WriteSet) -> Steps[Outcome]:
-    """An error of the looking up says nothing about the commit: it must not pass for one that took no effect."""
+    """An error of the looking up says nothing about the commit, whatever it is (a table of the transaction was
+    dropped meanwhile): it must not pass for one that took no effect, after which the cells would be deleted (C3)."""
     try:
         outcome = yield from outcome_steps(request.start_ts, request.branches, written)
-    except Unavailable as error:
+    except OutcomeUnknown:
+        raise
+    except Exception as error:
         raise OutcomeUnknown(
             f"the answer to the commit of transaction {request.start_ts} was lost, and its outcome cannot be looked "
             f"up now: {error}",

@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from pyomid.client.checks import SHADOW_SUFFIX
 from pyomid.errors import Misuse, MisuseType
-from pyomid.spark.columntypes import column_type
+from pyomid.spark.columntypes import column_type, nested_arrow_type
 from pyomid.spark.encode import MARKER_QUALIFIER
 from pyomid.spark.rowkey import key_layout
 from pyomid.types import Column, ColumnSchema, RowKeyPart, TableInfo, TableSchema
@@ -64,14 +66,26 @@ def _nullable(json_value: Any) -> Any:
 
 def struct_of(schema: TableSchema, names: Sequence[str]) -> StructType:
     """The Spark schema of these columns; all nullable."""
-    from pyspark.sql.types import StructField, StructType, _parse_datatype_json_string
+    from pyspark.sql.types import StructType
 
     types = {column.name: column.spark_type for column in schema.columns}
-    fields = []
-    for name in names:
-        text = types[name] if types[name].startswith("{") else json.dumps(types[name])
-        fields.append(StructField(name, _parse_datatype_json_string(text), True))
-    return StructType(fields)
+    return StructType.fromJson({"type": "struct", "fields": [_json_field(name, types[name]) for name in names]})
+
+
+def _json_field(name: str, spark_type: str) -> dict[str, Any]:
+    kind = json.loads(spark_type) if spark_type.startswith("{") else spark_type
+    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+
+
+def arrow_of(struct: StructType) -> pa.Schema:
+    """The Arrow form of a Spark schema, down to what may be null: Spark compares it with what a reader yields.
+    PySpark's own function for it is not public, and another one in each of its versions."""
+    return pa.schema(
+        [
+            pa.field(field.name, nested_arrow_type(field.dataType.jsonValue(), field.name), nullable=field.nullable)
+            for field in struct.fields
+        ]
+    )
 
 
 def parse_row_key(text: str) -> tuple[RowKeyPart, ...]:

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 
 from pyomid.crashpoints import crash_point
-from pyomid.errors import ConflictError, Misuse
+from pyomid.errors import ConflictError, Misuse, Unavailable
 from pyomid.spark.failures import coded_errors
 from pyomid.spark.options import Options
 from pyomid.types import KeyRange
@@ -205,14 +205,13 @@ class OmidReader(DataSourceReader):
             return [RangePartition(*part) for part in parts] or [RangePartition(b"\0", b"\0")]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
         from pyomid.spark.connection import connection
         from pyomid.spark.scan import read_range
+        from pyomid.spark.schema import arrow_of
 
         assert isinstance(partition, RangePartition)
         with coded_errors():
-            arrow = to_arrow_schema(self._schema, timezone="UTC")
+            arrow = arrow_of(self._schema)
             conn = connection(self._plan.url)
             if self._plan.leased:
                 conn.renew((self._plan.snapshot.start_ts,))
@@ -308,6 +307,7 @@ class OmidWriter(DataSourceArrowWriter):
         with coded_errors():
             conn = connection(self.plan.url)
             if not self.is_done:
+                _check_complete(messages)
                 reports = _reports(messages)
                 check_distinct(conn, self.plan, reports)
                 writes = TableWrites(self.plan.info, [*self._replaced(conn), *reports])
@@ -346,6 +346,15 @@ class OmidWriter(DataSourceArrowWriter):
         read = ReadPlan(self.plan.url, self.plan.info.name, self.plan.schema, (), snapshot, BATCH_ROWS, leased=True)
         report = delete_ranges(self.plan, read, [KeyRange()], branch=self.replaced_by)
         return [report] if report is not None else []
+
+
+def _check_complete(messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Spark commits when every task has told what it wrote. One that told nothing may have written rows."""
+    silent = [number for number, message in enumerate(messages) if not isinstance(message, BranchMessage)]
+    if silent:
+        raise Unavailable(
+            f"nothing is committed: of {len(messages)} tasks {len(silent)} told nothing of what they wrote"
+        )
 
 
 def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[BranchReport]:
