@@ -9,13 +9,14 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import CodeType, FrameType
 from typing import Any
 
 import pytest
 
 from pyomid.errors import Unavailable
-from pyomid.storage.hbase import aio_connection, connection, gathering
+from pyomid.storage.hbase import aio_connection, cluster, connection, gathering
 from pyomid.storage.hbase.aio_connection import AsyncConnection
 from pyomid.storage.hbase.connection import Connection
 from pyomid.storage.hbase.failures import ConnectionLost
@@ -24,6 +25,7 @@ from pyomid.storage.hbase.gathering import Gatherer
 from pyomid.storage.hbase.handshake import SimpleHandshake
 from pyomid.storage.hbase.hbase_pb2 import RequestHeader, ResponseHeader
 from pyomid.storage.hbase.requests import RowMutation
+from pyomid.storage.hbase.steps import ask_steps
 
 pytestmark = pytest.mark.fast
 
@@ -55,6 +57,11 @@ class EchoServer:
             threading.Thread(target=self._serve, args=(opened,), daemon=True).start()
 
     def _serve(self, opened: socket.socket) -> None:
+        with suppress(OSError, struct.error):  # a client that is gone
+            self._answer(opened)
+        opened.close()
+
+    def _answer(self, opened: socket.socket) -> None:
         stream = opened.makefile("rb")
         stream.read(6)
         stream.read(struct.unpack(">I", stream.read(4))[0])
@@ -75,11 +82,7 @@ class EchoServer:
                 break
             self.answers.wait(DEADLINE_S)
             encoded = delimited(ResponseHeader(call_id=header.call_id).SerializeToString()) + delimited(parameter)
-            try:
-                opened.sendall(struct.pack(">I", len(encoded)) + encoded)
-            except OSError:
-                break
-        opened.close()
+            opened.sendall(struct.pack(">I", len(encoded)) + encoded)
 
 
 @pytest.fixture
@@ -343,3 +346,34 @@ def test_writers_beside_an_interrupted_one_end_and_the_turn_goes_on() -> None:
         return interrupts.happened
 
     assert every_line(interrupted_at) > 20
+
+
+def test_a_cluster_whose_caller_is_interrupted_is_usable(server: EchoServer) -> None:
+    """While it opens a connection, sends and waits: the next caller finds no lock held, and a whole line."""
+
+    class NoZooKeeper:
+        def close(self) -> None:
+            pass
+
+    def once(client: cluster.Cluster, name: bytes) -> object:
+        budget = client.budget("echo", DEADLINE_S)
+        return client.run(ask_steps(server.address, Call(CLIENT, "Echo", b"call " + name, LARGE), budget))
+
+    def interrupted_at(nth: int) -> bool:
+        client = cluster.Cluster(NoZooKeeper(), handshake=SimpleHandshake("tester"))  # type: ignore[arg-type]
+        interrupts = Interrupts(nth, cluster, connection)
+        try:
+            with interrupts:
+                once(client, b"mine")
+        except KeyboardInterrupt:
+            pass
+        assert not client._connecting.locked()
+        answer = once(client, b"next")
+        while isinstance(answer, ConnectionLost):
+            answer = once(client, b"next")
+        assert bytes(answer.message) == b"call next"  # type: ignore[attr-defined]
+        assert server.broken == []
+        client.close()
+        return interrupts.happened
+
+    assert every_line(interrupted_at) > 50

@@ -69,15 +69,15 @@ class Connection:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             _introduce(self._socket, handshake.steps(service))
+            self._socket.settimeout(None)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_S_MAX, 0))
+            self._readable = select.poll()
+            self._readable.register(self._socket, select.POLLIN)
         except BaseException as error:
             self._socket.close()
             if isinstance(error, OSError):
                 raise ConnectionLost(f"no connection to {address}: {error}") from error
             raise
-        self._socket.settimeout(None)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_S_MAX, 0))
-        self._readable = select.poll()
-        self._readable.register(self._socket, select.POLLIN)
 
     @property
     def is_lost(self) -> bool:
@@ -176,11 +176,12 @@ class Connection:
 
     def _settle(self, reply: Reply) -> None:
         with self._state:
-            pending = self._calls.pop(reply.call_id, None)
+            pending = self._calls.get(reply.call_id)
             if pending is None:
                 return  # Its caller gave up: a late answer to nobody.
             pending.reply = reply
             self._wake(pending)
+            self._calls.pop(reply.call_id, None)  # last: until then `_lose` finds who has still to be woken
 
     def _give_up(self, pending: PendingCall) -> None:
         with self._state:
