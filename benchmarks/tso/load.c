@@ -68,7 +68,8 @@ static struct {
     const char *host, *path, *json_tag;
     int port, conns, outstanding, cells_min, cells_max, extended, not_before, retry_hot, complete;
     double seconds, warmup, rate, zipf, long_share, long_ms, spin_us;
-    uint64_t keys, seed, tables;
+    uint64_t keys, seed;
+    int tables; uint64_t table[64];
 } opt = {.host = "127.0.0.1", .conns = 8, .outstanding = 16, .cells_min = 2, .cells_max = 10, .seconds = 5,
          .warmup = 1, .keys = 1ull << 40, .seed = 1, .long_ms = 100, .spin_us = 200};
 
@@ -188,12 +189,15 @@ static void ask_commit(Conn *c, int i, int64_t now) {
     int ids = 0, n = 0;
     for (int k = 0; k < t->cells; k++) ids += varlen(t->cell[k]);
     n = 1 + varlen(t->start) + 2 + 1 + varlen(ids) + ids;
+    uint64_t table = opt.tables ? opt.table[rnd() % opt.tables] : 0;
+    if (opt.tables) n += 1 + varlen(table);
     uint8_t *f = room(c, n + 64), *p = f + 4;
     *p++ = 2 << 3 | 2; p = varint(p, n);
     *p++ = 1 << 3; p = varint(p, t->start);
     *p++ = 2 << 3; *p++ = 0;
     *p++ = 3 << 3 | 2; p = varint(p, ids);
     for (int k = 0; k < t->cells; k++) p = varint(p, t->cell[k]);
+    if (opt.tables) { *p++ = 4 << 3; p = varint(p, table); }
     if (opt.extended) { *p++ = 0x80; *p++ = 0x04; p = varint(p, i + 1); }
     framed(c, f, p);
     if (opt.extended) return;
@@ -453,6 +457,7 @@ int main(int n, char **v) {
         else if (!strcmp(v[i], "--long-share")) opt.long_share = num(&i, v);
         else if (!strcmp(v[i], "--long-ms")) opt.long_ms = num(&i, v);
         else if (!strcmp(v[i], "--spin-us")) opt.spin_us = num(&i, v);
+        else if (!strcmp(v[i], "--table-ids")) for (char *s = strtok(v[++i], ","); s && opt.tables < 64; s = strtok(NULL, ",")) opt.table[opt.tables++] = (uint64_t)strtoll(s, NULL, 10);
         else if (!strcmp(v[i], "--seed")) opt.seed = (uint64_t)num(&i, v);
         else if (!strcmp(v[i], "--extended")) opt.extended = 1;
         else if (!strcmp(v[i], "--not-before")) opt.not_before = opt.extended = 1;

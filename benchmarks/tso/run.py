@@ -1,6 +1,6 @@
 """The TSO at speed, the Java original beside it, under one generator: `make bench-tso`.
 
-    python -m benchmarks.tso.run [--rounds 3] [--seconds 4] [--only memory,embedded,delay,zipf,hot,restart] [--no-java]
+    python -m benchmarks.tso.run [--rounds 3] [--seconds 4] [--only memory,tables,embedded,…] [--no-java]
 
 Every load is checked reply by reply (see load.c); one wrong reply fails the run. All servers serve on the loopback
 only. A ratio is of medians of runs that took turns on the same machine; tx per server-CPU-second is shown because the
@@ -26,6 +26,7 @@ from typing import Any
 
 from benchmarks._report import machine_lines
 
+from pyomid.core.hashing import table_id
 from pyomid.errors import Unavailable
 from pyomid.testing.java_omid import JavaTso
 
@@ -40,7 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--only", default="memory,embedded,delay,zipf,hot,restart")
+    parser.add_argument("--only", default="memory,tables,embedded,delay,zipf,hot,restart")
     parser.add_argument("--no-java", action="store_true")
     parser.add_argument("--entries", type=int, default=10_000_000, help="commit-table entries of the restart")
     arguments = parser.parse_args()
@@ -137,6 +138,22 @@ class Bench:
                 f"{statistics.median(p99):.2f} ({p99[0]:.2f} … {p99[-1]:.2f}) ms"
             )
 
+    def tables(self) -> None:
+        """The first hour of a Java application, whose tables nobody registered yet: each is marked once (K6)."""
+        names = [f"t{number}" for number in range(16)]
+        ids = ("--extended", "--table-ids", ",".join(str(table_id(name.encode())) for name in names))
+        print(f"\ncommits that name one of {len(names)} tables, commit table in memory")
+        rates: list[list[float]] = [[], []]
+        for _ in range(self.rounds):
+            for found, registered in zip(rates, ([], names), strict=True):
+                with self.delayed("none", "on", *registered) as (pid, where):
+                    found.append(self.load(pid, *where, *ids, load=(8, 16))["tx_per_s"])
+        unregistered, registered_too = (statistics.median(each) for each in rates)
+        ratio = unregistered / registered_too
+        print(
+            f"  8×16 unregistered {unregistered:.0f}, registered {registered_too:.0f} tx/s: {ratio:.2f} × (goal ≥ 0.8)"
+        )
+
     def zipf(self) -> None:
         """Who aborts, and why."""
         print("\nzipf 0.99 over 1 M keys, 10 % transactions of 100 ms, map of 1 M slots")
@@ -205,10 +222,10 @@ class Bench:
             process.wait(30)
 
     @contextmanager
-    def delayed(self, flush_ms: float) -> Iterator[tuple[int, list[str]]]:
+    def delayed(self, flush_ms: float | str, *more: str) -> Iterator[tuple[int, list[str]]]:
         path = self.folder / f"delayed-{time.monotonic_ns()}"
         process = subprocess.Popen(
-            [sys.executable, HERE / "server.py", path, str(flush_ms)], stdout=subprocess.PIPE, text=True
+            [sys.executable, HERE / "server.py", path, str(flush_ms), *more], stdout=subprocess.PIPE, text=True
         )
         try:
             assert process.stdout is not None

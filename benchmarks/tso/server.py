@@ -1,6 +1,8 @@
 """A TSO for benchmarks: pyomid's own service over memory, each flush delayed by so many milliseconds.
 
-python benchmarks/tso/server.py SOCKET FLUSH_DELAY_MS [KERNEL on|off]
+python benchmarks/tso/server.py SOCKET FLUSH_DELAY_MS|none [KERNEL on|off] [REGISTERED TABLE …]
+
+none: the commit table is memory's own, and its flush over at once.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ from numpy.typing import NDArray
 from pyomid.core.tso_settings import TsoSettings
 from pyomid.ports import FlushEnded
 from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
+from pyomid.testing.entries import put_entry
 from pyomid.tso.startup import ServiceOptions, serve
 from pyomid.tso.store_calls import TsoStores
+from pyomid.types import TableInfo
 
 
 class SlowCommitTable(MemoryCommitTable):
@@ -44,12 +48,15 @@ class SlowCommitTable(MemoryCommitTable):
 
 
 def main() -> None:
-    path, delay_ms, kernel = sys.argv[1], float(sys.argv[2]), (sys.argv[3:] or ["on"])[0]
+    path, delay_ms, kernel = sys.argv[1], sys.argv[2], (sys.argv[3:] or ["on"])[0]
     sock = socket.socket(socket.AF_UNIX)
     sock.bind(path)
     sock.listen(1024)
     epoch_row = MemoryEpochRow()
-    stores = TsoStores(SlowCommitTable(delay_ms / 1000, epoch_row), epoch_row, MemoryCatalogue())
+    commits = MemoryCommitTable() if delay_ms == "none" else SlowCommitTable(float(delay_ms) / 1000, epoch_row)
+    stores = TsoStores(commits, epoch_row, MemoryCatalogue())
+    for name in sys.argv[4:]:
+        put_entry(stores.catalogue, TableInfo(name, (b"f",)))
     settings = TsoSettings(conflict_map_entries=1 << 20, window_starts=1 << 16, flights_max=4)
     options = ServiceOptions(settings=settings, kernel=kernel == "on")
     uvloop.run(

@@ -365,9 +365,13 @@ class Catalogue(Protocol):
         """The mark goes if it still has this nonce. When it may: `client.marks`."""
 
     def put_region_watermark(self, record: RegionWatermark) -> None:
-        """Replaces earlier records of the same table and range."""
+        """Beside it stay those of the same range and generation that `core.region_watermarks.kept` says."""
 
-    def region_watermarks(self, table: str) -> list[RegionWatermark]: ...
+    def region_watermarks(self, table: str) -> list[RegionWatermark]:
+        """By first key; of one range the newest first."""
+
+    def drop_region_watermarks(self, newest: Sequence[RegionWatermark]) -> None:
+        """All records of these ranges, each where the newest is still the one given."""
 
 
 class Tso(Protocol):

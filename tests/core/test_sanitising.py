@@ -31,6 +31,7 @@ def sanitise(
         effects.ReadTables: lambda _: catalogue.tables(),
         effects.ReadUnknownTables: lambda _: catalogue.unknown_tables(),
         effects.ReadRegionWatermarks: lambda effect: catalogue.region_watermarks(effect.table),
+        effects.DropRegionWatermarks: lambda effect: catalogue.drop_region_watermarks(effect.newest),
         effects.AdvanceHorizon: lambda _: 0,
     }
     steps = sanitise_steps(now_s=5000.0, retry_bound_s=retry_bound_s)
@@ -91,3 +92,26 @@ def test_nothing_is_sanitised_after_java_led_until_confirmed() -> None:
         sanitise(catalogue)
     catalogue.clear_unknown_table(TABLES_UNCONFIRMED, catalogue.unknown_tables()[TABLES_UNCONFIRMED])
     assert sanitise(catalogue).horizon == W
+
+
+@pytest.mark.parametrize("pause_s", [1.0, 20.0, 59.0])
+def test_compacting_often_does_not_stop_it(pause_s: float) -> None:
+    """Each run used to take the place of the only record that was old enough: H stayed for ever, without a word."""
+    catalogue = MemoryCatalogue()
+    put_entry(catalogue, TableInfo("t", (b"f",)))
+    at_s = 5000.0 - 300 * pause_s
+    for number in range(300):
+        cleaned(catalogue, "t", 100 + number, at_s=at_s + number * pause_s)
+    done = sanitise(catalogue, retry_bound_s=60.0)
+    assert done.horizon > 100
+    assert done.too_young == {"t": 399}
+
+
+def test_what_does_not_count_yet_is_said() -> None:
+    catalogue = MemoryCatalogue()
+    put_entry(catalogue, TableInfo("t", (b"f",)))
+    cleaned(catalogue, "t", 700, at_s=4990.0)
+    done = sanitise(catalogue, retry_bound_s=60.0)
+    assert done.horizon == 0
+    assert done.held_back_by == {"t": 0}
+    assert done.too_young == {"t": 700}

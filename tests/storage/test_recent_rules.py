@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from embedded_images import image_after_kill, image_after_power_loss
 
-from pyomid.storage.embedded import EmbeddedCommitTable, recent_index
+from pyomid.storage.embedded import EmbeddedCommitTable, recent_commits, recent_index
 from pyomid.storage.embedded.recent_index import INDEX_FILE
 from pyomid.types import NOT_FOUND, SEALED
 
@@ -92,4 +92,17 @@ def test_completion_goes_along_with_a_flush_in_the_background(tmp_path: Path) ->
     recovered = EmbeddedCommitTable(image_after_power_loss(tmp_path / "db", tmp_path / "crashed"), writable=True)
     assert list(recovered.entries()) == [(100, 110), (150, 160)]
     recovered.close()
+    writer.close()
+
+
+def test_seals_need_no_sanitiser_to_be_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reader that meets an orphan seals it. What the writer does not remember it looks up, and refuses."""
+    monkeypatch.setattr(recent_commits, "MARKS_MAX", 10)
+    writer = EmbeddedCommitTable(tmp_path / "db", writable=True)
+    starts = list(range(50, 5050, 50))
+    for start in starts:
+        assert writer.seal(start).placed
+        assert len(writer._writing()._marks) <= 10
+    assert writer.put([(start, 9000) for start in [*starts, 5050]]) == starts
+    assert writer.lookup([50, 5000, 5050]) == [SEALED, SEALED, 9000]
     writer.close()

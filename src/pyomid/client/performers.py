@@ -40,6 +40,7 @@ def store_performers(parts: Parts) -> dict[type[effects.Effect], Perform]:
         effects.RecordWatermark: lambda e: catalogue.put_region_watermark(e.record),
         effects.ReadUnknownTables: lambda e: catalogue.unknown_tables(),
         effects.ReadTables: lambda e: catalogue.registered(),
+        effects.DropRegionWatermarks: lambda e: catalogue.drop_region_watermarks(e.newest),
         effects.ReadRegionWatermarks: lambda e: catalogue.region_watermarks(e.table),
     }
 

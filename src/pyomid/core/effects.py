@@ -214,6 +214,13 @@ class ReadRegionWatermarks(Effect):
 
 
 @dataclass(frozen=True, slots=True)
+class DropRegionWatermarks(Effect):
+    """→ None: `Catalogue.drop_region_watermarks`."""
+
+    newest: tuple[RegionWatermark, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class AdvanceHorizon(Effect):
     """→ int, entries deleted. H durable first (law 7)."""
 

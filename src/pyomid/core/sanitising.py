@@ -16,11 +16,12 @@ enough that no commit retry of that time can still arrive. A key that no record 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pyomid.core.effects import (
     AdvanceHorizon,
+    DropRegionWatermarks,
     ReadRegionWatermarks,
     ReadTables,
     ReadUnknownTables,
@@ -28,8 +29,9 @@ from pyomid.core.effects import (
     Steps,
 )
 from pyomid.core.hashing import table_id
+from pyomid.core.region_watermarks import covered_watermark, superseded
 from pyomid.errors import Misuse
-from pyomid.types import TABLES_UNCONFIRMED, KeyRange, RegionWatermark, TableInfo
+from pyomid.types import TABLES_UNCONFIRMED, RegionWatermark, TableInfo
 
 
 @dataclass(slots=True)
@@ -41,6 +43,16 @@ class Sanitised:
     horizon: int
     entries_deleted: int = 0
     held_back_by: dict[str, int] = field(default_factory=dict)
+    too_young: dict[str, int] = field(default_factory=dict)
+    """Table → how far it was compacted by records that do not count yet: a commit retry of before may still come."""
+
+
+def forget_superseded_steps(table: TableInfo, records: Sequence[RegionWatermark], *, now_s: float) -> Steps[None]:
+    """Records of former regions go, once others say more. Else their number grows with each split for ever."""
+    ranges = superseded(records, table.generation, now_s)
+    if ranges:
+        seen = {record.key_range: record for record in reversed(records)}
+        yield DropRegionWatermarks(tuple(seen[each] for each in ranges))
 
 
 def sanitise_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitised]:
@@ -74,29 +86,17 @@ def sanitise_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitised]:
         covered = covered_watermark(counted)
         if covered < watermark:
             result.held_back_by[table.name] = covered
+            cleaned = covered_watermark([r for r in records if r.generation == table.generation])
+            if cleaned > covered:
+                result.too_young[table.name] = cleaned
         lowest = min(lowest, covered)
+        yield from forget_superseded_steps(table, records, now_s=now_s)
     result.held_back_by = dict(sorted(result.held_back_by.items(), key=lambda item: item[1]))
     # Also where H stands there already: the TSO that made it durable may have ended before it deleted.
     if lowest and lowest >= horizon:
         result.entries_deleted = yield AdvanceHorizon(lowest)
         result.horizon = lowest
     return result
-
-
-def covered_watermark(records: Sequence[RegionWatermark]) -> int:
-    """Minimum over all keys of the greatest watermark recorded for the key; 0 where any key has none."""
-    borders = sorted({r.key_range.start for r in records} | {r.key_range.stop for r in records if r.key_range.stop})
-    if not borders or borders[0] != b"":
-        return 0
-    return min(max(_covering(records, key), default=0) for key in borders)
-
-
-def _covering(records: Iterable[RegionWatermark], key: bytes) -> list[int]:
-    return [record.watermark for record in records if key in _normal(record.key_range)]
-
-
-def _normal(key_range: KeyRange) -> KeyRange:
-    return KeyRange(key_range.start, key_range.stop or None)
 
 
 def _counts(record: RegionWatermark, table: TableInfo, recorded_before_s: float) -> bool:

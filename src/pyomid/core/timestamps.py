@@ -40,11 +40,15 @@ class TimestampClock:
         self.next_ts = end
         return first
 
-    def lift(self, wall_ms: int) -> None:
-        """Not below the wall clock, as far as the durable ceiling allows; a clock set back does nothing."""
+    def lift(self, wall_ms: int) -> int:
+        """Not below the wall clock, as far as the durable ceiling allows; a clock set back does nothing. Returns the
+        wall clock's timestamp, 0 while the ceiling forbids it."""
         floor = self._aligned(wall_ms * WORLD_TICKS_PER_MS)
-        if floor > self.next_ts and floor + self.renew_remaining <= self.ceiling:
+        if floor > self.next_ts:
+            if floor + self.renew_remaining > self.ceiling:
+                return 0
             self.next_ts = floor
+        return floor
 
     def wanted_ceiling(self, wall_ms: int = 0) -> int:
         """The ceiling to make durable now; the present one where enough remains."""

@@ -422,7 +422,7 @@ class TsoMachine:
         self.wall_ms = wall_ms
         self._judge_own_lease()
         if self.settings.world_time:
-            self.clock.lift(wall_ms)
+            self.windows.renew_below(self.clock.lift(wall_ms))
         if self.now_s >= self._timers_due_s:
             self._timers_due_s = self.now_s + TIMERS_S
             self._run_timers()

@@ -167,6 +167,11 @@ class BeginWindows:
         if self.head.state is BatchState.OPEN and self.head.fenced:
             self.close_open_batch()
 
+    def renew_below(self, floor: int) -> None:
+        """Begins are not answered from below `floor`, where no entry lies in between; else with the next batch."""
+        if self.head.window_end <= floor:
+            self._widen(self.head)
+
     def close_open_batch(self) -> Batch:
         """The open batch takes no more entries; a new one opens behind it."""
         batch = self.open_batch

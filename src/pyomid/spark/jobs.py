@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from pyomid.core.compaction import compact_region_steps
-from pyomid.core.sanitising import sanitise_steps
+from pyomid.core.sanitising import forget_superseded_steps, sanitise_steps
 from pyomid.spark.connection import connection
 from pyomid.spark.figures import table_text
 from pyomid.spark.pieces import Piece, chosen_tables, pieces_of, run_pieces
@@ -75,7 +75,8 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class Sanitising:
-    """`held_back_by`: table → the watermark that kept the horizon from going further."""
+    """`held_back_by`: table → the watermark that kept the horizon from going further. `too_young`: those of them that
+    were compacted further, less than `commitRetrySeconds` ago: table → how far."""
 
     watermark: int
     horizon_before: int
@@ -84,6 +85,7 @@ class Sanitising:
     entries_left: int
     held_back_by: dict[str, int]
     seconds: float
+    too_young: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         headings = ("watermark", "horizon before", "horizon", "entries deleted", "entries left", "seconds")
@@ -95,8 +97,18 @@ class Sanitising:
             self.entries_left,
             self.seconds,
         )
-        held = "".join(f"\nheld back by {table}: cleaned to {mark}" for table, mark in self.held_back_by.items())
-        return table_text(headings, [row]) + held
+        held = "".join(
+            f"\nheld back by {table}: cleaned to {mark}{self._younger(table)}"
+            for table, mark in self.held_back_by.items()
+        )
+        stays = "" if self.horizon > self.horizon_before else "\nthe horizon did not move"
+        return table_text(headings, [row]) + stays + held
+
+    def _younger(self, table: str) -> str:
+        """What was just compacted does not count yet: a client may still repeat a commit of before."""
+        if table not in self.too_young:
+            return ""
+        return f", and to {self.too_young[table]} less than commitRetrySeconds ago: sanitize again after these"
 
 
 def compact(
@@ -123,6 +135,9 @@ def compact(
     for row in rows:
         by_table.setdefault(row["table"], []).append(row)
     cleaned = tuple(_summed(table, by_table[table]) for table in sorted(by_table))
+    for info in chosen_tables(conn, tables):
+        records = conn.parts.catalogue.region_watermarks(info.name)
+        conn.driver.run(forget_superseded_steps(info, records, now_s=time.time()))
     return Compaction(cleaned, time.monotonic() - began)
 
 
@@ -145,6 +160,7 @@ def sanitize(spark: SparkSession, url: str) -> Sanitising:
         left,
         done.held_back_by,
         time.monotonic() - began,
+        done.too_young,
     )
 
 

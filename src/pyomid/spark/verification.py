@@ -41,7 +41,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.client import marker
-from pyomid.core.sanitising import covered_watermark
+from pyomid.core.region_watermarks import covered_watermark
 from pyomid.errors import UnknownTable
 from pyomid.spark.connection import Connection, connection
 from pyomid.spark.figures import table_text

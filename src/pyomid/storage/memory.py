@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch, batch_of
+from pyomid.core.region_watermarks import with_record
 from pyomid.errors import Deposed, UnknownTable
 from pyomid.storage.entries import TablesOfEntries
 from pyomid.storage.forks import ProcessGuard
@@ -343,7 +344,7 @@ class MemoryCatalogue(TablesOfEntries):
         self._entries: dict[str, TableEntry] = {}
         self._unknown: dict[int, bytes] = {}
         self._marks = 0
-        self._watermarks: dict[tuple[str, KeyRange], RegionWatermark] = {}
+        self._watermarks: dict[tuple[str, KeyRange], list[RegionWatermark]] = {}
         self._lock = threading.Lock()
         self._guard = ProcessGuard("MemoryCatalogue")
 
@@ -393,10 +394,18 @@ class MemoryCatalogue(TablesOfEntries):
     def put_region_watermark(self, record: RegionWatermark) -> None:
         self._guard.check()
         with self._lock:
-            self._watermarks[record.table, record.key_range] = record
+            name = record.table, record.key_range
+            self._watermarks[name] = with_record(self._watermarks.get(name, []), record)
 
     def region_watermarks(self, table: str) -> list[RegionWatermark]:
         self._guard.check()
         with self._lock:
-            found = [record for record in self._watermarks.values() if record.table == table]
+            found = [each for name, records in self._watermarks.items() if name[0] == table for each in records]
         return sorted(found, key=lambda record: record.key_range.start)
+
+    def drop_region_watermarks(self, newest: Sequence[RegionWatermark]) -> None:
+        self._guard.check()
+        with self._lock:
+            for record in newest:
+                if self._watermarks.get((record.table, record.key_range), [None])[0] == record:
+                    del self._watermarks[record.table, record.key_range]

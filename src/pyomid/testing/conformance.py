@@ -1059,7 +1059,7 @@ class CatalogueConformance:
         catalogue.clear_unknown_table(7, again)
         assert catalogue.unknown_tables() == {}
 
-    def test_region_watermarks_replace_those_of_the_same_range(self, catalogue: Catalogue) -> None:
+    def test_region_watermarks_stay_beside_those_of_their_range(self, catalogue: Catalogue) -> None:
         def record(start: bytes, stop: bytes | None, watermark: int, table: str = "t") -> RegionWatermark:
             return RegionWatermark(table, 1, KeyRange(start, stop), watermark, 1000.5 + watermark)
 
@@ -1069,7 +1069,12 @@ class CatalogueConformance:
             catalogue.put_region_watermark(each)
         assert self.another(catalogue).region_watermarks("t") == first
         catalogue.put_region_watermark(record(b"m", long_key, 5))
-        assert [each.watermark for each in catalogue.region_watermarks("t")] == [1, 5, 3]
+        assert [each.watermark for each in catalogue.region_watermarks("t")] == [1, 5, 2, 3]
+        assert catalogue.region_watermarks("t")[1:3] == [record(b"m", long_key, 5), record(b"m", long_key, 2)]
+        catalogue.drop_region_watermarks([record(b"m", long_key, 2), first[0]])
+        assert [each.watermark for each in catalogue.region_watermarks("t")] == [5, 2, 3], "only where it is the newest"
+        catalogue.put_region_watermark(replace(record(b"m", long_key, 6), generation=2))
+        assert [each.watermark for each in catalogue.region_watermarks("t")] == [6, 3], "of the present generation"
         assert [each.watermark for each in catalogue.region_watermarks("tt")] == [9]
 
     def test_removed_table_takes_its_watermarks_along(self, catalogue: Catalogue) -> None:

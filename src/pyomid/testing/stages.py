@@ -23,6 +23,7 @@ from pyomid.client.transaction import Transaction
 from pyomid.config import Settings
 from pyomid.core.commit_cache import CommitCache
 from pyomid.core.compaction import compact_region_steps
+from pyomid.core.region_watermarks import covered_watermark
 from pyomid.core.sanitising import sanitise_steps
 from pyomid.core.tso_settings import TsoSettings
 from pyomid.errors import Unavailable
@@ -232,8 +233,7 @@ class LocalStage:
         _, horizon = self._parts.epoch_row.read_watermarks()
         wrong = []
         for info in self._parts.catalogue.tables():
-            recorded = [record.watermark for record in self._parts.catalogue.region_watermarks(info.name)]
-            cleaned = min(recorded, default=0)
+            cleaned = covered_watermark(self._parts.catalogue.region_watermarks(info.name))
             for batch in self._parts.store.scan(info.name, KeyRange()):
                 for cell in batch.all_cells():
                     if cell.version <= cleaned and not cell.commit_ts:

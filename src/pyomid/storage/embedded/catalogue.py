@@ -10,15 +10,17 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+from pyomid.core.region_watermarks import with_record
 from pyomid.errors import Corruption
 from pyomid.storage.embedded.environments import MAP_BYTES_DEFAULT, Transaction, release
 from pyomid.storage.embedded.layout import CATALOGUE, open_data, open_folder
 from pyomid.storage.entries import TablesOfEntries, entry_with, state_fields
 from pyomid.storage.mark_names import mark_name, mark_of
+from pyomid.storage.watermark_fields import record_fields, records_of
 from pyomid.types import (
     Column,
     ColumnSchema,
@@ -99,20 +101,34 @@ class EmbeddedCatalogue(TablesOfEntries):
         self._environment.write(write)
 
     def put_region_watermark(self, record: RegionWatermark) -> None:
-        start, stop = record.key_range
-        identity = hashlib.blake2b(
-            len(start).to_bytes(4) + start + (b"" if stop is None else b"<" + stop), digest_size=16
-        ).digest()
-        key, value = _watermark_prefix(record.table) + identity, _watermark_json(record)
-        self._environment.write(lambda transaction: transaction.put(key, value, db=self._database))
+        key = _watermark_key(record)
+
+        def write(transaction: Transaction) -> None:
+            found = transaction.get(key, db=self._database)
+            records = with_record(_watermarks_of(found) if found else [], record)
+            transaction.put(key, _watermarks_json(records), db=self._database)
+
+        self._environment.write(write)
 
     def region_watermarks(self, table: str) -> list[RegionWatermark]:
         found = self._environment.read(
             lambda transaction: [
-                _watermark_of(value) for _, value in self._items(transaction, _watermark_prefix(table))
+                record
+                for _, value in self._items(transaction, _watermark_prefix(table))
+                for record in _watermarks_of(value)
             ]
         )
         return sorted(found, key=lambda record: record.key_range.start)
+
+    def drop_region_watermarks(self, newest: Sequence[RegionWatermark]) -> None:
+        def write(transaction: Transaction) -> None:
+            for record in newest:
+                key = _watermark_key(record)
+                found = transaction.get(key, db=self._database)
+                if found and _watermarks_of(found)[0] == record:
+                    transaction.delete(key, db=self._database)
+
+        self._environment.write(write)
 
     def close(self) -> None:
         if not self._closed:
@@ -191,30 +207,32 @@ def _schema_of(content: dict[str, Any]) -> TableSchema:
     return TableSchema(columns, tuple(RowKeyPart(part["name"], part["descending"]) for part in content["row_key"]))
 
 
-def _watermark_json(record: RegionWatermark) -> bytes:
+def _watermark_key(record: RegionWatermark) -> bytes:
+    start, stop = record.key_range
+    identity = len(start).to_bytes(4) + start + (b"" if stop is None else b"<" + stop)
+    return _watermark_prefix(record.table) + hashlib.blake2b(identity, digest_size=16).digest()
+
+
+def _watermarks_json(records: Sequence[RegionWatermark]) -> bytes:
+    """The newest, and what is needed of earlier ones."""
+    record = records[0]
     stop = record.key_range.stop
     return json.dumps(
         {
             "table": record.table,
-            "generation": record.generation,
             "start": record.key_range.start.hex(),
             "stop": None if stop is None else stop.hex(),
-            "watermark": record.watermark,
-            "recorded_at_s": record.recorded_at_s,
+            **record_fields(records),
         }
     ).encode()
 
 
-def _watermark_of(value: bytes) -> RegionWatermark:
+def _watermarks_of(value: bytes) -> list[RegionWatermark]:
+    """Newest first."""
     try:
         content = json.loads(value)
         stop = content["stop"]
-        return RegionWatermark(
-            table=content["table"],
-            generation=content["generation"],
-            key_range=KeyRange(bytes.fromhex(content["start"]), None if stop is None else bytes.fromhex(stop)),
-            watermark=content["watermark"],
-            recorded_at_s=content["recorded_at_s"],
-        )
+        key_range = KeyRange(bytes.fromhex(content["start"]), None if stop is None else bytes.fromhex(stop))
+        return records_of(content, content["table"], key_range)
     except (ValueError, KeyError, TypeError) as error:
         raise Corruption(f"a region watermark cannot be read: {value[:200]!r}") from error

@@ -50,6 +50,8 @@ Int64s = NDArray[np.int64]
 LOCK_FILE: Final = "recent.lock"
 ROWS_MAX: Final = 32_768
 """Of one record. More at once is no flush of a TSO: it goes to LMDB."""
+MARKS_MAX: Final = 100_000
+"""Remembered, so that a commit need not be looked up; what is beyond them is looked up."""
 _RECORDS_MAX: Final = RECORDS * 3 // 4
 _LOCK_S_MAX: Final = 5.0
 _UNLOGGED_MAX: Final = ROWS_MAX
@@ -138,7 +140,7 @@ class RecentCommits:
         self._lock_file = _locked(folder / LOCK_FILE)
         self._recover(folder)
         self._floor = settled.newest()
-        """No start above it is in LMDB, but for what this process brings there."""
+        """No start above it is in LMDB, but for what this process brings there; no mark above it is but in `_marks`."""
 
     def put(self, rows: Rows, epoch: int | None) -> list[int]:
         """Durable on return; the starts that a mark refused."""
@@ -237,10 +239,17 @@ class RecentCommits:
             # Before they are durable: should that fail half way, the ones that are still refuse.
             self._marks.update(start for start in marked if start > self._floor)
             self._append_all(np.array([(start, SEALED) for start in marked], dtype=np.int64).reshape(-1, 2))
+            self._forget_old_marks()
             return [
                 SealOutcome(placed=True) if free else SealOutcome(placed=False, commit_ts=value)
                 for free, value in zip(is_free, found, strict=True)
             ]
+
+    def _forget_old_marks(self) -> None:
+        """Too many to be remembered: of the older half it is looked up from now on, as of all starts up to `_floor`."""
+        if len(self._marks) > MARKS_MAX:
+            self._floor = sorted(self._marks)[len(self._marks) // 2]
+            self._marks = {start for start in self._marks if start > self._floor}
 
     def replace(self, rows: Rows, epoch: int | None) -> None:
         """`put` over marks too: the branches of a decided commit."""

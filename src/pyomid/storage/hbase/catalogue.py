@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from typing import Any, Final
 
+from pyomid.core.region_watermarks import with_record
 from pyomid.errors import Corruption
 from pyomid.storage.entries import TablesOfEntries, entry_with, state_fields
 from pyomid.storage.hbase.cluster import Cluster
 from pyomid.storage.hbase.layout import META_TABLE
 from pyomid.storage.hbase.meta_cells import MetaCells
 from pyomid.storage.mark_names import mark_name, mark_of
+from pyomid.storage.watermark_fields import record_fields, records_of
 from pyomid.types import (
     Column,
     ColumnSchema,
@@ -84,21 +87,28 @@ class HBaseCatalogue(TablesOfEntries):
         self._cells.change(_unknown_row(table_id), _MARK, lambda found: b"" if found == nonce else None)
 
     def put_region_watermark(self, record: RegionWatermark) -> None:
-        value = json.dumps(
-            {
-                "format": _FORMAT,
-                "generation": record.generation,
-                "watermark": record.watermark,
-                "recorded_at_s": record.recorded_at_s,
-            }
-        ).encode()
-        row = _WATERMARK + record.table.encode()
-        self._cells.change(row, _range_name(record.key_range), lambda _: value)
+        table, key_range = record.table, record.key_range
+
+        def decide(found: bytes) -> bytes:
+            return _encode_records(with_record(_decode_records(table, key_range, found) if found else [], record))
+
+        self._cells.change(_WATERMARK + table.encode(), _range_name(key_range), decide)
 
     def region_watermarks(self, table: str) -> list[RegionWatermark]:
         row = self._cells.read_row(_WATERMARK + table.encode())
-        records = [_record(table, name, value) for name, value in row.items()]
+        records = [record for name, value in row.items() for record in _decode_records(table, _range_of(name), value)]
         return sorted(records, key=lambda record: record.key_range.start)
+
+    def drop_region_watermarks(self, newest: Sequence[RegionWatermark]) -> None:
+        for record in newest:
+            table, key_range = record.table, record.key_range
+            self._cells.change(
+                _WATERMARK + table.encode(),
+                _range_name(key_range),
+                lambda found, record=record: (  # type: ignore[misc]
+                    b"" if found and _decode_records(record.table, record.key_range, found)[0] == record else None
+                ),
+            )
 
 
 def _unknown_row(table_id: int) -> bytes:
@@ -111,17 +121,19 @@ def _range_name(key_range: KeyRange) -> bytes:
     return len(key_range.start).to_bytes(4, "big") + key_range.start + stop
 
 
-def _record(table: str, name: bytes, value: bytes) -> RegionWatermark:
+def _range_of(name: bytes) -> KeyRange:
     size = int.from_bytes(name[:4], "big")
     start, stop = name[4 : 4 + size], name[4 + size :]
-    fields = _load(value, "region watermark")
-    return RegionWatermark(
-        table,
-        fields["generation"],
-        KeyRange(start, None if stop == b"\x00" else stop[1:]),
-        fields["watermark"],
-        fields["recorded_at_s"],
-    )
+    return KeyRange(start, None if stop == b"\x00" else stop[1:])
+
+
+def _encode_records(records: Sequence[RegionWatermark]) -> bytes:
+    return json.dumps({"format": _FORMAT, **record_fields(records)}).encode()
+
+
+def _decode_records(table: str, key_range: KeyRange, value: bytes) -> list[RegionWatermark]:
+    """Newest first."""
+    return records_of(_load(value, "region watermark"), table, key_range)
 
 
 def encode_entry(entry: TableEntry) -> bytes:

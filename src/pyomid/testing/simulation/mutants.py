@@ -150,8 +150,8 @@ MUTANTS: Final = (
         "T1",
         "a begin is answered from the open batch, over one in flight",
         "windows",
-        "        head = self.head\n        if max(",
-        "        head = self.open_batch\n        if max(",
+        "        head = self.head\n        if self._first_above",
+        "        head = self.open_batch\n        if self._first_above",
         "a_begin_during_a_held_flush_sees_no_half_commit",
     ),
     _m(
@@ -166,8 +166,8 @@ MUTANTS: Final = (
         "T3",
         "a new TSO does not start above the old ceiling",
         "take_over",
-        "    epoch = _epoch_above(state, state.ceiling)\n",
-        "    epoch = _epoch_above(state, 0)\n",
+        "_aligned(ceiling), _aligned(state.ceiling), state",
+        "_aligned(ceiling), _aligned(0), state",
         "a_new_tso_starts_above_the_old_ceiling",
     ),
     _m(
@@ -353,9 +353,9 @@ MUTANTS: Final = (
     _m(
         "K5",
         "a key without a record counts as clean",
-        "sanitising",
-        "default=0) for key in borders",
-        "default=1 << 62) for key in borders",
+        "region_watermarks",
+        "-reached[0][0] if reached else 0))",
+        "-reached[0][0] if reached else 1 << 62))",
         "a_region_without_a_record_holds_back_the_horizon",
     ),
     _m(

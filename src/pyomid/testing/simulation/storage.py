@@ -98,6 +98,8 @@ class Storage:
                 return [disk.catalogue.registered], _last, True
             case effects.ReadUnknownTables():
                 return [disk.catalogue.unknown_tables], _last, True
+            case effects.DropRegionWatermarks(newest):
+                return [partial(disk.catalogue.drop_region_watermarks, newest)], _nothing, True
             case effects.ReadRegionWatermarks(table):
                 return [partial(disk.catalogue.region_watermarks, table)], _last, True
         raise TypeError(f"the virtual storage does not know {effect!r}")

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pyomid.core.region_watermarks import covered_watermark
 from pyomid.testing.history import History, Outcome, Transaction
 from pyomid.testing.simulation.storage import Disk, Watch
 from pyomid.types import Cell, CellVersion, EpochState, KeyRange, start_of
@@ -157,8 +158,7 @@ class Truth(Watch):
         state = self.disk.epoch_row.read()
         found = []
         for info in self.disk.catalogue.tables():
-            records = self.disk.catalogue.region_watermarks(info.name)
-            cleaned = min((record.watermark for record in records), default=0)
+            cleaned = covered_watermark(self.disk.catalogue.region_watermarks(info.name))
             for cell in self.cells_of(info.name):
                 start = start_of(cell.version)
                 if start <= cleaned and not cell.commit_ts:
