@@ -63,7 +63,7 @@ def merged(paths: Iterable[Path]) -> list[list[Any]]:
 def write_edn(operations: Iterable[Sequence[Any]], path: Path) -> None:
     with path.open("w") as file:
         for index, (at, kind, process, ops) in enumerate(operations):
-            value = " ".join(f"[:{name} {key} {_edn(value)}]" for name, key, value in ops)
+            value = " ".join(f"[:{name} {key} {_edn(value)}]" for name, key, value in _told(kind, ops))
             file.write(
                 f"{{:index {index}, :time {at}, :type :{kind}, :process {process}, :f :txn, :value [{value}]}}\n"
             )
@@ -71,8 +71,13 @@ def write_edn(operations: Iterable[Sequence[Any]], path: Path) -> None:
 
 def write_json(operations: Iterable[Sequence[Any]], path: Path) -> None:
     names = ("index", "time", "type", "process", "value")
-    whole = [dict(zip(names, (index, *each), strict=True)) | {"f": "txn"} for index, each in enumerate(operations)]
-    path.write_text(json.dumps(whole))
+    lines = [(index, at, kind, process, _told(kind, ops)) for index, (at, kind, process, ops) in enumerate(operations)]
+    path.write_text(json.dumps([dict(zip(names, line, strict=True)) | {"f": "txn"} for line in lines]))
+
+
+def _told(kind: str, ops: MicroOps) -> MicroOps:
+    """A transaction without an answer was told nothing: Elle would take what an open one read for a committed read."""
+    return ops if kind == "ok" else [[name, key, None if name == "r" else value] for name, key, value in ops]
 
 
 def _edn(value: Any) -> str:
@@ -95,17 +100,19 @@ def as_history(operations: Iterable[Sequence[Any]]) -> History:
         begun = float(open_calls.pop(process))
         transactions.append(
             Transaction(
-                str(number), begin_called=begun, begin_answered=float(at), operations=list(_operations(ops)),
+                str(number), begin_called=begun, begin_answered=float(at), operations=list(_operations(kind, ops)),
                 commit_called=begun, commit_answered=answered, outcome=outcome,
             )
         )  # fmt: skip
     return History(transactions)
 
 
-def _operations(ops: MicroOps) -> Iterable[Read | Write]:
+def _operations(kind: str, ops: MicroOps) -> Iterable[Read | Write]:
     lists: dict[int, list[int]] = {}
     for name, key, value in ops:
         item = Item("elle", str(key))
+        if name == "r" and value is None and kind != "ok":
+            continue  # it did not come so far
         if name == "r":
             if value is not None:
                 lists[key] = value if isinstance(value, list) else lists.get(key, [])

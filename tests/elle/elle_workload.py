@@ -1,8 +1,10 @@
 """One process of clients that append to lists, or write registers, and record it: over any URL and front end.
 
-    python elle_workload.py URL MODEL FRONT FILE --transactions N [--workers 8] [--seed 0] [--first-process 0]
+    python elle_workload.py URL MODEL FRONT FILE [--transactions N] [--until FILE] [--workers 8] [--seed 0]
+                            [--first-process 0] [--seconds-a-key 0.25]
 
-Every element is unique. A key is in use for a while and then left for ever: contended, and no list gets long.
+It ends after so many transactions, or once a file is there. Every element is unique. A key is in use for a while, by
+the clock that all processes share, and then left for ever: contended, and no list gets long.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ import argparse
 import asyncio
 import itertools
 import random
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,14 +29,12 @@ from pyomid.errors import ConflictError, OutcomeUnknown, Unavailable
 
 COLUMN = b"f:v"
 KEYS = 20
-TRANSACTIONS_A_KEY = 12
-"""Of one process, until the window of keys moves on by one."""
 WORKERS_MAX = 1000
 """Numbers of processes go on by so many when one of them ended without an answer."""
 
 
-def micro_ops(model: str, chance: random.Random, done: int, elements: Iterator[int]) -> MicroOps:
-    first = done // TRANSACTIONS_A_KEY
+def micro_ops(model: str, chance: random.Random, first: int, elements: Iterator[int]) -> MicroOps:
+    """Of keys from `first` on."""
     ops: MicroOps = []
     for _ in range(chance.randint(1, 4)):
         key = first + chance.randrange(KEYS)
@@ -74,10 +76,11 @@ class Clients:
 
     def next_ops(self, chance: random.Random) -> MicroOps | None:
         with self._lock:
-            number = next(self._numbers)
-            if number >= self.order.transactions:
+            is_over = self.order.until is not None and self.order.until.exists()
+            if is_over or next(self._numbers) >= self.order.transactions:
                 return None
-            return micro_ops(self.order.model, chance, number, self._elements)
+            first = int(time.clock_gettime(time.CLOCK_BOOTTIME) / self.order.seconds_a_key)
+            return micro_ops(self.order.model, chance, first, self._elements)
 
     def ended(self, process: int, ops: MicroOps, error: Exception | None) -> int:
         """The number of the process that goes on."""
@@ -154,7 +157,51 @@ def run_asyncio(clients: Clients) -> None:
     asyncio.run(run())
 
 
-FRONTS = {"blocking": run_blocking, "asyncio": run_asyncio}
+def run_spark(clients: Clients) -> None:
+    """One driver; a transaction reads all its keys by one frame and writes what it changed by another."""
+    sys.path.append(str(Path(__file__).parents[1] / "spark"))
+    from spark_sessions import local_session
+
+    session = local_session("local[2]")
+    spark_worker(clients, session, clients.order.first_process)
+    session.stop()
+
+
+def spark_worker(clients: Clients, session: Any, process: int) -> None:
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    import pyomid.spark
+
+    chance, model = random.Random(f"{clients.order.seed} {process}"), clients.order.model
+    schema = StructType([StructField("k", StringType()), StructField("v", StringType())])
+    as_columns = {"schema": schema, "row_key": "k", "mapping": {"v": COLUMN.decode()}}
+    while (ops := clients.next_ops(chance)) is not None:
+        clients.recorder.invoked(process, ops)
+        error: Exception | None = None
+        done: MicroOps = []
+        try:
+            with pyomid.spark.transaction(session, clients.order.url) as tx:
+                rows = [row_of(key).decode() for _, key, _ in ops]
+                frame = tx.read(table_of(model), start=min(rows), stop=max(rows) + "0", **as_columns)
+                seen = {int(row.k): {COLUMN: row.v.encode()} for row in frame.collect()}
+                values = {key: found(model, seen.get(key, {})) for _, key, _ in ops}
+                written = set()
+                for name, key, value in ops:
+                    if name == "r":
+                        value = values[key]
+                    else:
+                        values[key] = [*values[key], value] if name == "append" else value
+                        written.add(key)
+                    done.append([name, key, value])
+                changed = [(row_of(key).decode(), stored(values[key]).decode()) for key in sorted(written)]
+                if changed:
+                    tx.write(session.createDataFrame(changed, schema), table_of(model))
+        except Exception as raised:
+            error = raised
+        process = clients.ended(process, [*done, *ops[len(done) :]], error)
+
+
+FRONTS = {"blocking": run_blocking, "asyncio": run_asyncio, "spark": run_spark}
 
 
 def prepare(url: str) -> None:
@@ -170,7 +217,9 @@ def main() -> None:
     parser.add_argument("model", choices=MODELS)
     parser.add_argument("front", choices=FRONTS)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--transactions", type=int, required=True)
+    parser.add_argument("--transactions", type=int, default=1 << 40)
+    parser.add_argument("--until", type=Path)
+    parser.add_argument("--seconds-a-key", type=float, default=0.25)
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first-process", type=int, default=0)

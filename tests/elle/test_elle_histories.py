@@ -17,23 +17,31 @@ from typing import Any
 
 import pytest
 from elle_histories import MODELS, as_history, judged_by_elle, merged, write_edn, write_json
-from elle_workload import FRONTS, prepare
+from elle_workload import prepare
 
 from pyomid.testing.checker import check
 
 WORKLOAD = Path(__file__).with_name("elle_workload.py")
 TRANSACTIONS = int(os.environ.get("ELLE_TRANSACTIONS", "20000"))
 """Of one soak's history."""
+SPARK_TRANSACTIONS = int(os.environ.get("ELLE_SPARK_TRANSACTIONS", "60"))
+POINT_FRONTS = ("blocking", "asyncio")
 
 
 def recorded(url: str, model: str, front: str, folder: Path, transactions: int, *, seed: int, kills: bool) -> list[Any]:
-    """The history of two processes of eight clients each."""
-    files = [folder / f"{front}-{number}" for number in (0, 1)]
+    """The history of two processes of eight clients each; of one Spark driver with a process of blocking clients
+    beside it for as long."""
+    files, over = [folder / f"{front}-{number}" for number in (0, 1)], folder / "over"
+    ends = [["--transactions", str(transactions // 2)]] * 2
+    fronts, pace = [front, front], "0.25"
+    if front == "spark":
+        ends = [["--transactions", str(transactions)], ["--until", os.fspath(over)]]
+        fronts, pace = ["spark", "blocking"], "3"
     running = [
         subprocess.Popen(
             [
-                *(sys.executable, WORKLOAD, url, model, front, file, "--seed", str(seed + number)),
-                *("--transactions", str(transactions // 2), "--first-process", str(1000 * number)),
+                *(sys.executable, WORKLOAD, url, model, fronts[number], file, "--seed", str(seed + number)),
+                *("--first-process", str(1000 * number), "--seconds-a-key", pace, *ends[number]),
             ]
         )
         for number, file in enumerate(files)
@@ -46,6 +54,7 @@ def recorded(url: str, model: str, front: str, folder: Path, transactions: int, 
                 break
             except subprocess.TimeoutExpired:
                 kill_tso(url, killed)
+        over.touch()
     return merged(files)
 
 
@@ -75,7 +84,7 @@ def demand(model: str, operations: list[Any], path: Path) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("front", FRONTS)
+@pytest.mark.parametrize("front", POINT_FRONTS)
 @pytest.mark.parametrize("model", MODELS)
 def test_a_short_history_is_strictly_snapshot_isolated(model: str, front: str, tmp_path: Path) -> None:
     url = f"omid://{tmp_path}/db"
@@ -87,7 +96,7 @@ def test_a_short_history_is_strictly_snapshot_isolated(model: str, front: str, t
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("front", FRONTS)
+@pytest.mark.parametrize("front", POINT_FRONTS)
 @pytest.mark.parametrize("model", MODELS)
 def test_a_history_with_killed_tsos_is_strictly_snapshot_isolated(model: str, front: str, tmp_path: Path) -> None:
     url, seed = f"omid://{tmp_path}/db", random.randrange(1 << 30)
@@ -95,6 +104,17 @@ def test_a_history_with_killed_tsos_is_strictly_snapshot_isolated(model: str, fr
     prepare(url)
     operations = recorded(url, model, front, tmp_path, TRANSACTIONS, seed=seed, kills=True)
     demand(model, operations, tmp_path / f"{model}-{front}.edn")
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+@pytest.mark.parametrize("model", MODELS)
+def test_spark_beside_clients_is_strictly_snapshot_isolated(model: str, tmp_path: Path) -> None:
+    url, seed = f"omid://{tmp_path}/db", random.randrange(1 << 30)
+    print("seed", seed)
+    prepare(url)
+    operations = recorded(url, model, "spark", tmp_path, SPARK_TRANSACTIONS, seed=seed, kills=False)
+    demand(model, operations, tmp_path / f"{model}-spark.edn")
 
 
 LOST_UPDATE = [
