@@ -12,7 +12,7 @@ from test_spark_jobs import (  # noqa: F401
 )
 from test_spark_source import (  # noqa: F401
     load,
-    test_a_plain_append_that_lost_is_written_again_and_wins,
+    test_a_plain_append_that_lost_fails_and_leaves_no_row,
     test_a_row_key_of_one_text_column_bounds_a_read_by_text,
     test_all_partitions_and_actions_of_one_load_share_its_snapshot,
     test_an_append_replaces_the_whole_row_unless_nulls_are_to_be_kept,
