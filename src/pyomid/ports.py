@@ -116,7 +116,10 @@ class DataStore(Protocol):
         """Brings what is only in memory to where `scan` for compaction sees it (K4); may do nothing."""
 
     def create_table(self, info: TableInfo) -> None:
-        """The physical table exists, all versions kept. Idempotent. The catalogue entry is not its business."""
+        """The physical table exists, all versions kept. Idempotent. The catalogue entry is not its business.
+
+        In a store that holds others' tables one that exists is named by no earlier `withdraw_table` any more.
+        """
 
     def withdraw_table(self, table: str) -> object | None:
         """The first half of a drop: names the table that has the name now, for `drop_table`. None where there is none.

@@ -150,7 +150,11 @@ def _make(parts: Parts, info: TableInfo) -> bool:
 
 
 def _make_physical(parts: Parts, creating: TableEntry) -> None:
-    """Empty where nobody but pyomid makes tables; elsewhere it may be one that a Java client filled."""
+    """Empty where nobody but pyomid makes tables; elsewhere it may be one that a Java client filled.
+
+    One that is there may have been named by a dropper that sleeps behind its look (`_drop_rows`): the store makes it
+    another, or takes the name from it.
+    """
     if not isinstance(parts.store, HoldsForeignTables):
         _drop_rows(parts, creating)
     parts.store.create_table(creating.info)

@@ -232,11 +232,15 @@ class HBaseStore:
                 self._admin.flush_region(each)
 
     def create_table(self, info: TableInfo) -> None:
-        """`Misuse` where a table of this name exists with fewer families, or keeps too few versions."""
+        """`Misuse` where a table of this name exists with fewer families, or keeps too few versions.
+
+        One that exists is enabled: a dropper that has withdrawn it, and sleeps, takes it no more.
+        """
         wanted = tuple(FamilyDescriptor(family) for family in info.families)
         if self._admin.create_table(TableDescriptor(info.name, wanted)):
             return
         self.check_table(info.name, info.families)
+        self._admin.enable_again(info.name)
 
     def check_table(self, table: str, families: Iterable[bytes]) -> TableDescriptor:
         """`Misuse` where the physical table could lose what transactions need; `UnknownTable` where it is not there."""
