@@ -196,7 +196,8 @@ class CommitRequest:
     """Everything the TSO needs to decide one commit. Ids are signed 64 bit (`core.hashing`).
 
     `branches` non-empty makes it a large commit; `level` TABLE claims `table_ids` as a whole, and `cell_ids` are
-    then a few cells of other tables, checked as ever: a run's marker.
+    then a few cells of other tables, checked as ever: a run's marker. `is_plain`: of a peer that knows no level but
+    IDS, Apache Omid's client.
     """
 
     start_ts: int
@@ -205,6 +206,7 @@ class CommitRequest:
     branches: tuple[int, ...] = ()
     level: WriteSetLevel = WriteSetLevel.IDS
     is_retry: bool = False
+    is_plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)

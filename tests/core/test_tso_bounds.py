@@ -240,3 +240,17 @@ def test_deletes_go_to_the_store_in_slices() -> None:
         assert len(call.operation.starts) <= DELETES_A_CALL
         tso.finish(DeleteEntries)
     assert tso.machine.counters["completions"] == 10_000
+
+
+def test_a_plain_peer_commits_whatever_fits_its_frame() -> None:
+    """Omid's client knows no table level: refused, it would run the same transaction again for ever."""
+    tso = Script()
+    cells = tuple(range(3 * tso.settings.conflict_map_entries))
+    refused = tso.ask_settled(CommitRequest(tso.begin(), cells)).refusal()
+    assert "commit it at table level" in refused.message
+    reply = tso.ask_settled(CommitRequest(tso.begin(), cells, is_plain=True)).answer
+    assert isinstance(reply, CommitReply)
+    assert reply.committed
+    again = tso.begin()
+    assert again > reply.commit_ts
+    tso.ask_settled(CommitRequest(again, (1,)))

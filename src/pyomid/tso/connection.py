@@ -16,7 +16,7 @@ import contextlib
 import hmac
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
@@ -501,6 +501,8 @@ class Connection(asyncio.BufferedProtocol):
             self._asked += 1
         if isinstance(body, AskStatus):
             self._spent += STATUS_WORK + len(self._service.machine.leases) // WORK_BYTES
+        if isinstance(body, CommitRequest) and not self.extended:
+            body = replace(body, is_plain=True)
         events.append(RequestCame(self, incoming.request_id, body))
 
     def _greet(self, handshake: Handshake) -> None:
