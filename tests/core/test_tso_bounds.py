@@ -66,6 +66,21 @@ def test_leases_are_bounded_and_those_granted_are_kept() -> None:
     assert isinstance(tso.ask_settled(RenewLease(starts[1])).answer, LeaseReply)
 
 
+def test_a_refused_lease_names_who_holds_them() -> None:
+    """Else nobody knows whom to ask."""
+    tso = Script(leases_max=3)
+    starts = [tso.begin() for _ in range(4)]
+    for start, holder in zip(
+        starts, ["process 7 on east", "process 7 on east", "process 9\n" + 200 * "x", "x"], strict=True
+    ):
+        last = tso.ask_settled(GrantLease(start, 0.0, holder))
+    refused = str(last.refusal())
+    assert "2 by process 7 on east, 1 by process 9x" in refused
+    assert len(refused) < 300
+    after = Script(tso.stores, leases_max=3)
+    assert "3 by whoever" in str(after.ask_settled(GrantLease(after.begin(), 0.0, "x")).refusal())
+
+
 def test_seals_are_bounded_until_w_passes_them_and_a_retry_is_told_that_nothing_is_known() -> None:
     tso = Script(refused_starts_max=3, max_transaction_age_s=10.0)
     starts = [tso.begin() for _ in range(4)]

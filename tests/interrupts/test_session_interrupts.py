@@ -26,6 +26,8 @@ CLIENT = (
     "storage/embedded/environments.py",
 )
 WAIT_S = 60.0
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+"""One that came up while a generator was ended is told, and goes no further: so does CPython's own."""
 ERRORS: list[Callable[[], BaseException]] = [KeyboardInterrupt, MemoryError]
 
 

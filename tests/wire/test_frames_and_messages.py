@@ -55,7 +55,7 @@ requests = st.one_of(
     st.builds(Begin, int64),
     commits,
     st.builds(Fence, int64),
-    st.builds(GrantLease, int64, st.floats(0, 1e6)),
+    st.builds(GrantLease, int64, st.floats(0, 1e6), st.text(max_size=50)),
     st.builds(RenewLease, int64),
     st.builds(EndLease, int64),
     st.builds(Seal, ids),

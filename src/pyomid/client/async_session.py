@@ -8,7 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, cast
 
-from pyomid.client.asking import AskTime, Lost, Pause, Try, ask_steps, expected, with_epoch
+from pyomid.client.asking import AskTime, Lost, Pause, Try, ask_steps, expected, this_process, with_epoch
 from pyomid.client.conversation import Conversation
 from pyomid.core.requests import (
     AdvanceHorizon,
@@ -69,7 +69,7 @@ class AsyncTsoSession:
         return (await self._ask_for(Fence(table_id), FenceReply)).fence_ts
 
     async def grant_lease(self, start_ts: int, term_s: float | None = None) -> float:
-        return (await self._ask_for(GrantLease(start_ts, term_s or 0.0), LeaseReply)).term_s
+        return (await self._ask_for(GrantLease(start_ts, term_s or 0.0, this_process()), LeaseReply)).term_s
 
     async def renew_lease(self, start_ts: int) -> float:
         return (await self._ask_for(RenewLease(start_ts), LeaseReply)).term_s
@@ -153,6 +153,9 @@ class AsyncTsoSession:
         except (Unavailable, OSError, TimeoutError) as error:
             connection.close(Lost("no handshake", sent=False))
             raise Lost(f"no TSO to talk to: {error}", sent=False) from error
+        except BaseException:  # cancelled: a connection that nobody knows would keep the TSO from ever ending (T14)
+            connection.close(Lost("no handshake", sent=False))
+            raise
         server = conversation.server
         self._database_id = conversation.database_id
         self._epoch = max(self._epoch, server.epoch if server is not None else 0)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from pyomid.client.asking import LOOK_S, AskTime, Lost, Pause, Try, ask_steps, expected, with_epoch
+from pyomid.client.asking import LOOK_S, AskTime, Lost, Pause, Try, ask_steps, expected, this_process, with_epoch
 from pyomid.client.conversation import Conversation, is_answered
 from pyomid.core.requests import Answer, Complete, Request
 from pyomid.core.tso_calls import TsoCalls
@@ -79,6 +79,10 @@ class TsoSession(TsoCalls):
     def epoch(self) -> int:
         """The newest epoch any answer carried, or that a Java TSO, whose answers carry none, announced."""
         return self._epoch
+
+    @property
+    def holder(self) -> str:
+        return this_process()
 
     @property
     def extended(self) -> bool:

@@ -9,9 +9,15 @@ finds a full term anew.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Final
+
+_HOLDERS_NAMED: Final = 3
+_HOLDER_CHARS_MAX: Final = 100
+"""A peer chooses the words: they are bounded."""
 
 
 class LeaseState(Enum):
@@ -26,6 +32,8 @@ class Lease:
     term_s: float
     expires_s: float
     state: LeaseState = LeaseState.GRANTING
+    holder: str = ""
+    """Who asked for it last, in words for people; not kept at rest: a TSO that took over does not know it."""
 
 
 class Leases:
@@ -52,7 +60,12 @@ class Leases:
     def find(self, start_ts: int) -> Lease | None:
         return self._leases.get(start_ts)
 
-    def grant(self, start_ts: int, term_s: float, now_s: float) -> Lease:
+    def most_held_by(self) -> str:
+        """Who has most of them, for whoever gets no more."""
+        holders = Counter(lease.holder or "whoever does not say" for lease in self._leases.values())
+        return ", ".join(f"{count} by {holder}" for holder, count in holders.most_common(_HOLDERS_NAMED))
+
+    def grant(self, start_ts: int, term_s: float, now_s: float, holder: str = "") -> Lease:
         """Holds W back from now on; the promise may be made once its row is durable.
 
         A start that is leased already keeps the longer term, and the later end: another holder was promised them, and
@@ -64,6 +77,7 @@ class Leases:
         else:
             lease.term_s = max(lease.term_s, term_s)
             lease.expires_s = max(lease.expires_s, now_s + lease.term_s)
+        lease.holder = "".join(filter(str.isprintable, holder[:_HOLDER_CHARS_MAX])) or lease.holder
         return lease
 
     def renew(self, start_ts: int, now_s: float) -> Lease | None:

@@ -31,10 +31,11 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class GrantLease:
-    """→ LeaseReply, durable. `term_s` 0: the TSO's own term."""
+    """→ LeaseReply, durable. `term_s` 0: the TSO's own term. `holder`: who asks, in words for people."""
 
     start_ts: int
     term_s: float = 0.0
+    holder: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,11 @@ class TsoCalls(ABC):
     def _ask_for(self, request: Request, kind: type[T]) -> T:
         """The answer, which is of this kind; a refusal raised as its error."""
 
+    @property
+    def holder(self) -> str:
+        """Who holds the leases granted here, in words for people."""
+        return ""
+
     def begin(self, *, not_before: int = 0) -> BeginReply:
         return self._ask_for(Begin(not_before), BeginReply)
 
@@ -44,7 +49,7 @@ class TsoCalls(ABC):
         return self._ask_for(Fence(table_id), FenceReply).fence_ts
 
     def grant_lease(self, start_ts: int, term_s: float | None = None) -> float:
-        return self._ask_for(GrantLease(start_ts, term_s or 0.0), LeaseReply).term_s
+        return self._ask_for(GrantLease(start_ts, term_s or 0.0, self.holder), LeaseReply).term_s
 
     def renew_lease(self, start_ts: int) -> float:
         return self._ask_for(RenewLease(start_ts), LeaseReply).term_s

@@ -390,8 +390,8 @@ class TsoMachine:
                 self._on_commit(peer, tag, request)
             case Fence(table_id):
                 self._on_fence(peer, tag, table_id)
-            case GrantLease(start_ts, term_s):
-                self._on_grant(peer, tag, start_ts, term_s)
+            case GrantLease(start_ts, term_s, holder):
+                self._on_grant(peer, tag, start_ts, term_s, holder)
             case RenewLease(start_ts):
                 self._on_renew(peer, tag, start_ts)
             case EndLease(start_ts):
@@ -965,22 +965,23 @@ class TsoMachine:
 
     # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _on_grant(self, peer: Hashable, tag: int, start_ts: int, term_s: float) -> None:
+    def _on_grant(self, peer: Hashable, tag: int, start_ts: int, term_s: float, holder: str) -> None:
         if not self._is_issued_start(start_ts):
             self._refuse(peer, tag, self._not_a_start(start_ts))
         elif start_ts <= self.watermark_sent:
             self._refuse(peer, tag, self._too_old(start_ts))
         elif self.leases.find(start_ts) is None and len(self.leases) >= self.settings.leases_max:
             self._refuse(peer, tag, Unavailable(
-                f"there are {len(self.leases)} leases already, no more are granted", leases_max=self.settings.leases_max
+                f"there are {len(self.leases)} leases already, no more are granted: {self.leases.most_held_by()}",
+                leases_max=self.settings.leases_max,
             ))  # fmt: skip
         else:
-            self._work.run(self._grant_steps(peer, tag, start_ts, term_s))
+            self._work.run(self._grant_steps(peer, tag, start_ts, term_s, holder))
 
-    def _grant_steps(self, peer: Hashable, tag: int, start_ts: int, term_s: float) -> Procedure:
+    def _grant_steps(self, peer: Hashable, tag: int, start_ts: int, term_s: float, holder: str) -> Procedure:
         """It holds W back from this moment; it is promised once its row is durable."""
         term_s = min(term_s or self.settings.lease_term_s, self.settings.lease_term_s_max)
-        lease = self.leases.grant(start_ts, term_s, self.now_s)
+        lease = self.leases.grant(start_ts, term_s, self.now_s, holder)
         yield EpochWrite(EpochChanges(leases_added=(start_ts,)))
         if lease.state is LeaseState.GRANTING:
             lease.state = LeaseState.LIVE

@@ -94,7 +94,7 @@ class FenceRequest(_message.Message):
     def __init__(self, table_id: _Optional[int] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
-    __slots__ = ("action", "start_timestamp", "term_s")
+    __slots__ = ("action", "start_timestamp", "term_s", "holder")
     class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         GRANT: _ClassVar[LeaseRequest.Action]
@@ -106,10 +106,12 @@ class LeaseRequest(_message.Message):
     ACTION_FIELD_NUMBER: _ClassVar[int]
     START_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     TERM_S_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
     action: LeaseRequest.Action
     start_timestamp: int
     term_s: float
-    def __init__(self, action: _Optional[_Union[LeaseRequest.Action, str]] = ..., start_timestamp: _Optional[int] = ..., term_s: _Optional[float] = ...) -> None: ...
+    holder: str
+    def __init__(self, action: _Optional[_Union[LeaseRequest.Action, str]] = ..., start_timestamp: _Optional[int] = ..., term_s: _Optional[float] = ..., holder: _Optional[str] = ...) -> None: ...
 
 class SealRequest(_message.Message):
     __slots__ = ("start_timestamp",)

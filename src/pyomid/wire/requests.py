@@ -143,7 +143,9 @@ def _fill(message: pb.Request, request: Request, extended: bool) -> None:
                 f"the TSO does not speak pyomid's extensions (is it Apache Omid's?): no {type(request).__name__}",
                 request=type(request).__name__,
             )
-        case GrantLease(start_ts, term_s):
+        case GrantLease(start_ts, term_s, holder):
+            if holder:
+                message.lease_request.holder = holder
             _fill_lease(message.lease_request, pb.LeaseRequest.GRANT, start_ts)
             if term_s:
                 message.lease_request.term_s = term_s
@@ -212,7 +214,7 @@ def _decode_commit_part(message: pb.CommitPart) -> CommitPart:
 def _decode_lease(message: pb.LeaseRequest) -> Request:
     match message.action:
         case pb.LeaseRequest.GRANT:
-            return GrantLease(message.start_timestamp, message.term_s)
+            return GrantLease(message.start_timestamp, message.term_s, message.holder)
         case pb.LeaseRequest.RENEW:
             return RenewLease(message.start_timestamp)
         case pb.LeaseRequest.END:

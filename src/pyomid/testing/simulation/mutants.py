@@ -455,6 +455,12 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "test_while_a_client_is_frozen_at_any_step_others_commit_and_it_finishes_when_it_wakes",
     ),
     "C7": ("tests/client/test_client_failures.py::test_of_all_runs_under_one_id_one_commits",),
+    "C9": (
+        "tests/interrupts/test_writer_interrupts.py::"
+        "test_an_interrupted_writer_neither_loses_nor_repeats_a_write_of_others",
+        "tests/interrupts/test_session_interrupts.py::test_an_interrupted_reader_leaves_its_neighbours_answers_to_them",
+        "tests/interrupts/test_driver_interrupts.py::test_the_outcome_told_is_true_wherever_it_is_thrown",
+    ),
     "K8": (
         "tests/client/test_client_catalogue.py::test_a_new_table_never_shows_rows_older_than_itself",
         "tests/client/test_client_catalogue.py::test_a_dropper_that_slept_drops_no_later_table",
