@@ -217,7 +217,7 @@ def memory_mb(pid: int, name: str = "VmRSS") -> int:
 @contextmanager
 def tso(folder: Path, store: str, *options: str) -> Iterator[tuple[int, str]]:
     program = Path(sys.executable).with_name("pyomid")
-    command = [program, "tso", "--listen", "127.0.0.1:0", "--store", store, "--conflict-map-entries", "4000000"]
+    command = [program, "tso", "--listen", "127.0.0.1:0", "--store", store, "--conflict-map-entries", "8000000"]
     with open(folder / "abused.log", "a") as log:
         process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=log, text=True)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import TypeGuard
 
 import numpy as np
@@ -25,12 +26,13 @@ from pyomid.core.instructions import (
     StoreCall,
     StoreDone,
 )
-from pyomid.core.requests import Begin, Complete, Fence, FenceReply
+from pyomid.core.requests import Begin, Complete, Fence, FenceReply, Seal
 from pyomid.core.take_over import TakenOver
 from pyomid.core.tso_machine import TsoMachine
 from pyomid.core.tso_settings import TsoSettings
 from pyomid.tso.kernel.adoption import adopt, moved
 from pyomid.tso.kernel.decide_kernel import DONE, FULL, RARE_FRAME
+from pyomid.tso.kernel.fast_path import FastPath
 from pyomid.tso.kernel.map_kernel import CacheLineMap
 from pyomid.tso.kernel.parse_kernel import (
     BEGIN,
@@ -561,3 +563,39 @@ def test_a_chunk_of_garbage_stops_at_the_first_frame_that_is_not_the_kernels(gar
                 decode_request(payload)
             at += HEADER_BYTES + len(payload)
     assert len(data) - at < len(good)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_long_requests_are_parsed_as_the_decoder_does(seed: int) -> None:
+    """Else one frame of ten megabytes holds everybody up for as long as its ids take as objects."""
+    rng = random.Random(seed)
+    ids = tuple(rng.getrandbits(rng.choice([7, 40, 64])) - (1 << 63) * rng.randrange(2) for _ in range(5000))
+    ids = tuple(max(-(1 << 63), min(number, (1 << 63) - 1)) for number in ids)
+    for request in (
+        CommitRequest(50, ids, (1, -2, 3)),
+        CommitRequest(-50, (), ids),
+        Complete(ids),
+        CommitRequest(50, ids, is_retry=True),
+        CommitRequest(50, ids, branches=(100,)),
+        Seal(ids),
+        Begin(7),
+    ):
+        payload = encode_request(request, request_id=seed)[HEADER_BYTES:]
+        for sent in (payload, payload[:-1], payload + payload, payload[: len(payload) // 2]):
+            parsed = FastPath.parsed(sent)
+            if parsed is None:
+                continue
+            told = decode_request(sent)
+            assert parsed.request_id == told.request_id
+            if isinstance(parsed.body, Complete):
+                assert isinstance(told.body, Complete)
+                assert list(parsed.body.starts) == list(told.body.starts)
+            else:
+                assert isinstance(parsed.body, CommitRequest)
+                assert isinstance(told.body, CommitRequest)
+                cells = tuple(int(number) for number in parsed.body.cell_ids)
+                assert replace(parsed.body, cell_ids=cells) == told.body
+        is_plain = isinstance(request, Complete) or (
+            isinstance(request, CommitRequest) and not request.is_retry and not request.branches
+        )
+        assert (FastPath.parsed(payload) is not None) == is_plain

@@ -582,6 +582,11 @@ class TsoMachine:
     def _is_issued_start(self, start_ts: int) -> bool:
         return 0 < start_ts <= self.newest_start and start_ts % TIMESTAMP_STEP == 0
 
+    def _are_issued_starts(self, starts: Starts) -> NDArray[np.bool_]:
+        """`_is_issued_start` of each."""
+        found: NDArray[np.bool_] = (starts > 0) & (starts <= self.newest_start) & (starts % TIMESTAMP_STEP == 0)
+        return found
+
     def _not_a_start(self, start_ts: int) -> Misuse:
         return Misuse(
             f"start_ts {start_ts} was never handed out: starts are multiples of {TIMESTAMP_STEP}, "
@@ -921,10 +926,11 @@ class TsoMachine:
         if self._remembers_too_many(len(starts)):  # before each of them is looked at
             self._refuse(peer, tag, Unavailable(self._why_too_many()))
             return
-        for start_ts in starts:
-            if not self._is_issued_start(start_ts):
-                self._refuse(peer, tag, self._not_a_start(start_ts))
-                return
+        asked = np.array(starts, dtype=np.int64)
+        wrong = asked[~self._are_issued_starts(asked)]
+        if len(wrong):
+            self._refuse(peer, tag, self._not_a_start(int(wrong[0])))
+            return
         self._peer_work.ask(peer, self._seal_steps(peer, tag, starts))
 
     def _seal_steps(self, peer: Hashable, tag: int, starts: tuple[int, ...]) -> Procedure:
@@ -960,7 +966,7 @@ class TsoMachine:
     def _refuse_from_now_on(self, starts: Iterable[int]) -> None:
         """Those at or below W need no memory: neither LWM nor W lets them commit."""
         before = len(self.refused_starts)
-        self.refused_starts.update(start for start in starts if start > self.watermark_sent)
+        self.refused_starts.update([start for start in starts if start > self.watermark_sent])
         self.rare_version += len(self.refused_starts) > before
 
     # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -1107,7 +1113,7 @@ class TsoMachine:
         """These transactions need their entries no more. Those beyond what is remembered are left to sanitising; what
         is no start is nobody's entry, and no store may be asked for it."""
         taken = np.array(starts[:COMPLETIONS_A_REQUEST], dtype=np.int64)
-        issued = taken[(taken > 0) & (taken <= self.newest_start) & (taken % TIMESTAMP_STEP == 0)]
+        issued = taken[self._are_issued_starts(taken)]
         self.counters["refused"] += len(issued) < len(taken)
         self.counters["completions_left"] += self._completions.remember(issued) + len(starts) - len(taken)
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.core.instructions import EncodedReplies, Event, RequestCame
-from pyomid.core.requests import Answer, AskStatus, Complete, Refused
+from pyomid.core.requests import Answer, AskStatus, Complete, Refused, Seal
 from pyomid.types import CommitRequest
 from pyomid.wire.frames import FRAME_BYTES_MAX, HEADER_BYTES, FrameCutter, FrameTooLong, ProtocolError
 from pyomid.wire.requests import EXTENSIONS_VERSION, CommitPart, Handshake, decode_request
@@ -67,6 +67,12 @@ WORK_BYTES: Final = 256
 
 STATUS_WORK: Final = 8
 
+SEALS_WORK: Final = 8
+"""So many starts to be sealed are as much work as a request."""
+
+LONG_BYTES: Final = 64 << 10
+"""From here on compiled code parses requests whose frames are too long for a chunk of the kernel's."""
+
 ASKED_MAX: Final = 256
 """Requests by hand of one peer without an answer (begins without a window, fences, seals, …), beyond which no more of
 its requests are taken: their answers cost as much as they, and all come at once."""
@@ -99,6 +105,8 @@ class Connection(asyncio.BufferedProtocol):
         """Of these, requests that were done by hand."""
         self._spent = 0
         """Work since its last turn; more than a quantum is owed for."""
+        self._run = 1
+        """Frames that are taken by hand behind one that is not the kernel's."""
         self._unread = b""
         """The rest of a chunk, begun in its last turn."""
         self._is_cut_short = False
@@ -167,6 +175,7 @@ class Connection(asyncio.BufferedProtocol):
         self._tail = b""
         while begin < end and self._may_go_fast and service.may_decide():
             decided = fast.decide_more(service.receive.array, begin, end, self, self.extended)
+            self._run = 1 if decided.consumed > begin else min(2 * self._run, QUANTUM)
             begin = decided.consumed
             self._outstanding += decided.committed
             if decided.now:
@@ -178,12 +187,25 @@ class Connection(asyncio.BufferedProtocol):
                 if self._is_spent:
                     self._unread = bytes(service.receive.view[begin:end])
                     return end
-                stop = begin + HEADER_BYTES + service.receive.frame_bytes(begin)
+                stop = self._end_of_run(begin, end)
                 self._read_plainly(bytes(service.receive.view[begin:stop]))
                 begin = stop
                 if self._is_ending:
                     return end
         return begin
+
+    def _end_of_run(self, begin: int, end: int) -> int:
+        """Behind the rare frame at `begin`, and behind as many more whole ones as were rare in a row: one step of the
+        machine for all of them costs little more than for one."""
+        receive, count = self._service.receive, max(1, min(self._run, QUANTUM - self._spent))
+        stop = begin + HEADER_BYTES + receive.frame_bytes(begin)
+        while count > 1 and end - stop >= HEADER_BYTES:
+            following = stop + HEADER_BYTES + receive.frame_bytes(stop)
+            if following > end:
+                break
+            stop = following
+            count -= 1
+        return stop
 
     # ── turns ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -483,7 +505,10 @@ class Connection(asyncio.BufferedProtocol):
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _read(self, payload: bytes, events: list[Event]) -> None:
-        incoming = decode_request(payload)
+        incoming = None
+        if len(payload) > LONG_BYTES and self._service.fast is not None:
+            incoming = self._service.fast.parsed(payload)
+        incoming = incoming or decode_request(payload)
         body = incoming.body
         self._since_s = self._service.now_s()
         if isinstance(body, Handshake):
@@ -499,6 +524,8 @@ class Connection(asyncio.BufferedProtocol):
         if not isinstance(body, Complete):
             self._outstanding += 1
             self._asked += 1
+        if isinstance(body, Seal):
+            self._spent += len(body.starts) // SEALS_WORK
         if isinstance(body, AskStatus):
             self._spent += STATUS_WORK + len(self._service.machine.leases) // WORK_BYTES
         if isinstance(body, CommitRequest) and not self.extended:

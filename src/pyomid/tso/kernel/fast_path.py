@@ -15,20 +15,22 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.core.instructions import EncodedReplies
+from pyomid.core.requests import Complete
 from pyomid.core.tso_machine import TsoMachine
 from pyomid.core.windows import BatchState, EntryBlock
 from pyomid.tso.kernel import decide_kernel as words
 from pyomid.tso.kernel import parse_kernel
 from pyomid.tso.kernel.map_kernel import CacheLineMap
 from pyomid.tso.kernel.tables import TableRows, fences, table_commits
-from pyomid.types import TIMESTAMP_STEP, AbortReason, CommitReply
+from pyomid.types import TIMESTAMP_STEP, AbortReason, CommitReply, CommitRequest
 from pyomid.wire.frames import HEADER_BYTES
+from pyomid.wire.requests import Incoming
 from pyomid.wire.responses import decode_answer, encode_answer
 
 FRAME_BYTES_MIN: Final = HEADER_BYTES + 2
@@ -146,6 +148,26 @@ class FastPath:
             self.give_back()
             self._make_room(block)
         return decided
+
+    @staticmethod
+    def parsed(payload: bytes) -> Incoming | None:
+        """A long plain commit or completion, its ids an array: what `decode_request` gives, in a fifth of the time.
+        None where it is for the decoder."""
+        framed = np.frombuffer(len(payload).to_bytes(HEADER_BYTES, "big") + payload, dtype=np.uint8).copy()
+        ops = np.zeros((1, parse_kernel.OP_WORDS), dtype=np.int64)
+        cells, tables = (np.empty(len(framed), dtype=np.int64) for _ in range(2))  # memory is taken as it is filled
+        count, _ = parse_kernel.parse_chunk(framed, 0, len(framed), 1, ops, cells, tables)
+        if not count:
+            return None
+        op = ops[0]
+        ids = cast("tuple[int, ...]", cells[: op[parse_kernel.CELL_END]].copy())
+        start_ts, tag = int(op[parse_kernel.TS]), int(op[parse_kernel.TAG])
+        if op[parse_kernel.KIND] == parse_kernel.COMPLETE:
+            return Incoming(tag, Complete(ids))
+        if op[parse_kernel.KIND] == parse_kernel.COMMIT:
+            named = tuple(tables[: op[parse_kernel.TABLE_END]].tolist())
+            return Incoming(tag, CommitRequest(start_ts, ids, named))
+        return None
 
     def run(self, kernel: Callable[..., int], *arguments: Any) -> int:
         """`kernel` with these arguments and all that `decide_chunk` works on. As `decide_more`, but for the answers of
