@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from imitated_regions import TABLE, ImitatedRegions
 
 import pyomid.storage.hbase.connection as hbase_connection
 from pyomid.core.visibility import visible_point
 from pyomid.storage.hbase.batches import cells_of
+from pyomid.storage.hbase.hbase_pb2 import ScanRequest
 from pyomid.storage.hbase.keyvalues import KeyValue
 from pyomid.storage.hbase.layout import shadow_qualifier, timestamp_bytes
+from pyomid.storage.hbase.locations import LocationCache
 from pyomid.storage.hbase.row_reads import CELLS_PER_GET, certain_cells
+from pyomid.storage.hbase.steps import Budget, RegionOperations, ScanCursor, ScanSpec
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import CellVersion, Column, KeyRange, ReadBounds, RowWrite, ShadowWrite, TableInfo
 
@@ -62,6 +66,23 @@ def test_a_read_that_suffices_says_what_the_whole_row_says(row: list[KeyValue], 
         assert all(whole[cell.name] == cell for cell in found), "a cell that lost its shadow cell looks like an orphan"
         assert visible_point(found, reader) == visible_point(cells_of(row), reader)
         assert set(bounds.needed(whole.values())) <= set(found)
+
+
+@pytest.mark.fast
+def test_no_scan_names_a_key_longer_than_hbase_takes() -> None:
+    """The least key behind the longest row is one byte too long: the row itself is named, and left out or in."""
+    longest = b"r" * 32_767
+    operations = RegionOperations(LocationCache())
+    operations.cache.replace(TABLE, ImitatedRegions({}).regions())
+    for key_range, expected in (
+        (KeyRange(longest, longest + b"\0"), (longest, True, longest, True)),
+        (KeyRange(longest + b"\0", None), (longest, False, b"", False)),
+        (KeyRange(b"a", b"b"), (b"a", True, b"b", False)),
+    ):
+        steps = ScanCursor(operations, ScanSpec(TABLE, key_range)).send_steps(Budget("scan", 60.0))
+        ((_, call),) = next(steps).sends  # type: ignore[union-attr]
+        scan = ScanRequest.FromString(call.parameter).scan
+        assert (scan.start_row, scan.include_start_row, scan.stop_row, scan.include_stop_row) == expected
 
 
 # ── Over a real HBase ────────────────────────────────────────────────────────────────────────────────────────────
