@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid.errors import OmidError, Unavailable
+from pyomid.errors import OmidError, StoreFull, Unavailable
 from pyomid.storage.embedded import open_folder
 from pyomid.tso import ondemand
 from pyomid.tso.leadership import LOCK_FILE, holder
@@ -63,6 +63,21 @@ def test_a_stray_module_beside_the_client_is_not_the_tsos(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     with pyomid.connect(f"omid://{tmp_path}/db?idleExitSeconds=0.5&commitRetrySeconds=1") as db:
         assert db.tables() == []
+
+
+def test_a_store_too_small_for_its_first_files_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client waited without a word. A full disk is played by the largest size that the TSO may give a file."""
+    starts = tmp_path / "starts"
+    broken_python(
+        tmp_path,
+        monkeypatch,
+        "import sys, resource\nif 'tso' in sys.orig_argv:\n"
+        f"    open({str(starts)!r}, 'a').write('x')\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n",
+    )
+    with pytest.raises(StoreFull, match="no room for"):
+        pyomid.connect(f"omid://{tmp_path}/db")
+    assert starts.read_text() == "x"
 
 
 class FakeTime:

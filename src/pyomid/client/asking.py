@@ -4,6 +4,8 @@ drive the same generator.
     begin, leases, seals, status …   asked again on a new connection: the first try did nothing that hurts
     commit                           asked again as a retry (T7): the first try may have been decided
     nobody answers for `retry_s`     Unavailable; for a commit that was sent: OutcomeUnknown
+    why there is no TSO is known     said at once (no room in the store, a folder that is gone); of a commit that was
+                                     sent it says nothing, so that is asked on
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ import os
 import platform
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, TypeGuard, TypeVar
 
 from pyomid.core.requests import AdvanceHorizon, Answer, Refused, Request
-from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
+from pyomid.errors import Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
 from pyomid.types import BeginReply, CommitRequest
 
 PAUSE_S: Final = 0.02
@@ -48,11 +50,12 @@ class AskTime:
 
 
 class Lost(Unavailable):
-    """No answer came. `sent` says whether the TSO may have seen the request."""
+    """No answer came. `sent` says whether the TSO may have seen the request; `reason` what kept it from being sent."""
 
-    def __init__(self, message: str, *, sent: bool) -> None:
+    def __init__(self, message: str, *, sent: bool, reason: BaseException | None = None) -> None:
         super().__init__(message, sent=sent)
         self.sent = sent
+        self.reason = reason
 
 
 AskSteps = Generator["Try | Pause | AskTime", "Answer | float | None", Answer]
@@ -69,6 +72,8 @@ def ask_steps(request: Request, *, request_s: float, retry_s: float) -> AskSteps
             answer = yield Try(request, retry_s if is_long(request) else request_s)
         except Lost as lost:
             request = _again(request, lost)
+            if _is_plain(lost.reason) and not _may_be_decided(request):
+                raise lost.reason from lost
             if _number((yield AskTime())) >= deadline_s:
                 raise _given_up(request, lost, retry_s) from lost
             yield Pause(pause_s)
@@ -93,10 +98,21 @@ def _again(request: Request, lost: Lost) -> Request:
     return request
 
 
+def _is_plain(reason: BaseException | None) -> TypeGuard[OmidError]:
+    """Whether waiting for another TSO would be waiting for a person."""
+    return isinstance(reason, OmidError) and (isinstance(reason, StoreFull) or not isinstance(reason, Unavailable))
+
+
+def _may_be_decided(request: Request) -> bool:
+    return isinstance(request, CommitRequest) and request.is_retry
+
+
 def _given_up(request: Request, lost: Lost, retry_s: float) -> Unavailable | OutcomeUnknown:
-    if isinstance(request, CommitRequest) and request.is_retry:
+    if _may_be_decided(request):
+        assert isinstance(request, CommitRequest)
         return OutcomeUnknown(
-            f"start_ts {request.start_ts}: the commit was sent, and no TSO told its outcome for {retry_s} s",
+            f"start_ts {request.start_ts}: the commit was sent, and no TSO told its outcome for {retry_s} s"
+            f" ({lost.message})",
             start_ts=request.start_ts,
         )
     return Unavailable(f"{type(request).__name__}: no TSO answered for {retry_s} s ({lost.message})")

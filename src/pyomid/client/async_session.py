@@ -150,9 +150,9 @@ class AsyncTsoSession:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
             await asyncio.wait_for(connection.greeted, timeout_s)
-        except (Unavailable, OSError, TimeoutError) as error:
+        except (OmidError, OSError, TimeoutError) as error:
             connection.close(Lost("no handshake", sent=False))
-            raise Lost(f"no TSO to talk to: {error}", sent=False) from error
+            raise Lost(f"no TSO to talk to: {error}", sent=False, reason=error) from error
         except BaseException:  # cancelled: a connection that nobody knows would keep the TSO from ever ending (T14)
             connection.close(Lost("no handshake", sent=False))
             raise

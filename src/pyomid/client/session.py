@@ -21,7 +21,7 @@ from pyomid.client.asking import LOOK_S, AskTime, Lost, Pause, Try, ask_steps, e
 from pyomid.client.conversation import Conversation, is_answered
 from pyomid.core.requests import Answer, Complete, Request
 from pyomid.core.tso_calls import TsoCalls
-from pyomid.errors import Misuse, OmidError, Unavailable
+from pyomid.errors import Misuse, OmidError
 from pyomid.ports import Clock, Sleep
 from pyomid.types import BeginReply
 
@@ -172,8 +172,8 @@ class TsoSession(TsoCalls):
             connection = _Connection(
                 self._dial(), conversation, timeout_s=timeout_s, clock=self._clock, has_moved=self._has_moved
             )
-        except (Unavailable, OSError) as error:
-            raise Lost(f"no TSO to talk to: {error}", sent=False) from error
+        except (OmidError, OSError) as error:
+            raise Lost(f"no TSO to talk to: {error}", sent=False, reason=error) from error
         server = conversation.server
         self._database_id = conversation.database_id
         self._extended = conversation.extended

@@ -1,0 +1,58 @@
+"""What a request without an answer ends with, and when."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyomid.client.asking import AskSteps, AskTime, Lost, Pause, Try, ask_steps
+from pyomid.core.requests import AskStatus, Request
+from pyomid.errors import Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
+from pyomid.types import CommitRequest
+
+pytestmark = pytest.mark.fast
+
+
+def drive(request: Request, losses: list[Lost], retry_s: float = 60.0) -> int:
+    """Each try is lost as `losses` has it, the last one for ever; a second passes at each look. Tries made so far."""
+    steps: AskSteps = ask_steps(request, request_s=1.0, retry_s=retry_s)
+    step, now_s, tries = next(steps), 0.0, 0
+    try:
+        while True:
+            match step:
+                case AskTime():
+                    now_s += 1.0
+                    step = steps.send(now_s)
+                case Pause():
+                    step = steps.send(None)
+                case Try():
+                    tries += 1
+                    step = steps.throw(losses[min(tries, len(losses)) - 1])
+    except OmidError as error:
+        error.values["tries"] = tries
+        raise
+
+
+def lost(reason: BaseException | None = None, *, sent: bool = False) -> Lost:
+    return Lost(f"no TSO to talk to: {reason}", sent=sent, reason=reason)
+
+
+@pytest.mark.parametrize("reason", [StoreFull("no room"), Misuse("no folder")])
+@pytest.mark.parametrize("request_", [AskStatus(), CommitRequest(50, (1,))])
+def test_a_known_reason_is_said_at_once(request_: Request, reason: OmidError) -> None:
+    with pytest.raises(type(reason)) as raised:
+        drive(request_, [lost(Unavailable("starting")), lost(reason)])
+    assert raised.value.values["tries"] == 2
+
+
+@pytest.mark.parametrize("reason", [StoreFull("no room"), Misuse("no folder")])
+def test_a_known_reason_says_nothing_of_a_commit_that_was_sent(reason: OmidError) -> None:
+    """It may have been decided: "nothing was committed" would be a guess."""
+    with pytest.raises(OutcomeUnknown, match=reason.message):
+        drive(CommitRequest(50, (1,)), [lost(sent=True), lost(reason)])
+
+
+@pytest.mark.parametrize("reason", [None, Unavailable("busy"), ConnectionRefusedError()])
+def test_what_may_pass_is_waited_for(reason: BaseException | None) -> None:
+    with pytest.raises(Unavailable, match="no TSO answered") as raised:
+        drive(AskStatus(), [lost(reason)])
+    assert raised.value.values["tries"] > 10
