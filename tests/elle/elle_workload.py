@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import itertools
 import random
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -157,51 +156,7 @@ def run_asyncio(clients: Clients) -> None:
     asyncio.run(run())
 
 
-def run_spark(clients: Clients) -> None:
-    """One driver; a transaction reads all its keys by one frame and writes what it changed by another."""
-    sys.path.append(str(Path(__file__).parents[1] / "spark"))
-    from spark_sessions import local_session
-
-    session = local_session("local[2]")
-    spark_worker(clients, session, clients.order.first_process)
-    session.stop()
-
-
-def spark_worker(clients: Clients, session: Any, process: int) -> None:
-    from pyspark.sql.types import StringType, StructField, StructType
-
-    import pyomid.spark
-
-    chance, model = random.Random(f"{clients.order.seed} {process}"), clients.order.model
-    schema = StructType([StructField("k", StringType()), StructField("v", StringType())])
-    as_columns = {"schema": schema, "row_key": "k", "mapping": {"v": COLUMN.decode()}}
-    while (ops := clients.next_ops(chance)) is not None:
-        clients.recorder.invoked(process, ops)
-        error: Exception | None = None
-        done: MicroOps = []
-        try:
-            with pyomid.spark.transaction(session, clients.order.url) as tx:
-                rows = [row_of(key).decode() for _, key, _ in ops]
-                frame = tx.read(table_of(model), start=min(rows), stop=max(rows) + "0", **as_columns)
-                seen = {int(row.k): {COLUMN: row.v.encode()} for row in frame.collect()}
-                values = {key: found(model, seen.get(key, {})) for _, key, _ in ops}
-                written = set()
-                for name, key, value in ops:
-                    if name == "r":
-                        value = values[key]
-                    else:
-                        values[key] = [*values[key], value] if name == "append" else value
-                        written.add(key)
-                    done.append([name, key, value])
-                changed = [(row_of(key).decode(), stored(values[key]).decode()) for key in sorted(written)]
-                if changed:
-                    tx.write(session.createDataFrame(changed, schema), table_of(model))
-        except Exception as raised:
-            error = raised
-        process = clients.ended(process, [*done, *ops[len(done) :]], error)
-
-
-FRONTS = {"blocking": run_blocking, "asyncio": run_asyncio, "spark": run_spark}
+FRONTS = {"blocking": run_blocking, "asyncio": run_asyncio}
 
 
 def prepare(url: str) -> None:

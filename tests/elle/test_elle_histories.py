@@ -24,37 +24,34 @@ from pyomid.testing.checker import check
 WORKLOAD = Path(__file__).with_name("elle_workload.py")
 TRANSACTIONS = int(os.environ.get("ELLE_TRANSACTIONS", "20000"))
 """Of one soak's history."""
-SPARK_TRANSACTIONS = int(os.environ.get("ELLE_SPARK_TRANSACTIONS", "60"))
 POINT_FRONTS = ("blocking", "asyncio")
 
 
 def recorded(url: str, model: str, front: str, folder: Path, transactions: int, *, seed: int, kills: bool) -> list[Any]:
-    """The history of two processes of eight clients each; of one Spark driver with a process of blocking clients
-    beside it for as long."""
-    files, over = [folder / f"{front}-{number}" for number in (0, 1)], folder / "over"
-    ends = [["--transactions", str(transactions // 2)]] * 2
-    fronts, pace = [front, front], "0.25"
-    if front == "spark":
-        ends = [["--transactions", str(transactions)], ["--until", os.fspath(over)]]
-        fronts, pace = ["spark", "blocking"], "3"
+    """The history of two processes of eight clients each."""
+    files, half = [folder / f"{front}-{number}" for number in (0, 1)], str(transactions // 2)
     running = [
         subprocess.Popen(
             [
-                *(sys.executable, WORKLOAD, url, model, fronts[number], file, "--seed", str(seed + number)),
-                *("--first-process", str(1000 * number), "--seconds-a-key", pace, *ends[number]),
+                *(sys.executable, WORKLOAD, url, model, front, file, "--seed", str(seed + number)),
+                *("--first-process", str(1000 * number), "--transactions", half),
             ]
         )
         for number, file in enumerate(files)
     ]
     killed: set[int] = set()
-    for each in running:
-        while True:
-            try:
-                assert each.wait(timeout=5 if kills else None) == 0
-                break
-            except subprocess.TimeoutExpired:
-                kill_tso(url, killed)
-        over.touch()
+    try:
+        for each in running:
+            while True:
+                try:
+                    assert each.wait(timeout=5 if kills else None) == 0
+                    break
+                except subprocess.TimeoutExpired:
+                    kill_tso(url, killed)
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()
     return merged(files)
 
 
@@ -104,17 +101,6 @@ def test_a_history_with_killed_tsos_is_strictly_snapshot_isolated(model: str, fr
     prepare(url)
     operations = recorded(url, model, front, tmp_path, TRANSACTIONS, seed=seed, kills=True)
     demand(model, operations, tmp_path / f"{model}-{front}.edn")
-
-
-@pytest.mark.soak
-@pytest.mark.spark
-@pytest.mark.parametrize("model", MODELS)
-def test_spark_beside_clients_is_strictly_snapshot_isolated(model: str, tmp_path: Path) -> None:
-    url, seed = f"omid://{tmp_path}/db", random.randrange(1 << 30)
-    print("seed", seed)
-    prepare(url)
-    operations = recorded(url, model, "spark", tmp_path, SPARK_TRANSACTIONS, seed=seed, kills=False)
-    demand(model, operations, tmp_path / f"{model}-spark.edn")
 
 
 LOST_UPDATE = [
