@@ -44,7 +44,7 @@ MODULES: Final[list[Any]] = [
     pyomid.spark.transactions,
 ]
 """Those whose threads, clocks and pools are the simulation's."""
-_BUILD: Final = Build()
+BUILD: Final = Build()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class FrontWorld(World):
     """A world whose clients are processes with a database."""
 
     def __init__(self, choices: Choices, plan: Plan, *, catalogue_cache_s: float = 0.0) -> None:
-        super().__init__(_BUILD, choices, plan)
+        super().__init__(BUILD, choices, plan)
         self.truth.__class__ = EveryTable
         self.settings = Settings(
             catalogue_cache_seconds=catalogue_cache_s,

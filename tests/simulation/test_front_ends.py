@@ -8,7 +8,6 @@ plays it again.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
@@ -16,20 +15,13 @@ from front_end_actors import (
     FOREIGN,
     REMADE,
     Notes,
-    asyncio_writers,
-    blocking_writer,
-    foreign_writer,
     maintain,
-    maintainer,
-    once_runner,
     register_foreign,
-    registrar,
-    row_rewriter,
-    table_remaker,
 )
 from front_end_world import FrontProcess, FrontWorld
 from green_threads import wait
-from spark_actors import Jobs, read_and_judge, snapshot_reader, source_writer, transaction_runner
+from populations import Populate, clients, spark_jobs
+from spark_actors import Jobs, read_and_judge
 from virtual_spark import VirtualSpark
 
 from pyomid.errors import Misuse, OmidError, Unavailable
@@ -41,57 +33,10 @@ from pyomid.testing.simulation.universe import NO_FAULTS, Choices, Faults, Sleep
 STEPS = 2_500
 STEPS_TO_CALM = 60_000
 FIRST, _, LAST = os.environ.get("PYOMID_FRONT_END_SEEDS", "1-30").partition("-")
-Populate = Callable[[FrontWorld, Notes, Jobs], None]
 SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
 
 
-def _populate(world: FrontWorld, notes: Notes, jobs: Jobs) -> None:
-    choices = world.universe.choices
-
-    def start(name: str, life: object, *arguments: object) -> None:
-        process = world.process(name)
-        process.start("main", lambda: life(process, *arguments))  # type: ignore[operator]
-
-    for number in range(choices.number(1, 2)):
-        start(f"B{number + 1}", blocking_writer)
-    for number in range(choices.number(0, 2)):
-        start(f"A{number + 1}", asyncio_writers)
-    for number in range(choices.pick((0, 2, 3))):
-        start(f"N{number + 1}", once_runner, notes)
-    if choices.chance(0.5):
-        start("C1", table_remaker)
-        if choices.chance(0.3):
-            start("C2", table_remaker)
-        for number in range(2):
-            start(f"W{number + 1}", row_rewriter, notes)
-    if choices.chance(0.4):
-        for number in range(choices.number(1, 2)):
-            client = world.client(f"J{number + 1}")
-            client.spawn("", foreign_writer(client))
-        start("G1", registrar)
-    for number in range(choices.number(0, 2)):
-        start(f"K{number + 1}", maintainer)
-
-
-def _populate_with_jobs(world: FrontWorld, notes: Notes, jobs: Jobs) -> None:
-    choices = world.universe.choices
-
-    def start(name: str, life: object, *arguments: object) -> None:
-        process = world.process(name)
-        process.start("main", lambda: life(process, *arguments))  # type: ignore[operator]
-
-    for number in range(choices.number(0, 2)):
-        start(f"S{number + 1}", transaction_runner, jobs)
-    for number in range(choices.number(1, 3)):
-        start(f"D{number + 1}", source_writer, jobs)
-    start("Q1", snapshot_reader, jobs)
-    if choices.chance(0.3):
-        start("B1", blocking_writer)
-    for number in range(choices.number(0, 2)):
-        start(f"K{number + 1}", maintainer)
-
-
-def play(seed: int, populate: Populate = _populate) -> FrontWorld:
+def play(seed: int, populate: Populate = clients) -> FrontWorld:
     """One universe from an empty disk to the verdict; raises what is wrong with it."""
     choices = Choices(seed)
     world = FrontWorld(choices, _plan(choices), catalogue_cache_s=choices.pick((0.0, 0.0, 5.0)))
@@ -203,7 +148,7 @@ def test_front_ends_are_safe_and_live(seed: int) -> None:
 @pytest.mark.fast
 @pytest.mark.parametrize("seed", SEEDS)
 def test_spark_jobs_count_once_and_whole(seed: int) -> None:
-    play(seed, _populate_with_jobs)
+    play(seed, spark_jobs)
 
 
 @pytest.mark.fast
