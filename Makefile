@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 # Those that pyproject.toml declares.
-PYTHONS := 3.11 3.12 3.13 3.14
+PYTHONS := 3.11 3.12 3.13
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := $(BIN)/python
