@@ -24,6 +24,8 @@ ALL_VERSIONS: Final = 0x7FFFFFFF
 """`max_versions` of reads and VERSIONS of families: Integer.MAX_VALUE."""
 
 _FILTERS: Final = "org.apache.hadoop.hbase.filter."
+_WITHOUT_LENGTHS: Final = b"\x08\x00"
+"""HBase's `KeyOnlyFilter` message: required bool len_as_val = 1, false."""
 _NULL: Final = Comparator(name=_FILTERS + "NullComparator", serialized_comparator=b"")
 
 
@@ -58,6 +60,8 @@ class RowGet:
     """From (inclusive) to (exclusive)."""
     cells_max: int | None = None
     """Of a family; those that HBase sorts behind them are left out, versions and shadow cells among them."""
+    names_only: bool = False
+    """Values come back empty: for who asks whether cells are there."""
 
     def message(self) -> Get:
         get = Get(row=self.row, max_versions=self.max_versions, store_limit=self.cells_max)
@@ -65,6 +69,8 @@ class RowGet:
             get.column.add(family=family, qualifier=qualifiers)
         if self.time_range is not None:
             set_time_range(get, *self.time_range)
+        if self.names_only:
+            get.filter.name, get.filter.serialized_filter = _FILTERS + "KeyOnlyFilter", _WITHOUT_LENGTHS
         return get
 
 

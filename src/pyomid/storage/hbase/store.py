@@ -359,6 +359,7 @@ class HBaseStore:
                 row,
                 column_list(Column(cell.family, cell.qualifier) for cell in members),
                 time_range=(version, version + 1),
+                names_only=True,
             )
             for (row, version), members in by_version.items()
         ]
