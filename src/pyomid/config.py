@@ -103,7 +103,9 @@ class Settings:
 
     catalogue_cache_seconds: float = 0.0
     """How long a table's catalogue entry is believed. 0 reads it at each transaction's first use of a table: a local
-    look-up of some microseconds. HBase's default is 30, as it costs a round trip there."""
+    look-up of some microseconds. HBase's default is 30, as it costs a round trip there. A table that was dropped
+    meanwhile is noticed at the next begin, whatever is set here; under a Java TSO, which does not tell of drops, the
+    entry is read in each transaction."""
 
     folder_access: str = "owner"
     """Embedded: who may use the folder. `owner`: its files are nobody else's to read. `group`: a new folder is made for

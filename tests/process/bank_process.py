@@ -37,6 +37,13 @@ class Order:
     crash_note: str = ""
 
 
+def transaction_points() -> list[str]:
+    """Crash points that a transfer passes: not those of a reader's heal, nor of making and dropping tables
+    (`tests/client/test_client_catalogue.py`)."""
+    others = ("client.heal.", "client.create.", "client.drop.")
+    return sorted(name for name in crashpoints.POINTS if name.startswith("client.") and not name.startswith(others))
+
+
 def open_bank(db: Database) -> None:
     for name in TABLES:
         db.create_table(name, families=["f"])

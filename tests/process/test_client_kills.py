@@ -9,18 +9,17 @@ import time
 from pathlib import Path
 
 import pytest
-from bank_process import Order, acknowledged_ids, audit, run_worker
+from bank_process import Order, acknowledged_ids, audit, run_worker, transaction_points
 from forked_processes import Processes
 
 from pyomid.client.database import Database
-from pyomid.crashpoints import POINTS
 from pyomid.types import start_of
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
 KILLS = 50
 
-CLIENT_POINTS = sorted(name for name in POINTS if name.startswith("client.") and name != "client.heal.before")
+CLIENT_POINTS = transaction_points()
 
 BEFORE_THE_COMMIT = {"client.begin.after", "client.flush.before", "client.flush.after", "client.commit.before"}
 

@@ -7,15 +7,14 @@ import signal
 from pathlib import Path
 
 import pytest
-from bank_process import Order, audit, run_worker
+from bank_process import Order, audit, run_worker, transaction_points
 from forked_processes import Processes
 
 from pyomid.client.database import Database
-from pyomid.crashpoints import POINTS
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
-STOPPABLE = sorted(name for name in POINTS if name.startswith("client.") and name != "client.heal.before")
+STOPPABLE = transaction_points()
 
 
 def wait_for_stop(pid: int) -> None:
