@@ -17,6 +17,7 @@ import pytest
 from service_process import Service, served
 
 from pyomid.client import session as session_module
+from pyomid.client.conversation import Conversation
 from pyomid.client.dialling import tcp_dial
 from pyomid.client.session import TsoSession
 from pyomid.types import CommitRequest
@@ -65,6 +66,12 @@ def services(tmp_path: Path) -> Iterator[tuple[Service, Service]]:
         folder.mkdir()
     with served(folders[0], "--kernel", "off") as one, served(folders[1], "--kernel", "off") as two:
         yield one, two
+
+
+@pytest.fixture(autouse=True)
+def _one_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two stand for leaders of one database; with stores in their memories each would tell an id of its own."""
+    monkeypatch.setattr(Conversation, "database_id", b"")
 
 
 @pytest.fixture(autouse=True)
