@@ -254,7 +254,7 @@ def test_a_bad_read_is_refused_and_names_the_value(
         ([("a", 1)], "name string, cuont long", {}, Misuse, "no column 'cuont'; did you mean 'count'"),
         ([("x" * 600, 1, None)], DDL, {}, Misuse, "limit"),
         ([("a", 1, None)], DDL, {"mode": "apend"}, Misuse, "mode='apend'"),
-        ([("a", 1, None)], DDL, {"mode": "error"}, Misuse, "exists"),
+        ([("a", 1, None)], DDL, {"mode": "error"}, Misuse, "has rows, and mode='error'"),
         ([("a", 1, None)], DDL, {"row_key": ["count"]}, Misuse, "a table's row key never changes"),
     ],
 )
