@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from hbase_processes import TsoProcess
+from hbase_processes import TsoProcess, confirm_tables
 from test_spark_jobs import (  # noqa: F401
     test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_commit_table,
 )
@@ -75,6 +75,7 @@ def no_leases_of_earlier_tests(url: str) -> None:
 def drop_all(url: str) -> None:
     """The markers too: what an earlier run did under an id counts as done, and what it left as orphans."""
     with pyomid.connect(url) as database:
+        confirm_tables(database)
         for table in database.tables():
             if table.name != MARKERS_TABLE:
                 database.drop_table(table.name)
