@@ -27,8 +27,8 @@ from virtual_spark import VirtualSpark
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.testing import checker
 from pyomid.testing.simulation import actors
-from pyomid.testing.simulation.runs import _plan
-from pyomid.testing.simulation.universe import NO_FAULTS, Choices, Faults, Sleep, Stuck
+from pyomid.testing.simulation.runs import _plan, end_faults
+from pyomid.testing.simulation.universe import Choices, Faults, Sleep, Stuck
 
 STEPS = 2_500
 STEPS_TO_CALM = 60_000
@@ -67,16 +67,8 @@ def play(seed: int, populate: Populate = clients) -> FrontWorld:
 
 
 def _calm_down(world: FrontWorld, jobs: Jobs) -> None:
+    end_faults(world)
     universe = world.universe
-    universe.faults = NO_FAULTS
-    world.closing = True
-    universe.note("— from here on without faults —")
-    for process in universe.processes:
-        process.stopped = False
-    for task in universe.tasks:
-        task.speed = 1.0
-    for call in universe.calls:
-        call.speed = 1.0
 
     def busy() -> list[str]:
         return [task.name for task in universe.tasks if task.name.endswith(".main") or task.name.startswith("J")]

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 from front_end_world import FrontProcess, FrontWorld
 from green_threads import wait
-from pyspark.sql.types import StructType, _parse_datatype_string  # noqa: F401
+from pyspark.sql.types import StructType
 
 from pyomid.testing.simulation.universe import Sleep, Task
 
@@ -47,15 +47,6 @@ class VirtualSpark:
 
     def frame(self, schema: StructType, partitions: Sequence[pa.RecordBatch]) -> VirtualFrame:
         return VirtualFrame(self, schema, tuple(partitions))
-
-    def createDataFrame(self, rows: Sequence[Any], schema: StructType) -> VirtualFrame:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        arrow = to_arrow_schema(schema, timezone="UTC")
-        columns = [
-            pa.array(column, type=field.type) for column, field in zip(zip(*rows, strict=False), arrow, strict=True)
-        ]
-        return self.frame(schema, [pa.RecordBatch.from_arrays(columns, schema=arrow)])
 
     # ------------------------------------------------------------ where things run
 
@@ -154,11 +145,3 @@ class VirtualFrame:
             return [tuple(row.values()) for batches in found for batch in batches for row in batch.to_pylist()]
 
         return SimpleNamespace(collect=collect)
-
-    def repartition(self, _: int) -> VirtualFrame:
-        return self
-
-    def select(self, *names: str) -> VirtualFrame:
-        plain = [name.strip("`") for name in names]
-        schema = StructType([self.schema[name] for name in plain])
-        return VirtualFrame(self.sparkSession, schema, tuple(batch.select(plain) for batch in self.partitions))

@@ -126,8 +126,8 @@ def _populate(world: World) -> None:
         client.spawn("", actors.splitter(client))
 
 
-def _calm_down(world: World) -> None:
-    """No faults any more: everybody must finish."""
+def end_faults(world: World) -> None:
+    """From here on nothing is lost or stopped, nobody is slow, and nobody begins anything new."""
     universe = world.universe
     universe.faults = NO_FAULTS
     world.closing = True
@@ -138,6 +138,12 @@ def _calm_down(world: World) -> None:
         task.speed = 1.0
     for call in universe.calls:
         call.speed = 1.0
+
+
+def _calm_down(world: World) -> None:
+    """No faults any more: everybody must finish."""
+    end_faults(world)
+    universe = world.universe
 
     def finished() -> bool:
         return all(_is_service(world, task.process) for task in universe.tasks)
