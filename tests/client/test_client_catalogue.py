@@ -12,9 +12,10 @@ import pytest
 import pyomid
 from pyomid import crashpoints
 from pyomid.client.database import Database
-from pyomid.client.tables import alter_table
+from pyomid.client.parts import Parts
+from pyomid.client.tables import alter_table, create_table, drop_table
 from pyomid.errors import ConflictError, Misuse, UnknownTable
-from pyomid.types import ColumnSchema, ConflictLevel, TableInfo, TableSchema, TableState
+from pyomid.types import ColumnSchema, ConflictLevel, TableEntry, TableInfo, TableSchema, TableState
 
 DROP_POINTS = ("client.drop.decided", "client.drop.fenced", "client.drop.withdrawn", "client.drop.emptied")
 CREATE_POINTS = ("client.create.begun", "client.create.made")
@@ -240,3 +241,91 @@ def in_another_thread(work: Callable[[], None]) -> None:
     """A transaction belongs to its thread, and a store may not be entered twice by one."""
     with ThreadPoolExecutor(1) as pool:
         pool.submit(work).result()
+
+
+class LosingCatalogue:
+    """Of each entry that is put in that state the answer is lost, and `meanwhile` happens before it is looked for."""
+
+    def __init__(self, db: Database, state: TableState, meanwhile: Callable[[], object]) -> None:
+        self._catalogue, self._state, self._meanwhile = db.parts.catalogue, state, meanwhile
+        self.lost = 0
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._catalogue, name)
+
+    def change_entry(self, old: TableEntry | None, new: TableEntry) -> bool:
+        changed = self._catalogue.change_entry(old, new)
+        if not changed or new.state is not self._state or self.lost:
+            return changed
+        self.lost += 1
+        in_another_thread(self._meanwhile)
+        return self._catalogue.entry(new.info.name) == new
+
+
+def losing(db: Database, state: TableState, meanwhile: Callable[[], object]) -> Parts:
+    catalogue = LosingCatalogue(db, state, meanwhile)
+    return replace(db.parts, catalogue=catalogue)  # type: ignore[arg-type]
+
+
+def test_a_drop_that_took_effect_drops_no_later_table(db: Database, url: str) -> None:
+    """Over a network its answer may be lost. Lost else: acknowledged rows of a table that another made since."""
+    put(db, b"old")
+
+    def remake() -> None:
+        with pyomid.connect(url) as other:
+            other.create_table("t", families=["f"])
+            put(other, b"new")
+
+    drop_table(losing(db, TableState.DROPPING, remake), "t")
+    assert rows(db) == [b"new"]
+
+
+def test_a_drop_that_another_finished_is_no_error(db: Database, url: str) -> None:
+    def finish() -> None:
+        with pyomid.connect(url) as other:
+            other.drop_table("t")
+
+    drop_table(losing(db, TableState.DROPPING, finish), "t")
+    assert db.parts.catalogue.entry("t") is None
+
+
+def test_who_made_a_table_is_not_told_that_it_exists(db: Database) -> None:
+    """The answer was lost, and another altered the table since."""
+
+    def alter() -> None:
+        alter_table(db.parts, db.table_info("u"), with_column("a"))
+
+    made = create_table(losing(db, TableState.PRESENT, alter), "u", ["f"])
+    assert made.generation == db.table_info("u").generation
+
+
+def test_no_two_lives_of_a_name_have_one_generation(db: Database) -> None:
+    """What a client keeps, or a compactor records, of the first would count for the second."""
+    first: list[TableInfo] = []
+
+    def drop() -> None:
+        first.append(db.table_info("u"))
+        db.drop_table("u")
+
+    create_table(losing(db, TableState.PRESENT, drop), "u", ["f"])
+    assert first[0].generation != db.table_info("u").generation
+
+
+def test_a_table_dropped_behind_the_look_is_the_one_found(db: Database) -> None:
+    """Not "there is no table" to who would have made it."""
+
+    class Dropping:
+        def __getattr__(self, name: str) -> object:
+            return getattr(db.parts.catalogue, name)
+
+        def entry(self, name: str) -> TableEntry | None:
+            found = db.parts.catalogue.entry(name)
+            db.drop_table("t")
+            return found
+
+    seen = db.table_info("t")
+    parts = replace(db.parts, catalogue=Dropping())  # type: ignore[arg-type]
+    assert create_table(parts, "t", ["f"], if_not_exists=True) == seen
+    db.create_table("t", families=["f"])
+    with pytest.raises(Misuse, match="exists already"):
+        create_table(parts, "t", ["f"])

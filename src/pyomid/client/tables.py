@@ -47,37 +47,44 @@ def create_table(
     A table that a Java client made is registered in this way: from now on the mark that its commits left stops the
     sanitiser no more (K6): the records of its regions do, until they were cleaned.
     """
-    info = TableInfo(
+    wanted = TableInfo(
         checks.check_table_name(name),
         checks.check_families(families),
         checks.check_conflict_level(conflict_level),
-        generation=_new_generation(parts),
         schema=schema,
     )
-    is_new = _make(parts, info)
+    found, is_new = _make(parts, wanted)
     if is_new:
-        return info
-    found = parts.catalogue.table(name)
+        return found
     if not if_not_exists:
         raise Misuse(f"table {name!r} exists already", table=name)
-    _check_same(info, found)
+    _check_same(wanted, found)
     return found
 
 
 def drop_table(parts: Parts, name: str) -> None:
-    """Its rows are gone on return. `UnknownTable` where there is none. A drop that somebody left half is finished."""
+    """Its rows are gone on return. `UnknownTable` where there is none. A drop that somebody left half is finished.
+
+    Of the life that is found first, and of no later one: where the answer to its change of the entry was lost, others
+    may have finished this drop and made the table anew.
+    """
     checks.check_table_name(name)
+    generation: int | None = None
     for _ in range(TRIES_MAX):
         found = parts.catalogue.entry(name)
+        if generation is not None and (found is None or found.info.generation != generation):
+            return
         if found is None or found.state is TableState.CREATING:
             find_table(parts, name)
         elif found.state is TableState.DROPPING:
             _finish_drop(parts, found)
             return
-        elif parts.catalogue.change_entry(found, dropping := _put(found.info, TableState.DROPPING)):
-            crash_point("client.drop.decided")
-            _finish_drop(parts, dropping)
-            return
+        else:
+            generation = found.info.generation
+            if parts.catalogue.change_entry(found, dropping := _put(found.info, TableState.DROPPING)):
+                crash_point("client.drop.decided")
+                _finish_drop(parts, dropping)
+                return
     raise _changes_too_often(name)
 
 
@@ -120,19 +127,24 @@ def ensure_markers_table(parts: Parts) -> TableInfo:
     for _ in range(TRIES_MAX):
         with suppress(UnknownTable):
             return parts.catalogue.table(marker.MARKERS_TABLE)
-        _make(parts, replace(marker.MARKERS, generation=_new_generation(parts)))
+        _make(parts, marker.MARKERS)
     raise _changes_too_often(marker.MARKERS_TABLE)
 
 
-def _make(parts: Parts, info: TableInfo) -> bool:
-    """True: `info` is in the catalogue. False: a table of its name is there."""
+def _make(parts: Parts, wanted: TableInfo) -> tuple[TableInfo, bool]:
+    """The table of that name, and whether it was made here, of a generation drawn here.
+
+    Each try draws its own: where the answer to one was lost, its table may have been there and dropped by now.
+    """
+    info = wanted
     for _ in range(TRIES_MAX):
         found = parts.catalogue.entry(info.name)
         if found is not None and found.state is TableState.PRESENT:
-            return False
+            return found.info, info is not wanted and found.info.generation == info.generation
         if found is not None and found.state is TableState.DROPPING:
             _finish_drop(parts, found)
             continue
+        info = replace(wanted, generation=_new_generation(parts))
         creating = _put(info, TableState.CREATING)
         if not parts.catalogue.change_entry(found, creating):
             continue
@@ -145,8 +157,8 @@ def _make(parts: Parts, info: TableInfo) -> bool:
             raise
         crash_point("client.create.made")
         if parts.catalogue.change_entry(creating, _put(info, TableState.PRESENT)):
-            return True
-    raise _changes_too_often(info.name)
+            return info, True
+    raise _changes_too_often(wanted.name)
 
 
 def _make_physical(parts: Parts, creating: TableEntry) -> None:
