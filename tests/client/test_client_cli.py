@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import pyomid
+from pyomid import crashpoints
 from pyomid.cli import main
 
 pytestmark = pytest.mark.fast
@@ -39,6 +40,21 @@ def test_a_table_is_dropped_only_when_its_name_is_typed(
     for typed, code in (("order", 1), ("orders", 0)):
         monkeypatch.setattr(builtins, "input", lambda prompt, typed=typed: typed)
         assert run(capsys, "tables", memory_url, "drop", "orders")[0] == code
+    assert run(capsys, "tables", memory_url, "list")[1] == "no tables\n"
+
+
+def test_a_drop_that_was_left_half_is_shown_and_finished(memory_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It holds sanitising back, and is no table to anybody: without its name nobody knows why."""
+    with pyomid.connect(memory_url) as db:
+        db.create_table("orders", families=["f"])
+        crashpoints.arm_action("client.drop.decided", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            db.drop_table("orders")
+        crashpoints.disarm()
+        _, listed, _ = run(capsys, "tables", memory_url)
+        assert f"is being dropped, and holds sanitising back until it is gone: pyomid tables {memory_url}" in listed
+        assert run(capsys, "tables", memory_url, "drop", "orders", "--yes")[0] == 0
+        assert db.parts.catalogue.entry("orders") is None
     assert run(capsys, "tables", memory_url, "list")[1] == "no tables\n"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyomid.cli.status import table_lines
-from pyomid.types import TABLES_UNCONFIRMED, ConflictLevel
+from pyomid.types import TABLES_UNCONFIRMED, ConflictLevel, TableInfo, TableState
 
 if TYPE_CHECKING:
     from pyomid.client.marks import Discovery
@@ -70,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
             case "register":
                 database.create_table(arguments.name, arguments.families, arguments.conflict_level, if_not_exists=True)
             case "drop":
-                database.table_info(arguments.name)
+                if arguments.name not in [info.name for info in _half_dropped(database.parts)]:
+                    database.table_info(arguments.name)
                 if not arguments.yes and not _agreed(arguments.name):
                     print("nothing was dropped")
                     return 1
@@ -82,8 +83,20 @@ def run(arguments: argparse.Namespace) -> int:
             case "forget":
                 forget(database.parts, arguments.name)
             case _:
-                print("\n".join(table_lines(database.tables())) or "no tables")
+                lines = [*table_lines(database.tables()), *_half_dropped_lines(database.parts, arguments.url)]
+                print("\n".join(lines) or "no tables")
     return 0
+
+
+def _half_dropped(parts: Parts) -> list[TableInfo]:
+    """Tables whose drop somebody left half, or is still at: they hold sanitising back until it is done."""
+    return [entry.info for entry in parts.catalogue.entries() if entry.state is TableState.DROPPING]
+
+
+def _half_dropped_lines(parts: Parts, url: str) -> Iterator[str]:
+    for info in _half_dropped(parts):
+        finish = shlex.join(["pyomid", "tables", url, "drop", info.name])
+        yield f"  {info.name}   is being dropped, and holds sanitising back until it is gone: {finish} finishes it"
 
 
 def _found(discovery: Discovery, url: str) -> Iterator[str]:
