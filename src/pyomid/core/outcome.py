@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pyomid.core.effects import LookupThenWatermarks, ReadRows, ReadWatermarks, SealStarts, Steps
+from pyomid.core.effects import ReadRows, ReadWatermarks, SealStarts, Steps
+from pyomid.core.reading import look_up_steps
 from pyomid.errors import OutcomeUnknown
 from pyomid.types import Cell, CellVersion, Column, ReadBounds, start_of
 
@@ -38,10 +39,10 @@ def outcome_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Step
         if commit_ts:
             return Outcome(commit_ts)
         starts = (start_ts, *branches)
-        states, _, horizon = yield LookupThenWatermarks(starts)
-        for start, state in zip(starts, states, strict=True):
-            if state > 0 and start >= horizon:
-                return Outcome(state)
+        states, _, horizon = yield from look_up_steps(starts)
+        commit_ts = _vouched_commit(starts, states, horizon)
+        if commit_ts:
+            return Outcome(commit_ts)
         sealed = yield from _seal_steps(start_ts, branches)
         if sealed is None:
             continue
@@ -49,7 +50,7 @@ def outcome_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Step
         commit_ts = _committed(cells)
         if commit_ts:
             return Outcome(commit_ts)
-        if any(_is_evidence(start_of(cell.version), start_ts, sealed) for cell in cells):
+        if _proves_rollback(cells, start_ts, sealed):
             return ROLLED_BACK
         raise OutcomeUnknown(
             f"the outcome of transaction {start_ts} cannot be known: none of its cells that were asked for is left "
@@ -79,6 +80,17 @@ def _seal_steps(start_ts: int, branches: Sequence[int]) -> Steps[_Sealed | None]
             return None
         horizon = after
     return _Sealed(frozenset(wanted), horizon)
+
+
+def _vouched_commit(starts: Sequence[int], states: Sequence[int], horizon: int) -> int:
+    """R4: the commit of the first entry that counts, 0 where none does: below H none does."""
+    found = (state for start, state in zip(starts, states, strict=True) if state > 0 and start >= horizon)
+    return next(found, 0)
+
+
+def _proves_rollback(cells: Iterable[Cell], start_ts: int, sealed: _Sealed) -> bool:
+    """C3: any of the own cells, read after the seal and without a shadow cell, is evidence."""
+    return any(_is_evidence(start_of(cell.version), start_ts, sealed) for cell in cells)
 
 
 def _is_evidence(cell_start: int, start_ts: int, sealed: _Sealed) -> bool:

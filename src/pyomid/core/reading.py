@@ -195,10 +195,10 @@ def resolve_steps(fetched: Fetched, judgement: Judgement, cache: CommitCache) ->
         _take_hits(unresolved, cache, resolution)
         asked = tuple(sorted(unresolved - verdicts.keys() - resolution.commits.keys()))
         if asked:
-            states, watermark, horizon = yield LookupThenWatermarks(asked)
+            states, watermark, horizon = yield from look_up_steps(asked)
             verdicts.update(_note_states(asked, states, horizon, cache, resolution))
             if any(start in verdicts for start in asked):
-                fetched.take((yield fetched.again()))
+                yield from _refetch_missed_steps(fetched)
                 continue
         present = unresolved & verdicts.keys()
         to_seal = tuple(sorted(s for s in present if _needs_seal(s, verdicts[s], judgement, watermark)))
@@ -209,11 +209,27 @@ def resolve_steps(fetched: Fetched, judgement: Judgement, cache: CommitCache) ->
                 verdicts[start] = _SETTLED
             else:
                 del verdicts[start]
-        fetched.take((yield fetched.again()))
+        yield from _refetch_sealed_steps(fetched)
     fetched.apply(resolution.commits)
     resolution.missed = set(present)
     resolution.orphans = {s for s in present if verdicts[s] == _SETTLED and s <= watermark}
     return resolution
+
+
+def look_up_steps(starts: Sequence[int]) -> Steps[tuple[Sequence[int], int, int]]:
+    """R4: (state of each start, W, H), both watermarks read after the look: H may have passed an entry meanwhile."""
+    found: tuple[Sequence[int], int, int] = yield LookupThenWatermarks(tuple(starts))
+    return found
+
+
+def _refetch_missed_steps(fetched: Fetched) -> Steps[None]:
+    """R1: a miss is judged on a later fetch than the look-up."""
+    fetched.take((yield fetched.again()))
+
+
+def _refetch_sealed_steps(fetched: Fetched) -> Steps[None]:
+    """R3, K2: a shadow cell written before its seal was placed decides."""
+    fetched.take((yield fetched.again()))
 
 
 def _take_hits(unresolved: Iterable[int], cache: CommitCache, resolution: Resolution) -> None:

@@ -62,22 +62,10 @@ def sanitise_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitised]:
     again (10 minutes where Java clients exist). Misuse while a commit stands that named an unregistered table.
     """
     watermark, horizon = yield ReadWatermarks()
-    marks: dict[int, bytes] = yield ReadUnknownTables()
-    tables: list[TableInfo] = yield ReadTables()
+    marks, tables = yield from _marks_and_tables_steps()
     unknown = sorted(set(marks) - {table_id(table.name.encode()) for table in tables})
-    if TABLES_UNCONFIRMED in unknown:
-        raise Misuse(
-            "the commit table is not sanitised: a Java TSO led this store, and nobody has said since that every table "
-            "it served is registered; `pyomid tables URL discover` lists those that are not, then say so with "
-            "`pyomid tables URL confirm`"
-        )
-    if unknown:
-        raise Misuse(
-            f"the commit table is not sanitised: transactions were committed to tables with ids "
-            f"{', '.join(map(str, unknown))} that the catalogue does not know; `pyomid tables URL discover` finds "
-            "their names, register each with `pyomid tables URL register NAME FAMILY`",
-            table_ids=unknown,
-        )
+    _demand_confirmed(unknown)
+    _demand_registered(unknown)
     result = Sanitised(watermark, horizon, horizon)
     lowest = watermark
     for table in tables:
@@ -92,11 +80,41 @@ def sanitise_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitised]:
         lowest = min(lowest, covered)
         yield from forget_superseded_steps(table, records, now_s=now_s)
     result.held_back_by = dict(sorted(result.held_back_by.items(), key=lambda item: item[1]))
-    # Also where H stands there already: the TSO that made it durable may have ended before it deleted.
-    if lowest and lowest >= horizon:
+    if _has_work_at(lowest, horizon):
         result.entries_deleted = yield AdvanceHorizon(lowest)
         result.horizon = lowest
     return result
+
+
+def _marks_and_tables_steps() -> Steps[tuple[dict[int, bytes], list[TableInfo]]]:
+    """K6: in this order, or a table that is registered between the two looks is in neither."""
+    marks: dict[int, bytes] = yield ReadUnknownTables()
+    tables: list[TableInfo] = yield ReadTables()
+    return marks, tables
+
+
+def _demand_confirmed(unknown: Sequence[int]) -> None:
+    if TABLES_UNCONFIRMED in unknown:
+        raise Misuse(
+            "the commit table is not sanitised: a Java TSO led this store, and nobody has said since that every table "
+            "it served is registered; `pyomid tables URL discover` lists those that are not, then say so with "
+            "`pyomid tables URL confirm`"
+        )
+
+
+def _demand_registered(unknown: Sequence[int]) -> None:
+    if unknown:
+        raise Misuse(
+            f"the commit table is not sanitised: transactions were committed to tables with ids "
+            f"{', '.join(map(str, unknown))} that the catalogue does not know; `pyomid tables URL discover` finds "
+            "their names, register each with `pyomid tables URL register NAME FAMILY`",
+            table_ids=unknown,
+        )
+
+
+def _has_work_at(lowest: int, horizon: int) -> bool:
+    """Also where H stands there already: the TSO that made it durable may have ended before it deleted."""
+    return lowest > 0 and lowest >= horizon
 
 
 def _counts(record: RegionWatermark, table: TableInfo, recorded_before_s: float) -> bool:

@@ -129,13 +129,18 @@ def _replace_epoch_steps(
     """
     state: EpochState = yield ReadEpochRow()
     while True:
-        epoch = max(_aligned(ceiling), _aligned(state.ceiling), state.epoch + TIMESTAMP_STEP)
+        epoch = _epoch_above(ceiling, state)
         if (yield TakeOverEpoch(state.epoch, epoch, next_ceiling(epoch, state.ceiling))):
             return epoch, state.ceiling
         before = state
         state = yield ReadEpochRow()
         if state.epoch != before.epoch or state.ceiling == before.ceiling:
             raise Deposed(f"another TSO replaced epoch {before.epoch} first", epoch=before.epoch)
+
+
+def _epoch_above(ceiling: int, state: EpochState) -> int:
+    """T3: at or above every timestamp that an earlier TSO may have handed out."""
+    return max(_aligned(ceiling), _aligned(state.ceiling), state.epoch + TIMESTAMP_STEP)
 
 
 def _aligned(ceiling: int) -> int:

@@ -723,8 +723,12 @@ class TsoMachine:
         self.fenced_ts = fence_ts
         self.tables.forget(table_id)
         self.counters["fences"] += 1
+        self._answer_behind_batch(Reply(peer, tag, FenceReply(table_id, fence_ts)))
+
+    def _answer_behind_batch(self, reply: Reply) -> None:
+        """T8: when the open batch is released, and the window that serves from then on lies above it."""
         self.windows.open_batch.fenced = True
-        self.windows.open_batch.answers.append(Reply(peer, tag, FenceReply(table_id, fence_ts)))
+        self.windows.open_batch.answers.append(reply)
         self.windows.close_behind_fences()
 
     # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -899,7 +903,7 @@ class TsoMachine:
 
     def _outcome_steps(self, start_ts: int, found: int) -> Generator[StoreOperation, Any, SealOutcome | None]:
         """What became of a start that can no longer be decided; None below H, where the table says nothing."""
-        if start_ts < self.horizon:
+        if self._is_sanitised(start_ts):
             return None
         if found == SEALED:
             return SealOutcome(True)
@@ -907,6 +911,10 @@ class TsoMachine:
             return SealOutcome(False, found)
         outcomes: list[SealOutcome] = yield SealEntries((start_ts,))
         return outcomes[0]
+
+    def _is_sanitised(self, start_ts: int) -> bool:
+        """R4: neither an entry nor its absence says anything."""
+        return start_ts < self.horizon
 
     def _names_other_branches(self, request: CommitRequest) -> bool:
         """A retry with another list of branches is refused, never matched."""
@@ -974,7 +982,7 @@ class TsoMachine:
     def _on_grant(self, peer: Hashable, tag: int, start_ts: int, term_s: float, holder: str) -> None:
         if not self._is_issued_start(start_ts):
             self._refuse(peer, tag, self._not_a_start(start_ts))
-        elif start_ts <= self.watermark_sent:
+        elif self._may_be_passed(start_ts):
             self._refuse(peer, tag, self._too_old(start_ts))
         elif self.leases.find(start_ts) is None and len(self.leases) >= self.settings.leases_max:
             self._refuse(peer, tag, Unavailable(
@@ -983,6 +991,10 @@ class TsoMachine:
             ))  # fmt: skip
         else:
             self._work.run(self._grant_steps(peer, tag, start_ts, term_s, holder))
+
+    def _may_be_passed(self, start_ts: int) -> bool:
+        """T12: W that was sent may be durable, whether or not its answer came."""
+        return start_ts <= self.watermark_sent
 
     def _grant_steps(self, peer: Hashable, tag: int, start_ts: int, term_s: float, holder: str) -> Procedure:
         """It holds W back from this moment; it is promised once its row is durable."""

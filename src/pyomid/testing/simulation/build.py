@@ -1,9 +1,9 @@
-"""The simulation's build of the core: its source, executed under a namespace of its own, with a patch or without.
+"""The simulation's build of the core: its source, executed under a namespace of its own, with hooks or without.
 
-There is no switch in the product. A mutant is the core with one piece of its text replaced; every module inside the
-build imports the others of the same build, so the patch reaches all of them. Value objects that carry no rule
-(`effects`, `requests`, `instructions`, and everything outside `core`) are the product's own. Kernels run as the
-plain Python that they are.
+There is no switch in the product. A mutant is the core with a named function or method replaced (`hooks`); every
+module inside the build imports the others of the same build, so a hook reaches all of them. Value objects that carry
+no rule (`effects`, `requests`, `instructions`, and everything outside `core`) are the product's own. Kernels run as
+the plain Python that they are.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import itertools
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 import pyomid.core
 from pyomid.errors import Misuse
+from pyomid.testing.simulation.hooks import Hook
 
 SHARED: Final = frozenset({"effects", "requests", "instructions"})
 """Vocabulary: a build with classes of its own could not talk to the simulation."""
@@ -31,41 +31,22 @@ _ROOT: Final = "pyomid_simulated_"
 _numbers = itertools.count(1)
 
 
-@dataclass(frozen=True, slots=True)
-class Patch:
-    """One replacement in one module of `core`: `text` must occur exactly once."""
-
-    module: str
-    text: str
-    replacement: str
-
-    def apply(self, source: str) -> str:
-        """`Misuse` where the text is not there exactly once: the mutant has rotted."""
-        found = source.count(self.text)
-        if found != 1:
-            raise Misuse(f"core/{self.module}.py holds {self.text!r} {found} times, a patch needs exactly one")
-        return source.replace(self.text, self.replacement)
-
-
-def source_of(module: str) -> str:
-    return (_CORE_FOLDER / f"{module}.py").read_text()
-
-
 class Build:
     """`build.reading`, `build.compaction` …: modules of this build, loaded at first use."""
 
-    def __init__(self, patches: Sequence[Patch] = ()) -> None:
+    def __init__(self, hooks: Sequence[Hook] = ()) -> None:
         self.namespace = f"{_ROOT}{next(_numbers)}"
-        self.patches = tuple(patches)
-        known = {path.stem for path in _CORE_FOLDER.glob("*.py")}
-        for patch in self.patches:
-            if patch.module not in known - SHARED:
-                raise Misuse(f"core has no module {patch.module!r} that a patch may change")
-            patch.apply(source_of(patch.module))
+        self.hooks = tuple(hooks)
+        known = {f"core.{path.stem}" for path in _CORE_FOLDER.glob("*.py")} - {f"core.{name}" for name in SHARED}
+        for hook in self.hooks:
+            if hook.module not in known:
+                raise Misuse(f"core has no module {hook.module!r} that a hook may change")
         package = ModuleType(self.namespace)
         package.__path__ = []
         sys.modules[self.namespace] = package
         _finder.builds[self.namespace] = self
+        for hook in self.hooks:
+            getattr(self, hook.module.removeprefix("core."))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -77,11 +58,8 @@ class Build:
         return None
 
     def source(self, module: str) -> str:
-        """The module's text as this build runs it."""
-        text = source_of(module)
-        for patch in self.patches:
-            if patch.module == module:
-                text = patch.apply(text)
+        """The module's text, made to import the others of this build."""
+        text = (_CORE_FOLDER / f"{module}.py").read_text()
         text = text.replace("from pyomid.compiled import kernel", f"from {__name__} import plain_kernel as kernel")
         text = re.sub(r"from pyomid\.core import (?!\(|.*\b(?:effects|requests|instructions)\b)", self._from_core, text)
         return re.sub(r"\bpyomid\.core\.(\w+)", self._named, text)
@@ -108,8 +86,12 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         namespace, _, name = module.__name__.partition(".")
-        code = compile(self.builds[namespace].source(name), str(_CORE_FOLDER / f"{name}.py"), "exec")
+        build = self.builds[namespace]
+        code = compile(build.source(name), str(_CORE_FOLDER / f"{name}.py"), "exec")
         exec(code, module.__dict__)
+        for hook in build.hooks:
+            if hook.module == f"core.{name}":
+                hook.put_into(module)
 
 
 _finder = _Finder()

@@ -1,6 +1,6 @@
 """The mutation gate: take one rule out of the core, and a run that was green turns red.
 
-Each row: the rule of hazards.md, the one piece of text that embodies it, what stands there without it, and what must
+Each row: the rule of hazards.md, the function or method that embodies it, what stands there without it, and what must
 go red: the random universes from `first_seed` on (the first of `seeds` that does ends the row), or a directed
 schedule of `directed` by its name. A rule that lives outside the core (sockets, processes, Spark, a store) names the
 test that catches it instead; `ELSEWHERE` lists those.
@@ -13,13 +13,20 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from pyomid.testing.simulation.build import Build, Patch
+import numpy as np
+
+from pyomid.cells import TOMBSTONE
+from pyomid.core import effects, instructions, requests
+from pyomid.testing.simulation.build import Build
 from pyomid.testing.simulation.directed import run_directed
+from pyomid.testing.simulation.hooks import Hook, Replacement, answers, nothing, relayed, with_step, without_step
 from pyomid.testing.simulation.runs import run_seed
+from pyomid.types import SealOutcome
 
 SEEDS_MAX: Final = 60
 
@@ -30,398 +37,502 @@ class Mutant:
 
     name: str
     without: str
-    patch: Patch
+    hook: Hook
     directed: str = ""
     """The schedule that goes red; empty: random universes."""
     seeds: int = SEEDS_MAX
 
 
-def _m(name: str, without: str, module: str, text: str, replacement: str, directed: str = "") -> Mutant:
-    return Mutant(name, without, Patch(module, text, replacement), directed)
+def _m(name: str, without: str, place: str, instead: Replacement, directed: str = "") -> Mutant:
+    return Mutant(name, without, Hook(place, instead), directed)
+
+
+# ---------------------------------------------------------------- what stands where a rule stood
+
+
+def _horizon_read_first(original: Any, starts: Any) -> Any:
+    watermark, horizon = yield effects.ReadWatermarks()
+    states, _, _ = yield from original(starts)
+    return states, watermark, horizon
+
+
+def _no_horizon(original: Any, starts: Any, states: Any, horizon: int, *more: Any) -> Any:
+    return original(starts, states, 0, *more)
+
+
+def _old_rows_stay(original: Any, fetched: Any, rows: Any) -> None:
+    original(fetched, [now or before for now, before in zip(rows, fetched.rows or rows, strict=True)])
+
+
+def _misses_are_cached(original: Any, starts: Any, states: Any, horizon: int, cache: Any, resolution: Any) -> Any:
+    verdicts = original(starts, states, horizon, cache, resolution)
+    for start, state in zip(starts, states, strict=True):
+        if start >= horizon and state <= 0:
+            cache.put(start, 1 << 62)
+    return verdicts
+
+
+def _no_epoch(original: Any, start: int, verdict: str, judgement: Any, watermark: int) -> Any:
+    return original(start, verdict, replace(judgement, epoch=0), watermark)
+
+
+def _the_compactor_seals_nothing(original: Any, start: int, verdict: str, judgement: Any, watermark: int) -> Any:
+    return original(start, verdict, replace(judgement, seal_all=False), -1)
+
+
+def _entry_first(original: Any, start_ts: int, commit_ts: int, written: Any) -> Any:
+    yield effects.DeleteCommitEntries((start_ts,))
+    yield from original(start_ts, commit_ts, written)
+
+
+def _rolled_back(original: Any, request: Any, written: Any) -> Any:
+    return original.__globals__["Outcome"](0)
+    yield
+
+
+def _no_refusals(original: Any, machine: Any, answer: Any, refused: Any) -> Any:
+    return original(machine, answer, frozenset())
+
+
+def _from_the_open_batch(original: Any, windows: Any, floor: int) -> Any:
+    batches, windows.batches = windows.batches, deque([windows.open_batch])
+    try:
+        return original(windows, floor)
+    finally:
+        windows.batches = batches
+
+
+def _low_watermark_settles_at_once(original: Any, machine: Any) -> None:
+    released, machine.windows.released_seq = machine.windows.released_seq, 1 << 62
+    try:
+        original(machine)
+    finally:
+        machine.windows.released_seq = released
+
+
+def _ceiling_forgotten(original: Any, ceiling: int, state: Any) -> Any:
+    return original(ceiling, replace(state, ceiling=0))
+
+
+def _above_the_ceiling(original: Any, clock: Any, count: int) -> Any:
+    ceiling, clock.ceiling = clock.ceiling, 1 << 62
+    try:
+        return original(clock, count)
+    finally:
+        clock.ceiling = ceiling
+
+
+def _answered_at_once(original: Any, machine: Any, reply: Any) -> None:
+    machine._reply(reply.peer, reply.tag, reply.answer)
+
+
+def _signed(original: Any, table: Any, cell_id: int) -> int:
+    return int(abs(cell_id) * table.buckets >> 63)
+
+
+def _without_large_commits(original: Any, machine: Any) -> Any:
+    large, machine.large = machine.large, {}
+    try:
+        return original(machine)
+    finally:
+        machine.large = large
+
+
+def _drawn_counts_as_above(original: Any, machine: Any) -> None:
+    before = machine.newest_start
+    original(machine)
+    if machine.newest_start != before:
+        machine._issued_when_aged = machine.clock.next_ts
+
+
+def _by_start(original: Any, row_rec: Any, rec_version: Any, rec_commit: Any, *more: Any) -> Any:
+    return original(row_rec, rec_version, np.minimum(rec_commit, more[-1]), *more)
+
+
+def _tombstones_first(original: Any, *arguments: Any) -> Any:
+    """What they hide goes with a later compaction."""
+    dropped, (rec_commit, _, is_tombstone) = original(*arguments), _cells(arguments)
+    return dropped & (is_tombstone | (rec_commit == 0))
+
+
+def _all_tombstones(original: Any, *arguments: Any) -> Any:
+    dropped, (rec_commit, rec_version, is_tombstone) = original(*arguments), _cells(arguments)
+    watermark = arguments[-1]
+    return dropped | (is_tombstone & (rec_commit > 0) & (rec_commit <= watermark) & (rec_version <= watermark))
+
+
+def _cells(arguments: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """(commit, version, whether a tombstone) of each cell."""
+    _, rec_version, rec_commit, rec_cell, _, cell_len, *_ = arguments
+    counts = np.diff(rec_cell)
+    return np.repeat(rec_commit, counts), np.repeat(rec_version, counts), cell_len == TOMBSTONE
+
+
+def _records_w_of_now(step: Any) -> Any:
+    watermark, _ = yield effects.ReadWatermarks()
+    yield replace(step, record=replace(step.record, watermark=watermark))
+
+
+def _holes_are_clean(original: Any, records: Any) -> Any:
+    return [(key, watermark or 1 << 62) for key, watermark in original(records)]
+
+
+def _any_generation(original: Any, record: Any, table: Any, before_s: float) -> Any:
+    return original(replace(record, generation=table.generation), table, before_s)
+
+
+def _promised_first(original: Any, machine: Any, peer: Any, tag: int, start_ts: int, term_s: float, *more: Any) -> Any:
+    def promised(step: Any) -> Any:
+        machine._reply(peer, tag, requests.LeaseReply(start_ts, term_s or machine.settings.lease_term_s))
+        return (yield step)
+
+    return relayed(original(machine, peer, tag, start_ts, term_s, *more), "EpochWrite", promised)
+
+
+def _without_leases(original: Any, epoch: int, leases: Any, watermark: int) -> Any:
+    return original(epoch, frozenset(), watermark)
+
+
+def _no_pending_record(step: Any) -> Any:
+    if not step.changes.pending_added:
+        return (yield step)
+    return None
+
+
+def _branches_first(original: Any, machine: Any, batch: Any, pending: Any, commit_ts: int) -> Any:
+    def decided(step: Any) -> Any:
+        yield instructions.PutBranches(pending.branches, commit_ts)
+        return (yield step)
+
+    return relayed(original(machine, batch, pending, commit_ts), "PutDecision", decided)
 
 
 MUTANTS: Final = (
     _m(
         "R1",
         "a missed start is judged on the fetch before the look-up",
-        "reading",
-        "                fetched.take((yield fetched.again()))\n                continue\n",
-        "                continue\n",
+        "core.reading:_refetch_missed_steps",
+        nothing,
         "a_scan_racing_completion_sees_both_cells",
     ),
     _m(
         "R2",
         "a start that was sealed may still be decided",
-        "tso_machine",
-        "        self._refuse_from_now_on(starts)\n",
-        "",
+        "core.tso_machine:TsoMachine._refuse_from_now_on",
+        answers(None),
         "a_start_that_was_sealed_is_never_decided",
     ),
     _m(
         "R2b",
         "a commit refused by a mark is answered as committed",
-        "tso_machine",
-        "        if answer.start_ts in refused:\n",
-        "        if False:\n",
+        "core.tso_machine:TsoMachine._final",
+        _no_refusals,
         "a_mark_placed_by_another_hand_wins",
     ),
     _m(
         "R3",
         "no look at the cell after its seal was placed",
-        "reading",
-        "                del verdicts[start]\n        fetched.take((yield fetched.again()))\n",
-        "                del verdicts[start]\n",
+        "core.reading:_refetch_sealed_steps",
+        nothing,
         "an_old_reader_that_seals_after_completion",
     ),
     _m(
         "R4",
         "a hit below H is believed",
-        "reading",
-        "        if start < horizon:\n",
-        "        if False:\n",
+        "core.reading:_note_states",
+        _no_horizon,
         "a_cell_that_lands_late_below_h_is_not_visible",
     ),
     _m(
         "R4c",
         "a client that looks its outcome up believes a hit below H",
-        "outcome",
-        "            if state > 0 and start >= horizon:\n",
-        "            if state > 0:\n",
+        "core.outcome:_vouched_commit",
+        _no_horizon,
         "a_lost_answer_below_h_is_unknown",
     ),
     _m(
         "R4d",
         "H is read before the entries are looked up",
-        "reading",
-        "            states, watermark, horizon = yield LookupThenWatermarks(asked)\n",
-        "            watermark, horizon = yield ReadWatermarks()\n"
-        "            states, _, _ = yield LookupThenWatermarks(asked)\n",
+        "core.reading:look_up_steps",
+        _horizon_read_first,
         "an_entry_that_lands_below_h_during_a_read_is_not_believed",
     ),
     _m(
         "R4e",
         "a client that looks its outcome up reads H before the entries",
-        "outcome",
-        "        states, _, horizon = yield LookupThenWatermarks(starts)\n",
-        "        _, horizon = yield ReadWatermarks()\n        states, _, _ = yield LookupThenWatermarks(starts)\n",
+        "core.outcome:look_up_steps",
+        _horizon_read_first,
         "a_lost_answer_below_h_that_passes_meanwhile_is_unknown",
     ),
     _m(
         "R4b",
         "entries are deleted before H is durable",
-        "tso_machine",
-        "        yield EpochWrite(EpochChanges(horizon=self.horizon))\n",
-        "",
+        "core.tso_machine:TsoMachine._sanitise_steps",
+        without_step("EpochWrite"),
         "h_is_durable_before_the_first_entry_goes",
     ),
     _m(
         "R4f",
         "a sanitiser asks for nothing where H stands already",
-        "sanitising",
-        "    if lowest and lowest >= horizon:\n",
-        "    if lowest > horizon:\n",
+        "core.sanitising:_has_work_at",
+        lambda original, lowest, horizon: lowest > horizon,
         "what_a_dead_tso_left_below_h_goes_the_next_time",
     ),
     _m(
         "R5",
         "a row that vanished is judged by its old fetch",
-        "reading",
-        "        assert isinstance(result, list)\n        self.rows = result\n",
-        "        self.rows = [now or before for now, before in zip(result, self.rows or result)]\n",
+        "core.reading:_FetchedRows.take",
+        _old_rows_stay,
         "a_deleted_row_stays_deleted_when_both_vanish",
     ),
     _m(
         "R6",
         "a miss is remembered",
-        "reading",
-        "            verdicts[start] = _SETTLED if state == SEALED else _OPEN\n",
-        "            verdicts[start] = _SETTLED if state == SEALED else _OPEN\n            cache.put(start, 1 << 62)\n",
+        "core.reading:_note_states",
+        _misses_are_cached,
         "a_miss_is_not_remembered",
     ),
     _m(
         "R7",
         "no reader looks at W",
-        "reading",
-        "    if snapshot.start_ts <= watermark:\n",
-        "    if False:\n",
+        "core.reading:check_snapshot_steps",
+        nothing,
         "a_reader_below_w_is_told",
     ),
     _m(
         "T1",
         "a begin is answered from the open batch, over one in flight",
-        "windows",
-        "        head = self.head\n        if self._first_above",
-        "        head = self.open_batch\n        if self._first_above",
+        "core.windows:BeginWindows.take_start",
+        _from_the_open_batch,
         "a_begin_during_a_held_flush_sees_no_half_commit",
     ),
     _m(
         "T2",
         "W is sent before the commit that moved LWM is durable",
-        "tso_machine",
-        "        while self._movers and self._movers[0][1] <= self.windows.released_seq:\n",
-        "        while self._movers:\n",
+        "core.tso_machine:TsoMachine._settle_low_watermark",
+        _low_watermark_settles_at_once,
         "w_waits_for_the_commit_in_flight",
     ),
     _m(
         "T3",
         "a new TSO does not start above the old ceiling",
-        "take_over",
-        "_aligned(ceiling), _aligned(state.ceiling), state",
-        "_aligned(ceiling), _aligned(0), state",
+        "core.take_over:_epoch_above",
+        _ceiling_forgotten,
         "a_new_tso_starts_above_the_old_ceiling",
     ),
     _m(
         "T3b",
         "timestamps above the durable ceiling are handed out",
-        "timestamps",
-        "        if end > self.ceiling:\n",
-        "        if False:\n",
+        "core.timestamps:TimestampClock.reserve",
+        _above_the_ceiling,
         "no_timestamp_leaves_above_the_ceiling",
     ),
     _m(
         "T4",
         "a leader whose lease ended goes on",
-        "tso_machine",
-        "        if self.now_s >= self.serve_until_s:\n",
-        "        if False:\n",
+        "core.tso_machine:TsoMachine._judge_own_lease",
+        answers(None),
         "a_leader_without_its_lease_answers_no_begin",
     ),
     _m(
         "T5",
         "the epoch is not looked at after a flush",
-        "tso_machine",
-        '        if epoch != self.epoch:\n            raise Death(f"the epoch row holds',
-        '        if False:\n            raise Death(f"the epoch row holds',
+        "core.tso_machine:TsoMachine._check_epoch",
+        answers(None),
         "a_flush_that_outlives_its_leader_is_not_acknowledged",
     ),
     _m(
         "T6",
         "versions of a dead TSO are not sealed",
-        "reading",
-        "start <= judgement.epoch",
-        "False",
+        "core.reading:_needs_seal",
+        _no_epoch,
         "a_version_of_a_dead_tso_is_sealed",
     ),
     _m(
         "T7",
         "a retry that finds nothing is answered without a seal",
-        "tso_machine",
-        "        outcomes: list[SealOutcome] = yield SealEntries((start_ts,))\n        return outcomes[0]\n",
-        "        return SealOutcome(True)\n        yield\n",
+        "core.tso_machine:TsoMachine._outcome_steps",
+        without_step("SealEntries", [SealOutcome(True)]),
         "a_retry_that_finds_nothing_is_sealed",
     ),
     _m(
         "T7b",
         "a retry below H is answered",
-        "tso_machine",
-        "        if start_ts < self.horizon:\n            return None\n",
-        "",
+        "core.tso_machine:TsoMachine._is_sanitised",
+        answers(False),
         "a_retry_that_arrives_below_h_is_not_answered",
     ),
     _m(
         "T8",
         "a begin is served below a fence that was answered",
-        "tso_machine",
-        "        self.windows.open_batch.answers.append(Reply(peer, tag, FenceReply(table_id, fence_ts)))\n"
-        "        self.windows.close_behind_fences()\n",
-        "        self._reply(peer, tag, FenceReply(table_id, fence_ts))\n"
-        "        self.windows.open_batch.fenced = False\n",
+        "core.tso_machine:TsoMachine._answer_behind_batch",
+        _answered_at_once,
         "a_begin_after_a_fence_lies_above_it",
     ),
     _m(
         "T10",
         "buckets by signed arithmetic",
-        "conflict_map",
-        "        return (cell_id & _WORD) * self.buckets >> 64\n",
-        "        return abs(cell_id) * self.buckets >> 63\n",
+        "core.conflict_map:BucketMap.bucket_of",
+        _signed,
         "the_most_negative_id_is_an_id",
     ),
     _m(
         "T12",
         "W does not wait for an unfinished large commit",
-        "tso_machine",
-        "        held = [start - 1 for start in self.large]\n",
-        "        held: list[int] = []\n",
+        "core.tso_machine:TsoMachine._watermark_candidate",
+        _without_large_commits,
         "w_waits_for_an_unfinished_job",
     ),
     _m(
         "T12b",
         "a lease is granted by the W that is durable, not by the W that was sent",
-        "tso_machine",
-        "        elif start_ts <= self.watermark_sent:\n            self._refuse(peer, tag, self._too_old(start_ts))\n",
-        "        elif start_ts <= self.watermark:\n            self._refuse(peer, tag, self._too_old(start_ts))\n",
+        "core.tso_machine:TsoMachine._may_be_passed",
+        lambda original, machine, start_ts: start_ts <= machine.watermark,
         "a_lease_is_granted_only_above_the_w_that_was_sent",
     ),
     _m(
         "T15",
         "LWM does not rise by age",
-        "tso_machine",
-        "        if bound > self.low_watermark:\n",
-        "        if False:\n",
+        "core.tso_machine:TsoMachine._age",
+        answers(None),
     ),
     _m(
         "T15b",
         "a start drawn while a commit was in flight counts as drawn above it",
-        "tso_machine",
-        "            if self.windows.is_idle:\n                self._issued",
-        "            if True:\n                self._issued",
+        "core.tso_machine:TsoMachine._sample_age",
+        _drawn_counts_as_above,
         "a_commit_in_flight_when_a_quiet_tso_draws_a_start_falls_below_w",
     ),
     _m(
         "C3",
         "a commit without an answer is rolled back",
-        "committing",
-        "        outcome = yield from _look_up_steps(request, written)\n"
-        "        return CommitReply(request.start_ts, commit_ts=outcome.commit_ts)\n",
-        "        return CommitReply(request.start_ts)\n",
+        "core.committing:_look_up_steps",
+        _rolled_back,
         "rolled_back_is_not_said_without_a_seal",
     ),
     _m(
         "C3b",
         '"rolled back" is said without sealing',
-        "outcome",
-        "        outcomes = yield SealStarts(wanted)\n        if not all(outcome.placed for outcome in outcomes):\n"
-        "            return None\n",
-        "",
+        "core.outcome:_seal_steps",
+        without_step("SealStarts", ()),
         "rolled_back_is_not_said_without_a_seal",
     ),
     _m(
         "C3c",
         '"rolled back" is said without evidence',
-        "outcome",
-        "        if any(_is_evidence(start_of(cell.version), start_ts, sealed) for cell in cells):\n",
-        "        if True:\n",
+        "core.outcome:_proves_rollback",
+        answers(True),
         "an_outcome_without_evidence_is_unknown",
     ),
     _m(
         "C4",
         "the commit-table entry goes before the shadow cells are there",
-        "committing",
-        '    the cells of branches are known to their tasks alone, compaction completes those.\n    """\n',
-        '    the cells of branches are known to their tasks alone, compaction completes those.\n    """\n'
-        "    yield DeleteCommitEntries((start_ts,))\n",
+        "core.committing:complete_steps",
+        _entry_first,
     ),
     _m(
         "K1",
         "compaction keeps the greatest start, not the greatest commit ≤ W",
-        "cleaning_kernel",
-        "            judged = 0 < commit_ts <= watermark and start <= watermark\n",
-        "            judged = 0 < commit_ts and start <= watermark\n",
+        "core.cleaning_kernel:dropped_cells",
+        _by_start,
         "a_reader_between_two_commits_keeps_its_version",
     ),
     _m(
         "K2",
         "the compactor drops what it did not seal",
-        "reading",
-        "    return judgement.seal_all or start <= judgement.epoch or start <= watermark\n",
-        "    return start <= judgement.epoch\n",
+        "core.reading:_needs_seal",
+        _the_compactor_seals_nothing,
         "a_flush_that_lands_after_compaction_is_refused",
     ),
     _m(
         "K2b",
         "the compactor does not look at the cell after its seal",
-        "reading",
-        "                del verdicts[start]\n        fetched.take((yield fetched.again()))\n",
-        "                del verdicts[start]\n",
+        "core.reading:_refetch_sealed_steps",
+        nothing,
         "compaction_racing_a_late_commit_loses_nothing",
     ),
     _m(
         "K3",
         "a tombstone goes before what it hides",
-        "cleaning_kernel",
-        "                    dropped[cell] = version < greatest[col] or version <= hidden_to\n",
-        "                    dropped[cell] = version <= hidden_to\n",
+        "core.cleaning_kernel:dropped_cells",
+        _tombstones_first,
         "a_tombstone_goes_only_after_what_it_hides",
     ),
     _m(
         "K3b",
         "a tombstone goes though an older version stays",
-        "cleaning_kernel",
-        "                    dropped[cell] = not oldest_kept[col] < version\n",
-        "                    dropped[cell] = True\n",
+        "core.cleaning_kernel:dropped_cells",
+        _all_tombstones,
         "a_tombstone_stays_while_it_hides_a_later_commit",
     ),
     _m(
         "K4",
         "the record names a W that the scan did not go by",
-        "compaction",
-        "    yield RecordWatermark(RegionWatermark(table, generation, region, bound, now_s))\n",
-        "    bound, _ = yield ReadWatermarks()\n"
-        "    yield RecordWatermark(RegionWatermark(table, generation, region, bound, now_s))\n",
+        "core.compaction:compact_region_steps",
+        with_step("RecordWatermark", _records_w_of_now),
         "the_record_names_the_w_that_was_gone_by",
     ),
     _m(
         "K5",
         "a key without a record counts as clean",
-        "region_watermarks",
-        "-reached[0][0] if reached else 0))",
-        "-reached[0][0] if reached else 1 << 62))",
+        "core.region_watermarks:_by_key",
+        _holes_are_clean,
         "a_region_without_a_record_holds_back_the_horizon",
     ),
     _m(
         "K5b",
         "records of an older generation count",
-        "sanitising",
-        "    return record.generation == table.generation and ",
-        "    return ",
+        "core.sanitising:_counts",
+        _any_generation,
         "a_restored_table_starts_from_nothing",
     ),
     _m(
         "K6",
         "a commit to an unknown table leaves no mark",
-        "tso_machine",
-        "            yield MarkUnknownTable(table_id)\n",
-        "            yield ReadTables()\n",
+        "core.tso_machine:TsoMachine._mark_steps",
+        without_step("MarkUnknownTable"),
         "a_table_nobody_registered_stops_the_sanitiser",
     ),
     _m(
         "K6b",
         "the sanitiser goes on while a mark stands",
-        "sanitising",
-        "    if unknown:\n",
-        "    if False:\n",
+        "core.sanitising:_demand_registered",
+        answers(None),
         "a_table_nobody_registered_stops_the_sanitiser",
     ),
     _m(
         "K7",
         "a lease is promised before its row is durable",
-        "tso_machine",
-        "        yield EpochWrite(EpochChanges(leases_added=(start_ts,)))\n        if lease.state",
-        "        self._reply(peer, tag, LeaseReply(start_ts, lease.term_s))\n"
-        "        yield EpochWrite(EpochChanges(leases_added=(start_ts,)))\n        if lease.state",
+        "core.tso_machine:TsoMachine._grant_steps",
+        _promised_first,
         "a_promised_lease_survives_its_tso",
     ),
     _m(
         "K7b",
         "a new TSO forgets the leases it finds",
-        "take_over",
-        "    return max(watermark, min([epoch, *(lease - 1 for lease in leases)]))\n",
-        "    return max(watermark, epoch)\n",
+        "core.take_over:watermark_at_start",
+        _without_leases,
         "a_lease_holds_w_through_a_fail_over",
     ),
     _m(
         "S1",
         "no pending record before the decision",
-        "tso_machine",
-        "        if pending.branches:\n            yield EpochWrite(EpochChanges(pending_added=(pending,)))\n",
-        "",
+        "core.tso_machine:TsoMachine._large_commit_steps",
+        with_step("EpochWrite", _no_pending_record),
         "a_job_is_whole_whenever_its_tso_dies",
     ),
     _m(
         "S1c",
         "a new TSO does not finish what it finds pending",
-        "take_over",
-        "    for record in state.pending:\n        yield from finish_pending_steps(record, epoch)\n",
-        "",
+        "core.take_over:finish_pending_steps",
+        nothing,
         "a_job_is_whole_whenever_its_tso_dies",
     ),
     _m(
         "S1b",
         "branches before the decision",
-        "tso_machine",
-        "        decided: Flushed = yield PutDecision(start_ts, commit_ts)\n",
-        "        yield PutBranches(pending.branches, commit_ts)\n"
-        "        decided: Flushed = yield PutDecision(start_ts, commit_ts)\n",
+        "core.tso_machine:TsoMachine._large_commit_steps",
+        _branches_first,
         "a_job_is_whole_whenever_its_tso_dies",
     ),
 )
@@ -516,7 +627,7 @@ class Finding:
 
 def hunt(mutant: Mutant, *, first_seed: int = 1) -> Finding:
     """The first run that goes red without the rule."""
-    build, began = Build([mutant.patch]), time.monotonic()
+    build, began = Build([mutant.hook]), time.monotonic()
     if mutant.directed:
         failure = run_directed(mutant.directed, build)
         where = mutant.directed if failure else ""
