@@ -122,7 +122,7 @@ def test_seal_that_comes_between_begin_and_end_finds_the_entry(table: EmbeddedCo
     assert table.begin_flush(rows((50, 60)))
     sealing = threading.Thread(target=lambda: outcomes.append(table.seal(50)))
     sealing.start()
-    until(lambda: writer_of(table)._writing._waiting, "the seal never came")
+    until(lambda: writer_of(table)._waiting, "the seal never came")
     assert not outcomes
     ended(table)
     sealing.join(DEADLINE_S)
@@ -152,9 +152,20 @@ def test_completions_go_along_and_a_flush_that_is_not_begun_leaves_them_for_the_
 
 def test_completion_while_another_thread_is_at_the_tables_is_left_to_a_thread(table: EmbeddedCommitTable) -> None:
     table.put([(50, 60)])
-    with writer_of(table)._state:
-        assert table.delete_at_once(starts(50)).tolist() == [50]
-        assert table.begin_flush(rows((100, 110))), "it takes no completions along, and does not wait"
+    is_there, may_go = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with writer_of(table)._state:
+            is_there.set()
+            may_go.wait(DEADLINE_S)
+
+    holding = threading.Thread(target=hold)
+    holding.start()
+    assert is_there.wait(DEADLINE_S)
+    assert table.delete_at_once(starts(50)).tolist() == [50]
+    assert table.begin_flush(rows((100, 110))), "it takes no completions along, and does not wait"
+    may_go.set()
+    holding.join(DEADLINE_S)
     ended(table)
     assert table.lookup([50, 100]) == [60, 110]
 
@@ -241,7 +252,7 @@ def test_thread_that_waits_comes_before_the_next_flush(table: EmbeddedCommitTabl
         assert table.begin_flush(rows((first, first + 10)))
         sealing = threading.Thread(target=seal)
         sealing.start()
-        until(lambda: writer_of(table)._writing._waiting, "the seal never came")
+        until(lambda: writer_of(table)._waiting, "the seal never came")
         ended(table)
         if table.begin_flush(rows((second, second + 10))):
             assert done.is_set(), "the flush came before the thread that waited"

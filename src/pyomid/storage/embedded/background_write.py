@@ -50,7 +50,7 @@ class BackgroundWriter:
         library = ctypes.PyDLL(None, use_errno=True)
         """No call here waits: to let go of the interpreter for one costs more than the call."""
         self._call: Any = library.syscall
-        self._destroy_number = destroy
+        self._setup_number, self._destroy_number = setup, destroy
         self._context = ctypes.c_ulong(0)
         self._eventfd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         try:
@@ -83,6 +83,7 @@ class BackgroundWriter:
         _REQUEST.pack_into(
             self._request, 0, 0, 0, 0, _PWRITE, 0, file, address, count, offset, 0, _TELLS_EVENTFD, self._eventfd
         )  # fmt: skip
+        self._is_busy = True  # first: an interrupt behind the call loses what it returned, not what it began
         self._is_busy = bool(self._call(*self._submit_arguments) == 1)
         return self._is_busy
 
@@ -106,6 +107,17 @@ class BackgroundWriter:
         while (result := self.end()) is None:
             poll.poll(1000)
         return result
+
+    def reset(self) -> None:
+        """After an interrupt in `begin` or `end`: nothing is on its way any more, as nobody knows whether anything was;
+        waits for it. Its result is lost."""
+        self._is_busy = True  # should this fail, nothing is begun any more
+        self._call(ctypes.c_long(self._destroy_number), self._context)
+        self._context.value = 0
+        self._check(self._call(ctypes.c_long(self._setup_number), ctypes.c_uint(1), ctypes.byref(self._context)))
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._eventfd)
+        self._is_busy = False
 
     def close(self) -> None:
         """Waits for what was begun."""

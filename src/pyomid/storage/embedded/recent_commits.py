@@ -28,7 +28,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,7 @@ from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Int64s = NDArray[np.int64]
 
 LOCK_FILE: Final = "recent.lock"
@@ -58,59 +59,49 @@ _UNLOGGED_MAX: Final = ROWS_MAX
 _NO_ROWS: Final[Rows] = np.empty((0, 2), dtype=np.int64)
 
 
+class _Group:
+    """Rows that share one record. What became of them is in one place, whoever asks and whenever."""
+
+    __slots__ = ("at", "error", "is_placing", "is_told", "number", "refused", "rows")
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.refused: list[int] = []
+        self.number = -1
+        """Of the segment, and of the table that they go to."""
+        self.at = -1
+        """Where that segment ended before them: it ends behind them once they are durable."""
+        self.is_placing = False
+        self.error: OmidError | None = None
+        self.is_told = False
+        """They are durable and seen by all."""
+
+
 class _Put:
     """One thread's entries, until they are durable."""
 
-    __slots__ = ("done", "epoch", "error", "refused", "rows")
+    __slots__ = ("epoch", "error", "group", "is_abandoned", "refused", "rows")
 
     def __init__(self, rows: Rows, epoch: int | None) -> None:
         self.rows = rows
         self.epoch = epoch
         self.refused: list[int] = []
         self.error: OmidError | None = None
-        self.done = False
+        """Its own; that of writing is the group's."""
+        self.group: _Group | None = None
+        self.is_abandoned = False
+        """Its caller was interrupted: nobody begins with it any more."""
 
+    @property
+    def is_done(self) -> bool:
+        group = self.group
+        return self.error is not None or (group is not None and (group.is_told or group.error is not None))
 
-class _Begun(NamedTuple):
-    """What is being written in the background."""
-
-    number: int
-    """Of the segment, and of the table it goes to."""
-    rows: Rows
-    refused: list[int]
-
-
-class _Turn:
-    """A lock that its threads wait for, and an event loop only tries: not while one of them waits, or that one might
-    wait for ever."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: deque[None] = deque()
-        self._kept_by: int | None = None
-
-    def __enter__(self) -> None:
-        if self._kept_by == threading.get_ident():
-            raise Misuse("this thread began a put, and has to end it before it asks for anything else")
-        self._waiting.append(None)
-        try:
-            self._lock.acquire()
-        finally:
-            self._waiting.pop()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def take_if_free(self) -> bool:
-        """Kept beyond the call, until this thread's `release`."""
-        if self._waiting or not self._lock.acquire(blocking=False):
-            return False
-        self._kept_by = threading.get_ident()
-        return True
-
-    def release(self) -> None:
-        self._kept_by = None
-        self._lock.release()
+    def result(self) -> list[int]:
+        error = self.error or (self.group.error if self.group is not None else None)
+        if error is not None:
+            raise error
+        return self.refused
 
 
 class RecentCommits:
@@ -119,11 +110,18 @@ class RecentCommits:
     def __init__(self, folder: Path, settled: SettledCommits) -> None:
         self._guard = ProcessGuard(f"the commit table in {folder}")
         self._settled = settled
-        self._writing = _Turn()
-        """Held while rows are decided, written and placed; by a put in the background from its begin to its end."""
+        self._writing = threading.RLock()
+        """Held while rows are decided, written and placed; by a put in the background from its begin to its end. It
+        knows its owner: who was interrupted on the way in gives it back all the same."""
+        self._waiting: deque[object] = deque()
+        """Threads that want it. An event loop only tries, and not while one of them waits, or that one might wait for
+        ever."""
+        self._group: _Group | None = None
+        """What is on its way into the log, or from there to the table."""
         self._background = open_writer()
-        self._begun: _Begun | None = None
-        self._state = threading.Lock()
+        self._begun: tuple[int, _Group] | None = None
+        """By which thread, what."""
+        self._state = threading.RLock()
         """Held while a table is emptied, or slots are cleared: briefly."""
         self._settle_turn = threading.Lock()
         """Held while a table goes to LMDB, and while another one becomes the one in use: it never is both."""
@@ -146,15 +144,33 @@ class RecentCommits:
         """Durable on return; the starts that a mark refused."""
         self._guard.check()
         if len(rows) > ROWS_MAX:
-            return self._put_bulk(rows, epoch)
+            return self._in_turn(lambda: self._put_bulk(rows, epoch))
         pending = _Put(rows, epoch)
-        self._queue.append(pending)
-        with self._writing:
-            while not pending.done:
-                self._write_group()
-        if pending.error is not None:
-            raise pending.error
-        return pending.refused
+        try:
+            self._queue.append(pending)
+            self._in_turn(lambda: self._see_to(pending))
+        finally:
+            pending.is_abandoned = True
+        return pending.result()
+
+    def _see_to(self, pending: _Put) -> None:
+        while not pending.is_done:
+            self._write_group()
+
+    def _in_turn(self, work: Callable[[], T]) -> T:
+        """`work` while nobody else decides or writes, and what an interrupted thread left is ended."""
+        if self._begun is not None and self._begun[0] == threading.get_ident():
+            raise Misuse("this thread began a put, and has to end it before it asks for anything else")
+        place = object()
+        try:
+            self._waiting.append(place)
+            with self._writing:
+                self._waiting.remove(place)
+                self._end_group()
+                return work()
+        finally:
+            if place in self._waiting:
+                self._waiting.remove(place)
 
     def put_ended_fileno(self) -> int | None:
         """Readable once what `begin_put` began has ended; None where there is no writing in the background."""
@@ -167,29 +183,59 @@ class RecentCommits:
         in between: it holds the turn.
         """
         self._guard.check()
-        if self._background is None or self._background.is_busy or not self._is_quick(len(rows)):
-            return False
-        if not self._writing.take_if_free():
+        background = self._background
+        if background is None or background.is_busy or self._begun is not None or not self._is_quick(len(rows)):
             return False
         try:
-            self._begun = self._begin_write(rows, epoch, self._background)
+            if not self._waiting and self._writing.acquire(blocking=False):
+                self._end_group()
+                self._begin_write(rows, epoch, background)
+        except BaseException:
+            if self._begun is not None:
+                self._begun = None
+                background.reset()
+            raise
         finally:
             if self._begun is None:
-                self._writing.release()
+                # No `suppress`: an interrupt could come on its way in, before the release.
+                try:  # noqa: SIM105
+                    self._writing.release()
+                except RuntimeError:
+                    pass  # it was not had
         return self._begun is not None
 
-    def end_put(self) -> list[int] | None:
-        """`put`'s result, or its error; None: not yet."""
+    def end_put(self, *, wait: bool = False) -> list[int] | None:
+        """`put`'s result, or its error; None: not yet, and not where it should `wait`.
+
+        An interrupt leaves nothing begun, and what it was to write as after `put`.
+        """
         assert self._begun is not None, "no put was begun"
         assert self._background is not None
-        result = self._result_of(self._background.end)
-        return None if result is None else self._end_write(self._begun, result)
+        _, group = self._begun
+        is_over = True
+        try:
+            result = self._result_of(self._background.wait if wait else self._background.end)
+            if result is None:
+                is_over = False
+                return None
+            self._segments[group.number].end_append(result)
+            self._end_group()
+            self._settle_other_soon()
+            return group.refused
+        except BaseException:
+            if not group.is_told:
+                self._background.reset()
+            raise
+        finally:
+            if is_over:
+                self._begun = None
+                self._writing.release()
 
     def finish_put(self) -> None:
         """Waits for what was begun, if anything was. Nobody was told of it, nor will be."""
-        if self._begun is not None and self._background is not None:
+        if self._begun is not None:
             with contextlib.suppress(OmidError):
-                self._end_write(self._begun, self._result_of(self._background.wait) or 0)
+                self.end_put(wait=True)
 
     @staticmethod
     def _result_of(end: Callable[[], int | None]) -> int | None:
@@ -201,49 +247,46 @@ class RecentCommits:
     def _is_quick(self, count: int) -> bool:
         return count <= ROWS_MAX and self._index.is_quick(count)
 
-    def _begin_write(self, rows: Rows, epoch: int | None, background: BackgroundWriter) -> _Begun | None:
+    def _begin_write(self, rows: Rows, epoch: int | None, background: BackgroundWriter) -> None:
+        """`_begun` is set, unless only `put` can do it."""
         put = _Put(rows, epoch)
         accepted = self._accepted(put)
         if put.error is not None:
             raise put.error
         if not len(accepted):
-            return None
+            return
         completed = self._take_completed(wait=False)
         number = self._active
         if self._has_room(number, len(completed) + len(accepted)):
-            self._is_dirty[number] = True
+            group = _Group(accepted)
+            group.refused = put.refused
+            self._begin_group(group, number)
+            self._begun = threading.get_ident(), group
             if self._segments[number].begin_append((completed, accepted), background):
-                return _Begun(number, accepted, put.refused)
+                return
+            self._group = self._begun = None
         if len(completed):
             with self._state:
                 self._unlogged.insert(0, completed)
-        return None
-
-    def _end_write(self, begun: _Begun, result: int) -> list[int]:
-        try:
-            self._segments[begun.number].end_append(result)
-            self._appended(begun.number, begun.rows)
-        finally:
-            self._begun = None
-            self._writing.release()
-        return begun.refused
 
     def seal(self, starts: Sequence[int], epoch: int | None) -> list[SealOutcome]:
         """Durable on return."""
         self._guard.check()
-        with self._writing:
-            self._settled.check_epoch(epoch)
-            found = self.lookup(starts)
-            is_free = [value in (NOT_FOUND, SEALED) for value in found]
-            marked = [start for start, free, value in zip(starts, is_free, found, strict=True) if free and not value]
-            # Before they are durable: should that fail half way, the ones that are still refuse.
-            self._marks.update(start for start in marked if start > self._floor)
-            self._append_all(np.array([(start, SEALED) for start in marked], dtype=np.int64).reshape(-1, 2))
-            self._forget_old_marks()
-            return [
-                SealOutcome(placed=True) if free else SealOutcome(placed=False, commit_ts=value)
-                for free, value in zip(is_free, found, strict=True)
-            ]
+        return self._in_turn(lambda: self._seal(starts, epoch))
+
+    def _seal(self, starts: Sequence[int], epoch: int | None) -> list[SealOutcome]:
+        self._settled.check_epoch(epoch)
+        found = self.lookup(starts)
+        is_free = [value in (NOT_FOUND, SEALED) for value in found]
+        marked = [start for start, free, value in zip(starts, is_free, found, strict=True) if free and not value]
+        # Before they are durable: should that fail half way, the ones that are still refuse.
+        self._marks.update(start for start in marked if start > self._floor)
+        self._append_all(np.array([(start, SEALED) for start in marked], dtype=np.int64).reshape(-1, 2))
+        self._forget_old_marks()
+        return [
+            SealOutcome(placed=True) if free else SealOutcome(placed=False, commit_ts=value)
+            for free, value in zip(is_free, found, strict=True)
+        ]
 
     def _forget_old_marks(self) -> None:
         """Too many to be remembered: of the older half it is looked up from now on, as of all starts up to `_floor`."""
@@ -254,11 +297,13 @@ class RecentCommits:
     def replace(self, rows: Rows, epoch: int | None) -> None:
         """`put` over marks too: the branches of a decided commit."""
         self._guard.check()
-        with self._writing:
-            self._settled.check_epoch(epoch)
-            self._append_all(rows)
-            self._replace_marks(rows)
-            self._marks.difference_update(rows[:, 0].tolist())
+        self._in_turn(lambda: self._replace(rows, epoch))
+
+    def _replace(self, rows: Rows, epoch: int | None) -> None:
+        self._settled.check_epoch(epoch)
+        self._append_all(rows)
+        self._replace_marks(rows)
+        self._marks.difference_update(rows[:, 0].tolist())
 
     def _replace_marks(self, rows: Rows) -> None:
         """Marks that lie in the other table, or in LMDB: they would be found first, or once the entries are gone."""
@@ -284,12 +329,15 @@ class RecentCommits:
         """`delete` of what needs no wait for the disk or for another thread. Returns the others."""
         self._guard.check()
         self._settled.check_epoch(epoch)
-        if not self._is_quick(len(starts)) or not self._state.acquire(blocking=False):
+        if not self._is_quick(len(starts)):
             return starts
         try:
-            return self._delete_recent(starts)
+            return self._delete_recent(starts) if self._state.acquire(blocking=False) else starts
         finally:
-            self._state.release()
+            try:  # noqa: SIM105
+                self._state.release()
+            except RuntimeError:
+                pass
 
     def _delete_recent(self, starts: Int64s) -> Int64s:
         """Under `_state`. Returns those that are in no table."""
@@ -305,11 +353,13 @@ class RecentCommits:
     def delete_below(self, horizon: int, epoch: int | None) -> int:
         """Seldom enough that everything is brought to LMDB first."""
         self._guard.check()
-        with self._writing:
-            self._settled.check_epoch(epoch)
-            self._settle_all()
-            self._marks = {start for start in self._marks if start >= horizon}
+        self._in_turn(lambda: self._settle_below(horizon, epoch))
         return self._settled.delete_below(horizon, epoch)
+
+    def _settle_below(self, horizon: int, epoch: int | None) -> None:
+        self._settled.check_epoch(epoch)
+        self._settle_all()
+        self._marks = {start for start in self._marks if start >= horizon}
 
     def lookup(self, starts: Sequence[int]) -> list[int]:
         """As the writer decides by it: under `_writing`."""
@@ -325,6 +375,7 @@ class RecentCommits:
         """Everything is in LMDB then. Nothing is begun and not ended."""
         with self._writing:
             try:
+                self._end_group()
                 self._settle_all()
             except OmidError as error:
                 log.warning("left %s of recent commits for the next start: %s", _rows_of(self._used), error)
@@ -337,30 +388,57 @@ class RecentCommits:
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────────────────────
 
+    # Who writes for others may be interrupted anywhere, and they must not be (decision 0039): a put stays in the queue
+    # until what became of it is told, and `_group` is what is under way. Whoever comes next ends that first, by where
+    # its segment ends now:
+    #
+    #     where it ended before       it is not durable: its record is overwritten, its puts are still in the queue
+    #     behind it                   it is: placed, once more if need be; then every put is told
+
     def _write_group(self) -> None:
         """All that wait, as one record. Who waits takes turns: nobody starves, as each writes for all before it."""
+        members = self._next_group()
+        pieces = [self._accepted(member) for member in members]
+        group = _Group(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
+        for member in members:
+            member.group = group
+        try:
+            self._append(group)
+        except OmidError as error:
+            group.error = error
+
+    def _next_group(self) -> list[_Put]:
+        queue = self._queue
+        while queue and (queue[0].is_done or queue[0].is_abandoned):
+            queue.popleft()
         group: list[_Put] = []
         rows = 0
-        while self._queue and (not group or rows + len(self._queue[0].rows) <= ROWS_MAX):
-            group.append(self._queue.popleft())
-            rows += len(group[-1].rows)
-        try:
-            pieces = [self._accepted(each) for each in group]
-            self._append(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
-        except OmidError as error:
-            for each in group:
-                each.error = each.error or error
-        except BaseException:
-            for each in group:
-                each.error = Unavailable("a write to the commit table was interrupted")
-            raise
-        finally:
-            for each in group:
-                each.done = True
+        for put in list(queue):
+            if group and rows + len(put.rows) > ROWS_MAX:
+                break
+            if not put.is_done and not put.is_abandoned:
+                group.append(put)
+                rows += len(put.rows)
+        return group
+
+    def _end_group(self) -> None:
+        """Nothing of what is under way is left half done. Any number of times."""
+        group = self._group
+        if group is None:
+            return
+        if self._segments[group.number].end != group.at:
+            is_again, group.is_placing = group.is_placing, True
+            taken = self._index.place(group.number, group.rows)
+            if is_again:
+                self._used[group.number] = self._index.used(group.number)
+            else:
+                self._used[group.number] += taken
+            group.is_told = True
+        self._group = None
 
     def _accepted(self, put: _Put) -> Rows:
         """What of it may be written; `refused` are the rest."""
-        rows = put.rows
+        rows, put.refused = put.rows, []
         try:
             self._settled.check_epoch(put.epoch)
         except OmidError as error:
@@ -379,45 +457,49 @@ class RecentCommits:
         return rows[~np.isin(starts, list(refused))]
 
     def _put_bulk(self, rows: Rows, epoch: int | None) -> list[int]:
-        with self._writing:
-            put = _Put(rows, epoch)
-            accepted = self._accepted(put)
-            if put.error is not None:
-                raise put.error
-            self._settle_all()
-            self._settled.store(accepted[np.argsort(accepted[:, 0], kind="stable")], epoch)
-            self._floor = max(self._floor, self._settled.newest())
-            return put.refused
+        put = _Put(rows, epoch)
+        accepted = self._accepted(put)
+        if put.error is not None:
+            raise put.error
+        self._settle_all()
+        self._settled.store(accepted[np.argsort(accepted[:, 0], kind="stable")], epoch)
+        self._floor = max(self._floor, self._settled.newest())
+        return put.refused
 
     def _append_all(self, rows: Rows) -> None:
         for first in range(0, len(rows), ROWS_MAX):
-            self._append(rows[first : first + ROWS_MAX])
+            self._append(_Group(rows[first : first + ROWS_MAX]))
 
-    def _append(self, rows: Rows) -> None:
+    def _append(self, group: _Group) -> None:
         """Durable in the log, then seen by all. Completions since the last time go along, before the rows."""
-        if not len(rows):
+        if not len(group.rows):
+            group.is_told = True
             return
         completed = self._take_completed()
-        self._make_room(len(completed) + len(rows))
+        self._make_room(len(completed) + len(group.rows))
         number = self._active
-        self._is_dirty[number] = True
-        self._segments[number].append((completed, rows))
-        self._appended(number, rows)
-
-    def _appended(self, number: int, rows: Rows) -> None:
-        """They are durable."""
-        self._used[number] += self._index.place(number, rows)
+        self._begin_group(group, number)
+        self._segments[number].append((completed, group.rows))
+        self._end_group()
         self._settle_other_soon()
+
+    def _begin_group(self, group: _Group, number: int) -> None:
+        group.number, group.at = number, self._segments[number].end
+        self._is_dirty[number] = True
+        self._group = group
 
     def _take_completed(self, *, wait: bool = True) -> Rows:
         """Those not yet in the log, but what is too much, and left for sanitising. None of them if it should not
         `wait`, and would have to: the next record has them."""
-        if not self._state.acquire(blocking=wait):
-            return _NO_ROWS
+        unlogged: list[Rows] = []
         try:
-            unlogged, self._unlogged = self._unlogged, []
+            if self._state.acquire(blocking=wait):
+                unlogged, self._unlogged = self._unlogged, []
         finally:
-            self._state.release()
+            try:  # noqa: SIM105
+                self._state.release()
+            except RuntimeError:
+                pass
         return np.concatenate(unlogged)[:_UNLOGGED_MAX] if unlogged else _NO_ROWS
 
     def _has_room(self, number: int, rows: int) -> bool:

@@ -151,6 +151,10 @@ class RecentIndex:
         order = np.argsort(starts)
         return np.stack([starts[order], records[record, slot + 1][order]], axis=1)
 
+    def used(self, number: int) -> int:
+        """Records of one table."""
+        return int(np.count_nonzero(self._table(number)[:, 0]))
+
     def _table(self, number: int) -> Int64s:
         first = TABLES[number]
         return self.array[first : first + kernels.TABLE_WORDS].reshape(-1, kernels.RECORD_WORDS)

@@ -65,15 +65,21 @@ class Segment:
         self._broken: str | None = None
         """Why nothing is written here any more."""
 
+    @property
+    def end(self) -> int:
+        """Of the last record that is durable; what was written behind it by who was interrupted is overwritten."""
+        return self._end
+
     def begin(self, generation: int) -> None:
         """Durable: from now on only records of this generation count, which is above every earlier one."""
         self._head(generation, counts=True)
         self._generation, self._end = generation, BLOCK_BYTES
 
     def forget(self, generation: int) -> None:
-        """Durable: no record of up to this generation counts any more."""
-        self._head(generation, counts=False)
+        """Durable: no record of up to this generation counts any more. Full, before that may be so: who is interrupted
+        leaves nothing that others could append to in vain."""
         self._end = SEGMENT_BYTES
+        self._head(generation, counts=False)
 
     def _head(self, generation: int, *, counts: bool) -> None:
         words = (_MAGIC, generation, int(counts))
@@ -141,14 +147,13 @@ class Segment:
         try:
             written = os.pwrite(self._file, self._view[begin:end], begin)
             if written != end - begin:
+                self._broken = f"{written} of {end - begin} bytes written"
                 raise self._short(written, end - begin)
             if not self._direct:
                 os.fdatasync(self._file)
-        except BaseException as error:
-            self._broken = str(error) or type(error).__name__
-            if isinstance(error, OSError):
-                raise failed(error, self._path) from error
-            raise
+        except OSError as error:
+            self._broken = str(error)
+            raise failed(error, self._path) from error
 
     def _short(self, written: int, wanted: int) -> OmidError:
         return Unavailable(f"the log {self._path} took {written} of {wanted} bytes")

@@ -569,6 +569,8 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "C9": (
         "tests/interrupts/test_writer_interrupts.py::"
         "test_an_interrupted_writer_neither_loses_nor_repeats_a_write_of_others",
+        "tests/interrupts/test_commit_table_interrupts.py::"
+        "test_an_interrupted_put_neither_loses_nor_fails_that_of_others",
         "tests/interrupts/test_session_interrupts.py::test_an_interrupted_reader_leaves_its_neighbours_answers_to_them",
         "tests/interrupts/test_driver_interrupts.py::test_the_outcome_told_is_true_wherever_it_is_thrown",
     ),
