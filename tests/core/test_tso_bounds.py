@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from machine_script import Script
 
+from pyomid.core import tso_machine
 from pyomid.core.forgetting import NewestEntries
 from pyomid.core.hashing import table_id
 from pyomid.core.instructions import DeleteEntries, PeerGone, SealEntries, UpdateEpochRow
@@ -35,10 +36,39 @@ def test_random_table_ids_fill_neither_the_catalogue_nor_memory() -> None:
     known = tso.ask_settled(CommitRequest(tso.begin(), (99,), (1003,))).answer
     assert isinstance(known, CommitReply)
     assert known.committed, "one that is marked already goes on"
-    for number in range(30):
-        tso.ask_settled(Fence(5000 + number))
-    assert not tso.machine.oracle.fences
     assert isinstance(tso.ask_settled(Fence(1002)).answer, FenceReply)
+
+
+def test_any_number_of_tables_may_be_dropped() -> None:
+    """Else a drop stops half-way, and neither it nor a new table of the name comes further while this TSO lives."""
+    tso = Script(unknown_tables_max=5)
+    for number in range(30):
+        for _ in range(3):
+            assert isinstance(tso.ask_settled(Fence(5000 + number)).answer, FenceReply)
+    reply = tso.ask_settled(CommitRequest(tso.begin(), (1,), (77,))).answer
+    assert isinstance(reply, CommitReply)
+    assert reply.committed, "fences leave room for tables that nobody registered"
+
+
+def test_fences_are_bounded_and_forgotten_behind_w(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tso_machine, "FENCED_TABLES_MAX", 5)
+    tso = Script(max_transaction_age_s=10.0)
+    early = tso.begin()
+    for number in range(5):
+        tso.ask_settled(Fence(5000 + number))
+    refusal = tso.ask_settled(Fence(6000)).refusal()
+    assert isinstance(refusal, Unavailable)
+    assert "low watermark" in refusal.message
+    assert isinstance(tso.ask_settled(Fence(5003)).answer, FenceReply), "one that is fenced already"
+    assert sorted(tso.machine.oracle.fences) == [5000, 5001, 5002, 5003, 5004]
+    for _ in range(60):
+        tso.tick(0.4)
+        tso.settle()
+    assert not tso.machine.oracle.fences
+    assert isinstance(tso.ask_settled(Fence(6000)).answer, FenceReply)
+    late = tso.ask_settled(CommitRequest(early, (1,), (5003,))).answer
+    assert isinstance(late, CommitReply)
+    assert not late.committed, "who wrote before the fence aborts all the same"
 
 
 def test_tables_that_are_registered_make_room_and_are_never_refused() -> None:

@@ -47,6 +47,7 @@ from pyomid.tso.kernel.parse_kernel import (
     TS,
     parse_frame,
 )
+from pyomid.tso.kernel.tables import TableRows, fences
 from pyomid.types import TIMESTAMP_STEP, BeginReply, CommitRequest, WriteSetLevel
 from pyomid.wire.frames import HEADER_BYTES, ProtocolError, frame
 from pyomid.wire.requests import Incoming, decode_request, encode_request
@@ -599,3 +600,17 @@ def test_long_requests_are_parsed_as_the_decoder_does(seed: int) -> None:
             isinstance(request, CommitRequest) and not request.is_retry and not request.branches
         )
         assert (FastPath.parsed(payload) is not None) == is_plain
+
+
+def test_rows_of_tables_that_say_nothing_make_room() -> None:
+    """A TSO lives for months, and some programs make and drop a table in each run."""
+    tables = TableRows()
+    tables.set_settled([-1, 7])
+    fenced = fences(tables)
+    for table_id in range(1000, 6000):
+        fenced[table_id] = 50
+        del fenced[table_id]
+    fenced[7] = 50
+    assert len(tables.rows) == 64
+    tables.set_settled([7])
+    assert dict(fenced) == {7: 50}

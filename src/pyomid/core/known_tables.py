@@ -22,7 +22,7 @@ class KnownTables:
         self.registered = frozenset(registered)
         self.marked: frozenset[int] = frozenset()
         self.unregistered: frozenset[int] = frozenset()
-        """Named by commits or fences, and in no catalogue: what a bound is put on."""
+        """Named by commits, and in no catalogue: what a bound is put on."""
         self.settled = self.registered
         """Another object whenever it has changed."""
         self._calls: list[set[int]] = []

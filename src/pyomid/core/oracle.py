@@ -15,7 +15,7 @@ and at table level, which goes by the published watermark W instead of LWM (its 
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Collection, MutableMapping
 from dataclasses import dataclass
 
 from pyomid.core.conflict_map import ConflictMap
@@ -73,6 +73,15 @@ class StatusOracle:
     def fence(self, table_id: int, fence_ts: int) -> None:
         """Writers of the table that started before `fence_ts` abort from now on."""
         self.fences[table_id] = max(fence_ts, self.fences.get(table_id, 0))
+
+    def forget_tables(self, table_ids: Collection[int], watermark_sent: int) -> set[int]:
+        """Those of them that are left: what W has passed aborts nobody, as no start at or below W commits."""
+        left = {table_id for table_id in table_ids if self.fences.get(table_id, 0) > watermark_sent}
+        for table_id in set(table_ids) - left:
+            self.fences.pop(table_id, None)
+            if self.table_commits.get(table_id, 0) <= watermark_sent:
+                self.table_commits.pop(table_id, None)
+        return left
 
     def raise_low_watermark(self, low_watermark: int) -> None:
         """By age (T15); never back."""

@@ -131,6 +131,9 @@ DELETES_A_CALL: Final = 2048
 COMPLETIONS_A_REQUEST: Final = 65_536
 """Those beyond are left to the sanitiser."""
 
+FENCED_TABLES_MAX: Final = 65_536
+"""Tables fenced above W: the fence of each is remembered until W has passed it. A drop needs three."""
+
 BEGINS_A_STEP: Final = 256
 """Waiting begins answered by one step: a few milliseconds' work."""
 
@@ -193,6 +196,8 @@ class TsoMachine:
         self.rare_version = 0
         """Moves whenever `rare_starts` may have changed."""
         self.tables = KnownTables(known_tables)
+        self._fenced: set[int] = set()
+        """Tables that a peer fenced, W has not passed it yet."""
         self.database_id = b""
         """Told in handshakes; empty: not told."""
         self.counters: Counter[str] = Counter()
@@ -712,14 +717,18 @@ class TsoMachine:
         if table_id == self._marking:
             self._fences_behind_mark.append((peer, tag, Fence(table_id)))
             return
-        if not self.tables.name((table_id,), self.settings.unknown_tables_max):
-            self._refuse(peer, tag, self._too_many_unregistered(self.last_issued))
+        if table_id not in self._fenced and len(self._fenced) >= FENCED_TABLES_MAX:
+            self._refuse(peer, tag, Unavailable(
+                f"{len(self._fenced)} tables were fenced above the published low watermark {self.watermark_sent}: no "
+                "more are until it has passed some"
+            ))  # fmt: skip
             return
         fence_ts = self.clock.take()
         if fence_ts is None:
             self._stalled.append((peer, tag, Fence(table_id)))
             return
         self.oracle.fence(table_id, fence_ts)
+        self._fenced.add(table_id)
         self.fenced_ts = fence_ts
         self.tables.forget(table_id)
         self.counters["fences"] += 1
@@ -1071,6 +1080,7 @@ class TsoMachine:
     def _publish_steps(self, watermark: int) -> Procedure:
         self.refused_starts = {start for start in self.refused_starts if start > watermark}
         self.rare_version += 1
+        self._fenced = self.oracle.forget_tables(self._fenced, watermark)
         yield EpochWrite(EpochChanges(watermark=watermark))
         self.watermark = max(self.watermark, watermark)
 

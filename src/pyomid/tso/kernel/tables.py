@@ -34,7 +34,7 @@ class TableRows:
         if self.rows[row, TABLE_USED]:
             return row
         if 2 * (self._used + 1) > len(self.rows):
-            self._grow()
+            self._make_room()
             row = int(find_table(self.rows, np.int64(table_id)))
         self.rows[row, TABLE_ID], self.rows[row, TABLE_USED] = table_id, 1
         self._used += 1
@@ -46,9 +46,15 @@ class TableRows:
         for table_id in table_ids:
             self.rows[self.row_of(table_id), TABLE_KNOWN] = 1
 
-    def _grow(self) -> None:
-        old = self.rows[self.rows[:, TABLE_USED] == 1]
-        self.rows = np.zeros((2 * len(self.rows), TABLE_WORDS), dtype=np.int64)
+    def _make_room(self) -> None:
+        """Rows that say nothing any more go; so the table may become smaller, too."""
+        says = self.rows[:, (TABLE_KNOWN, TABLE_FENCE, TABLE_COMMIT)].any(axis=1)
+        old = self.rows[(self.rows[:, TABLE_USED] == 1) & says]
+        self._used = len(old)
+        size = _ROWS_MIN
+        while size < 4 * self._used:
+            size *= 2
+        self.rows = np.zeros((size, TABLE_WORDS), dtype=np.int64)
         for row in old:
             self.rows[find_table(self.rows, row[TABLE_ID])] = row
 
