@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from pyomid.client.asking import AskSteps, AskTime, Lost, Pause, Try, ask_steps
-from pyomid.core.requests import AskStatus, Request
+from pyomid.core.requests import AskStatus, Refused, Request
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
 from pyomid.types import CommitRequest
 
 pytestmark = pytest.mark.fast
 
 
-def drive(request: Request, losses: list[Lost], retry_s: float = 60.0) -> int:
-    """Each try is lost as `losses` has it, the last one for ever; a second passes at each look. Tries made so far."""
+def drive(request: Request, losses: Sequence[OmidError | Refused], retry_s: float = 60.0) -> int:
+    """Each try is lost, or refused, as `losses` has it, the last one for ever; a second passes at each look. Tries made
+    so far."""
     steps: AskSteps = ask_steps(request, request_s=1.0, retry_s=retry_s)
     step, now_s, tries = next(steps), 0.0, 0
     try:
@@ -26,7 +29,8 @@ def drive(request: Request, losses: list[Lost], retry_s: float = 60.0) -> int:
                     step = steps.send(None)
                 case Try():
                     tries += 1
-                    step = steps.throw(losses[min(tries, len(losses)) - 1])
+                    said = losses[min(tries, len(losses)) - 1]
+                    step = steps.send(said) if isinstance(said, Refused) else steps.throw(said)
     except OmidError as error:
         error.values["tries"] = tries
         raise
@@ -56,3 +60,13 @@ def test_what_may_pass_is_waited_for(reason: BaseException | None) -> None:
     with pytest.raises(Unavailable, match="no TSO answered") as raised:
         drive(AskStatus(), [lost(reason)])
     assert raised.value.values["tries"] > 10
+
+
+@pytest.mark.parametrize("error", [Misuse("never handed out"), Unavailable("no room"), Misuse("the session is closed")])
+def test_a_refused_retry_says_nothing_of_the_first_try(error: OmidError) -> None:
+    """Told "not committed", the client would delete the cells of a commit that may stand (C3)."""
+    for refusal in (Refused.of(error), error):
+        with pytest.raises(OutcomeUnknown, match=error.message):
+            drive(CommitRequest(50, (1,)), [lost(sent=True), refusal])
+        with pytest.raises(type(error)):
+            drive(CommitRequest(50, (1,)), [lost(), refusal])

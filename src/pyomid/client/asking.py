@@ -3,6 +3,7 @@ drive the same generator.
 
     begin, leases, seals, status …   asked again on a new connection: the first try did nothing that hurts
     commit                           asked again as a retry (T7): the first try may have been decided
+    a retry of a commit is refused   OutcomeUnknown, whatever the error: it says nothing about the first try
     nobody answers for `retry_s`     Unavailable; for a commit that was sent: OutcomeUnknown
     why there is no TSO is known     said at once (no room in the store, a folder that is gone); of a commit that was
                                      sent it says nothing, so that is asked on
@@ -31,7 +32,8 @@ LOOK_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """→ Answer, or `Lost`: ask this on the present connection (a new one where there is none), for `timeout_s`."""
+    """→ Answer, or `Lost`, or what the client itself refuses: ask this on the present connection (a new one where there
+    is none), for `timeout_s`."""
 
     request: Request
     timeout_s: float
@@ -79,8 +81,13 @@ def ask_steps(request: Request, *, request_s: float, retry_s: float) -> AskSteps
             yield Pause(pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
             continue
+        except OmidError as error:
+            refused = _refused(request, error)
+            if refused is error:
+                raise
+            raise refused from error
         if isinstance(answer, Refused):
-            raise answer.as_error()
+            raise _refused(request, answer.as_error())
         assert answer is not None
         assert not isinstance(answer, float)
         return answer
@@ -105,6 +112,17 @@ def _is_plain(reason: BaseException | None) -> TypeGuard[OmidError]:
 
 def _may_be_decided(request: Request) -> bool:
     return isinstance(request, CommitRequest) and request.is_retry
+
+
+def _refused(request: Request, error: OmidError) -> OmidError:
+    if not _may_be_decided(request) or isinstance(error, OutcomeUnknown):
+        return error
+    assert isinstance(request, CommitRequest)
+    return OutcomeUnknown(
+        f"start_ts {request.start_ts}: the commit was sent, its answer was lost, and when it was asked for again "
+        f"it was refused: {error.message}",
+        start_ts=request.start_ts,
+    )
 
 
 def _given_up(request: Request, lost: Lost, retry_s: float) -> Unavailable | OutcomeUnknown:

@@ -121,8 +121,8 @@ class AsyncTsoSession:
                     case Try(asked, timeout_s):
                         try:
                             answer = await (await self._connected(timeout_s)).ask(asked, timeout_s)
-                        except Lost as lost:
-                            step = steps.throw(lost)
+                        except OmidError as error:
+                            step = steps.throw(error)
                         else:
                             step = steps.send(answer)
             except StopIteration as end:

@@ -134,8 +134,8 @@ class TsoSession(TsoCalls):
                     case Try(asked, timeout_s):
                         try:
                             answer = self._connected(timeout_s).ask(asked, timeout_s)
-                        except Lost as lost:
-                            step = steps.throw(lost)
+                        except OmidError as error:
+                            step = steps.throw(error)
                         else:
                             step = steps.send(answer)
             except StopIteration as end:
