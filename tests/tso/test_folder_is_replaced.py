@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from service_process import is_alive, kill_tso, served, tso_pid
 
@@ -80,6 +81,44 @@ def test_nothing_is_written_or_read_in_a_removed_folder(tmp_path: Path, monkeypa
                 use()
     commits.close()
     store.close()
+
+
+@pytest.mark.parametrize("gone", ["all", "moved", "replaced", "log"])
+def test_no_commit_is_promised_in_files_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    """However short ago somebody looked: what was told committed would be found by nobody."""
+    monkeypatch.setattr(environments, "LOOK_S", 1e9)
+    folder = tmp_path / "db"
+    commits = EmbeddedCommitTable(folder, writable=True)
+    commits.serve_epoch(0)
+    commits.put([(50, 60)])
+    in_background = commits.flush_ended_fileno() is not None and commits.begin_flush(np.array([[100, 110]]))
+    if gone == "all":
+        shutil.rmtree(folder)
+    elif gone == "log":
+        for path in (folder / "commits").glob("recent-log.*"):
+            path.unlink()
+    else:
+        os.rename(folder, tmp_path / "before")
+        if gone == "replaced":
+            EmbeddedCommitTable(folder, writable=True).close()
+
+    def end_flush() -> None:
+        while commits.end_flush() is None:
+            pass
+
+    uses: list[Callable[[], object]] = [
+        *([end_flush] if in_background else []),
+        lambda: commits.flush(np.array([[150, 160]])),
+        lambda: commits.put_branches([200], 210),
+        lambda: commits.put_unless_sealed(250, 260),
+        lambda: commits.seal(300),
+    ]
+    for use in uses:
+        with pytest.raises(Misuse, match="was removed"):
+            use()
+    commits.close()
 
 
 def test_a_new_folder_of_the_same_path_is_another_database(tmp_path: Path) -> None:

@@ -427,6 +427,7 @@ class RecentCommits:
         if group is None:
             return
         if self._segments[group.number].end != group.at:
+            self._check_in_place(group)
             is_again, group.is_placing = group.is_placing, True
             taken = self._index.place(group.number, group.rows)
             if is_again:
@@ -435,6 +436,15 @@ class RecentCommits:
                 self._used[group.number] += taken
             group.is_told = True
         self._group = None
+
+    def _check_in_place(self, group: _Group) -> None:
+        """What is durable counts if that is in the folder still, which may have been removed a moment ago."""
+        try:
+            self._segments[group.number].check_in_place()
+            self._settled.check_in_place()
+        except OmidError as error:
+            group.error, self._group = error, None
+            raise
 
     def _accepted(self, put: _Put) -> Rows:
         """What of it may be written; `refused` are the rest."""

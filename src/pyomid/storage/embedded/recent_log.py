@@ -27,7 +27,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.errors import Corruption, OmidError, StoreFull, Unavailable
+from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.owned_files import is_shared, open_own
 from pyomid.storage.embedded.background_write import BackgroundWriter
 
@@ -92,6 +92,11 @@ class Segment:
     @property
     def is_half_full(self) -> bool:
         return self._end > SEGMENT_BYTES // 2
+
+    def check_in_place(self) -> None:
+        """`Misuse` where the file was removed: who opens the folder next does not find it."""
+        if not os.fstat(self._file).st_nlink:
+            raise Misuse(f"{self._path} was removed while it was open: what was written into it last is lost")
 
     def append(self, pieces: Sequence[Rows]) -> None:
         """One record of all their rows; durable on return."""

@@ -63,6 +63,10 @@ class SettledCommits:
         if epoch is not None:
             self._environment.read(lambda transaction: check_epoch(self._environment, transaction, epoch))
 
+    def check_in_place(self) -> None:
+        """`Misuse` where the folder is not the one that was opened any more."""
+        self._environment.check_in_place()
+
     def epoch(self) -> int:
         """What the epoch row holds, fresh."""
         return self._environment.read(lambda transaction: read_number(self._environment, transaction, b"epoch"))

@@ -583,6 +583,7 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "C8": (
         "tests/tso/test_folder_is_replaced.py::test_nothing_is_written_or_read_in_a_removed_folder",
         "tests/tso/test_folder_is_replaced.py::test_who_connects_again_shares_what_others_see",
+        "tests/tso/test_folder_is_replaced.py::test_no_commit_is_promised_in_files_that_are_gone",
     ),
     "S2": (
         "tests/spark/test_spark_dataframes.py::test_many_tables_commit_together_and_a_failed_block_leaves_nothing",
