@@ -16,7 +16,7 @@ from front_end_actors import (
     table_remaker,
 )
 from front_end_world import FrontProcess, FrontWorld
-from spark_actors import Jobs, snapshot_reader, source_writer, transaction_runner
+from spark_actors import Jobs, Query, snapshot_reader, source_writer, stream_driver, transaction_runner
 
 Populate = Callable[[FrontWorld, Notes, Jobs], None]
 Life = Callable[..., None]
@@ -64,6 +64,15 @@ def spark_jobs(world: FrontWorld, notes: Notes, jobs: Jobs) -> None:
     _several(world, "Q", 1, snapshot_reader, jobs)
     if choices.chance(0.3):
         _several(world, "B", 1, blocking_writer)
+    _several(world, "K", choices.number(0, 2), maintainer)
+
+
+def streams(world: FrontWorld, notes: Notes, jobs: Jobs) -> None:
+    """Two or three drivers of one query, with one sink or two in each batch."""
+    choices = world.universe.choices
+    query = Query("query", choices.pick(((None,), ("left", "right"), (None, "second"))))
+    _several(world, "F", choices.number(2, 3), stream_driver, query, jobs)
+    _several(world, "Q", 1, snapshot_reader, jobs)
     _several(world, "K", choices.number(0, 2), maintainer)
 
 

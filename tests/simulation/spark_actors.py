@@ -1,7 +1,7 @@
 """Jobs of `pyomid.spark` in simulated universes: each writes a few rows of its own, all of them or none.
 
 What is demanded of every snapshot: of a try's rows all are there or none; all of those whose job was told "committed"
-before the snapshot was drawn; and of all tries under one durable id at most one.
+before the snapshot was drawn; and of all tries under one durable id at most one, exactly one from when it was told.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from virtual_spark import VirtualError, VirtualSpark
 import pyomid.spark.transactions as transactions
 from pyomid.client.marker import AlreadyDone
 from pyomid.errors import OmidError
+from pyomid.spark.streaming import stream_sink
 from pyomid.testing.simulation.universe import Sleep
 
 TABLE: Final = "jobs"
@@ -38,6 +39,8 @@ class Jobs:
     """Try → the durable id that it ran under."""
     told: dict[str, int] = field(default_factory=dict)
     """Try → the move after which its caller knew that it committed."""
+    told_ids: dict[str, int] = field(default_factory=dict)
+    """Durable id → the move after which a caller knew that it counts."""
 
     def begun(self, transaction_id: str | None) -> str:
         self.number += 1
@@ -76,6 +79,8 @@ def transaction_runner(process: FrontProcess, jobs: Jobs) -> None:
             continue
         if not isinstance(done, AlreadyDone):
             jobs.told[tries[-1]] = process.world.universe.steps
+        if name is not None:
+            jobs.told_ids.setdefault(name, process.world.universe.steps)
         _pause(process)
 
 
@@ -93,7 +98,62 @@ def source_writer(process: FrontProcess, jobs: Jobs) -> None:
         else:
             if name is None:  # With an id it may have been another one's try that counted.
                 jobs.told[job] = process.world.universe.steps
+            else:
+                jobs.told_ids.setdefault(name, process.world.universe.steps)
         _pause(process)
+
+
+@dataclass
+class Query:
+    """A streaming query: its checkpoint, which all its drivers share, and its sinks, called one after the other."""
+
+    name: str
+    sinks: tuple[str | None, ...]
+    noted: int = 0
+    """The batch that its commit log does not have yet."""
+    runs: int = 0
+
+    def session(self, process: FrontProcess) -> VirtualSpark:
+        """As Spark starts the query in this process: under a run of its own."""
+        self.runs += 1
+        run = f"run {id(self)} {self.runs}"
+        return VirtualSpark(process, {"sql.streaming.queryId": self.name, "spark.jobGroup.id": run})
+
+    def id_of(self, sink: str | None, batch_id: int) -> str:
+        return f"{self.name}/{batch_id}/{sink}"
+
+
+def stream_driver(process: FrontProcess, query: Query, jobs: Jobs) -> None:
+    """A driver of the query, as others are; one that dies behind a commit leaves its batch to be handed out again."""
+    while not process.world.closing:
+        batch_id = query.noted
+        _pause(process)
+        try:
+            run_batch(process, query, batch_id, jobs)
+        except (OmidError, VirtualError):
+            _pause(process)
+            continue
+        _pause(process)
+        query.noted = max(query.noted, batch_id + 1)
+
+
+def run_batch(process: FrontProcess, query: Query, batch_id: int, jobs: Jobs) -> None:
+    """What `foreachBatch` calls: every sink, each in a transaction of its own."""
+    spark = query.session(process)
+    batch = frame_of(spark, f"{query.name}-{batch_id}")
+    for name in query.sinks:
+        durable_id = query.id_of(name, batch_id)
+        sink_of(process, durable_id, name, jobs)(batch, batch_id)
+        jobs.told_ids.setdefault(durable_id, process.world.universe.steps)
+
+
+def sink_of(process: FrontProcess, durable_id: str, name: str | None, jobs: Jobs) -> Any:
+    """Each call of its function writes rows of its own: two that count are seen as two."""
+
+    def write(tx: Any, batch: Any) -> None:
+        tx.write(frame_of(batch.sparkSession, jobs.begun(durable_id)), TABLE, row_key="key")
+
+    return stream_sink(process.url, write, name=name, retries=2)
 
 
 def snapshot_reader(process: FrontProcess, jobs: Jobs) -> None:
@@ -123,3 +183,5 @@ def judge_snapshot(seen: Counter[str], begun_at: int, jobs: Jobs) -> None:
     for name, times in counted.items():
         tries = [job for job in seen if jobs.of_id.get(job) == name]
         assert times == 1, f"{name} counts {times} times: {tries}"
+    for name, told_at in jobs.told_ids.items():
+        assert told_at > begun_at or counted[name], f"{name} was told committed, and a later snapshot has no try of it"

@@ -20,7 +20,7 @@ from front_end_actors import (
 )
 from front_end_world import FrontProcess, FrontWorld
 from green_threads import wait
-from populations import Populate, clients, spark_jobs
+from populations import Populate, clients, spark_jobs, streams
 from spark_actors import Jobs, read_and_judge
 from virtual_spark import VirtualSpark
 
@@ -104,7 +104,7 @@ def _last_words(process: FrontProcess, jobs: Jobs) -> None:
                 register_foreign(database)
         if maintain(process, database, lazy=False):
             break
-    if jobs.told:
+    if jobs.told or jobs.told_ids:
         spark = VirtualSpark(process)
         while not read_and_judge(process, spark, jobs):
             wait(Sleep(0.5))
@@ -141,6 +141,12 @@ def test_front_ends_are_safe_and_live(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_spark_jobs_count_once_and_whole(seed: int) -> None:
     play(seed, spark_jobs)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("seed", SEEDS)
+def test_stream_batches_count_once_and_whole(seed: int) -> None:
+    play(seed, streams)
 
 
 @pytest.mark.fast

@@ -35,12 +35,13 @@ class VirtualError(Exception):
 class VirtualSpark:
     """The session of one driver process."""
 
-    def __init__(self, driver: FrontProcess) -> None:
+    def __init__(self, driver: FrontProcess, properties: Mapping[str, str] | None = None) -> None:
+        """`properties`: the thread's own, as a streaming query sets them."""
         self.driver = driver
         self.world: FrontWorld = driver.world
         self._workers = 0
         self.sparkContext = SimpleNamespace(
-            defaultParallelism=2, getLocalProperty=lambda _: None, setLocalProperty=lambda *_: None
+            defaultParallelism=2, getLocalProperty=(properties or {}).get, setLocalProperty=lambda *_: None
         )
         self.dataSource = SimpleNamespace(register=lambda _: None)
         self.conf = SimpleNamespace(get=lambda name, default=None: default or "UTC")

@@ -622,7 +622,7 @@ class TsoMachine:
                 waiting = [each for each in waiting if self._may_name(*each)]
                 for _, _, request in waiting:
                     for table_id in request.table_ids:
-                        if table_id not in self.tables.settled and self._conflict(request) is None:
+                        if self._needs_mark(table_id, request):
                             yield from self._mark_steps(table_id)
             except Unavailable as error:
                 for peer, tag, _ in waiting:
@@ -631,6 +631,10 @@ class TsoMachine:
             for peer, tag, request in waiting:
                 self._on_commit(peer, tag, request)
         self._introducing = False
+
+    def _needs_mark(self, table_id: int, request: CommitRequest) -> bool:
+        """None for a commit that a fence refuses, also where the fence came while the catalogue was looked at."""
+        return table_id not in self.tables.settled and self._conflict(request) is None
 
     def _look_up_tables_steps(self) -> Procedure:
         call = self.tables.begin_call()

@@ -14,7 +14,7 @@ from pyomid.core import instructions as ins
 from pyomid.core import requests as req
 from pyomid.core.hashing import table_id
 from pyomid.errors import Misuse, OmidError
-from pyomid.testing.entries import put_entry
+from pyomid.testing.entries import put_entry, remove_entry
 from pyomid.testing.simulation import actors
 from pyomid.testing.simulation.actors import COLUMNS, FAMILY, Client, Plan, Tx, World
 from pyomid.testing.simulation.build import Build
@@ -1001,6 +1001,63 @@ def a_table_nobody_registered_stops_the_sanitiser(build: Build) -> None:
         raise Stuck("K6: the entry of an unregistered table's commit was sanitised")
 
 
+def _committed_by_java(s: Schedule) -> Tx:
+    """A Java client commits to a table of its own and dies before its shadow cells; everything else is clean."""
+    t = s.client("T")
+    s.hold(effects.WriteShadowCells)
+    tx: Tx = s.do(t, put(t, "java", R0))
+    s.universe.kill(t.process)
+    s.pass_time(10.0)
+    compact(s)
+    s.pass_time(actors.RETRY_BOUND_S + 1.0)
+    return tx
+
+
+def _demand_entry(s: Schedule, tx: Tx, why: str) -> None:
+    if s.world.disk.commits.lookup([tx.start_ts])[0] <= 0:
+        raise Stuck(f"K6: the entry of {tx.start_ts} was sanitised: {why}")
+
+
+def a_table_registered_between_two_looks_is_not_forgotten(build: Build) -> None:
+    """K6. Z has looked at one of marks and tables; a registration that takes the mark away, as those of earlier
+    versions did, comes before it looks at the other."""
+    s = Schedule(build)
+    s.world.disk.store.create_table(TableInfo("java", (FAMILY,)))
+    tx = _committed_by_java(s)
+    z = s.client("Z")
+    sanitising = s.start(z, actors.sanitise(z))
+
+    def looks() -> Any:
+        call = sanitising.call
+        is_look = call is not None and isinstance(call.effect, effects.ReadUnknownTables | effects.ReadTables)
+        return call.effect if is_look and call is not None else None
+
+    s.until(lambda: looks() is not None, [z.process])
+    seen = type(looks())
+    s.until_call(sanitising, effects.ReadTables if seen is effects.ReadUnknownTables else effects.ReadUnknownTables)
+    catalogue, number = s.world.disk.catalogue, table_id(b"java")
+    put_entry(catalogue, TableInfo("java", (FAMILY,)))
+    catalogue.clear_unknown_table(number, catalogue.unknown_tables()[number])
+    s.finish(sanitising)
+    _demand_entry(s, tx, "its table was in neither list")
+
+
+def a_table_that_others_made_again_is_marked_anew(build: Build) -> None:
+    """K6. The TSO knows the table; it is dropped, a Java client makes another of its name and commits to that."""
+    s = Schedule(build)
+    java = TableInfo("java", (FAMILY,))
+    s.world.disk.store.create_table(java)
+    put_entry(s.world.disk.catalogue, java)
+    t = s.client("P")
+    s.do(t, put(t, "java", R0))
+    s.finish_all(t)
+    remove_entry(s.world.disk.catalogue, "java")
+    s.do(t, t.ask(req.Fence(table_id(b"java"))))
+    tx = _committed_by_java(s)
+    sanitise(s)
+    _demand_entry(s, tx, "its table was taken for one that is registered")
+
+
 def a_promised_lease_survives_its_tso(build: Build) -> None:
     """K7. The TSO dies between the lease's promise and its row."""
     s = Schedule(build)
@@ -1161,6 +1218,8 @@ SCHEDULES: Final[dict[str, Callable[[Build], None]]] = {
         a_region_without_a_record_holds_back_the_horizon,
         a_restored_table_starts_from_nothing,
         a_table_nobody_registered_stops_the_sanitiser,
+        a_table_registered_between_two_looks_is_not_forgotten,
+        a_table_that_others_made_again_is_marked_anew,
         a_promised_lease_survives_its_tso,
         a_lease_holds_w_through_a_fail_over,
         a_job_is_whole_whenever_its_tso_dies,

@@ -76,25 +76,26 @@ def _wrapped(original: Any, instead: Replacement) -> Any:
 
 @contextmanager
 def installed(hooks: Sequence[Hook]) -> Iterator[None]:
-    """In the product's own modules, in each that has imported the name too."""
-    undo: list[tuple[Any, str, Any]] = []
+    """In the product's own modules, and wherever the name is imported, now or meanwhile."""
+    put: list[tuple[Hook, ModuleType, Any, Any]] = []
     try:
         for hook in hooks:
             module = importlib.import_module(f"pyomid.{hook.module}")
             original, replacement = hook.put_into(module)
-            undo += [(None, "", (hook, module, original))]
-            for other in [each for name, each in sys.modules.items() if name.startswith("pyomid.")]:
-                for name in [name for name, value in vars(other).items() if value is original]:
-                    setattr(other, name, replacement)
-                    undo.append((other, name, original))
+            put.append((hook, module, original, replacement))
+            _replace_everywhere(original, replacement)
         yield
     finally:
-        for other, name, original in reversed(undo):
-            if other is not None:
-                setattr(other, name, original)
-            else:
-                hook, module, before = original
-                hook.take_out_of(module, before)
+        for hook, module, original, replacement in reversed(put):
+            hook.take_out_of(module, original)
+            _replace_everywhere(replacement, original)
+
+
+def _replace_everywhere(old: Any, new: Any) -> None:
+    for module in list(sys.modules.values()):
+        names = [name for name, value in list(getattr(module, "__dict__", {}).items()) if value is old]
+        for name in names:
+            setattr(module, name, new)
 
 
 # ---------------------------------------------------------------- what may stand in its place

@@ -181,6 +181,12 @@ def _any_generation(original: Any, record: Any, table: Any, before_s: float) -> 
     return original(replace(record, generation=table.generation), table, before_s)
 
 
+def _tables_first(original: Any) -> Any:
+    tables = yield effects.ReadTables()
+    marks = yield effects.ReadUnknownTables()
+    return marks, tables
+
+
 def _promised_first(original: Any, machine: Any, peer: Any, tag: int, start_ts: int, term_s: float, *more: Any) -> Any:
     def promised(step: Any) -> Any:
         machine._reply(peer, tag, requests.LeaseReply(start_ts, term_s or machine.settings.lease_term_s))
@@ -499,6 +505,20 @@ MUTANTS: Final = (
         "core.sanitising:_demand_registered",
         answers(None),
         "a_table_nobody_registered_stops_the_sanitiser",
+    ),
+    _m(
+        "K6c",
+        "tables are listed before marks",
+        "core.sanitising:_marks_and_tables_steps",
+        _tables_first,
+        "a_table_registered_between_two_looks_is_not_forgotten",
+    ),
+    _m(
+        "K6d",
+        "a fence makes the TSO forget no table",
+        "core.known_tables:KnownTables.forget",
+        answers(None),
+        "a_table_that_others_made_again_is_marked_anew",
     ),
     _m(
         "K7",

@@ -1,0 +1,365 @@
+"""Rules of the shipped code, each taken out in turn: what must go red then.
+
+The core's own mutants run in the simulation's builds (`pyomid.testing.simulation.mutants`). These stand in the product
+itself, so that clients, Spark's writer, catalogue operations and the TSO's machine can be played as they are: by a
+directed schedule of the front ends, by universes of them, or by a test that plays an interleaving step by step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from populations import Populate, remakers, runners, spark_jobs, streams
+
+from pyomid.client.retry import cause_of
+from pyomid.core.effects import ReadTables, ReadUnknownTables, WriteShadowCells
+from pyomid.errors import ConflictError, SnapshotTooOld
+from pyomid.spark.commit import TableWrites
+from pyomid.testing.simulation.hooks import Hook, Replacement, answers, without_step
+from pyomid.types import KeyRange, RowWrite, ShadowWrite, TableState
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedMutant:
+    """`red_in`: the test that goes red, as file::name[parameters]; a schedule of `front_end_schedules` by its name; or
+    the programs of which some universe does."""
+
+    name: str
+    without: str
+    """What is lost where the rule is taken out."""
+    red_in: str | Populate
+    hooks: tuple[Hook, ...]
+
+
+def _m(name: str, without: str, red_in: str | Populate, *hooks: tuple[str, Replacement]) -> ShippedMutant:
+    return ShippedMutant(name, without, red_in, tuple(Hook(*hook) for hook in hooks))
+
+
+# ---------------------------------------------------------------- what stands where a rule stood
+
+
+def _decides_again(original: Any, conn: Any, begun: Any, writes: Any, **how: Any) -> int:
+    """What a commit that lost wrote is copied under a newer start, as far as it is still there."""
+    writes = list(writes)
+    try:
+        return int(original(conn, begun, writes, **how))
+    except ConflictError as error:
+        again = conn.parts.tso.begin(not_before=cause_of(error))
+        return int(original(conn, again, [_copied(conn, table) for table in writes], **how))
+
+
+def _copied(conn: Any, table: TableWrites) -> TableWrites:
+    reports = []
+    store, name = conn.parts.store, table.info.name
+    for report in table.reports:
+        branch = conn.parts.tso.begin().start_ts
+        cells = [cell for batch in store.scan(name, KeyRange()) for cell in batch.all_cells()]
+        cells = [cell for cell in cells if cell.version - cell.version % 50 == report.branch]
+        rows = [RowWrite(cell.row, (((cell.family, cell.qualifier), cell.value),)) for cell in cells]
+        store.write_cells(name, branch, rows)
+        reports.append(replace(report, branch=branch, witness=None))
+    return TableWrites(table.info, reports)
+
+
+def _without_id(original: Any, conn: Any, start_ts: int, written: Any, level: Any, transaction_id: Any) -> Any:
+    return original(conn, start_ts, written, level, None)
+
+
+def _repair_is_heard(original: Any, conn: Any, own_marker: Any, commit_ts: int) -> None:
+    shadows = tuple(ShadowWrite(cell, commit_ts) for cell in own_marker)
+    conn.driver.perform(WriteShadowCells("PYOMID_MARKERS", shadows))
+
+
+def _held_is_cleared_at_the_end(original: Any, space: Any, own: Any) -> Any:
+    yield from original(space, own)
+    own._clear_held()
+
+
+def _thread_or_error(original: Any, background: Any) -> bool:
+    if background._thread is None or not background._thread.is_alive():
+        background._thread = threading.Thread(target=background._run, daemon=True)
+        background._thread.start()
+    return True
+
+
+class _WithoutFences:
+    """A session whose fences reach nobody. (Not a hook of the session: those who drop at the same time interleave.)"""
+
+    def __init__(self, tso: Any) -> None:
+        self._tso = tso
+
+    def fence(self, table_id: int) -> int:
+        return 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tso, name)
+
+
+def _no_fence(original: Any, parts: Any, dropping: Any) -> None:
+    original(replace(parts, tso=_WithoutFences(parts.tso)), dropping)
+
+
+def _put_over_what_stands(original: Any, catalogue: Any, old: Any, new: Any) -> Any:
+    return original(catalogue, catalogue._entries.get(new.info.name), new)
+
+
+def _any_life(original: Any, parts: Any, present: Any, decide: Any) -> Any:
+    """Asked once, and put over whatever is there."""
+    wanted = decide(present)
+    entry = parts.catalogue.entry(present.name)
+    make = original.__globals__["_put"]
+    parts.catalogue.change_entry(entry, make(wanted, TableState.PRESENT))
+    return wanted
+
+
+def _a_mark_of_any_nonce_goes(original: Any, catalogue: Any, table_id: int, nonce: bytes) -> None:
+    original(catalogue, table_id, catalogue.unknown_tables().get(table_id, nonce))
+
+
+def _blind_grant(original: Any, leases: Any, start_ts: int, term_s: float, now_s: float, holder: str = "") -> Any:
+    leases._leases.pop(start_ts, None)
+    return original(leases, start_ts, term_s, now_s, holder)
+
+
+def _renewed_or_dead(original: Any, keeper: Any, lease: Any) -> None:
+    try:
+        lease.term_s = keeper._tso.renew_lease(lease.start_ts)
+    except SnapshotTooOld as error:
+        lease.lost = error
+    lease.renew_at_s = keeper._clock() + lease.term_s / 3
+
+
+def _tables_first(original: Any) -> Any:
+    tables = yield ReadTables()
+    marks = yield ReadUnknownTables()
+    return marks, tables
+
+
+def _old_calls_are_believed(original: Any, tables: Any, call: Any, **found: Any) -> None:
+    call.clear()
+    original(tables, call, **found)
+
+
+def _by_the_catalogue(original: Any, conn: Any, info: Any, snapshot: Any) -> bool:
+    return info is not None
+
+
+def _without_the_sink(original: Any, query: str, batch_id: int, name: str | None) -> str:
+    return str(original(query, batch_id, None))
+
+
+_calls = itertools.count()
+
+
+def _another_each_time(original: Any, query: str, batch_id: int, name: str | None) -> str:
+    return f"{original(query, batch_id, name)} call {next(_calls)}"
+
+
+# ---------------------------------------------------------------- the rules
+
+_WRITER: Final = "tests/spark/test_writer.py::"
+_TABLES: Final = "tests/client/test_client_catalogue.py::"
+_KNOWN: Final = "tests/core/test_known_tables.py::"
+
+SHIPPED_MUTANTS: Final = (
+    # One durable id, one commit
+    _m(
+        "S6",
+        "a write that lost to its own id is decided again under a newer start: both sets of rows are seen",
+        _WRITER + "test_of_two_writes_under_one_id_one_set_of_rows_is_seen",
+        ("spark.commit:commit", _decides_again),
+    ),
+    _m(
+        "S3",
+        "a job's commit does not name its durable id: of two drivers with one id both commit",
+        _WRITER + "test_of_two_writes_under_one_id_one_set_of_rows_is_seen",
+        ("spark.commit:_request", _without_id),
+    ),
+    _m("S3b", "the same, met by chance", spark_jobs, ("spark.commit:_request", _without_id)),
+    _m(
+        "C7",
+        "a run claims no durable id: it counts twice",
+        runners,
+        ("client.retry:claim_marker", answers(None)),
+    ),
+    _m(
+        "S6b",
+        "cells that compaction began to delete are committed: a success of none of the rows, or half of them",
+        _WRITER + "test_a_write_whose_cells_were_cleaned_away_is_not_acknowledged[how0]",
+        ("spark.commit:commit", _decides_again),
+    ),
+    # Behind the answer
+    _m(
+        "S8",
+        "an error of the repair is told as one of the commit: the job runs twice",
+        _WRITER + "test_a_failure_behind_the_answer_does_not_say_not_committed",
+        ("spark.commit:_repair_marker", _repair_is_heard),
+    ),
+    _m(
+        "S8b",
+        "where no thread can be started a commit fails behind its decision",
+        "tests/client/test_client_background.py::test_without_a_thread_a_committer_neither_fails_nor_waits_for_ever",
+        ("client.background:Background._has_thread", _thread_or_error),
+    ),
+    # Own writes
+    _m(
+        "C2",
+        "a scan lacks what left for the store behind the calls that it asked ahead",
+        "tests/client/test_client_table.py::test_a_scan_sees_own_writes_behind_what_was_asked_ahead",
+        ("client.own_writes:OpenScan.note_left", answers(None)),
+    ),
+    _m(
+        "C2b",
+        "a write held during a flush is forgotten at its end, and the commit succeeds without it",
+        "tests/client/test_client_tasks.py::test_a_write_held_during_a_flush_stays_for_the_next",
+        ("client.workspace:Workspace._write_steps", _held_is_cleared_at_the_end),
+    ),
+    # A table's rules and lives
+    _m(
+        "T9",
+        "rules of a dropped table are gone by: ids of cells meet ids of rows, an update is lost",
+        "tests/client/test_client_cached_rules.py::test_a_client_goes_by_no_rules_of_a_table_that_is_gone[memory]",
+        ("core.cached_rules:may_go_by", answers(True)),
+    ),
+    _m("T9b", "the same, met by chance", remakers, ("core.cached_rules:may_go_by", answers(True))),
+    _m(
+        "K8",
+        "a drop sends no fence: who wrote before it commits into the table that is made after it",
+        _TABLES + "test_a_new_table_never_shows_rows_older_than_itself[memory-client.drop.decided]",
+        ("client.tables:_finish_drop", _no_fence),
+    ),
+    _m("K8b", "the same, met by chance", remakers, ("client.tables:_finish_drop", _no_fence)),
+    _m(
+        "K8c",
+        "rows of the table before stay for the one after it",
+        _TABLES + "test_a_new_table_never_shows_rows_older_than_itself[memory-client.drop.decided]",
+        ("client.tables:_drop_rows", answers(None)),
+    ),
+    _m(
+        "K8d",
+        "a dropper that slept does not look whether its entry stands: a later table's rows go",
+        _TABLES + "test_a_dropper_that_slept_drops_no_later_table[memory-client.drop.fenced]",
+        ("client.tables:_stands", answers(True)),
+    ),
+    _m(
+        "K8e",
+        "a table's entry is put over whatever stands there: a dropped table is raised from the dead",
+        _TABLES + "test_a_slow_writer_of_an_entry_raises_no_dropped_table[memory]",
+        ("client.tables:alter_table", _any_life),
+    ),
+    _m(
+        "K8f",
+        "a slow writer of an entry takes back the column that another added",
+        _TABLES + "test_a_slow_writer_of_an_entry_keeps_what_others_added[memory]",
+        ("storage.memory:MemoryCatalogue.change_entry", _put_over_what_stands),
+    ),
+    # Marks and sanitising
+    _m(
+        "K6e",
+        "tables are listed before marks: one that is registered between the two looks is in neither list",
+        "tests/core/test_sanitising.py::test_a_table_registered_meanwhile_holds_h",
+        ("core.sanitising:_marks_and_tables_steps", _tables_first),
+    ),
+    _m(
+        "K6f",
+        "a fence makes the TSO forget no table: the next life's commits leave no mark",
+        _KNOWN + "test_a_dropped_table_is_unknown_from_its_fence_on",
+        ("core.known_tables:KnownTables.forget", answers(None)),
+    ),
+    _m(
+        "K6g",
+        "a mark is believed beyond the fence of the drop that takes it away",
+        _KNOWN + "test_a_commit_behind_a_drop_s_fence_marks_anew",
+        ("core.known_tables:KnownTables.forget", answers(None)),
+    ),
+    _m(
+        "K6h",
+        "a read begun before a fence is believed behind it",
+        _KNOWN + "test_a_read_from_before_the_fence_says_nothing",
+        ("core.known_tables:KnownTables.end_call", _old_calls_are_believed),
+    ),
+    _m(
+        "K6i",
+        "a commit that a fence refuses leaves a mark: nothing is sanitised any more",
+        _KNOWN + "test_what_a_fence_refuses_leaves_no_mark[while it looks]",
+        (
+            "core.tso_machine:TsoMachine._needs_mark",
+            lambda original, machine, table_id, request: table_id not in machine.tables.settled,
+        ),
+    ),
+    _m(
+        "K6j",
+        "a mark goes whatever its nonce is: that of a commit to the next life goes with it",
+        _KNOWN + "test_a_commit_behind_a_drop_s_fence_marks_anew",
+        ("storage.memory:MemoryCatalogue.clear_unknown_table", _a_mark_of_any_nonce_goes),
+    ),
+    _m(
+        "K6k",
+        "a Java TSO that led is not noticed: its commits to forgotten tables are sanitised away",
+        "tests/core/test_take_over.py::test_the_first_take_over_after_java_leaves_unconfirmed",
+        ("core.take_over:_fence_and_move_ceiling_steps", without_step("MarkUnknownTable")),
+    ),
+    _m(
+        "K6l",
+        "the sanitiser goes on though nobody confirmed the tables that a Java TSO served",
+        "tests/core/test_sanitising.py::test_nothing_is_sanitised_after_java_led_until_confirmed",
+        ("core.sanitising:_demand_confirmed", answers(None)),
+        ("core.sanitising:_demand_registered", answers(None)),
+    ),
+    # Leases
+    _m(
+        "K7c",
+        "a second grant takes the first one's term away, and its holder renews too late",
+        "tests/core/test_tso_machine.py::test_k7_a_second_grant_never_shortens_a_lease",
+        ("core.leases:Leases.grant", _blind_grant),
+    ),
+    _m(
+        "K7d",
+        "one renewal that fails in an unexpected way ends the leases of the process",
+        "tests/client/test_client_leases.py::test_an_unexpected_error_of_one_renewal_ends_no_lease",
+        ("client.leases:LeaseKeeper._renew", _renewed_or_dead),
+    ),
+    _m(
+        "K7e",
+        "a renewer that died tells nobody: readers find holes",
+        "tests/client/test_client_leases.py::test_a_renewer_that_dies_tells_every_lease_it_held",
+        ("client.leases:LeaseKeeper._lose_all", answers(None)),
+    ),
+    # Spark
+    _m(
+        "S7",
+        "a try that lost finds the table that it made, writes nothing and spends its id",
+        _WRITER + "test_a_failed_tries_own_table_hides_no_rows",
+        ("spark.preparation:is_there", _by_the_catalogue),
+    ),
+    _m(
+        "S4",
+        "of two sinks of a batch the second is skipped as counted already",
+        "two_sinks_of_one_batch",
+        ("spark.streaming:_transaction_id", _without_the_sink),
+        ("spark.streaming:_Claims.claimed", lambda original, *_: nullcontext()),
+    ),
+    _m(
+        "S4b",
+        "a second function under one id is not refused",
+        "tests/spark/test_sink_claims.py::test_a_second_function_is_refused_while_and_after_the_first",
+        ("spark.streaming:_Claims.claimed", lambda original, *_: nullcontext()),
+    ),
+    _m(
+        "S4c",
+        "a batch handed out again has another id, and counts twice",
+        "a_batch_replayed_behind_its_commit",
+        ("spark.streaming:_transaction_id", _another_each_time),
+    ),
+    _m(
+        "S4d",
+        "of two drivers that have one batch in hand both count it",
+        "two_drivers_of_one_batch",
+        ("spark.commit:_request", _without_id),
+    ),
+    _m("S4e", "the same, met by chance", streams, ("spark.commit:_request", _without_id)),
+)
