@@ -34,7 +34,7 @@ class Recorder:
     def __init__(
         self, path: Path, clock: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     ) -> None:
-        self._file = path.open("a", buffering=1 << 16)
+        self._file = path.open("a", buffering=1)
         self._clock = clock
         self._lock = threading.Lock()
         self._last = 0
@@ -108,20 +108,50 @@ def as_history(operations: Iterable[Sequence[Any]]) -> History:
 
 
 def _operations(kind: str, ops: MicroOps) -> Iterable[Read | Write]:
+    """An append without a read is the only one of its list."""
     lists: dict[int, list[int]] = {}
+    unread: set[int] = set()
     for name, key, value in ops:
         item = Item("elle", str(key))
         if name == "r" and value is None and kind != "ok":
-            continue  # it did not come so far
+            unread.add(key)  # it did not come so far
+            continue
         if name == "r":
-            if value is not None:
-                lists[key] = value if isinstance(value, list) else lists.get(key, [])
+            if isinstance(value, list):
+                lists[key] = value
             yield Read(item, None if value in (None, []) else json.dumps(value))
         elif name == "w":
             yield Write(item, json.dumps(value))
-        elif key in lists:
-            lists[key] = [*lists[key], value]
+        elif key not in unread:
+            lists[key] = [*lists.get(key, []), value]
             yield Write(item, json.dumps(lists[key]))
+
+
+def as_lists(operations: Iterable[Sequence[Any]]) -> list[list[Any]]:
+    """A register history as one of list-append: a register is the list of all that it has held.
+
+    elle-cli has no option by which Elle would take what a transaction read for the version before the one it wrote, so
+    of registers it finds no stale read but that of nothing. Each register must have been read before it was written.
+    """
+    operations = list(operations)
+    before: dict[tuple[int, int], int | None] = {}
+    for _, kind, _, ops in operations:
+        held: dict[int, int | None] = {}
+        for name, key, value in ops if kind != "invoke" else ():
+            if name == "w" and key in held:
+                before[key, value] = held[key]
+            held[key] = value
+
+    def listed(name: str, key: int, value: int | None) -> list[Any]:
+        if name == "w":
+            return ["append", key, value]
+        values: list[int] = []
+        while value is not None and value not in values:
+            values.append(value)
+            value = before.get((key, value))
+        return ["r", key, values[::-1]]
+
+    return [[at, kind, process, [listed(*op) for op in ops]] for at, kind, process, ops in operations]
 
 
 def judged_by_elle(model: str, path: Path) -> str | None:

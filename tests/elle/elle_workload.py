@@ -1,10 +1,13 @@
 """One process of clients that append to lists, or write registers, and record it: over any URL and front end.
 
     python elle_workload.py URL MODEL FRONT FILE [--transactions N] [--until FILE] [--workers 8] [--seed 0]
-                            [--first-process 0] [--seconds-a-key 0.25]
+                            [--first-process 0] [--seconds-a-key 0.1] [--keys 40] [--write-chance 0.5] [--blind]
 
 It ends after so many transactions, or once a file is there. Every element is unique. A key is in use for a while, by
 the clock that all processes share, and then left for ever: contended, and no list gets long.
+
+`--blind`: beside it runs who appends without reading (`df.write`), which no list of more than one element survives.
+Its lists are its own: it appends to the three of a group once, all in one transaction, and the others read them.
 """
 
 from __future__ import annotations
@@ -27,21 +30,42 @@ import pyomid.aio
 from pyomid.errors import ConflictError, OutcomeUnknown, Unavailable
 
 COLUMN = b"f:v"
-KEYS = 20
+BLIND_KEYS, KEYS_A_GROUP, SECONDS_A_GROUP = 10**10, 3, 2.0
 WORKERS_MAX = 1000
-"""Numbers of processes go on by so many when one of them ended without an answer."""
+NUMBERS_APART = 4 * WORKERS_MAX
+"""Numbers of processes go on by so many when one of them ended without an answer; elements too."""
 
 
-def micro_ops(model: str, chance: random.Random, first: int, elements: Iterator[int]) -> MicroOps:
-    """Of keys from `first` on."""
+def first_key(order: argparse.Namespace) -> int:
+    """Of those that are in use now."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) / order.seconds_a_key)
+
+
+def micro_ops(order: argparse.Namespace, chance: random.Random, elements: Iterator[int]) -> MicroOps:
+    if order.blind and chance.random() < 0.2:
+        return [["r", key, None] for key in group(group_number() - chance.randrange(3))]
+    first = first_key(order)
     ops: MicroOps = []
     for _ in range(chance.randint(1, 4)):
-        key = first + chance.randrange(KEYS)
-        if chance.random() < 0.5:
+        key = first + chance.randrange(order.keys)
+        if chance.random() >= order.write_chance:
             ops.append(["r", key, None])
         else:  # a write is read before, so that the order of versions can be told
-            ops += [["r", key, None], ["append" if model == "list-append" else "w", key, next(elements)]]
+            ops += [["r", key, None], [write_of(order.model), key, next(elements)]]
     return ops
+
+
+def group_number() -> int:
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) / SECONDS_A_GROUP)
+
+
+def group(number: int) -> range:
+    first = BLIND_KEYS + KEYS_A_GROUP * number
+    return range(first, first + KEYS_A_GROUP)
+
+
+def write_of(model: str) -> str:
+    return "append" if model == "list-append" else "w"
 
 
 def table_of(model: str) -> str:
@@ -49,7 +73,7 @@ def table_of(model: str) -> str:
 
 
 def row_of(key: int) -> bytes:
-    return b"%08d" % key
+    return b"%012d" % key
 
 
 def found(model: str, row: dict[bytes, bytes]) -> Any:
@@ -70,16 +94,20 @@ class Clients:
         self.order = order
         self.recorder = Recorder(order.file)
         self._numbers = itertools.count()
-        self._elements = itertools.count(1 + order.first_process, 2 * WORKERS_MAX)
+        self._elements = itertools.count(1 + order.first_process, NUMBERS_APART)
         self._lock = threading.Lock()
 
-    def next_ops(self, chance: random.Random) -> MicroOps | None:
+    def go_on(self) -> bool:
+        is_over = self.order.until is not None and self.order.until.exists()
         with self._lock:
-            is_over = self.order.until is not None and self.order.until.exists()
-            if is_over or next(self._numbers) >= self.order.transactions:
-                return None
-            first = int(time.clock_gettime(time.CLOCK_BOOTTIME) / self.order.seconds_a_key)
-            return micro_ops(self.order.model, chance, first, self._elements)
+            return not is_over and next(self._numbers) < self.order.transactions
+
+    def element(self) -> int:
+        with self._lock:
+            return next(self._elements)
+
+    def next_ops(self, chance: random.Random) -> MicroOps | None:
+        return micro_ops(self.order, chance, iter(self.element, None)) if self.go_on() else None
 
     def ended(self, process: int, ops: MicroOps, error: Exception | None) -> int:
         """The number of the process that goes on."""
@@ -89,7 +117,7 @@ class Clients:
         self.recorder.completed(how, process, ops)
         if error is not None and how == "info" and not isinstance(error, OutcomeUnknown):
             raise error
-        return process + 2 * WORKERS_MAX if how == "info" else process
+        return process + NUMBERS_APART if how == "info" else process
 
 
 def blocking_worker(clients: Clients, db: Any, process: int) -> None:
@@ -156,13 +184,22 @@ def run_asyncio(clients: Clients) -> None:
     asyncio.run(run())
 
 
-FRONTS = {"blocking": run_blocking, "asyncio": run_asyncio}
+def run_spark(clients: Clients) -> None:
+    import elle_on_spark
+
+    elle_on_spark.run(clients)
+
+
+FRONTS = {"blocking": run_blocking, "asyncio": run_asyncio, "spark": run_spark}
 
 
 def prepare(url: str) -> None:
+    """Tables without the rows of an earlier history."""
     with pyomid.connect(url) as db:
         known = {table.name for table in db.tables()}
-        for name in sorted(set(map(table_of, MODELS)) - known):
+        for name in map(table_of, MODELS):
+            if name in known:
+                db.drop_table(name)
             db.create_table(name, families=["f"])
 
 
@@ -174,7 +211,10 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--transactions", type=int, default=1 << 40)
     parser.add_argument("--until", type=Path)
-    parser.add_argument("--seconds-a-key", type=float, default=0.25)
+    parser.add_argument("--seconds-a-key", type=float, default=0.1)
+    parser.add_argument("--keys", type=int, default=40)
+    parser.add_argument("--write-chance", type=float, default=0.5)
+    parser.add_argument("--blind", action="store_true")
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first-process", type=int, default=0)
