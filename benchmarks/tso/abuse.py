@@ -9,8 +9,10 @@ has come; then the memory is looked at again after `--rest` seconds. The victim 
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import os
+import resource
 import select
 import socket
 import struct
@@ -19,16 +21,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from benchmarks._report import machine_lines
 
-from pyomid.core.requests import AskStatus, Begin, Complete, Fence, Request, Seal
+from pyomid.core.requests import AdvanceHorizon, AskStatus, Begin, Complete, Fence, GrantLease, Request, Seal
 from pyomid.errors import Unavailable
-from pyomid.types import BeginReply, CommitRequest
+from pyomid.types import BeginReply, CommitRequest, WriteSetLevel
 from pyomid.wire.frames import FrameCutter, frame
 from pyomid.wire.requests import Handshake, encode_handshake, encode_request
 from pyomid.wire.responses import Outgoing, decode_answer
@@ -43,8 +45,7 @@ class Peer:
     """A connection whose handshake is done."""
 
     def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self.sock = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+        self.sock = _dialled(address)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._cutter = FrameCutter(1 << 30)
         self._answers: list[Outgoing] = []
@@ -64,9 +65,19 @@ class Peer:
         return self._answers.pop(0)
 
     def begin(self) -> int:
-        body = self.ask(Begin()).body
-        assert isinstance(body, BeginReply), body
-        return body.start_ts
+        return self.begins(1)[0]
+
+    def begins(self, count: int) -> list[int]:
+        """All asked for at once."""
+        self.sock.sendall(encode_request(Begin(), request_id=1) * count)
+        bodies = [self.answer().body for _ in range(count)]
+        return [body.start_ts for body in bodies if isinstance(body, BeginReply)]
+
+    def exchange(self, requests: list[Request]) -> None:
+        """All at once, and all their answers."""
+        self.sock.sendall(b"".join(encode_request(request, request_id=1) for request in requests))
+        for _ in requests:
+            self.answer()
 
 
 # ── abusers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -120,12 +131,111 @@ def status(peer: Peer) -> Iterator[bytes]:
     return _again(encode_request(AskStatus(), request_id=1) * 10_000)
 
 
+def seals_apart(peer: Peer) -> Iterator[bytes]:
+    """Of a start each: the TSO has to remember every one."""
+    while True:
+        peer.exchange([Seal((start_ts,)) for start_ts in peer.begins(1000)])
+        yield b""
+
+
+def leases(peer: Peer) -> Iterator[bytes]:
+    """As many as are granted, then one more again and again."""
+    starts = [start_ts for _ in range(8) for start_ts in peer.begins(2000)]
+    yield b"".join(encode_request(GrantLease(start_ts, 0.0), request_id=1) for start_ts in starts)
+    yield from _again(encode_request(GrantLease(starts[-1], 0.0), request_id=1) * 10_000)
+
+
+def table_level(peer: Peer) -> Iterator[bytes]:
+    """Commits at table level, each of a start and a table of its own: each is flushed by itself."""
+    while True:
+        starts = enumerate(peer.begins(800), 1)
+        peer.exchange([CommitRequest(start, table_ids=(n,), level=WriteSetLevel.TABLE) for n, start in starts])
+        yield b""
+
+
+def branches(peer: Peer) -> Iterator[bytes]:
+    start_ts, branch = peer.begins(2)
+    return _again(encode_request(CommitRequest(start_ts, branches=(branch,) * 1_000_000), request_id=1))
+
+
+def parts(peer: Peer) -> Iterator[bytes]:
+    """A commit in frames of 10 MiB each, which is over the limit in the end."""
+    ids = (*range(1 << 62, (1 << 62) + 3_000_000),)
+    data = encode_request(CommitRequest(50, ids), request_id=1)
+    while True:
+        peer.sock.sendall(data)
+        peer.answer()
+        yield b""
+
+
+def horizons(peer: Peer) -> Iterator[bytes]:
+    return _again(encode_request(AdvanceHorizon(0), request_id=1) * 10_000)
+
+
 ABUSERS: Final[dict[str, Callable[[Peer], Iterator[bytes]]]] = {
     made.__name__: made
     for made in (
         begins, fences, cells, tables, completions, small_completions, seals, long_seals, small_seals, retries, status,
+        seals_apart, leases, table_level, branches, parts, horizons,
     )
 }  # fmt: skip
+
+
+# ── abusers who do not even ask ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def come_and_go(address: str, metrics: str, until_s: float) -> None:
+    """Connections, each with its handshake, as fast as they can be made."""
+    while time.monotonic() < until_s:
+        Peer(address).sock.close()
+
+
+def knock_and_run(address: str, metrics: str, until_s: float) -> None:
+    """Connections without a word."""
+    while time.monotonic() < until_s:
+        _dialled(address).close()
+
+
+def stay_silent(address: str, metrics: str, until_s: float) -> None:
+    """Three thousand connections that want nothing."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8192, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    kept = [Peer(address) for _ in range(3000)]
+    while time.monotonic() < until_s:
+        time.sleep(0.1)
+    del kept
+
+
+def scrape(address: str, metrics: str, until_s: float) -> None:
+    """Fifty askers of the metrics, again and again, who read what they are told some time later."""
+    while time.monotonic() < until_s:
+        askers = [_dialled(metrics) for _ in range(50)]
+        for asker in askers:
+            with suppress(OSError):
+                asker.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        for asker in askers:
+            with suppress(OSError), asker:
+                asker.recv(1 << 16)
+
+
+def never_read(address: str, metrics: str, until_s: float) -> None:
+    """Requests until one is cut off, and again."""
+    data = encode_request(AskStatus(), request_id=1) * 1000 + encode_request(Begin(), request_id=1) * 10_000
+    while time.monotonic() < until_s:
+        peer = Peer(address)
+        peer.sock.settimeout(max(0.01, until_s - time.monotonic()))
+        with suppress(OSError), peer.sock:
+            while time.monotonic() < until_s:
+                peer.sock.sendall(data)
+
+
+STORMS: Final[dict[str, Callable[[str, str, float], None]]] = {
+    made.__name__: made for made in (come_and_go, knock_and_run, stay_silent, scrape, never_read)
+}
+
+
+def _dialled(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=PATIENCE_S)
 
 
 def _again(data: bytes) -> Iterator[bytes]:
@@ -155,12 +265,15 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def abuse(address: str, kind: str, seconds: float) -> None:
+def abuse(address: str, metrics: str, kind: str, seconds: float) -> None:
     """In a process of its own: sends as fast as it is read, reads whatever comes, leaves without a word."""
+    until_s = time.monotonic() + seconds
     try:
+        if kind in STORMS:
+            STORMS[kind](address, metrics, until_s)
+            return
         peer = Peer(address)
         source = ABUSERS[kind](peer)
-        until_s = time.monotonic() + seconds
         data = memoryview(next(source))
         peer.sock.setblocking(False)
         sink = bytearray(1 << 20)
@@ -215,17 +328,21 @@ def memory_mb(pid: int, name: str = "VmRSS") -> int:
 
 
 @contextmanager
-def tso(folder: Path, store: str, *options: str) -> Iterator[tuple[int, str]]:
+def tso(folder: Path, store: str, *options: str) -> Iterator[tuple[int, str, str]]:
+    """Its process, its address, and that of its metrics."""
     program = Path(sys.executable).with_name("pyomid")
     command = [program, "tso", "--listen", "127.0.0.1:0", "--store", store, "--conflict-map-entries", "8000000"]
-    with open(folder / "abused.log", "a") as log:
+    command += ["--metrics", "127.0.0.1:0"]
+    with open(folder / "abused.log", "w") as log:
         process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line.startswith("serving on "):
             raise Unavailable(f"the TSO said {line!r}; its log is {folder / 'abused.log'}")
-        yield process.pid, line.split()[-1]
+        said = [json.loads(each) for each in (folder / "abused.log").read_text().splitlines()]
+        [port] = [each["port"] for each in said if "port" in each]
+        yield process.pid, line.split()[-1], f"127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(60)
@@ -234,13 +351,13 @@ def tso(folder: Path, store: str, *options: str) -> Iterator[tuple[int, str]]:
 def row(kind: str, folder: Path, arguments: argparse.Namespace) -> bool:
     """Whether the victim's p99 stayed below the goal."""
     store = "memory" if arguments.store == "memory" else f"omid://{folder / kind}"
-    with tso(folder, store, "--kernel", arguments.kernel) as (pid, address):
+    with tso(folder, store, "--kernel", arguments.kernel) as (pid, address, metrics):
         victim = Peer(address)
         until_s = time.monotonic() + arguments.seconds
         alone = transactions(victim, lambda: time.monotonic() < until_s)
         before_mb = memory_mb(pid)
         workers = [
-            multiprocessing.get_context("fork").Process(target=abuse, args=(address, kind, arguments.seconds))
+            multiprocessing.get_context("fork").Process(target=abuse, args=(address, metrics, kind, arguments.seconds))
             for _ in range(arguments.peers)
         ]
         for worker in workers:
@@ -266,7 +383,7 @@ def main() -> None:
     parser.add_argument("--peers", type=int, default=1, help="abusers at once")
     parser.add_argument("--store", default="embedded", help="embedded or memory")
     parser.add_argument("--kernel", default="on")
-    parser.add_argument("--only", default=",".join(ABUSERS))
+    parser.add_argument("--only", default=",".join((*ABUSERS, *STORMS)))
     arguments = parser.parse_args()
     print("\n".join(machine_lines()))
     beside = f"{arguments.peers} abuser(s) for {arguments.seconds} s"

@@ -208,6 +208,11 @@ class CommitRequest:
     is_retry: bool = False
     is_plain: bool = False
 
+    @property
+    def is_large(self) -> bool:
+        """Made durable by steps of its own, not with its batch."""
+        return bool(self.branches) or self.level is WriteSetLevel.TABLE
+
 
 @dataclass(frozen=True, slots=True)
 class PendingCommit:

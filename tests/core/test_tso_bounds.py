@@ -2,18 +2,41 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from machine_script import Script
 
 from pyomid.core import tso_machine
 from pyomid.core.forgetting import NewestEntries
 from pyomid.core.hashing import table_id
-from pyomid.core.instructions import DeleteEntries, PeerGone, SealEntries, UpdateEpochRow
-from pyomid.core.requests import Complete, Fence, FenceReply, GrantLease, LeaseReply, RenewLease, Seal, SealReply
-from pyomid.core.tso_machine import COMPLETIONS_A_REQUEST, DELETES_A_CALL, PEER_WORK_MAX, SEALS_A_CALL
+from pyomid.core.instructions import DeleteEntries, PeerGone, PutBranches, PutDecision, SealEntries, UpdateEpochRow
+from pyomid.core.leases import Lease, Leases, LeaseState
+from pyomid.core.rare_starts import RareStarts
+from pyomid.core.requests import (
+    Complete,
+    EndLease,
+    Fence,
+    FenceReply,
+    GrantLease,
+    LeaseReply,
+    RenewLease,
+    Seal,
+    SealReply,
+)
+from pyomid.core.tso_machine import (
+    BRANCHES_A_CALL,
+    COMPLETIONS_A_REQUEST,
+    DELETES_A_CALL,
+    PEER_WORK_MAX,
+    SEALS_A_CALL,
+)
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
 from pyomid.testing.entries import put_entry
-from pyomid.types import AbortReason, CommitReply, CommitRequest, TableInfo
+from pyomid.types import AbortReason, CommitReply, CommitRequest, TableInfo, WriteSetLevel
 
 pytestmark = pytest.mark.fast
 
@@ -89,26 +112,73 @@ def test_tables_that_are_registered_make_room_and_are_never_refused() -> None:
 def test_leases_are_bounded_and_those_granted_are_kept() -> None:
     tso = Script(leases_max=3)
     starts = [tso.begin() for _ in range(5)]
-    granted = [tso.ask_settled(GrantLease(start, 0.0)) for start in starts]
+    granted = [tso.ask_settled(GrantLease(start, 0.0, f"holder {start}")) for start in starts]
     assert [isinstance(waiting.answer, LeaseReply) for waiting in granted] == [True] * 3 + [False] * 2
     assert isinstance(granted[4].refusal(), Unavailable)
     assert isinstance(tso.ask_settled(GrantLease(starts[0], 0.0)).answer, LeaseReply)
     assert isinstance(tso.ask_settled(RenewLease(starts[1])).answer, LeaseReply)
 
 
+def test_one_holder_of_leases_leaves_some_for_others() -> None:
+    """Else one process that never ends any keeps every other from beginning a job."""
+    tso = Script(leases_max=100)
+    greedy = [tso.ask_settled(GrantLease(tso.begin(), 0.0, "process 7 on east")) for _ in range(100)]
+    granted = [waiting for waiting in greedy if isinstance(waiting.answer, LeaseReply)]
+    assert len(granted) == 50
+    refusal = greedy[-1].refusal()
+    assert isinstance(refusal, Unavailable)
+    assert "50 leases are held by process 7 on east already" in refusal.message
+    for other in ("process 8 on east", "", "x"):
+        assert isinstance(tso.ask_settled(GrantLease(tso.begin(), 0.0, other)).answer, LeaseReply)
+    tso.ask_settled(EndLease(granted[0].answer.start_ts))  # type: ignore[union-attr]
+    tso.ask_settled(EndLease(granted[1].answer.start_ts))  # type: ignore[union-attr]
+    tso.ask_settled(EndLease(granted[2].answer.start_ts))  # type: ignore[union-attr]
+    assert isinstance(tso.ask_settled(GrantLease(tso.begin(), 0.0, "process 7 on east")).answer, LeaseReply)
+
+
 def test_a_refused_lease_names_who_holds_them() -> None:
     """Else nobody knows whom to ask."""
-    tso = Script(leases_max=3)
-    starts = [tso.begin() for _ in range(4)]
-    for start, holder in zip(
-        starts, ["process 7 on east", "process 7 on east", "process 9\n" + 200 * "x", "x"], strict=True
-    ):
-        last = tso.ask_settled(GrantLease(start, 0.0, holder))
+    tso = Script(leases_max=4)
+    holders = ["process 7 on east", "process 7 on east", "process 9\n" + 200 * "x", "y", "z"]
+    for holder in holders:
+        last = tso.ask_settled(GrantLease(tso.begin(), 0.0, holder))
     refused = str(last.refusal())
     assert "2 by process 7 on east, 1 by process 9x" in refused
     assert len(refused) < 300
-    after = Script(tso.stores, leases_max=3)
-    assert "3 by whoever" in str(after.ask_settled(GrantLease(after.begin(), 0.0, "x")).refusal())
+    after = Script(tso.stores, leases_max=4)
+    assert "4 by whoever" in str(after.ask_settled(GrantLease(after.begin(), 0.0, "x")).refusal())
+
+
+def test_what_leases_cost_at_each_step_does_not_grow_with_them() -> None:
+    """Ten thousand of them, looked through every two milliseconds, are half of the TSO's time."""
+    leases = Leases((), term_s=10.0, now_s=0.0)
+    many = leases._leases = Looked()
+    for start in range(50, 50 * 5000, 50):
+        leases.grant(start, 10.0, 0.0, f"process {start % 7}").state = LeaseState.LIVE
+    for step in range(1000):
+        leases.expire(step / 1000)
+        assert leases.lowest == 50
+        leases.most_held_by()
+    assert many.looks <= 1000 / 40
+    assert len(leases.expire(20.0)) == 4999
+    for start in range(50, 500, 50):
+        assert leases.lowest == start
+        leases.forget(start)
+    assert leases.held_by("process 1") == sum(start % 7 == 1 for start in many)
+
+
+class Looked(dict[int, Lease]):
+    """How often all of it was looked through."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[int]:
+        self.looks += 1
+        return super().__iter__()
+
+    def values(self) -> Any:
+        self.looks += 1
+        return super().values()
 
 
 def test_seals_are_bounded_until_w_passes_them_and_a_retry_is_told_that_nothing_is_known() -> None:
@@ -248,6 +318,97 @@ def test_one_peers_seals_go_to_the_store_a_few_at_a_time() -> None:
     assert isinstance(long.answer, SealReply)
     assert len(long.answer.outcomes) == len(starts)
     assert all(isinstance(waiting.answer, SealReply) for waiting in (*many, other))
+
+
+def test_one_peers_large_commits_go_a_few_at_a_time() -> None:
+    """Each is the oldest batch once, and every begin waits for that."""
+    tso = Script(window_starts=2000)
+    many = [tso.ask(_at_table_level(tso.begin(), number), peer="many") for number in range(1, 51)]
+    tso.settle()  # their tables have marks from now on
+    assert all(waiting.answer is not None for waiting in many)
+    many = [tso.ask(_at_table_level(tso.begin(), number), peer="many") for number in range(1, 51)]
+    other = tso.ask(_at_table_level(tso.begin(), 51), peer="other")
+    assert len(tso.pending(PutDecision)) == PEER_WORK_MAX
+    assert other.answer is None
+    last = tso.ask(CommitRequest(tso.begin(), (1,)), peer="other")
+    while last.answer is None:
+        tso.done(tso.perform(type(tso.calls[0].operation)))
+    assert sum(waiting.answer is None for waiting in many) > 40, "it waited for all that another peer had sent"
+    tso.settle()
+    for waiting in many:
+        assert isinstance(waiting.answer, CommitReply)
+        assert waiting.answer.committed
+
+
+def test_a_large_commit_asked_twice_while_it_waits_its_turn_counts_once() -> None:
+    tso = Script(window_starts=2000)
+    waiting = [tso.ask(_at_table_level(tso.begin(), number)) for number in range(1, 11)]
+    request = _at_table_level(tso.begin(), 11)
+    twice = [tso.ask(request), tso.ask(request)]
+    tso.settle()
+    replies = [each.answer for each in (*waiting, *twice)]
+    assert all(isinstance(reply, CommitReply) and reply.committed for reply in replies)
+    assert replies[-1] == replies[-2]
+
+
+def _at_table_level(start_ts: int, table: int) -> CommitRequest:
+    return CommitRequest(start_ts, table_ids=(table,), level=WriteSetLevel.TABLE)
+
+
+def test_entries_of_branches_go_to_the_store_in_slices() -> None:
+    """A flush waits for the store's call before it."""
+    tso = Script(window_starts=20_000)
+    start_ts = tso.begin()
+    branches = tuple(tso.begin() for _ in range(2 * BRANCHES_A_CALL + 1))
+    large = tso.ask(CommitRequest(start_ts, (1,), branches=branches))
+    slices = []
+    while large.answer is None:
+        call = tso.calls[0].operation
+        slices += [len(call.branches)] if isinstance(call, PutBranches) else []
+        tso.done(tso.perform(type(call)))
+    assert slices == [BRANCHES_A_CALL, BRANCHES_A_CALL, 1]
+    assert isinstance(large.answer, CommitReply)
+    assert set(tso.stores.commit_table.lookup([start_ts, *branches])) == {large.answer.commit_ts}
+
+
+def test_large_commits_are_remembered_for_retries_by_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without its branches is matched with what the commit table says."""
+    monkeypatch.setattr(tso_machine, "LARGE_REMEMBERED_MAX", 5)
+    tso = Script()
+    replies = []
+    for number in range(20):
+        start_ts, branch, stranger = tso.begin(), tso.begin(), tso.begin()
+        request = CommitRequest(start_ts, (number,), branches=(branch,))
+        replies.append((request, stranger, tso.ask_settled(request).answer))
+        assert len(tso.machine.large_recently) <= 5
+    for request, stranger, reply in replies:
+        assert tso.ask_settled(replace(request, is_retry=True)).answer == reply
+        refused = tso.ask_settled(replace(request, branches=(stranger,), is_retry=True)).refusal()
+        assert isinstance(refused, Misuse)
+
+
+def test_one_more_rare_start_does_not_cost_what_all_cost() -> None:
+    """A hundred thousand of them, sorted anew for each that is sealed, are ten milliseconds a seal."""
+    read: list[int] = []
+    starts = set(range(50, 500_000, 50))
+
+    def read_all() -> list[int]:
+        read.append(len(starts))
+        return list(starts)
+
+    rare = RareStarts(read_all)
+    rng = random.Random(4)
+    for _ in range(500):
+        new = {rng.randrange(1 << 40) * 50 for _ in range(3)} - starts
+        starts |= new
+        rare.add(new)
+        if rng.random() < 0.5:
+            assert rare.as_array().tolist() == sorted(starts)
+    assert len(read) == 1
+    starts = set(rng.sample(sorted(starts), 1000))
+    rare.forget_some()
+    assert rare.as_array().tolist() == sorted(starts)
+    assert rare.as_array() is rare.as_array()
 
 
 def test_what_a_peer_that_left_still_asks_of_the_store_is_dropped() -> None:

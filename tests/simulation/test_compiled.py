@@ -44,7 +44,6 @@ def begins_from_the_open_batch(fast: FastPath) -> None:
 def no_rare_starts(fast: FastPath) -> None:
     """R2, T7: what was sealed or asked for by a retry is decided all the same."""
     fast._rare_starts = np.zeros(0, dtype=np.int64)
-    fast._rare_version = -1
 
 
 LIES: dict[str, tuple[Callable[[FastPath], None], str]] = {

@@ -19,6 +19,9 @@ _HOLDERS_NAMED: Final = 3
 _HOLDER_CHARS_MAX: Final = 100
 """A peer chooses the words: they are bounded."""
 
+_LOOKED_AT_A_SECOND: Final = 100_000
+"""Leases judged for expiry: a hundredth of the time, however many there are."""
+
 
 class LeaseState(Enum):
     GRANTING = auto()
@@ -37,10 +40,18 @@ class Lease:
 
 
 class Leases:
-    """All leases that hold W back, by start."""
+    """All leases that hold W back, by start. What the machine asks with each of its steps does not grow with them."""
 
     def __init__(self, survivors: Iterable[int], *, term_s: float, now_s: float) -> None:
         self._leases = {start: Lease(start, term_s, now_s + term_s, LeaseState.LIVE) for start in survivors}
+        self._lowest: int | None = None
+        """Known where it is not None."""
+        self._held = Counter({"": len(self._leases)})
+        """By holder."""
+        self._most = ""
+        self._changes = len(self._leases)
+        """Since `_most` was written."""
+        self._look_due_s = now_s
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -55,15 +66,24 @@ class Leases:
     @property
     def lowest(self) -> int | None:
         """The oldest start that holds W back."""
-        return min(self._leases, default=None)
+        if self._lowest is None:
+            self._lowest = min(self._leases, default=None)
+        return self._lowest
 
     def find(self, start_ts: int) -> Lease | None:
         return self._leases.get(start_ts)
 
     def most_held_by(self) -> str:
-        """Who has most of them, for whoever gets no more."""
-        holders = Counter(lease.holder or "whoever does not say" for lease in self._leases.values())
-        return ", ".join(f"{count} by {holder}" for holder, count in holders.most_common(_HOLDERS_NAMED))
+        """Who has most of them, for whoever gets no more: as it was a few changes ago, where they are many."""
+        if self._changes > len(self._leases) // 16:
+            self._changes = 0
+            most = self._held.most_common(_HOLDERS_NAMED)
+            self._most = ", ".join(f"{count} by {holder or 'whoever does not say'}" for holder, count in most if count)
+        return self._most
+
+    def held_by(self, holder: str) -> int:
+        """How many; those that a former TSO granted are nobody's."""
+        return self._held[_cleaned(holder)]
 
     def grant(self, start_ts: int, term_s: float, now_s: float, holder: str = "") -> Lease:
         """Holds W back from now on; the promise may be made once its row is durable.
@@ -73,12 +93,28 @@ class Leases:
         """
         lease = self._leases.get(start_ts)
         if lease is None or lease.state is LeaseState.ENDING:
-            lease = self._leases[start_ts] = Lease(start_ts, term_s, now_s + term_s)
+            before = "" if lease is None else lease.holder
+            self._held[before] += lease is None
+            lease = self._leases[start_ts] = Lease(start_ts, term_s, now_s + term_s, holder=before)
+            if self._lowest is not None:
+                self._lowest = min(self._lowest, start_ts)
         else:
             lease.term_s = max(lease.term_s, term_s)
             lease.expires_s = max(lease.expires_s, now_s + lease.term_s)
-        lease.holder = "".join(filter(str.isprintable, holder[:_HOLDER_CHARS_MAX])) or lease.holder
+        self._is_held_by(lease, _cleaned(holder))
         return lease
+
+    def _is_held_by(self, lease: Lease, holder: str) -> None:
+        if holder:
+            self._leave(lease.holder)
+            self._held[holder] += 1
+            lease.holder = holder
+        self._changes += 1
+
+    def _leave(self, holder: str) -> None:
+        self._held[holder] -= 1
+        if not self._held[holder]:
+            del self._held[holder]
 
     def renew(self, start_ts: int, now_s: float) -> Lease | None:
         """A full term from now; None where the lease is gone or going."""
@@ -89,7 +125,10 @@ class Leases:
         return lease
 
     def expire(self, now_s: float) -> tuple[int, ...]:
-        """The leases whose term has passed: they are ending now."""
+        """The leases whose term has passed, perhaps a moment ago: they are ending now."""
+        if now_s < self._look_due_s:
+            return ()
+        self._look_due_s = now_s + len(self._leases) / _LOOKED_AT_A_SECOND
         over = tuple(
             lease.start_ts
             for lease in self._leases.values()
@@ -104,3 +143,11 @@ class Leases:
         lease = self._leases.get(start_ts)
         if lease is not None and lease.state is LeaseState.ENDING:
             del self._leases[start_ts]
+            self._leave(lease.holder)
+            self._changes += 1
+            if start_ts == self._lowest:
+                self._lowest = None
+
+
+def _cleaned(holder: str) -> str:
+    return "".join(filter(str.isprintable, holder[:_HOLDER_CHARS_MAX]))

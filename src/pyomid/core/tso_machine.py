@@ -29,6 +29,7 @@ from collections import Counter, deque
 from collections.abc import Generator, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -68,6 +69,7 @@ from pyomid.core.known_tables import KnownTables
 from pyomid.core.leases import Leases, LeaseState
 from pyomid.core.oracle import Conflict, StatusOracle
 from pyomid.core.peer_work import PeerWork
+from pyomid.core.rare_starts import RareStarts
 from pyomid.core.requests import (
     TABLE_IDS_MAX,
     AdvanceHorizon,
@@ -127,6 +129,12 @@ PEER_WORK_MAX: Final = 4
 SEALS_A_CALL: Final = 128
 DELETES_A_CALL: Final = 2048
 """A flush waits for the store's call before it: some milliseconds of an LMDB transaction."""
+
+BRANCHES_A_CALL: Final = 2048
+"""Entries of a large commit's branches: a flush waits for the store's call before it."""
+
+LARGE_REMEMBERED_MAX: Final = 10_000
+"""Large commits whose branches are kept for a retry to be matched with; without them it goes by the commit table."""
 
 COMPLETIONS_A_REQUEST: Final = 65_536
 """Those beyond are left to the sanitiser."""
@@ -193,8 +201,8 @@ class TsoMachine:
         """The newest fence that was asked for: told with each start from then on (`core.cached_rules`)."""
         self.refused_starts: set[int] = set()
         """Sealed, or asked for by a retry: never to be decided."""
-        self.rare_version = 0
-        """Moves whenever `rare_starts` may have changed."""
+        self.rare_starts = RareStarts(self._all_rare_starts)
+        """Whose commits a kernel must leave to `handle`: sealed ones, and those of large commits."""
         self.tables = KnownTables(known_tables)
         self._fenced: set[int] = set()
         """Tables that a peer fenced, W has not passed it yet."""
@@ -322,9 +330,8 @@ class TsoMachine:
         """Somebody waits for any start already: no other begin passes by."""
         return self._waiting.are_ready
 
-    def rare_starts(self) -> set[int]:
-        """Starts whose commits a kernel must leave to `handle`: sealed ones, and those of large commits."""
-        return {*self.refused_starts, *self.large, *self.large_recently}
+    def _all_rare_starts(self) -> Iterable[int]:
+        return chain(self.refused_starts, self.large, self.large_recently)
 
     def absorb(
         self, *, newest_start: int, low_watermark: int, replies: EncodedReplies | None, completed: Starts | None = None
@@ -548,12 +555,17 @@ class TsoMachine:
         error = self._malformed(request)
         if error is not None:
             self._refuse(peer, tag, error)
-        elif request.is_retry or request.start_ts in self.large or request.start_ts in self.large_recently:
+        elif request.is_retry or self._was_large(request.start_ts):
             self._peer_work.ask(peer, self._retry_steps(peer, tag, request))
         elif not self.tables.settled.issuperset(request.table_ids):
             self._introduce(peer, tag, request)
+        elif request.is_large:
+            self._peer_work.ask(peer, self._large_turn_steps(peer, tag, request))
         else:
             self._decide(peer, tag, request)
+
+    def _was_large(self, start_ts: int) -> bool:
+        return start_ts in self.large or start_ts in self.large_recently
 
     def _malformed(self, request: CommitRequest) -> Misuse | None:
         """What no correct client sends; a retry of an earlier TSO's transaction is not such."""
@@ -575,12 +587,16 @@ class TsoMachine:
             )
         if request.level is WriteSetLevel.TABLE and not request.table_ids:
             return Misuse(f"a table-level commit of start_ts {start_ts} names no table", start_ts=start_ts)
-        for branch in request.branches:
-            if branch <= start_ts or not self._is_issued_start(branch):
-                return Misuse(
-                    f"branch {branch} of start_ts {start_ts} is no start handed out after it", start_ts=start_ts
-                )
-        if len(set(request.branches)) != len(request.branches):
+        return self._malformed_branches(request) if request.branches else None
+
+    def _malformed_branches(self, request: CommitRequest) -> Misuse | None:
+        start_ts, branches = request.start_ts, np.array(request.branches, dtype=np.int64)
+        wrong = branches[(branches <= start_ts) | ~self._are_issued_starts(branches)]
+        if len(wrong):
+            return Misuse(
+                f"branch {wrong[0]} of start_ts {start_ts} is no start handed out after it", start_ts=start_ts
+            )
+        if len(np.unique(branches)) != len(branches):
             return Misuse(f"a branch of start_ts {start_ts} is named twice", start_ts=start_ts)
         return None
 
@@ -675,15 +691,16 @@ class TsoMachine:
             start_ts=start_ts,
         )
 
-    def _decide(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
-        """The one place where a transaction's fate is chosen."""
+    def _decide(self, peer: Hashable, tag: int, request: CommitRequest) -> Procedure | None:
+        """The one place where a transaction's fate is chosen. Of a large one: what has to be done now."""
         conflict = self._conflict(request)
         if conflict is not None:
             self._abort(peer, tag, request.start_ts, conflict)
-        elif request.branches or request.level is WriteSetLevel.TABLE:
-            self._decide_large(peer, tag, request)
+        elif request.is_large:
+            return self._decide_large(peer, tag, request)
         else:
             self._decide_ordinary(peer, tag, request)
+        return None
 
     def _conflict(self, request: CommitRequest) -> Conflict | None:
         if request.start_ts in self.refused_starts:
@@ -778,8 +795,7 @@ class TsoMachine:
         batch.answers = [self._final(answer, refused) for answer in batch.answers]
         if refused and batch.block is not None:
             among = sum(start in refused for start in batch.block.entries[:, 0].tolist())
-            self.refused_starts |= refused
-            self.rare_version += 1
+            self._refuse_from_now_on(refused)
             self.counters["aborts_sealed"] += among
             self.counters["commits"] -= among
         self._release_batches()
@@ -807,8 +823,7 @@ class TsoMachine:
             return SendEncoded(answer.without(refused) if refused else answer)
         if answer.start_ts in refused:
             self.counters["aborts_sealed"] += 1
-            self.refused_starts.add(answer.start_ts)
-            self.rare_version += 1
+            self._refuse_from_now_on((answer.start_ts,))
             return Reply(answer.peer, answer.tag, CommitReply(answer.start_ts, 0, AbortReason.SEALED))
         self.counters["commits"] += 1
         return Reply(answer.peer, answer.tag, CommitReply(answer.start_ts, answer.commit_ts))
@@ -826,11 +841,21 @@ class TsoMachine:
 
     # ── large commits ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _decide_large(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
+    def _large_turn_steps(self, peer: Hashable, tag: int, request: CommitRequest) -> Procedure:
+        """A few of each peer at once: every begin waits for the oldest batch, and each of these is one. What was true
+        when it came need not be any more."""
+        if self._was_large(request.start_ts):
+            yield from self._retry_steps(peer, tag, request)
+        elif not self.tables.settled.issuperset(request.table_ids):
+            self._introduce(peer, tag, request)
+        elif (steps := self._decide(peer, tag, request)) is not None:
+            yield from steps
+
+    def _decide_large(self, peer: Hashable, tag: int, request: CommitRequest) -> Procedure | None:
         """A batch of its own: windows above it and later replies wait until its branches are durable (law 3)."""
         if self.clock.ceiling - self.clock.next_ts < (self.settings.window_starts + 1) * TIMESTAMP_STEP:
             self._stalled.append((peer, tag, request))
-            return
+            return None
         if not self.windows.open_batch.is_empty:
             self.windows.close_open_batch()
         batch = self.windows.open_batch
@@ -840,11 +865,11 @@ class TsoMachine:
         batch.entries.append((request.start_ts, commit_ts))
         batch.answers.append(CommitAnswer(peer, tag, request.start_ts, commit_ts))
         self.large[request.start_ts] = PendingCommit(request.start_ts, request.branches)
-        self.rare_version += 1
+        self.rare_starts.add((request.start_ts,))
         self._record(request, commit_ts)
         self.windows.close_open_batch()
         batch.state = BatchState.IN_FLIGHT
-        self._work.run(self._large_commit_steps(batch, self.large[request.start_ts], commit_ts))
+        return self._large_commit_steps(batch, self.large[request.start_ts], commit_ts)
 
     def _large_commit_steps(self, batch: Batch, pending: PendingCommit, commit_ts: int) -> Procedure:
         """Pending record, decision, branches, answer, record and lease gone: each durable before the next."""
@@ -854,8 +879,9 @@ class TsoMachine:
         decided: Flushed = yield PutDecision(start_ts, commit_ts)
         self._check_epoch(decided.epoch)
         if pending.branches and not decided.refused:
-            epoch: int = yield PutBranches(pending.branches, commit_ts)
-            self._check_epoch(epoch)
+            for at in range(0, len(pending.branches), BRANCHES_A_CALL):
+                epoch: int = yield PutBranches(pending.branches[at : at + BRANCHES_A_CALL], commit_ts)
+                self._check_epoch(epoch)
         self._remember_large(pending)
         self._make_durable(batch, decided.refused)
         yield AfterBatch(batch.seq)
@@ -875,15 +901,16 @@ class TsoMachine:
         )
         self.leases.forget(start_ts)
         del self.large[start_ts]
-        self.rare_version += 1
 
     def _remember_large(self, pending: PendingCommit) -> None:
-        """For retries; what is older than any retry is forgotten."""
-        bound_s = self.now_s - self.settings.commit_retry_s
-        for start_ts in [start for start, (_, at_s) in self.large_recently.items() if at_s < bound_s]:
-            del self.large_recently[start_ts]
-        self.large_recently[pending.start_ts] = (frozenset(pending.branches), self.now_s)
-        self.rare_version += 1
+        """For retries, in the order of their end; what is older than any retry is forgotten, and what is too many."""
+        recently, bound_s = self.large_recently, self.now_s - self.settings.commit_retry_s
+        while recently:
+            oldest = next(iter(recently))
+            if recently[oldest][1] >= bound_s and len(recently) < LARGE_REMEMBERED_MAX:
+                break
+            del recently[oldest]
+        recently[pending.start_ts] = (frozenset(pending.branches), self.now_s)
 
     # ── retries and seals ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -986,9 +1013,9 @@ class TsoMachine:
 
     def _refuse_from_now_on(self, starts: Iterable[int]) -> None:
         """Those at or below W need no memory: neither LWM nor W lets them commit."""
-        before = len(self.refused_starts)
-        self.refused_starts.update([start for start in starts if start > self.watermark_sent])
-        self.rare_version += len(self.refused_starts) > before
+        new = {start for start in starts if start > self.watermark_sent} - self.refused_starts
+        self.refused_starts |= new
+        self.rare_starts.add(new)
 
     # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -997,17 +1024,27 @@ class TsoMachine:
             self._refuse(peer, tag, self._not_a_start(start_ts))
         elif self._may_be_passed(start_ts):
             self._refuse(peer, tag, self._too_old(start_ts))
-        elif self.leases.find(start_ts) is None and len(self.leases) >= self.settings.leases_max:
-            self._refuse(peer, tag, Unavailable(
-                f"there are {len(self.leases)} leases already, no more are granted: {self.leases.most_held_by()}",
-                leases_max=self.settings.leases_max,
-            ))  # fmt: skip
+        elif self.leases.find(start_ts) is None and (why := self._why_no_lease(holder)):
+            self._refuse(peer, tag, Unavailable(why, leases_max=self.settings.leases_max))
         else:
             self._work.run(self._grant_steps(peer, tag, start_ts, term_s, holder))
 
     def _may_be_passed(self, start_ts: int) -> bool:
         """T12: W that was sent may be durable, whether or not its answer came."""
         return start_ts <= self.watermark_sent
+
+    def _why_no_lease(self, holder: str) -> str:
+        """Nobody has more than are left for others: whoever asks for the first time always finds one, while those who
+        ask are few."""
+        left, held = self.settings.leases_max - len(self.leases), self.leases.held_by(holder)
+        if left <= 0:
+            return f"there are {len(self.leases)} leases already, no more are granted: {self.leases.most_held_by()}"
+        if held >= left:
+            return (
+                f"{held} leases are held by {holder or 'whoever does not say'} already, and the {left} that are left "
+                "are for others: end some, or have the TSO started with more --leases"
+            )
+        return ""
 
     def _grant_steps(self, peer: Hashable, tag: int, start_ts: int, term_s: float, holder: str) -> Procedure:
         """It holds W back from this moment; it is promised once its row is durable."""
@@ -1083,8 +1120,8 @@ class TsoMachine:
 
     def _publish_steps(self, watermark: int) -> Procedure:
         self.refused_starts = {start for start in self.refused_starts if start > watermark}
-        self.rare_version += 1
         self._fenced = self.oracle.forget_tables(self._fenced, watermark)
+        self.rare_starts.forget_some()
         yield EpochWrite(EpochChanges(watermark=watermark))
         self.watermark = max(self.watermark, watermark)
 

@@ -92,7 +92,6 @@ class FastPath:
         self._tables = TableRows()
         self._settled: frozenset[int] | None = None
         self._rare_starts = np.zeros(0, dtype=np.int64)
-        self._rare_version = -1
         self._adopt_tables()
         self._decide_chunk = words.decide_chunk.compiled()
         self._state = np.zeros(words.STATE_WORDS, dtype=np.int64)
@@ -233,10 +232,7 @@ class FastPath:
         if machine.tables.settled is not self._settled:
             self._settled = machine.tables.settled
             self._tables.set_settled(self._settled)
-        if machine.rare_version != self._rare_version:
-            self._rare_version = machine.rare_version
-            self._rare_starts = np.fromiter(machine.rare_starts(), dtype=np.int64)
-            self._rare_starts.sort()
+        self._rare_starts = machine.rare_starts.as_array()
         batch = machine.windows.open_batch
         if batch.block is None:  # with more room than those before needed: to grow is to stop amid a chunk
             wanted = max(2 * self._newest.count, len(self._newest.rows) * 3 // 4)
