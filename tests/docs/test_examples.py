@@ -37,12 +37,12 @@ def run_script(code: str, folder: Path) -> str:
 
 @pytest.mark.process
 def test_readme_example_of_the_client_runs_as_it_stands(tmp_path: Path) -> None:
-    shown = run_script(blocks("README.md")[0], tmp_path)
+    shown = run_script(blocks("README.md")[1], tmp_path)
     assert shown.strip() == "[(b'alice', {b'f:balance': b'70'}), (b'bob', {b'f:balance': b'50'})]"
 
 
 @pytest.mark.spark
 def test_readme_example_of_spark_runs_as_it_stands_and_counts_once(tmp_path: Path) -> None:
-    code = blocks("README.md")[1]
+    code = blocks("README.md")[0]
     for _ in range(2):
         assert "|   EWR|   -2|" in run_script(code, tmp_path)
