@@ -13,7 +13,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Their JVMs live for seconds or minutes: the second compiler would only take a core from them.
 test-spark test-hbase: export JDK_JAVA_OPTIONS := $(JDK_JAVA_OPTIONS) -XX:TieredStopAtLevel=1
 
-.PHONY: help setup check docs test test-fast test-process test-pythons test-spark test-hbase demo demo-hbase bench bench-tso bench-hbase soak record-fixtures proto lock format clean
+.PHONY: help setup ahead check docs test test-fast test-process test-pythons test-spark test-hbase demo demo-hbase bench bench-tso bench-hbase soak record-fixtures proto lock format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -36,7 +36,11 @@ check: setup ## format, lint, types, import contracts
 docs: setup ## the documentation as a site in build/site, its links and anchors checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-test: check docs test-fast test-process test-pythons test-spark test-hbase ## everything that CI runs
+ahead: setup # test-pythons' environments, in what the parts before it leave idle
+	@mkdir -p build/pythons
+	@nice -n 19 .ci/pythons --ahead $(PYTHONS) </dev/null >build/pythons/ahead.log 2>&1 &
+
+test: ahead check docs test-fast test-process test-pythons test-spark test-hbase ## everything that CI runs
 
 test-fast: setup ## pure tests: core, wire, stores in memory, models, simulation
 	$(PYTEST) -n 2 -m "not process and not spark and not hbase and not soak"

@@ -122,8 +122,8 @@ def anything_is_loaded() -> bool:
     return "numba" in sys.modules
 
 
-def compile_all() -> Iterator[str]:
-    """Compiles every kernel of the modules imported so far; yields each one's name when it is ready."""
-    for each in list(_kernels):
+def compile_all(package: str) -> Iterator[str]:
+    """Compiles every kernel of the package's modules imported so far; yields each one's name when it is ready."""
+    for each in [each for each in _kernels if each.plain.__module__.rpartition(".")[0] == package]:
         each.compiled()
         yield each.name

@@ -49,6 +49,18 @@ def explore(
     return Verdict(len(came_from))
 
 
+def follow(first: World, steps: Callable[[World], Iterable[Step[World]]], labels: Iterable[str]) -> list[World]:
+    """The worlds along one way, as far as it can be gone."""
+    worlds = [first]
+    for label in labels:
+        after = [successor for name, successor in steps(worlds[-1]) if name == label]
+        if not after:
+            break
+        worlds.extend(after)
+        assert len(after) == 1, f"{label} says two things"
+    return worlds
+
+
 def _trace(came_from: dict[World, tuple[World, str] | None], world: World) -> tuple[str, ...]:
     labels: list[str] = []
     origin = came_from[world]
