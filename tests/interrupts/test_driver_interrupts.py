@@ -129,6 +129,8 @@ def assert_true(db: Database, tx: pyomid.Transaction, raised: BaseException | No
     assert state in (State.COMMITTED, State.ROLLED_BACK, State.UNKNOWN), "its block is over"
     assert (raised is None) <= (state is State.COMMITTED)
     assert db.drain(60)
+    if state is State.ROLLED_BACK:  # others may have read it before its cells were deleted
+        assert db.parts.commit_table.lookup([tx.start_ts])[0] <= 0, "told as rolled back, and decided"
     with db.begin() as reader:
         row = reader.table("t").get(b"k")
     seen = {name for name, value in row.items() if value == b"new"}

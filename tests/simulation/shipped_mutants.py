@@ -16,6 +16,7 @@ from typing import Any, Final
 from populations import Populate, remakers, runners, spark_jobs, streams
 
 from pyomid.client.retry import cause_of
+from pyomid.client.states import State
 from pyomid.core.effects import ReadTables, ReadUnknownTables, WriteShadowCells
 from pyomid.errors import ConflictError, SnapshotTooOld
 from pyomid.spark.commit import TableWrites
@@ -148,6 +149,18 @@ def _by_the_catalogue(original: Any, conn: Any, info: Any, snapshot: Any) -> boo
     return info is not None
 
 
+def _alive_again(original: Any, life: Any, error: Any, *, asked: bool) -> None:
+    life._state = State.ACTIVE
+
+
+def _as_if_it_had_not_left(original: Any, life: Any, error: Any, *, asked: bool) -> None:
+    original(life, error, asked=False)
+
+
+def _seals_stay(original: Any, commits: Any, branches: Any, commit_ts: int) -> None:
+    original(commits, [branch for branch in branches if branch not in commits._marks], commit_ts)
+
+
 def _without_the_sink(original: Any, query: str, batch_id: int, name: str | None) -> str:
     return str(original(query, batch_id, None))
 
@@ -204,6 +217,25 @@ SHIPPED_MUTANTS: Final = (
         "where no thread can be started a commit fails behind its decision",
         "tests/client/test_client_background.py::test_without_a_thread_a_committer_neither_fails_nor_waits_for_ever",
         ("client.background:Background._has_thread", _thread_or_error),
+    ),
+    # What the caller is told
+    _m(
+        "C1",
+        "a transaction of which a write failed may be committed: without it",
+        "tests/client/test_client_failures.py::test_one_failed_put_of_five_makes_the_transaction_rollback_only",
+        ("client.life:Life._fail", _alive_again),
+    ),
+    _m(
+        "C9",
+        "an interrupt behind the request passes for one before it: a commit that stands is told as failed",
+        "tests/interrupts/test_driver_interrupts.py::test_the_outcome_told_is_true_wherever_it_is_thrown",
+        ("client.life:Life._fail", _as_if_it_had_not_left),
+    ),
+    _m(
+        "C8",
+        "writes into a folder that was removed are acknowledged",
+        "tests/tso/test_folder_is_replaced.py::test_nothing_is_written_or_read_in_a_removed_folder",
+        ("storage.embedded.environments:Environment._check_file", answers(None)),
     ),
     # Own writes
     _m(
@@ -328,6 +360,13 @@ SHIPPED_MUTANTS: Final = (
         "a renewer that died tells nobody: readers find holes",
         "tests/client/test_client_leases.py::test_a_renewer_that_dies_tells_every_lease_it_held",
         ("client.leases:LeaseKeeper._lose_all", answers(None)),
+    ),
+    # Large commits
+    _m(
+        "T13",
+        "a Java fence that sealed one branch of a decided job stays: half a job",
+        "tests/core/test_tso_machine.py::test_t13_entries_of_branches_replace_a_seal",
+        ("storage.memory_commit_table:MemoryCommitTable.put_branches", _seals_stay),
     ),
     # Spark
     _m(

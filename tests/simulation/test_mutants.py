@@ -31,6 +31,11 @@ def test_without_the_rule_a_run_goes_red(mutant: Mutant) -> None:
     assert not found.failure.startswith(BROKEN), f"the mutant itself is broken: {found.failure}"
 
 
+def test_every_hook_names_what_exists() -> None:
+    """In a second: what a rename has to change beside the names."""
+    Build([mutant.hook for mutant in MUTANTS])
+
+
 def test_the_seeds_that_catch_mutants_are_green_without_them() -> None:
     """The directed schedules are held green by test_directed.py, more seeds by test_simulation.py."""
     build = Build()

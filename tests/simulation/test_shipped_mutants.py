@@ -80,6 +80,12 @@ def test_without_the_rule_a_run_goes_red(mutant: ShippedMutant) -> None:
     assert not failure.startswith(BROKEN), f"the mutant itself is broken: {failure}"
 
 
+def test_every_hook_names_what_exists() -> None:
+    """In a second: what a rename has to change beside the names."""
+    with installed([hook for mutant in SHIPPED_MUTANTS for hook in mutant.hooks]):
+        pass
+
+
 def test_the_names_of_mutants_say_their_rule_once() -> None:
     names = [mutant.name for mutant in SHIPPED_MUTANTS]
     assert len(set(names)) == len(names)
