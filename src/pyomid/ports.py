@@ -348,10 +348,12 @@ class Catalogue(Protocol):
         """Where `old` stands nothing stands on return; the table's region watermarks go with it."""
 
     def tables(self) -> list[TableInfo]:
-        """Those that are `PRESENT`: fresh, sorted by name."""
+        """Those that are `PRESENT`, which users see, and to which the TSO decides commits without a mark (K6): fresh,
+        sorted by name."""
 
     def registered(self) -> list[TableInfo]:
-        """Those that may hold committed cells, what is being dropped included: what sanitising and the TSO go by."""
+        """Those that may hold committed cells, what is being dropped included: what sanitising goes by. Not the TSO: a
+        commit to a table that is being dropped leaves a mark, as its records will not speak for the table made next."""
 
     def table(self, name: str) -> TableInfo:
         """`UnknownTable` where none is `PRESENT`."""

@@ -184,7 +184,7 @@ def _embedded_parts(address: EmbeddedAddress, settings: Settings) -> Parts:
         store.close()
         raise
     closers = (catalogue.close, epoch_row.close)
-    return Parts(store, commit_table, epoch_row, catalogue, tso, settings, closers=closers)
+    return Parts(store, commit_table, epoch_row, catalogue, tso, settings, closers=closers, is_gone=store.is_gone)
 
 
 def folder_dial(folder: Path, settings: Settings) -> Callable[[], socket.socket]:

@@ -15,6 +15,10 @@ def boot_clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+def _is_never_gone() -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """One open database. `close` ends everything in it once; the owner of a `Parts` closes it."""
@@ -28,6 +32,8 @@ class Parts:
     clock: Clock = boot_clock
     closers: tuple[Callable[[], None], ...] = field(default=())
     """What else ends with it, called after the ports are closed."""
+    is_gone: Callable[[], bool] = field(default=_is_never_gone)
+    """Whether another database, or none, lies where this one was opened: nothing but connecting again helps then."""
 
     def close(self) -> None:
         """Session, then commit table, then store; a second call does nothing that the parts mind."""

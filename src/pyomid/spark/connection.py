@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from pyomid.client.drivers import Driver
 from pyomid.client.parts import Parts
 from pyomid.core.commit_cache import CommitCache
-from pyomid.errors import Misuse
+from pyomid.errors import Misuse, OmidError
 from pyomid.wiring import open_parts
 
 _open: dict[tuple[int, str], Connection] = {}
@@ -29,6 +30,8 @@ class Connection:
     parts: Parts
     driver: Driver
     cache: CommitCache
+    database_id: bytes = b""
+    """What plans name it by: the one in whose timestamps they are written."""
     _renewed_s: dict[int, float] = field(default_factory=dict)
 
     @property
@@ -56,11 +59,33 @@ class Connection:
                 self._renewed_s[start_ts] = now + term_s / 3
 
 
-def connection(url: str) -> Connection:
-    """This process's connection to `url`, opened at the first call. It is never closed: the process's end does."""
+def connection(url: str, database_id: bytes = b"") -> Connection:
+    """This process's connection to `url`, opened at the first call. It is never closed: the process's end does, or the
+    database's, where another was made in its place.
+
+    `database_id`: of the database that a plan was made for. `Misuse` where it is not there any more: the plan's
+    timestamps mean other commits in another one.
+    """
+    found = _connection(url)
+    if not found.database_id:  # read outside of the lock, at the first use: the database may be gone at a later one
+        found.database_id = found.parts.epoch_row.database_id()
+    if database_id and found.database_id != database_id:
+        raise Misuse(
+            f"this was planned for the database {database_id.hex()[:8]}, which was dropped; at {url} there is "
+            f"{found.database_id.hex()[:8]} now, which was made in its place: begin again"
+        )
+    return found
+
+
+def _connection(url: str) -> Connection:
     key = (os.getpid(), url)
     with _opening:
         found = _open.get(key)
+        if found is not None and found.parts.is_gone():
+            _open.pop(key)
+            with suppress(OmidError):
+                found.parts.close()
+            found = None
         if found is None:
             parts = open_parts(url)
             found = Connection(url, parts, Driver(parts), CommitCache(parts.settings.commit_cache_entries))

@@ -16,6 +16,7 @@ READING: Final = {
     "rowPrefix": "leading values of the row key",
     "snapshotTimestamp": "read at this start instead of a new one; it must be held by a lease",
     "snapshotEpoch": "the epoch of the TSO that gave snapshotTimestamp; set by transactions",
+    "snapshotDatabase": "the id of the database that gave snapshotTimestamp; set by transactions",
     "ownBranches": "branches that the snapshot sees as its own; set by transactions",
     "batchRows": "rows in one record batch",
     "numPartitions": "partitions to divide the read into, at least",

@@ -36,6 +36,8 @@ class ReadPlan:
     batch_rows: int
     leased: bool
     """Tasks renew the lease on the snapshot's start."""
+    database_id: bytes = b""
+    """Whose snapshot it is; empty: not told."""
 
 
 def read_range(conn: Connection, plan: ReadPlan, key_range: KeyRange, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:

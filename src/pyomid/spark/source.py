@@ -58,7 +58,9 @@ class OmidDataSource(DataSource):
             self._options = Options(options)
             self._url = self._options.required("url")
             self._table = self._options.required("table")
+            self._database_id = self._known_database()
             self._begun = self._begin()
+            self._database_id = self._database_id or self._connection().database_id
 
     @classmethod
     def name(cls) -> str:
@@ -84,7 +86,9 @@ class OmidDataSource(DataSource):
 
         with coded_errors():
             try:
-                return OmidWriter.prepared(self._options, self._begun, fields_of(schema), overwrite=overwrite)
+                return OmidWriter.prepared(
+                    self._options, self._begun, fields_of(schema), overwrite=overwrite, database_id=self._database_id
+                )
             except BaseException:
                 end_lease(self._connection(), self._begun.start_ts)
                 raise
@@ -92,7 +96,15 @@ class OmidDataSource(DataSource):
     def _connection(self) -> Connection:
         from pyomid.spark.connection import connection
 
-        return connection(self._url)
+        return connection(self._url, self._database_id)
+
+    def _known_database(self) -> bytes:
+        """That of the given snapshot; empty where none is told."""
+        text = self._options.text("snapshotDatabase", "")
+        try:
+            return bytes.fromhex(text or "")
+        except ValueError:
+            raise Misuse(f"option snapshotDatabase={text!r} is no database's id", option="snapshotDatabase") from None
 
     def _begin(self) -> BeginReply:
         """A start of its own under a lease; or the one that was given, which somebody else's lease holds."""
@@ -155,7 +167,8 @@ class OmidDataSource(DataSource):
         rows = self._options.whole("batchRows", BATCH_ROWS, least=1)
         assert rows is not None
         leased = self._connection().has_leases
-        return ReadPlan(self._url, self._table, schema, wanted, self._snapshot(), rows, leased=leased)
+        snapshot, database_id = self._snapshot(), self._database_id
+        return ReadPlan(self._url, self._table, schema, wanted, snapshot, rows, leased=leased, database_id=database_id)
 
     def _snapshot(self) -> Snapshot:
         from pyomid.core.reading import Snapshot
@@ -200,7 +213,7 @@ class OmidReader(DataSourceReader):
         from pyomid.spark.scan import divided
 
         with coded_errors():
-            store = connection(self._plan.url).parts.store
+            store = connection(self._plan.url, self._plan.database_id).parts.store
             parts = divided(store, self._plan.table, self._range, self._pieces)
             return [RangePartition(*part) for part in parts] or [RangePartition(b"\0", b"\0")]
 
@@ -212,7 +225,7 @@ class OmidReader(DataSourceReader):
         assert isinstance(partition, RangePartition)
         with coded_errors():
             arrow = arrow_of(self._schema)
-            conn = connection(self._plan.url)
+            conn = connection(self._plan.url, self._plan.database_id)
             if self._plan.leased:
                 conn.renew((self._plan.snapshot.start_ts,))
             yield from read_range(conn, self._plan, KeyRange(partition.start, partition.stop), arrow)
@@ -241,7 +254,9 @@ class OmidWriter(DataSourceArrowWriter):
     """False: the snapshot sees rows, and `ifExists=ignore`; what is left to commit is the id."""
 
     @classmethod
-    def prepared(cls, options: Options, begun: BeginReply, fields: Any, *, overwrite: bool) -> OmidWriter:
+    def prepared(
+        cls, options: Options, begun: BeginReply, fields: Any, *, overwrite: bool, database_id: bytes = b""
+    ) -> OmidWriter:
         """The table made or checked, so that a bad write fails before its first task."""
         from pyomid.client.marker import check_transaction_id
         from pyomid.core.reading import Snapshot
@@ -253,7 +268,7 @@ class OmidWriter(DataSourceArrowWriter):
         from pyomid.spark.write_task import WritePlan
 
         url, name = options.required("url"), options.required("table")
-        conn = connection(url)
+        conn = connection(url, database_id)
         conn.require_branches()
         write = write_options(options)
         given = options.text("conflictLevel")
@@ -282,6 +297,7 @@ class OmidWriter(DataSourceArrowWriter):
             write.duplicates,
             write.nulls,
             ids_for(info, level),
+            conn.database_id,
         )
         replaces = overwrite or if_exists == "overwrite"
         branch = conn.parts.tso.begin(not_before=begun.start_ts).start_ts if replaces else 0
@@ -305,7 +321,7 @@ class OmidWriter(DataSourceArrowWriter):
         from pyomid.spark.duplicates import check_distinct
 
         with coded_errors():
-            conn = connection(self.plan.url)
+            conn = connection(self.plan.url, self.plan.database_id)
             if not self.is_done:
                 _check_complete(messages)
                 reports = _reports(messages)
@@ -329,7 +345,7 @@ class OmidWriter(DataSourceArrowWriter):
         from pyomid.spark.runs import is_committed
 
         with coded_errors():
-            conn = connection(self.plan.url)
+            conn = connection(self.plan.url, self.plan.database_id)
             starts = [self.begun.start_ts, *(report.branch for report in _reports(messages))]
             if not is_committed(conn, starts):
                 end_lease(conn, self.begun.start_ts)
@@ -343,7 +359,10 @@ class OmidWriter(DataSourceArrowWriter):
         if not self.replaced_by or not self.writes_rows:
             return []
         snapshot = Snapshot(self.begun.start_ts, self.begun.epoch)
-        read = ReadPlan(self.plan.url, self.plan.info.name, self.plan.schema, (), snapshot, BATCH_ROWS, leased=True)
+        plan = self.plan
+        read = ReadPlan(
+            plan.url, plan.info.name, plan.schema, (), snapshot, BATCH_ROWS, leased=True, database_id=plan.database_id
+        )
         report = delete_ranges(self.plan, read, [KeyRange()], branch=self.replaced_by)
         return [report] if report is not None else []
 

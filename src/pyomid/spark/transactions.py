@@ -289,6 +289,7 @@ class SparkTransaction:
             "table": info.name,
             "snapshotTimestamp": str(self._begun.start_ts),
             "snapshotEpoch": str(self._begun.epoch),
+            "snapshotDatabase": self._conn.database_id.hex(),
             **({"ownBranches": own} if own else {}),
         }
 
@@ -301,7 +302,10 @@ class SparkTransaction:
 
     def _read_plan(self, info: TableInfo) -> ReadPlan:
         snapshot = self._snapshot(info.name)
-        return ReadPlan(self._conn.url, info.name, schema_of(info), (), snapshot, BATCH_ROWS, leased=True)
+        conn, schema = self._conn, schema_of(info)
+        return ReadPlan(
+            conn.url, info.name, schema, (), snapshot, BATCH_ROWS, leased=True, database_id=conn.database_id
+        )
 
     def _snapshot(self, table: str) -> Snapshot:
         own = frozenset(report.branch for report in self._reports_of(table))
@@ -337,7 +341,8 @@ class SparkTransaction:
 
     def _plan(self, info: TableInfo, written: tuple[str, ...]) -> WritePlan:
         ids = ids_for(info, self._level)
-        return WritePlan(self._conn.url, info, schema_of(info), written, self._begun.start_ts, ids=ids)
+        conn, start_ts = self._conn, self._begun.start_ts
+        return WritePlan(conn.url, info, schema_of(info), written, start_ts, ids=ids, database_id=conn.database_id)
 
     def _reports(
         self, frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], BranchReport | None]

@@ -40,6 +40,8 @@ class WritePlan:
     nulls: Nulls = Nulls.TOMBSTONE
     ids: ConflictLevel | None = None
     """Which ids the commit will name; None at table level, where it names none."""
+    database_id: bytes = b""
+    """Whose timestamps these are; empty: not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def write_rows(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> BranchRepo
 def delete_rows(plan: WritePlan, read: ReadPlan, batches: Iterable[pa.RecordBatch]) -> BranchReport | None:
     """Deletes the rows with these keys: every column that the snapshot sees in them."""
     encoder = RowEncoder(plan.schema, plan.info.families, written=(), duplicates=Duplicates.LAST)
-    conn = connection(plan.url)
+    conn = connection(plan.url, plan.database_id)
     return _write_branch(plan, (delete_keys(conn, read, encoder, batch) for batch in batches if batch.num_rows))
 
 
@@ -95,7 +97,7 @@ def delete_ranges(
     plan: WritePlan, read: ReadPlan, ranges: Iterable[KeyRange], *, branch: int = 0
 ) -> BranchReport | None:
     """Deletes every row that the snapshot sees in these ranges; under `branch`, where one was drawn for it."""
-    conn = connection(plan.url)
+    conn = connection(plan.url, plan.database_id)
     return _write_branch(plan, (batch for each in ranges for batch in delete_range(conn, read, each)), branch=branch)
 
 
@@ -113,7 +115,7 @@ def reporting(
 def _write_branch(
     plan: WritePlan, batches: Iterable[CellBatch], *, branch: int = 0, with_keys: bool = False
 ) -> BranchReport | None:
-    conn = connection(plan.url)
+    conn = connection(plan.url, plan.database_id)
     rows = cells = size = 0
     ids, keys = [_NO_IDS], [_NO_IDS]
     witness: CellVersion | None = None

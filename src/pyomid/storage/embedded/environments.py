@@ -364,12 +364,16 @@ class Environment:
         self._alone(lambda: self._lmdb.set_mapsize(0))
         self._enter(inside)
 
+    @property
+    def is_in_place(self) -> bool:
+        return _data_file(self._folder) == self.data_file
+
     def check_in_place(self) -> None:
         """`Misuse` where what was written just now lies in files that nobody else finds: it must not be promised."""
         self._check_file("what was written last is not in it")
 
     def _check_file(self, what: str = "nothing was read or written") -> None:
-        if _data_file(self._folder) != self.data_file:
+        if not self.is_in_place:
             raise Misuse(
                 f"the folder {self._folder.parent} was removed or replaced while it was open: {what}; connect again",
                 folder=str(self._folder),

@@ -476,6 +476,10 @@ class EmbeddedStore:
                     left -= 1
         return left < _PIECE_RECORDS_MAX
 
+    def is_gone(self) -> bool:
+        """Whether its folder was removed, moved or replaced: every call refuses from then on."""
+        return not self._environment.is_in_place
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True

@@ -1,0 +1,57 @@
+"""A process's connection while the database behind its URL is dropped, and another one is made in its place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pyomid
+from pyomid.errors import Misuse
+from pyomid.spark.connection import close_connections, connection
+from pyomid.spark.source import OmidDataSource
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    yield f"omid://{tmp_path}/db?idleExitSeconds=1"
+    close_connections()
+
+
+def remake(url: str, folder: Path) -> None:
+    shutil.rmtree(folder)
+    with pyomid.connect(url) as db:
+        db.create_table("new", families=["f"])
+
+
+@pytest.mark.parametrize("how", ["removed", "moved"])
+def test_a_remade_database_is_connected_anew(tmp_path: Path, url: str, how: str) -> None:
+    """Python workers live for many jobs: "connect again" is nothing that their users could do."""
+    old = connection(url)
+    assert connection(url) is old
+    if how == "removed":
+        remake(url, tmp_path / "db")
+    else:
+        os.rename(tmp_path / "db", tmp_path / "before")
+        with pyomid.connect(url) as db:
+            db.create_table("new", families=["f"])
+    new = connection(url)
+    assert [info.name for info in new.parts.catalogue.tables()] == ["new"]
+    assert new.database_id != old.database_id
+
+
+def test_a_plan_runs_in_no_other_database(tmp_path: Path, url: str) -> None:
+    """Its snapshot means other commits there: rows are read that it never saw, or missed, without a word."""
+    planned = connection(url).database_id
+    assert connection(url, planned).database_id == planned
+    remake(url, tmp_path / "db")
+    with pytest.raises(Misuse, match=r"planned for the database .* which was dropped"):
+        connection(url, planned)
+    assert connection(url, b"").database_id != planned
+    with pytest.raises(Misuse, match="which was dropped"):
+        OmidDataSource({"url": url, "table": "new", "snapshotTimestamp": "50", "snapshotDatabase": planned.hex()})
