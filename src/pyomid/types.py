@@ -133,6 +133,17 @@ def prefix_range(prefix: bytes) -> KeyRange:
     return KeyRange(prefix, stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None)
 
 
+def narrowed_range(start: bytes | None, stop: bytes | None, prefix: bytes | None) -> KeyRange | None:
+    """The keys from `start` to `stop` that begin with `prefix`. None where the bounds leave nothing of the prefix:
+    who says both mostly takes a bound for what follows the prefix."""
+    inside = KeyRange() if prefix is None else prefix_range(prefix)
+    stops = [bound for bound in (stop, inside.stop) if bound is not None]
+    found = KeyRange(max(start or b"", inside.start), min(stops) if stops else None)
+    if prefix and found.stop is not None and found.stop <= found.start:
+        return None
+    return found
+
+
 class ConflictLevel(StrEnum):
     """What two transactions must both write to conflict; a property of the table (T9)."""
 

@@ -41,6 +41,9 @@ BAD_USES: list[tuple[str, Callable[[Table], Any], type[Misuse], str]] = [
     ("limit of text", lambda t: t.scan(limit="1"), MisuseType, "limit '1' is str"),  # type: ignore[arg-type]
     ("start of text", lambda t: t.scan("a"), MisuseType, "start 'a' is str"),  # type: ignore[arg-type]
     ("stop of text", lambda t: t.scan(b"a", "b"), MisuseType, "stop 'b' is str"),  # type: ignore[arg-type]
+    ("start behind prefix", lambda t: t.scan(b"b", prefix=b"a"), Misuse, "leave nothing of prefix=b'a'"),
+    ("stop before prefix", lambda t: t.scan(stop=b"7", prefix=b"a"), Misuse, "whole keys, not what follows the prefix"),
+    ("stop at start", lambda t: t.scan(b"a5", b"a5", prefix=b"a"), Misuse, "leave nothing of prefix=b'a'"),
     ("prefix of text", lambda t: t.scan(prefix="a"), MisuseType, "prefix 'a' is str"),  # type: ignore[arg-type]
 ]
 

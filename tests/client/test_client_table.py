@@ -78,6 +78,9 @@ def check_reads(table: Table, model: Model, start: bytes, stop: bytes | None, se
     assert list(table.scan(start, stop, columns=selection, limit=limit)) == expected[:limit]
     prefixed = [(key, row) for key, row in rows_of(model, b"", None, selection) if key.startswith(start)]
     assert list(table.scan(prefix=start, columns=selection)) == prefixed
+    assert list(table.scan(start, prefix=start[:1], columns=selection)) == [
+        (key, row) for key, row in rows_of(model, start, None, selection) if key.startswith(start[:1])
+    ]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

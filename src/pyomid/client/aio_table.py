@@ -75,7 +75,7 @@ class AsyncTable:
         columns: Iterable[bytes] | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]:
-        """Rows from `start` (inclusive) to `stop` (exclusive), or with a prefix, ascending by key, in batches."""
+        """Rows from `start` (inclusive) to `stop` (exclusive), and with the prefix, ascending by key, in batches."""
         self._transaction.step(Event.READ)
         key_range = scan_range(self._rules, start, stop, prefix)
         selection = self._rules.selection(columns)

@@ -20,7 +20,7 @@ from pyomid.cells import CellBatch
 from pyomid.client.checks import TableRules, check_limit
 from pyomid.client.states import Event
 from pyomid.errors import Misuse, MisuseType
-from pyomid.types import Column, KeyRange, TableInfo, prefix_range
+from pyomid.types import Column, KeyRange, TableInfo, narrowed_range
 
 if TYPE_CHECKING:
     from pyomid.client.transaction import Transaction
@@ -103,8 +103,9 @@ class Table:
         columns: Iterable[bytes] | None = None,
         limit: int | None = None,
     ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        """Rows from `start` (inclusive) to `stop` (exclusive), or with a prefix, ascending by key, fetched in batches.
+        """Rows from `start` (inclusive) to `stop` (exclusive), ascending by key, fetched in batches.
 
+        With `prefix`, those of them that begin with it; `Misuse` where start and stop, whole keys, leave nothing of it.
         Own writes made while the scan runs are seen where it has not yet been. Ends with the transaction.
         """
         self._transaction.begin_read()
@@ -192,11 +193,14 @@ def scan_range(rules: TableRules, start: object, stop: object, prefix: object) -
     """The rows a scan asks for; start and stop inside the prefix narrow it."""
     low = rules.bound("start", start)
     high = None if stop is None else rules.bound("stop", stop)
-    if prefix is None:
-        return KeyRange(low, high)
-    inside = prefix_range(rules.bound("prefix", prefix))
-    stops = [bound for bound in (high, inside.stop) if bound is not None]
-    return KeyRange(max(low, inside.start), min(stops) if stops else None)
+    found = narrowed_range(low, high, None if prefix is None else rules.bound("prefix", prefix))
+    if found is None:
+        raise Misuse(
+            f"table {rules.info.name!r}: scan bounds start={start!r}, stop={stop!r} leave nothing of "
+            f"prefix={prefix!r}: they are whole keys, not what follows the prefix",
+            table=rules.info.name,
+        )
+    return found
 
 
 def batch_rows(batch_rows_max: int, limit: int | None) -> int:

@@ -27,7 +27,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.spark.nested import from_json
 from pyomid.spark.rowkey import KeyLayout, KeyPart
-from pyomid.types import KeyRange, prefix_range
+from pyomid.types import KeyRange, narrowed_range
 
 Bound = bytes | Sequence[Any] | Any
 
@@ -50,10 +50,8 @@ def key_range(
         None if bound is None else bound_bytes(layout, bound, session_zone=session_zone)
         for bound in (start, stop, prefix)
     )
-    inside = KeyRange() if whole is None else prefix_range(whole)
-    stops = [bound for bound in (last, inside.stop) if bound is not None]
-    found = KeyRange(max(first or b"", inside.start), min(stops) if stops else None)
-    if whole is not None and found.stop is not None and found.stop <= found.start:
+    found = narrowed_range(first, last, whole)
+    if found is None:
         raise Misuse(
             f"row bounds start={start!r}, stop={stop!r} leave nothing of prefix={prefix!r}: they are whole bounds, "
             "not what follows the prefix"
