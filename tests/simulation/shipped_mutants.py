@@ -149,6 +149,14 @@ def _by_the_catalogue(original: Any, conn: Any, info: Any, snapshot: Any) -> boo
     return info is not None
 
 
+def _tells_no_fence(original: Any, machine: Any, *begin: Any) -> Any:
+    fenced, machine.fenced_ts = machine.fenced_ts, 0
+    try:
+        return original(machine, *begin)
+    finally:
+        machine.fenced_ts = fenced
+
+
 def _alive_again(original: Any, life: Any, error: Any, *, asked: bool) -> None:
     life._state = State.ACTIVE
 
@@ -258,6 +266,12 @@ SHIPPED_MUTANTS: Final = (
         ("core.cached_rules:may_go_by", answers(True)),
     ),
     _m("T9b", "the same, met by chance", remakers, ("core.cached_rules:may_go_by", answers(True))),
+    _m(
+        "T9c",
+        "a start does not tell the newest fence: clients go by rules of a table that is gone",
+        remakers,
+        ("core.tso_machine:TsoMachine._answer_begin", _tells_no_fence),
+    ),
     _m(
         "K8",
         "a drop sends no fence: who wrote before it commits into the table that is made after it",
