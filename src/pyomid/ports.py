@@ -402,10 +402,17 @@ class Tso(Protocol):
     def grant_lease(self, start_ts: int, term_s: float | None = None) -> float:
         """Durable on return; returns the granted term. `SnapshotTooOld` where W has passed `start_ts`."""
 
+    def share_lease(self, start_ts: int, term_s: float | None = None) -> tuple[int, float]:
+        """For a snapshot whose end nobody will tell: a lease on `start_ts` or an older start, which others may share,
+        and the term for which it is kept from now. Durable on return; kept longer by asking again, and not ended.
+        Within that term every start at or above the leased one is kept as well. `SnapshotTooOld` as `grant_lease`.
+        """
+
     def renew_lease(self, start_ts: int) -> float:
         """`SnapshotTooOld` where the lease is gone."""
 
-    def end_lease(self, start_ts: int) -> None: ...
+    def end_lease(self, start_ts: int, *, shared: bool = False) -> None:
+        """Its owner needs it no more; who shares it keeps it, unless `shared` ends it for them, too."""
 
     def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
         """Marks through the TSO: answered after the batches that may hold these starts, refused from then on."""

@@ -69,7 +69,7 @@ def no_leases_of_earlier_tests(url: str) -> None:
     """In tests/spark each module has a database; here all share one, whose watermark the leases would hold back."""
     tso = connection(url).parts.tso
     for start_ts in tso.status().leases:
-        tso.end_lease(start_ts)
+        tso.end_lease(start_ts, shared=True)
 
 
 def drop_all(url: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -240,8 +239,8 @@ def test_an_exception_between_the_answer_and_the_end_of_the_block_loses_and_repe
     finally:
         crashpoints.disarm()
     assert begun[0].state is State.UNKNOWN
-    renewing = [thread.name for thread in threading.enumerate()]
-    assert f"pyomid-lease-{begun[0].start_ts}" not in renewing, "its lease would hold W back for ever"
+    held = begun[0]._conn.leases._held
+    assert begun[0].start_ts not in held, "renewed, its lease would hold W back for ever"
     ((_, start_ts),) = contents(spark, url, "behind")
     done = pyomid.spark.run(spark, url, put, transaction_id="behind")
     assert isinstance(done, pyomid.AlreadyDone)

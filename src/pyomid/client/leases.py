@@ -46,7 +46,7 @@ class LeaseKeeper:
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def grant(self, start_ts: int, term_s: float) -> Lease:
+    def grant(self, start_ts: int, term_s: float | None) -> Lease:
         """Durable on return; renewed from now on. `SnapshotTooOld` where W has passed the start already, `Unavailable`
         where the system gives no thread to renew it by.
         """
@@ -73,6 +73,11 @@ class LeaseKeeper:
         with self._lock:
             self._held.pop(lease.start_ts, None)
         self._quietly(self._tso.end_lease, lease.start_ts)
+
+    def abandon(self, lease: Lease) -> None:
+        """Renewed no more; it ends by its term, or by the commit that may still be decided."""
+        with self._lock:
+            self._held.pop(lease.start_ts, None)
 
     def close(self) -> None:
         """Renews nothing more; what is still held expires by its term."""

@@ -19,7 +19,7 @@ from pyomid.types import AbortReason, CommitReply
 
 logger = logging.getLogger(__name__)
 
-_NEED_LEASE: Final = frozenset({Event.READ, Event.WRITE, Event.COMMIT})
+NEED_LEASE: Final = frozenset({Event.READ, Event.WRITE, Event.COMMIT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Life:
         self.check_owner()
         if self._state is State.ACTIVE and self._lease is None and (event is Event.WRITE or event is Event.READ):
             return  # Thousands of puts come this way; the table below says the same.
-        if self._lease is not None and self._lease.lost is not None and event in _NEED_LEASE:
+        if self._lease is not None and self._lease.lost is not None and event in NEED_LEASE:
             self._doom = self._doom or str(self._lease.lost)
             self._state = State.DOOMED if self._state is State.ACTIVE else self._state
             raise self._lease.lost

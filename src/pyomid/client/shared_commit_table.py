@@ -38,11 +38,14 @@ class SharedTableTso:
     def grant_lease(self, start_ts: int, term_s: float | None = None) -> float:
         return self.session.grant_lease(start_ts, term_s)
 
+    def share_lease(self, start_ts: int, term_s: float | None = None) -> tuple[int, float]:
+        return self.session.share_lease(start_ts, term_s)
+
     def renew_lease(self, start_ts: int) -> float:
         return self.session.renew_lease(start_ts)
 
-    def end_lease(self, start_ts: int) -> None:
-        self.session.end_lease(start_ts)
+    def end_lease(self, start_ts: int, *, shared: bool = False) -> None:
+        self.session.end_lease(start_ts, shared=shared)
 
     def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
         if not starts:

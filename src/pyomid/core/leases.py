@@ -5,15 +5,32 @@
 In every one of these states but the last the lease holds W back (law 9: the row is deleted before a W that passes
 the lease is sent). Terms are judged by the monotonic clock the machine is given; each TSO grants the leases that it
 finds a full term anew.
+
+A lease has an owner, who renews and ends it by its start, or sharers, whose end nobody tells, or both. Whoever shares
+asks for a start to be kept for a term. Any live lease on that start or an older one keeps it, as W stays below the
+lease; so a young shared lease below the start serves, and only where there is none a new one is opened:
+
+    share 100 ─► lease on 100, until t + term
+    share 150 ─► the same lease, longer        within a tenth of a term; 100 is held back that much too long
+    share 900 ─► lease on 900                  later: so W follows the oldest sharer, in steps of a tenth of a term
+
+So what sharers cost does not grow with their number, wherever they run: about eleven leases.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
+
+SHARED_TERM_PARTS: Final = 10
+"""A shared lease takes in further starts for this part of a term."""
+
+_NOBODY: Final = -math.inf
+"""Until when nobody needs a lease."""
 
 _HOLDERS_NAMED: Final = 3
 _HOLDER_CHARS_MAX: Final = 100
@@ -33,10 +50,20 @@ class LeaseState(Enum):
 class Lease:
     start_ts: int
     term_s: float
+    """Its owner's."""
     expires_s: float
+    """Until when its owner was promised it."""
     state: LeaseState = LeaseState.GRANTING
     holder: str = ""
     """Who asked for it last, in words for people; not kept at rest: a TSO that took over does not know it."""
+    shared_until_s: float = _NOBODY
+    """Until when those who share it were promised it."""
+    opened_s: float = _NOBODY
+    """When a sharer opened it; never, where it was granted to an owner."""
+
+    @property
+    def until_s(self) -> float:
+        return max(self.expires_s, self.shared_until_s)
 
 
 class Leases:
@@ -52,6 +79,8 @@ class Leases:
         self._changes = len(self._leases)
         """Since `_most` was written."""
         self._look_due_s = now_s
+        self._shared: dict[int, Lease] = {}
+        """Those that sharers opened."""
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -93,15 +122,24 @@ class Leases:
         """
         lease = self._leases.get(start_ts)
         if lease is None or lease.state is LeaseState.ENDING:
-            before = "" if lease is None else lease.holder
-            self._held[before] += lease is None
-            lease = self._leases[start_ts] = Lease(start_ts, term_s, now_s + term_s, holder=before)
-            if self._lowest is not None:
-                self._lowest = min(self._lowest, start_ts)
+            lease = self._add(Lease(start_ts, term_s, now_s + term_s))
         else:
             lease.term_s = max(lease.term_s, term_s)
             lease.expires_s = max(lease.expires_s, now_s + lease.term_s)
         self._is_held_by(lease, _cleaned(holder))
+        return lease
+
+    def _add(self, lease: Lease) -> Lease:
+        """In place of one that is ending, whose holder it keeps until another is told."""
+        before = self._leases.get(lease.start_ts)
+        if before is None:
+            self._held[""] += 1
+        else:
+            lease.holder = before.holder
+        self._leases[lease.start_ts] = lease
+        self._shared.pop(lease.start_ts, None)
+        if self._lowest is not None:
+            self._lowest = min(self._lowest, lease.start_ts)
         return lease
 
     def _is_held_by(self, lease: Lease, holder: str) -> None:
@@ -116,13 +154,45 @@ class Leases:
         if not self._held[holder]:
             del self._held[holder]
 
+    def share(self, start_ts: int, term_s: float, now_s: float, holder: str = "") -> Lease:
+        """A lease on the start or an older one, kept for a term from now; to be made durable where it is not LIVE."""
+        lease = self.find_shared(start_ts, term_s, now_s)
+        if lease is None:
+            lease = self._shared[start_ts] = self._add(Lease(start_ts, 0.0, _NOBODY, opened_s=now_s))
+            self._is_held_by(lease, _cleaned(holder))
+        lease.shared_until_s = max(lease.shared_until_s, now_s + term_s)
+        return lease
+
+    def find_shared(self, start_ts: int, term_s: float, now_s: float) -> Lease | None:
+        """The lease that would serve: on the start itself, or the nearest below it that sharers opened lately."""
+        own = self._leases.get(start_ts)
+        if own is not None and own.state is not LeaseState.ENDING:
+            return own
+        since_s = now_s - term_s / SHARED_TERM_PARTS
+        young = [
+            lease
+            for lease in self._shared.values()
+            if lease.start_ts <= start_ts and lease.opened_s >= since_s and lease.state is not LeaseState.ENDING
+        ]
+        return max(young, key=lambda lease: lease.start_ts, default=None)
+
     def renew(self, start_ts: int, now_s: float) -> Lease | None:
-        """A full term from now; None where the lease is gone or going."""
+        """A full term from now for its owner; None where the lease is gone or going, or its owner ended it."""
         lease = self._leases.get(start_ts)
-        if lease is None or lease.state is LeaseState.ENDING:
+        if lease is None or lease.state is LeaseState.ENDING or lease.expires_s == _NOBODY:
             return None
         lease.expires_s = max(lease.expires_s, now_s + lease.term_s)
         return lease
+
+    def end(self, start_ts: int, now_s: float, *, sharers: bool = False) -> bool:
+        """Its owner needs it no more, nor do the sharers where the word is theirs too. True: it is ending now; else
+        those who share it keep it to the end of their terms.
+        """
+        lease = self._leases[start_ts]
+        lease.expires_s = _NOBODY
+        if sharers or lease.shared_until_s <= now_s:
+            lease.state = LeaseState.ENDING
+        return lease.state is LeaseState.ENDING
 
     def expire(self, now_s: float) -> tuple[int, ...]:
         """The leases whose term has passed, perhaps a moment ago: they are ending now."""
@@ -132,7 +202,7 @@ class Leases:
         over = tuple(
             lease.start_ts
             for lease in self._leases.values()
-            if lease.state is LeaseState.LIVE and lease.expires_s <= now_s
+            if lease.state is LeaseState.LIVE and lease.until_s <= now_s
         )
         for start_ts in over:
             self._leases[start_ts].state = LeaseState.ENDING
@@ -144,6 +214,7 @@ class Leases:
         if lease is not None and lease.state is LeaseState.ENDING:
             del self._leases[start_ts]
             self._leave(lease.holder)
+            self._shared.pop(start_ts, None)
             self._changes += 1
             if start_ts == self._lowest:
                 self._lowest = None

@@ -31,11 +31,16 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class GrantLease:
-    """→ LeaseReply, durable. `term_s` 0: the TSO's own term. `holder`: who asks, in words for people."""
+    """→ LeaseReply, durable. `term_s` 0: the TSO's own term. `holder`: who asks, in words for people.
+
+    `shared`: a lease on the start or an older one, which others may hold too; it is kept for a term from now, by
+    asking again, and nobody ends it.
+    """
 
     start_ts: int
     term_s: float = 0.0
     holder: str = ""
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +52,12 @@ class RenewLease:
 
 @dataclass(frozen=True, slots=True)
 class EndLease:
-    """→ Done once the lease no longer holds W back in any later TSO either."""
+    """→ Done once the lease no longer holds W back in any later TSO either; at once where others share the lease, who
+    keep it. `shared`: it ends for them too, by the word of an operator.
+    """
 
     start_ts: int
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +101,8 @@ class FenceReply:
 
 @dataclass(frozen=True, slots=True)
 class LeaseReply:
+    """`start_ts`: what is leased; where the lease is shared, at or below the start that was asked for."""
+
     start_ts: int
     term_s: float
 

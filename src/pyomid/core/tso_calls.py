@@ -51,11 +51,15 @@ class TsoCalls(ABC):
     def grant_lease(self, start_ts: int, term_s: float | None = None) -> float:
         return self._ask_for(GrantLease(start_ts, term_s or 0.0, self.holder), LeaseReply).term_s
 
+    def share_lease(self, start_ts: int, term_s: float | None = None) -> tuple[int, float]:
+        reply = self._ask_for(GrantLease(start_ts, term_s or 0.0, self.holder, shared=True), LeaseReply)
+        return reply.start_ts, reply.term_s
+
     def renew_lease(self, start_ts: int) -> float:
         return self._ask_for(RenewLease(start_ts), LeaseReply).term_s
 
-    def end_lease(self, start_ts: int) -> None:
-        self._ask_for(EndLease(start_ts), Done)
+    def end_lease(self, start_ts: int, *, shared: bool = False) -> None:
+        self._ask_for(EndLease(start_ts, shared), Done)
 
     def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
         return list(self._ask_for(Seal(tuple(starts)), SealReply).outcomes) if starts else []

@@ -402,12 +402,12 @@ class TsoMachine:
                 self._on_commit(peer, tag, request)
             case Fence(table_id):
                 self._on_fence(peer, tag, table_id)
-            case GrantLease(start_ts, term_s, holder):
-                self._on_grant(peer, tag, start_ts, term_s, holder)
+            case GrantLease():
+                self._on_grant(peer, tag, request)
             case RenewLease(start_ts):
                 self._on_renew(peer, tag, start_ts)
-            case EndLease(start_ts):
-                self._on_end(peer, tag, start_ts)
+            case EndLease(start_ts, shared):
+                self._on_end(peer, tag, start_ts, shared)
             case Seal(starts):
                 self._on_seal(peer, tag, starts)
             case Complete(starts):
@@ -889,14 +889,12 @@ class TsoMachine:
 
     def _remove_large_steps(self, pending: PendingCommit) -> Procedure:
         start_ts = pending.start_ts
-        lease = self.leases.find(start_ts)
-        if lease is not None:
-            lease.state = LeaseState.ENDING
+        ends = start_ts in self.leases and self.leases.end(start_ts, self.now_s)
         removed = (start_ts,)
         yield EpochWrite(
             EpochChanges(
                 pending_removed=removed if pending.branches else (),
-                leases_removed=removed if lease is not None else (),
+                leases_removed=removed if ends else (),
             )
         )
         self.leases.forget(start_ts)
@@ -1019,15 +1017,17 @@ class TsoMachine:
 
     # ── leases ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _on_grant(self, peer: Hashable, tag: int, start_ts: int, term_s: float, holder: str) -> None:
+    def _on_grant(self, peer: Hashable, tag: int, request: GrantLease) -> None:
+        start_ts = request.start_ts
+        term_s = min(request.term_s or self.settings.lease_term_s, self.settings.lease_term_s_max)
         if not self._is_issued_start(start_ts):
             self._refuse(peer, tag, self._not_a_start(start_ts))
         elif self._may_be_passed(start_ts):
             self._refuse(peer, tag, self._too_old(start_ts))
-        elif self.leases.find(start_ts) is None and (why := self._why_no_lease(holder)):
+        elif not self._adds_none(request, term_s) and (why := self._why_no_lease(request.holder)):
             self._refuse(peer, tag, Unavailable(why, leases_max=self.settings.leases_max))
         else:
-            self._work.run(self._grant_steps(peer, tag, start_ts, term_s, holder))
+            self._work.run((self._share_steps if request.shared else self._grant_steps)(peer, tag, request, term_s))
 
     def _may_be_passed(self, start_ts: int) -> bool:
         """T12: W that was sent may be durable, whether or not its answer came."""
@@ -1046,15 +1046,30 @@ class TsoMachine:
             )
         return ""
 
-    def _grant_steps(self, peer: Hashable, tag: int, start_ts: int, term_s: float, holder: str) -> Procedure:
+    def _adds_none(self, request: GrantLease, term_s: float) -> bool:
+        if request.shared:
+            return self.leases.find_shared(request.start_ts, term_s, self.now_s) is not None
+        return request.start_ts in self.leases
+
+    def _grant_steps(self, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> Procedure:
         """It holds W back from this moment; it is promised once its row is durable."""
-        term_s = min(term_s or self.settings.lease_term_s, self.settings.lease_term_s_max)
-        lease = self.leases.grant(start_ts, term_s, self.now_s, holder)
-        yield EpochWrite(EpochChanges(leases_added=(start_ts,)))
+        lease = self.leases.grant(request.start_ts, term_s, self.now_s, request.holder)
+        yield EpochWrite(EpochChanges(leases_added=(request.start_ts,)))
         if lease.state is LeaseState.GRANTING:
             lease.state = LeaseState.LIVE
         self.counters["leases_granted"] += 1
-        self._reply(peer, tag, LeaseReply(start_ts, lease.term_s))
+        self._reply(peer, tag, LeaseReply(request.start_ts, lease.term_s))
+
+    def _share_steps(self, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> Procedure:
+        """As a grant; where a lease whose row is durable serves, nothing is written."""
+        lease = self.leases.share(request.start_ts, term_s, self.now_s, request.holder)
+        if lease.state is not LeaseState.LIVE:
+            yield EpochWrite(EpochChanges(leases_added=(lease.start_ts,)))
+            if lease.state is LeaseState.GRANTING:
+                lease.state = LeaseState.LIVE
+                self.counters["leases_granted"] += 1
+        self.counters["leases_shared"] += 1
+        self._reply(peer, tag, LeaseReply(lease.start_ts, term_s))
 
     def _on_renew(self, peer: Hashable, tag: int, start_ts: int) -> None:
         lease = self.leases.renew(start_ts, self.now_s)
@@ -1063,13 +1078,13 @@ class TsoMachine:
         else:
             self._reply(peer, tag, LeaseReply(start_ts, lease.term_s))
 
-    def _on_end(self, peer: Hashable, tag: int, start_ts: int) -> None:
-        lease = self.leases.find(start_ts)
-        if lease is None or start_ts in self.large:
+    def _on_end(self, peer: Hashable, tag: int, start_ts: int, shared: bool) -> None:
+        if start_ts not in self.leases or start_ts in self.large:
             self._reply(peer, tag, Done())  # a large commit removes its lease together with its record
-            return
-        lease.state = LeaseState.ENDING
-        self._work.run(self._end_lease_steps(peer, tag, start_ts))
+        elif self.leases.end(start_ts, self.now_s, sharers=shared):
+            self._work.run(self._end_lease_steps(peer, tag, start_ts))
+        else:
+            self._reply(peer, tag, Done())
 
     def _end_lease_steps(self, peer: Hashable, tag: int, start_ts: int) -> Procedure:
         yield from self._remove_lease_steps(start_ts)

@@ -35,9 +35,21 @@ class ReadPlan:
     snapshot: Snapshot
     batch_rows: int
     leased: bool
-    """Tasks renew the lease on the snapshot's start."""
+    """Tasks renew the lease on the snapshot's start: it is a transaction's, or the caller's."""
+    shared: bool = False
+    """Tasks share a lease for the snapshot, which is a load's: nobody tells when it is over."""
+    lease_s: float | None = None
+    """The term for which a load is kept; None: the TSO's own."""
     database_id: bytes = b""
     """Whose snapshot it is; empty: not told."""
+
+
+def keep_snapshot(conn: Connection, plan: ReadPlan) -> None:
+    """Before a read and on its way. SnapshotTooOld: it was kept no longer."""
+    if plan.shared:
+        conn.share_lease(plan.snapshot.start_ts, plan.lease_s)
+    elif plan.leased:
+        conn.renew((plan.snapshot.start_ts,))
 
 
 def read_range(conn: Connection, plan: ReadPlan, key_range: KeyRange, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -55,12 +67,11 @@ def visible_batches(
 
     All columns are fetched, whatever is wanted: a row exists by any of its cells.
     """
-    leases = (plan.snapshot.start_ts,) if plan.leased else ()
     for batch in conn.parts.store.scan(plan.table, key_range, None, batch_rows_max=plan.batch_rows):
         resolved = conn.driver.run(resolve_batch_steps(plan.table, batch, None, plan.snapshot, conn.cache))
         visible = visibility.visible_cells(resolved, plan.snapshot.start_ts, plan.snapshot.own)
         conn.driver.run(check_snapshot_steps(plan.snapshot))
-        conn.renew(leases)
+        keep_snapshot(conn, plan)
         yield resolved, visible
     conn.driver.run(check_snapshot_steps(plan.snapshot))
 

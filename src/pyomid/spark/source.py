@@ -2,10 +2,11 @@
 
 Spark makes a `DataSource` once per `load()`, pickles it, and calls its parts in processes of their own, so:
 
-    read     the start is drawn and leased in `__init__`; all partitions share it (S5); tasks renew the lease, which
-             ends by its term: Spark says nothing when a read is over
-    write    the same start is the transaction's; each task attempt writes a branch and returns it in its message;
-             `commit` decides once; `abort` looks the outcome up and never undoes a commit (S2)
+    read     the start is drawn in `__init__`; all partitions have it (S5); `load()` and each task share a lease for
+             it, which ends by its term: Spark says nothing when a read is over
+    write    the same start is the transaction's, under a lease of its own until `commit` or `abort`, whichever process
+             they run in; each task attempt writes a branch and returns it in its message; `commit` decides once;
+             `abort` looks the outcome up and never undoes a commit (S2)
 
 Filters are not pushed down: Spark 4.3 gives one DataFrame that is used twice the other use's filters. Ranges come
 by options.
@@ -71,12 +72,27 @@ class OmidDataSource(DataSource):
         from pyomid.spark.schema import schema_of, select_columns, struct_of
 
         with coded_errors():
+            self._keep()
             info = self._info()
             schema = schema_of(info)
             return struct_of(schema, select_columns(info.name, schema, self._options.names("columns")))
 
-    def reader(self, schema: StructType) -> OmidReader:
+    def __getstate__(self) -> dict[str, Any]:
+        """Spark takes a source to the next process as soon as it is made. A load has been asked for its schema by then;
+        what has not is a write, or a load to which a schema was given: it has a lease of its own until that is known.
+        """
         with coded_errors():
+            if self._shares and not self._is_read:
+                self._own_lease()
+        return self.__dict__
+
+    def reader(self, schema: StructType) -> OmidReader:
+        from pyomid.spark.commit import end_lease
+
+        with coded_errors():
+            self._keep()
+            if self._owns:
+                end_lease(self._connection(), self._begun.start_ts)
             table_schema, wanted = self._readable(schema)
             return OmidReader(self._read_plan(table_schema, wanted), self._range(table_schema), self._pieces(), schema)
 
@@ -86,6 +102,8 @@ class OmidDataSource(DataSource):
 
         with coded_errors():
             try:
+                if not self._owns and self._connection().has_leases:
+                    self._own_lease()
                 return OmidWriter.prepared(
                     self._options, self._begun, fields_of(schema), overwrite=overwrite, database_id=self._database_id
                 )
@@ -107,9 +125,12 @@ class OmidDataSource(DataSource):
             raise Misuse(f"option snapshotDatabase={text!r} is no database's id", option="snapshotDatabase") from None
 
     def _begin(self) -> BeginReply:
-        """A start of its own under a lease; or the one that was given, which somebody else's lease holds."""
+        """A start of its own, leased once it is known for what; or the one that was given, which somebody else's lease
+        holds."""
         from pyomid.types import BeginReply
 
+        self._lease_s = self._options.seconds("leaseSeconds")
+        self._shares = self._is_read = self._owns = False
         given = self._options.whole("snapshotTimestamp", least=1)
         epoch = self._options.whole("snapshotEpoch")
         if given is not None and epoch is not None:
@@ -120,11 +141,20 @@ class OmidDataSource(DataSource):
             if given > begun.start_ts:
                 raise Misuse(f"snapshotTimestamp {given} was never handed out: {begun.start_ts} is the latest")
             if conn.has_leases:
-                conn.parts.tso.grant_lease(given, self._options.seconds("leaseSeconds"))
+                conn.parts.tso.grant_lease(given, self._lease_s)
             return BeginReply(given, begun.epoch)
-        if conn.has_leases:
-            conn.parts.tso.grant_lease(begun.start_ts, self._options.seconds("leaseSeconds"))
+        self._shares = conn.has_leases
         return begun
+
+    def _keep(self) -> None:
+        """It is a load. A write never comes here: it would hold W back for a whole term after it ended."""
+        self._is_read = True
+        if self._shares:
+            self._connection().share_lease(self._begun.start_ts, self._lease_s)
+
+    def _own_lease(self) -> None:
+        self._connection().parts.tso.grant_lease(self._begun.start_ts, self._lease_s)
+        self._owns = True
 
     def _info(self) -> TableInfo:
         from pyomid.client.tables import check_leases, find_table
@@ -167,8 +197,18 @@ class OmidDataSource(DataSource):
         rows = self._options.whole("batchRows", BATCH_ROWS, least=1)
         assert rows is not None
         leased = self._connection().has_leases
-        snapshot, database_id = self._snapshot(), self._database_id
-        return ReadPlan(self._url, self._table, schema, wanted, snapshot, rows, leased=leased, database_id=database_id)
+        return ReadPlan(
+            self._url,
+            self._table,
+            schema,
+            wanted,
+            self._snapshot(),
+            rows,
+            leased=leased,
+            shared=self._shares,
+            lease_s=self._lease_s,
+            database_id=self._database_id,
+        )
 
     def _snapshot(self) -> Snapshot:
         from pyomid.core.reading import Snapshot
@@ -219,15 +259,14 @@ class OmidReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from pyomid.spark.connection import connection
-        from pyomid.spark.scan import read_range
+        from pyomid.spark.scan import keep_snapshot, read_range
         from pyomid.spark.schema import arrow_of
 
         assert isinstance(partition, RangePartition)
         with coded_errors():
             arrow = arrow_of(self._schema)
             conn = connection(self._plan.url, self._plan.database_id)
-            if self._plan.leased:
-                conn.renew((self._plan.snapshot.start_ts,))
+            keep_snapshot(conn, self._plan)
             yield from read_range(conn, self._plan, KeyRange(partition.start, partition.stop), arrow)
 
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pyomid.client.life import NEED_LEASE
 from pyomid.client.marker import AlreadyDone, check_transaction_id
 from pyomid.client.retry import Backoff, cause_of, check_function, check_result
 from pyomid.client.states import ENDED, Event, State, next_state
@@ -109,7 +110,7 @@ class SparkTransaction:
         self.transaction_id: Final = transaction_id
         self.commit_ts: int | None = None
         """None until committed, and for a transaction that wrote nothing."""
-        self._lease = _Lease(conn, begun.start_ts, lease_seconds) if conn.has_leases else None
+        self._lease = conn.leases.grant(begun.start_ts, lease_seconds) if conn.has_leases else None
 
     @property
     def start_ts(self) -> int:
@@ -220,8 +221,6 @@ class SparkTransaction:
     def commit(self) -> None:
         """Durable, and visible to every later begin, on return. Errors as `pyomid.Transaction.commit`."""
         self._step(Event.COMMIT)
-        if self._lease is not None:
-            self._lease.decision_ends_it()
         try:
             crash_point("spark.commit.before")
             self.commit_ts = self._decide() or None
@@ -380,8 +379,13 @@ class SparkTransaction:
     def _end(self, event: Event | None) -> None:
         if event is not None:
             self._state = next_state(self._state, event, start_ts=self.start_ts, reason=self._doom)
-        if self._lease is not None:
-            self._lease.end(release=self._state is not State.UNKNOWN, committed=self._state is State.COMMITTED)
+        lease, self._lease = self._lease, None
+        if lease is None:
+            return
+        if self._state is State.UNKNOWN:
+            self._conn.leases.abandon(lease)
+        else:
+            self._conn.leases.end(lease)
 
     def _step(self, event: Event) -> None:
         if (os.getpid(), threading.get_ident()) != self._owner:
@@ -389,6 +393,9 @@ class SparkTransaction:
                 f"transaction {self.start_ts} belongs to process {self._owner[0]}, thread {self._owner[1]}: "
                 "begin another one here"
             )
+        if event in NEED_LEASE and self._lease is not None and self._lease.lost is not None:
+            self.doom(str(self._lease.lost))
+            raise self._lease.lost
         self._state = next_state(self._state, event, start_ts=self.start_ts, reason=self._doom)
 
     def _dooming(self, reason: str) -> _Dooming:
@@ -415,47 +422,6 @@ class _Dooming:
     ) -> None:
         if error is not None:
             self._transaction.doom(f"{self._reason}: {error}")
-
-
-class _Lease:
-    """The transaction's lease: renewed by a thread of the driver, beside the tasks, until the transaction ends."""
-
-    def __init__(self, conn: Connection, start_ts: int, term_s: float | None) -> None:
-        self._conn = conn
-        self._start_ts = start_ts
-        self._ended = threading.Event()
-        self._deciding = False
-        self._lost: OmidError | None = None
-        """Told while the commit was on its way: it may have been its own commit that ended the lease."""
-        self._term_s = conn.parts.tso.grant_lease(start_ts, term_s)
-        self._thread = threading.Thread(target=self._renew, name=f"pyomid-lease-{start_ts}", daemon=True)
-        self._thread.start()
-
-    def decision_ends_it(self) -> None:
-        """The commit request leaves: its decision ends the lease before its answer is here."""
-        self._deciding = True
-
-    def end(self, *, release: bool, committed: bool) -> None:
-        self._ended.set()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-        if self._lost is not None and not committed:
-            logger.warning("lease %d is lost: %s", self._start_ts, self._lost)
-        if release:
-            large_commit.end_lease(self._conn, self._start_ts)
-
-    def _renew(self) -> None:
-        while not self._ended.wait(self._term_s / 3):
-            try:
-                self._conn.parts.tso.renew_lease(self._start_ts)
-            except ConflictError as error:
-                if self._deciding:
-                    self._lost = error
-                else:
-                    logger.warning("lease %d is lost: %s", self._start_ts, error)
-                return
-            except Exception as error:
-                logger.warning("lease %d was not renewed, will be tried again: %s", self._start_ts, error)
 
 
 def transaction(

@@ -138,6 +138,7 @@ COUNTERS: Final = {
     "refused_connections": "Connections closed because there were too many",
     "store_failures": "Store calls that failed and were repeated",
     "leases_granted": "Leases granted",
+    "leases_shared": "Shared leases promised: many to a lease that is granted once",
     "leases_expired": "Leases expired",
     "retries_found": "Retries whose first try was found committed",
     "entries_sanitised": "Entries deleted below the sanitised horizon",

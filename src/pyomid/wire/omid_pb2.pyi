@@ -94,7 +94,7 @@ class FenceRequest(_message.Message):
     def __init__(self, table_id: _Optional[int] = ...) -> None: ...
 
 class LeaseRequest(_message.Message):
-    __slots__ = ("action", "start_timestamp", "term_s", "holder")
+    __slots__ = ("action", "start_timestamp", "term_s", "holder", "shared")
     class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         GRANT: _ClassVar[LeaseRequest.Action]
@@ -107,11 +107,13 @@ class LeaseRequest(_message.Message):
     START_TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     TERM_S_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     action: LeaseRequest.Action
     start_timestamp: int
     term_s: float
     holder: str
-    def __init__(self, action: _Optional[_Union[LeaseRequest.Action, str]] = ..., start_timestamp: _Optional[int] = ..., term_s: _Optional[float] = ..., holder: _Optional[str] = ...) -> None: ...
+    shared: bool
+    def __init__(self, action: _Optional[_Union[LeaseRequest.Action, str]] = ..., start_timestamp: _Optional[int] = ..., term_s: _Optional[float] = ..., holder: _Optional[str] = ..., shared: _Optional[bool] = ...) -> None: ...
 
 class SealRequest(_message.Message):
     __slots__ = ("start_timestamp",)

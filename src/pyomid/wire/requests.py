@@ -143,16 +143,16 @@ def _fill(message: pb.Request, request: Request, extended: bool) -> None:
                 f"the TSO does not speak pyomid's extensions (is it Apache Omid's?): no {type(request).__name__}",
                 request=type(request).__name__,
             )
-        case GrantLease(start_ts, term_s, holder):
+        case GrantLease(start_ts, term_s, holder, shared):
             if holder:
                 message.lease_request.holder = holder
-            _fill_lease(message.lease_request, pb.LeaseRequest.GRANT, start_ts)
+            _fill_lease(message.lease_request, pb.LeaseRequest.GRANT, start_ts, shared)
             if term_s:
                 message.lease_request.term_s = term_s
         case RenewLease(start_ts):
             _fill_lease(message.lease_request, pb.LeaseRequest.RENEW, start_ts)
-        case EndLease(start_ts):
-            _fill_lease(message.lease_request, pb.LeaseRequest.END, start_ts)
+        case EndLease(start_ts, shared):
+            _fill_lease(message.lease_request, pb.LeaseRequest.END, start_ts, shared)
         case Seal(starts):
             message.seal_request.SetInParent()
             message.seal_request.start_timestamp.extend(starts)
@@ -165,9 +165,11 @@ def _fill(message: pb.Request, request: Request, extended: bool) -> None:
             message.status_request.SetInParent()
 
 
-def _fill_lease(message: pb.LeaseRequest, action: pb.LeaseRequest.Action, start_ts: int) -> None:
+def _fill_lease(message: pb.LeaseRequest, action: pb.LeaseRequest.Action, start_ts: int, shared: bool = False) -> None:
     message.action = action
     message.start_timestamp = start_ts
+    if shared:
+        message.shared = True
 
 
 def _fill_commit(message: pb.CommitRequest, request: CommitRequest, extended: bool) -> None:
@@ -214,11 +216,11 @@ def _decode_commit_part(message: pb.CommitPart) -> CommitPart:
 def _decode_lease(message: pb.LeaseRequest) -> Request:
     match message.action:
         case pb.LeaseRequest.GRANT:
-            return GrantLease(message.start_timestamp, message.term_s, message.holder)
+            return GrantLease(message.start_timestamp, message.term_s, message.holder, message.shared)
         case pb.LeaseRequest.RENEW:
             return RenewLease(message.start_timestamp)
         case pb.LeaseRequest.END:
-            return EndLease(message.start_timestamp)
+            return EndLease(message.start_timestamp, message.shared)
         case other:
             raise ProtocolError(f"{other} is not an action on a lease")
 

@@ -22,6 +22,7 @@ from pyomid.testing.simulation.storage import Disk, PlainCommitTable, Storage, l
 from pyomid.testing.simulation.truth import Truth
 from pyomid.testing.simulation.universe import Call, Choices, Process, Sleep, Task, Universe
 from pyomid.types import (
+    TIMESTAMP_STEP,
     BeginReply,
     CellVersion,
     Column,
@@ -40,6 +41,8 @@ ROWS: Final = tuple(f"r{number}".encode() for number in range(4))
 COLUMNS: Final = (Column(FAMILY, b"x"), Column(FAMILY, b"y"))
 RETRY_BOUND_S: Final = 20.0
 """A client gives up sending a commit again after this long; sanitising goes by it."""
+SHARED_TERM_S: Final = 2.0
+"""Shorter than some pauses of a reader: what was kept no longer is found too."""
 
 Steps = Generator[Any, Any, Any]
 
@@ -421,6 +424,9 @@ class Tx:
     def lease(self, term_s: float = 0.0) -> Steps:
         yield from self.client.ask(req.GrantLease(self.start_ts, term_s))
 
+    def share_lease(self, term_s: float) -> Steps:
+        yield from self.client.ask(req.GrantLease(self.start_ts, term_s, shared=True))
+
     def end_lease(self) -> Steps:
         yield from self.client.ask(req.EndLease(self.start_ts))
 
@@ -482,14 +488,17 @@ def _random_rows(choices: Choices) -> dict[bytes, dict[Column, bool]]:
 
 
 def reader(client: Client, *, leased: bool = False) -> Steps:
-    """Snapshot after snapshot, each read twice over; with a lease they last long."""
+    """Snapshot after snapshot, each read twice over; with a lease, of its own or a shared one, they last long."""
     choices = client.choices
     while not client.world.closing:
         try:
             tx = yield from client.begin()
-            if leased:
+            shares = leased and tx.start_ts // TIMESTAMP_STEP % 2 == 0
+            if leased and not shares:
                 yield from tx.lease()
             for _ in range(choices.number(2, 6)):
+                if shares:
+                    yield from tx.share_lease(SHARED_TERM_S)
                 if choices.chance(0.4):
                     yield from tx.scan(choices.pick(TABLES))
                 else:
@@ -497,7 +506,7 @@ def reader(client: Client, *, leased: bool = False) -> Steps:
                 if leased or choices.chance(0.3):
                     yield Sleep(choices.pick((0.0, 0.5, 3.0) if leased else (0.1, 0.5, 1.0)))
             yield from tx.commit()
-            if leased:
+            if leased and not shares:
                 yield from tx.end_lease()
         except (SnapshotTooOld, Unavailable):
             yield Sleep(0.5)

@@ -1085,6 +1085,65 @@ def a_lease_holds_w_through_a_fail_over(build: Build) -> None:
     s.judge()
 
 
+def a_shared_lease_is_kept_for_its_last_sharer(build: Build) -> None:
+    """K7. Two loads share a lease; the term of the first is over, that of the second is not."""
+    s = Schedule(build)
+    a, b, t = s.client("A"), s.client("B"), s.client("T")
+    first = s.do(a, begin(a))
+    s.do(a, first.share_lease(100.0))
+    s.pass_time(8.0)
+    second = s.do(b, begin(b))
+    s.do(b, second.share_lease(100.0))
+    s.do(t, put(t, "a", R0))
+    s.pass_time(95.0)
+    compact(s)
+    s.do(b, second.get("a", R0))
+    if len(s.first.machine.leases) != 1:
+        raise Stuck("they share no lease")
+    s.judge()
+
+
+def a_start_shares_no_lease_above_it(build: Build) -> None:
+    """K7. The younger of two loads was leased first."""
+    s = Schedule(build)
+    a, b = s.client("A"), s.client("B")
+    older, younger = s.do(a, begin(a)), s.do(b, begin(b))
+    s.do(b, younger.share_lease(100.0))
+    s.do(a, older.share_lease(100.0))
+    s.pass_time(50.0)
+    s.do(a, older.get("a", R0))
+    s.judge()
+
+
+def an_owners_end_leaves_the_lease_to_its_sharers(build: Build) -> None:
+    """K7. Somebody reads at the start of a transaction, which ends."""
+    s = Schedule(build)
+    a, b = s.client("A"), s.client("B")
+    owner = s.do(a, begin(a, lease=True))
+    sharer = s.do(b, begin(b))
+    sharer.start_ts = owner.start_ts
+    s.do(b, sharer.share_lease(100.0))
+    s.do(a, owner.end_lease())
+    s.pass_time(50.0)
+
+
+def a_shared_lease_is_promised_once_its_row_is_durable(build: Build) -> None:
+    """K7. The row of a lease is on its way; another start is to share it, and the TSO dies."""
+    s = Schedule(build)
+    a, b = s.client("A"), s.client("B")
+    first, second = s.do(a, begin(a)), s.do(b, begin(b))
+    s.hold(ins.UpdateEpochRow, lambda operation: bool(operation.changes.leases_added))
+    for client, reader in ((a, first), (b, second)):
+        sharing = s.start(client, ignoring(reader.share_lease(100.0)))
+        s.land(s.until_call(sharing, req.GrantLease))
+    s.kill(s.first)
+    s._held.clear()
+    s.lead()
+    s.pass_time(10.0)
+    for client in (a, b):
+        s.universe.kill(client.process)
+
+
 # ---------------------------------------------------------------- jobs: S1
 
 
@@ -1222,6 +1281,10 @@ SCHEDULES: Final[dict[str, Callable[[Build], None]]] = {
         a_table_that_others_made_again_is_marked_anew,
         a_promised_lease_survives_its_tso,
         a_lease_holds_w_through_a_fail_over,
+        a_shared_lease_is_kept_for_its_last_sharer,
+        a_start_shares_no_lease_above_it,
+        an_owners_end_leaves_the_lease_to_its_sharers,
+        a_shared_lease_is_promised_once_its_row_is_durable,
         a_job_is_whole_whenever_its_tso_dies,
         a_ceiling_moved_during_take_over_is_not_handed_out_again,
         a_late_change_of_the_epoch_row_changes_nothing,

@@ -187,12 +187,34 @@ def _tables_first(original: Any) -> Any:
     return marks, tables
 
 
-def _promised_first(original: Any, machine: Any, peer: Any, tag: int, start_ts: int, term_s: float, *more: Any) -> Any:
+def _promised_first(original: Any, machine: Any, peer: Any, tag: int, request: Any, term_s: float) -> Any:
     def promised(step: Any) -> Any:
-        machine._reply(peer, tag, requests.LeaseReply(start_ts, term_s or machine.settings.lease_term_s))
+        machine._reply(peer, tag, requests.LeaseReply(request.start_ts, term_s))
         return (yield step)
 
-    return relayed(original(machine, peer, tag, start_ts, term_s, *more), "EpochWrite", promised)
+    return relayed(original(machine, peer, tag, request, term_s), "EpochWrite", promised)
+
+
+def _kept_for_the_first(original: Any, leases: Any, start_ts: int, term_s: float, now_s: float, *more: Any) -> Any:
+    found = leases.find_shared(start_ts, term_s, now_s)
+    until_s = found.shared_until_s if found is not None else now_s + term_s
+    lease = original(leases, start_ts, term_s, now_s, *more)
+    lease.shared_until_s = until_s
+    return lease
+
+
+def _above_the_start(original: Any, leases: Any, start_ts: int, *more: Any) -> Any:
+    return original(leases, start_ts, *more) or original(leases, 1 << 62, *more)
+
+
+def _sharers_end_too(original: Any, leases: Any, start_ts: int, now_s: float, **_: Any) -> Any:
+    return original(leases, start_ts, now_s, sharers=True)
+
+
+def _shared_before_its_row(original: Any, machine: Any, peer: Any, tag: int, request: Any, term_s: float) -> Any:
+    serves = machine.leases.find_shared(request.start_ts, term_s, machine.now_s) is not None
+    steps = without_step("EpochWrite") if serves else with_step("", nothing)
+    return steps(original, machine, peer, tag, request, term_s)
 
 
 def _without_leases(original: Any, epoch: int, leases: Any, watermark: int) -> Any:
@@ -533,6 +555,34 @@ MUTANTS: Final = (
         "core.take_over:watermark_at_start",
         _without_leases,
         "a_lease_holds_w_through_a_fail_over",
+    ),
+    _m(
+        "K7f",
+        "a shared lease ends with the term of whoever opened it",
+        "core.leases:Leases.share",
+        _kept_for_the_first,
+        "a_shared_lease_is_kept_for_its_last_sharer",
+    ),
+    _m(
+        "K7g",
+        "a lease above a start serves it",
+        "core.leases:Leases.find_shared",
+        _above_the_start,
+        "a_start_shares_no_lease_above_it",
+    ),
+    _m(
+        "K7h",
+        "an owner ends the lease of those who share it",
+        "core.leases:Leases.end",
+        _sharers_end_too,
+        "an_owners_end_leaves_the_lease_to_its_sharers",
+    ),
+    _m(
+        "K7i",
+        "a lease is shared before its row is durable",
+        "core.tso_machine:TsoMachine._share_steps",
+        _shared_before_its_row,
+        "a_shared_lease_is_promised_once_its_row_is_durable",
     ),
     _m(
         "S1",

@@ -56,8 +56,8 @@ class Host:
         self._kernel: Any = None
         """Takes what it can before the machine; None in builds without."""
         self._waiting: dict[tuple[Hashable, int], Call] = {}
-        self._asked_s: dict[tuple[Hashable, int], float] = {}
-        """When lease requests came: a client counts the term from its sending, which is earlier still."""
+        self._asked: dict[tuple[Hashable, int], tuple[float, req.Request]] = {}
+        """Lease requests and when they came: a client counts the term from its sending, which is earlier still."""
         self._lease_until_s = 0.0
         universe.spawn(self.process, f"{name}.leads", self._lead())
 
@@ -134,7 +134,7 @@ class Host:
         if isinstance(request, req.EndLease | CommitRequest):
             self.truth.lease_ended(request.start_ts)
         if isinstance(request, req.GrantLease | req.RenewLease):
-            self._asked_s[peer, tag] = self.universe.now_s
+            self._asked[peer, tag] = self.universe.now_s, request
         if not self._by_kernel(peer, tag, request):
             self.feed(ins.RequestCame(peer, tag, request))
 
@@ -174,10 +174,16 @@ class Host:
         if isinstance(answer, BeginReply):
             self.truth.start_issued(answer.start_ts, f"{self.process.name} for {peer} {tag}")
         if isinstance(answer, req.LeaseReply):
-            self.truth.lease_promised(answer.start_ts, self._asked_s[peer, tag] + answer.term_s)
+            self._promise(answer, *self._asked[peer, tag])
         call = self._waiting.pop((peer, tag), None)
         if call is not None:
             call.resolve(answer)
+
+    def _promise(self, answer: req.LeaseReply, asked_s: float, request: req.Request) -> None:
+        """Both starts, where the lease that serves is another's: what is above the leased one counts as kept, too."""
+        shared = isinstance(request, req.GrantLease) and request.shared
+        for start in {answer.start_ts, request.start_ts}:  # type: ignore[union-attr]
+            self.truth.lease_promised(start, asked_s + answer.term_s, shared=shared)
 
     # ------------------------------------------------------------ store calls
 

@@ -35,6 +35,8 @@ class Truth(Watch):
     issued: dict[int, str] = field(default_factory=dict)
     promised: dict[int, float] = field(default_factory=dict)
     """Leased start → until when it was promised that W stays below it (K7)."""
+    shared: dict[int, float] = field(default_factory=dict)
+    """The same of what is shared, whose owner's end ends nothing."""
     ended: set[int] = field(default_factory=set)
     """Starts whose lease was ended: a renewal that was on its way promises nothing any more."""
     now_s: Callable[[], float] = lambda: 0.0
@@ -92,7 +94,7 @@ class Truth(Watch):
         self.last_state = state
 
     def _check_leases(self, watermark: int) -> None:
-        for start, until_s in self.promised.items():
+        for start, until_s in (*self.promised.items(), *self.shared.items()):
             if start <= watermark and self.now_s() < until_s:
                 raise Broken(f"K7: W {watermark} passes {start}, whose lease was promised until {until_s:.1f}")
 
@@ -102,13 +104,16 @@ class Truth(Watch):
             if start <= watermark and start not in self.commits:
                 raise Broken(f"T2: W {watermark} is published while the commit of {start} is on its way")
 
-    def lease_promised(self, start: int, until_s: float) -> None:
+    def lease_promised(self, start: int, until_s: float, *, shared: bool = False) -> None:
         """From now until then W stays below `start`, whoever leads."""
-        if start in self.ended:
+        if start in self.ended and not shared:
             return
         if start <= self.disk.epoch_row.read().watermark and self.now_s() < until_s:
             raise Broken(f"K7: a lease on {start} is promised, and W has passed it")
-        self.promised[start] = until_s
+        if shared:
+            self.shared[start] = max(until_s, self.shared.get(start, until_s))
+        else:
+            self.promised[start] = until_s
 
     def lease_ended(self, start: int) -> None:
         self.promised.pop(start, None)

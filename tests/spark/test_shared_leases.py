@@ -1,0 +1,193 @@
+"""Leases of loads and writes at a real TSO, as Spark calls the data source, and without Spark (K7)."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+from test_writer import push_watermark_past
+
+import pyomid.spark
+from pyomid.client.states import State
+from pyomid.errors import SnapshotTooOld, TransactionEnded
+from pyomid.spark.connection import Connection, connection
+from pyomid.spark.failures import original_error
+from pyomid.spark.source import OmidDataSource, OmidReader
+from pyomid.spark.transactions import SparkTransaction
+
+SCHEMA = StructType([StructField("name", StringType()), StructField("count", LongType())])
+ROWS = pa.table({"name": ["a", "b"], "count": [1, 2]})
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    found = f"omid://{tmp_path}/db?maxTransactionAgeSeconds=1&tsoIdleExitSeconds=5"
+    save(found)
+    yield found
+    pyomid.spark.close_connections()
+
+
+def source(url: str, **options: str) -> OmidDataSource:
+    return OmidDataSource({"url": url, "table": "t", "rowKey": "name", **options})
+
+
+def load(url: str, *, schema_given: bool = False, **options: str) -> OmidReader:
+    """As `load()` does, and the planning of an action, in processes of their own."""
+    made = source(url, **options)
+    if not schema_given:
+        made.schema()
+    planned: OmidReader = pickle.loads(pickle.dumps(made)).reader(SCHEMA)
+    return planned
+
+
+def read(reader: OmidReader) -> list[Any]:
+    return [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def save(url: str) -> int:
+    """The start of the write, which is over."""
+    writer = pickle.loads(pickle.dumps(source(url))).writer(SCHEMA, overwrite=False)
+    assert writer.begun.start_ts in leases(connection(url))
+    writer.commit([writer.write(iter(ROWS.to_batches()))])
+    return int(writer.begun.start_ts)
+
+
+def leases(conn: Connection) -> tuple[int, ...]:
+    return conn.parts.tso.status().leases
+
+
+def pass_watermark(conn: Connection, start_ts: int) -> None:
+    while conn.parts.epoch_row.read_watermarks()[0] < start_ts:
+        conn.parts.tso.begin()
+
+
+def test_a_thousand_loads_cost_a_few_leases_and_requests(url: str) -> None:
+    """With one each, 33 loads a second use up the TSO's leases for everybody."""
+    readers = [load(url), load(url)]
+    for _ in range(1000):
+        source(url).schema()
+    counters = connection(url).parts.tso.status().counters
+    assert len(leases(connection(url))) == 1
+    assert counters["leases_granted"] == 2, "one of the write in the fixture"
+    assert counters["leases_shared"] <= 2
+    assert len(read(readers[0])) == len(read(readers[-1])) == 2
+    assert len(leases(connection(url))) == 1
+
+
+def test_loads_of_many_processes_share_one_lease(url: str) -> None:
+    """A load, its planning and its tasks run in processes of their own, none of which lasts."""
+    for _ in range(30):
+        assert len(read(load(url))) == 2
+        assert len(leases(connection(url))) == 1
+        pyomid.spark.close_connections()
+
+
+def test_a_snapshot_is_kept_before_it_is_known_for_what(url: str) -> None:
+    """A source that was not asked for its schema becomes a write, or a load that was given one."""
+    conn = connection(url)
+    pass_watermark(conn, save(url))
+    made = pickle.dumps(source(url))
+    (start_ts,) = leases(conn)
+    reader = pickle.loads(made).reader(SCHEMA)
+    assert len(read(reader)) == 2
+    assert leases(conn) == (start_ts,), "a lease of the load, shared"
+    for _ in range(30):
+        read(load(url, schema_given=True))
+    assert len(leases(conn)) == 1
+
+
+def test_w_moves_on_at_once_when_a_write_ended(url: str) -> None:
+    conn = connection(url)
+    pass_watermark(conn, save(url))
+    assert leases(conn) == ()
+    aborted = source(url).writer(SCHEMA, overwrite=False)
+    aborted.abort([])
+    assert leases(conn) == ()
+    pass_watermark(conn, aborted.begun.start_ts)
+
+
+def test_a_write_that_is_refused_leaves_no_lease(url: str) -> None:
+    pass_watermark(connection(url), save(url))
+    made = source(url, ifExists="error")
+    with pytest.raises(Exception, match="has rows"):
+        made.writer(SCHEMA, overwrite=False)
+    assert leases(connection(url)) == ()
+
+
+def test_a_long_write_is_kept_while_loads_come_and_go(url: str) -> None:
+    conn = connection(url)
+    long = source(url).writer(SCHEMA, overwrite=False)
+    message = long.write(iter(pa.table({"name": ["c"], "count": [3]}).to_batches()))
+    for _ in range(20):
+        assert len(read(load(url, leaseSeconds="0.1"))) == 2
+        save_other(conn)
+    assert conn.parts.epoch_row.read_watermarks()[0] < long.begun.start_ts
+    long.commit([message])
+    assert len(read(load(url))) == 3
+
+
+def save_other(conn: Connection) -> None:
+    with pyomid.connect(conn.url) as db:
+        db.create_table("other", families=["f"], if_not_exists=True)
+        with db.begin() as tx:
+            tx.table("other").put(b"k", {b"f:x": b"1"})
+
+
+def test_a_snapshot_that_was_kept_no_longer_says_so_to_every_load(tmp_path: Path) -> None:
+    """Whoever shared it, at whichever step it is."""
+    url = f"omid://{tmp_path}/db?conflictMapEntries=64&tsoIdleExitSeconds=5"
+    save(url)
+    loads = [load(url) for _ in range(3)]
+    conn = connection(url)
+    (leased,) = leases(conn)
+    conn.parts.tso.end_lease(leased, shared=True)
+    push_watermark_past(conn, max(reader._plan.snapshot.start_ts for reader in loads))
+    for reader in loads:
+        with pytest.raises(Exception, match="watermark") as raised:
+            read(reader)
+        assert isinstance(original_error(raised.value), SnapshotTooOld)
+    pyomid.spark.close_connections()
+    for reader in loads:
+        with pytest.raises(Exception, match="watermark") as raised:
+            read(reader)
+        assert isinstance(original_error(raised.value), SnapshotTooOld)
+    pyomid.spark.close_connections()
+
+
+def begin(conn: Connection) -> SparkTransaction:
+    """Without Spark, as nothing here is read by it."""
+    nobody: Any = None
+    begun = conn.parts.tso.begin()
+    return SparkTransaction(nobody, conn, begun, transaction_id=None, conflict_level=None, lease_seconds=None)
+
+
+def test_transactions_of_a_process_have_one_renewer(url: str) -> None:
+    conn = connection(url)
+    before = threading.active_count()
+    begun = [begin(conn) for _ in range(20)]
+    assert threading.active_count() == before + 1
+    assert set(leases(conn)) == {tx.start_ts for tx in begun}
+    for tx in begun[:10]:
+        tx.rollback()
+    for tx in begun[10:]:
+        tx.commit()
+    assert leases(conn) == ()
+
+
+def test_a_transaction_that_lost_its_lease_says_so_at_its_next_use(url: str) -> None:
+    tx = begin(connection(url))
+    assert tx._lease is not None
+    tx._lease.lost = SnapshotTooOld("the lease is gone", start_ts=tx.start_ts)
+    for use in (tx.commit, lambda: tx.read("t")):
+        with pytest.raises(SnapshotTooOld, match="the lease is gone"):
+            use()
+    assert tx.state is State.DOOMED
+    tx.rollback()
+    with pytest.raises(TransactionEnded):
+        tx.commit()
