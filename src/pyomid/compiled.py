@@ -4,8 +4,9 @@
     def count_above(values, bound): ...
 
 The compiled form is kept on disk beside the source (numba's `cache=True`), so that only the first process after
-an installation pays for it; `compile_all` lets an installer pay at once. A kernel may call another kernel. The
-undecorated function stays at `.plain`. Importing this module does not import numba.
+an installation pays for it; `compile_all` lets an installer pay at once. A kernel may call another kernel: what is kept
+goes by all that it was made of (`kernel_digests`). The undecorated function stays at `.plain`. Importing this module
+does not import numba.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any, Final, Generic, ParamSpec, TypeVar
+
+from pyomid.kernel_digests import digest_of, names_in
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,10 +56,37 @@ class Kernel(Generic[P, R]):
         """Whether a call is only a call."""
         return self._compiled is not None
 
+    @cached_property
+    def digest(self) -> str:
+        """Of all that the machine code is made of."""
+        assert isinstance(self.plain, FunctionType)
+        return digest_of(self.plain, self.signature, sorted(self._options.items()))
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the machine code lies on disk, for this Python and this numba; told without loading numba."""
+        folder, module = cache_folder(self._source), self.plain.__module__.rpartition(".")[2]
+        name = f"{module}.{self._kept_name}-{self._code.co_firstlineno}.{python_tag()}.nbi"
+        return folder is not None and (folder / name).is_file()
+
+    @property
+    def _code(self) -> CodeType:
+        assert isinstance(self.plain, FunctionType)
+        return self.plain.__code__
+
+    @property
+    def _source(self) -> Path:
+        return Path(self._code.co_filename)
+
+    @property
+    def _kept_name(self) -> str:
+        return f"{self.plain.__qualname__}-{self.digest}"
+
     def _compile(self) -> Callable[P, R]:
         import numba
 
-        options = {"cache": True, "nogil": True, **self._options}
+        can_be_kept = cache_folder(self._source) is not None  # else numba refuses, and each process compiles anew
+        options = {"cache": can_be_kept, "nogil": True, **self._options}
         compiled: Callable[P, R] = numba.njit(self.signature, **options)(self._linked())
         return compiled
 
@@ -63,12 +94,12 @@ class Kernel(Generic[P, R]):
         """The function with the kernels it calls replaced by their compiled forms, which numba can call."""
         plain = self.plain
         assert isinstance(plain, FunctionType)
-        names = {name: plain.__globals__.get(name) for name in plain.__code__.co_names}
+        names = {name: plain.__globals__.get(name) for name in names_in(plain.__code__)}
         called = {name: value.compiled() for name, value in names.items() if isinstance(value, Kernel | Instruction)}
         linked = FunctionType(
             plain.__code__, {**plain.__globals__, **called}, plain.__name__, plain.__defaults__, plain.__closure__
         )
-        linked.__module__, linked.__qualname__ = plain.__module__, plain.__qualname__
+        linked.__module__, linked.__qualname__ = plain.__module__, self._kept_name  # numba calls its file by it
         return linked
 
 
@@ -82,6 +113,7 @@ class Instruction:
     def __init__(self, plain: Callable[..., Any], make: Callable[[], Any]) -> None:
         self.plain = plain
         self._make = make
+        self.__wrapped__ = make  # what it is made of
         self._made: Any = None
 
     def __call__(self, *args: Any) -> Any:
@@ -93,16 +125,27 @@ class Instruction:
         return self._made
 
 
-def cache_folders(source: Path) -> list[Path]:
-    """Where numba keeps the machine code of the kernels in this file, told without loading numba: the folder that
-    NUMBA_CACHE_DIR names; else beside the source, or the user's own where that cannot be written."""
+def cache_folder(source: Path) -> Path | None:
+    """Where numba keeps the machine code of the kernels in this file, told without loading numba: the first that can be
+    written of the folder that NUMBA_CACHE_DIR names, the one beside the source and the user's own. None: nowhere."""
     folder = os.path.dirname(os.path.abspath(source))
     name = f"{os.path.basename(folder)}_{hashlib.sha1(folder.encode()).hexdigest()}"
     chosen = os.environ.get("NUMBA_CACHE_DIR")
-    if chosen:
-        return [Path(chosen) / name]
     users = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return [Path(folder) / "__pycache__", Path(users) / "numba" / name]
+    folders = [Path(folder) / "__pycache__", Path(users) / "numba" / name]
+    if chosen:
+        folders.insert(0, Path(chosen) / name)
+    return next(filter(_can_be_written, folders), None)
+
+
+def _can_be_written(folder: Path) -> bool:
+    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
+
+def python_tag() -> str:
+    """What numba puts into its files' names: another Python's code is none for this one."""
+    return f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
 
 
 def kernel(signature: str, **options: Any) -> Callable[[Callable[P, R]], Kernel[P, R]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
 import socket
 import ssl
 import subprocess
@@ -17,8 +15,6 @@ from service_process import RawPeer, served
 
 from pyomid.client.dialling import tcp_dial
 from pyomid.client.session import TsoSession
-from pyomid.compiled import cache_folders
-from pyomid.tso import startup
 from pyomid.tso.connection import Connection
 from pyomid.tso.newcomers import Newcomers
 
@@ -112,27 +108,3 @@ def test_the_address_with_most_newcomers_gives_way() -> None:
     for peer, address in ((peers[0], "a"), (peers[3], "b"), (peers[4], "a"), (peers[5], "c")):
         newcomers.remove(peer, address)
     assert newcomers.who_gives_way() is None
-
-
-# ── where the kernels lie ────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.fast
-def test_kernels_are_found_where_numba_keeps_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As in the shipped unit and container: else `auto` is the reference for ever."""
-    from numba.core import caching, config
-
-    source = Path(startup.__file__).with_name("kernel") / "decide_kernel.py"
-    monkeypatch.setattr(config, "CACHE_DIR", os.fspath(tmp_path))
-    monkeypatch.setenv("NUMBA_CACHE_DIR", os.fspath(tmp_path))
-    locator = caching.UserProvidedCacheLocator(startup.is_compiled, os.fspath(source))
-    assert cache_folders(source) == [Path(locator.get_cache_path())]
-    assert not startup.is_compiled()
-    folder = Path(locator.get_cache_path())
-    folder.mkdir(parents=True)
-    (folder / "decide_kernel.decide_chunk-130.py311.nbi").touch()
-    assert startup.is_compiled()
-    monkeypatch.delenv("NUMBA_CACHE_DIR")
-    assert cache_folders(source)[0] == source.parent / "__pycache__"
-    hashed = hashlib.sha1(os.fspath(source.parent).encode()).hexdigest()
-    assert cache_folders(source)[1].name == f"kernel_{hashed}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pyomid.compiled import cache_folders
+from pyomid.compiled import cache_folder, python_tag
 from pyomid.core.conflict_map import BucketMap, ConflictMap
 from pyomid.core.take_over import take_over_steps
 from pyomid.core.tso_machine import TsoMachine
@@ -112,11 +112,10 @@ def connections_possible(wanted: int) -> int:
 
 
 def is_compiled() -> bool:
-    """Whether the kernel's machine code lies on disk (`make setup` puts it there): else its first use takes 20 s."""
-    return any(
-        folder.is_dir() and any(folder.glob("decide_kernel.decide_chunk-*.nbi"))
-        for folder in cache_folders(Path(__file__).with_name("kernel") / "decide_kernel.py")
-    )
+    """Whether a kernel's machine code for this Python lies on disk (`make setup` puts it there): else its first use
+    takes 20 s. Whether it is this version's is told when it is loaded."""
+    folder = cache_folder(Path(__file__).with_name("kernel") / "decide_kernel.py")
+    return folder is not None and any(folder.glob(f"decide_kernel.decide_chunk-*.{python_tag()}.nbi"))
 
 
 def empty_map(options: ServiceOptions) -> ConflictMap:
@@ -282,13 +281,18 @@ async def _keep_place(service: TsoService, lock: FolderLock, sock: socket.socket
 
 
 async def _use_kernel_soon(service: TsoService) -> None:
-    """Loads beside the loop, takes over between two of its steps."""
-    await asyncio.get_running_loop().run_in_executor(None, _load_kernel)
+    """Loads beside the loop, takes over between two of its steps. Compiles nothing."""
+    if not await asyncio.get_running_loop().run_in_executor(None, _load_kept_kernels):
+        log.info("decides by plain code: its kernel was compiled for another version; pyomid.compile_kernels makes it")
+        return
     service.use_kernel()
     gc.freeze()
 
 
-def _load_kernel() -> None:
-    from pyomid.tso.kernel.pump import load_kernels
+def _load_kept_kernels() -> bool:
+    from pyomid.tso.kernel.pump import kernels_are_kept, load_kernels
 
+    if not kernels_are_kept():
+        return False
     load_kernels()
+    return True

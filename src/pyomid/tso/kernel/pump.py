@@ -35,18 +35,25 @@ SEGMENTS_MAX: Final = 1024
 Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
+_KERNELS: Final = (
+    decide_chunk,
+    words.wait_ready,
+    words.read_ready,
+    words.place_later,
+    words.send_ready,
+    words.add_out,
+)
+
 
 def load_kernels() -> None:
     """All that the TSO calls: now, and not between two steps of its loop."""
-    for kernel in (
-        decide_chunk,
-        words.wait_ready,
-        words.read_ready,
-        words.place_later,
-        words.send_ready,
-        words.add_out,
-    ):
+    for kernel in _KERNELS:
         kernel.compiled()
+
+
+def kernels_are_kept() -> bool:
+    """Whether they are only to be loaded."""
+    return all(kernel.is_kept for kernel in _KERNELS)
 
 
 class PumpReplies:

@@ -1,0 +1,176 @@
+"""Machine code on disk is run only where it is what this process would compile."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyomid.compiled import cache_folder, python_tag
+from pyomid.kernel_digests import digest_of
+from pyomid.tso import startup
+from pyomid.tso.kernel.decide_kernel import decide_chunk
+
+KEPT = f"decide_kernel.decide_chunk-{decide_chunk.digest}-{decide_chunk.plain.__code__.co_firstlineno}"
+
+CALLER = """
+from pyomid.compiled import kernel
+from updated.helper import OFFSET, doubled, load
+import numpy as np
+
+@kernel("int64(int64[::1])")
+def value(words):
+    return doubled(load(words, 0)) + OFFSET
+
+def say():
+    is_kept = value.is_kept
+    result = value(np.array([20], dtype=np.int64))
+    print(result, "loaded" if sum(value.compiled().stats.cache_hits.values()) else "compiled", is_kept)
+"""
+
+HELPER = """
+from pyomid.compiled import Instruction, kernel
+
+OFFSET = 2
+
+@kernel("int64(int64)")
+def doubled(value):
+    return value * 2
+
+def bits(builder, word):
+    return word
+
+def make():
+    from numba import types
+    from numba.extending import intrinsic
+
+    def load(typing_context, words, index):
+        def generate(context, builder, signature, arguments):
+            array = context.make_array(signature.args[0])(context, builder, arguments[0])
+            return bits(builder, builder.load(builder.gep(array.data, [arguments[1]])))
+        return types.int64(words, types.int64), generate
+    return intrinsic(load)
+
+load = Instruction(lambda words, index: words[index], make)
+"""
+
+
+def run(folder: Path, *, seed: str = "1", **environment: str) -> list[str]:
+    """What the caller's kernel says, in a process of its own: its result, whether its code was loaded or compiled, and
+    whether it was known before to be there."""
+    settings = {**os.environ, "PYTHONPATH": os.fspath(folder), "PYTHONHASHSEED": seed, **environment}
+    settings = {name: value for name, value in settings.items() if value}
+    done = subprocess.run(
+        [sys.executable, "-c", "from updated.caller import say; say()"],
+        env=settings, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def installed(folder: Path) -> Path:
+    package = folder / "updated"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "caller.py").write_text(CALLER)
+    (package / "helper.py").write_text(HELPER)
+    return package
+
+
+@pytest.mark.process
+def test_an_update_of_what_a_kernel_calls_is_what_runs(tmp_path: Path) -> None:
+    """Else rows are read by the rules of the version before: the code of a helper lies in its caller's."""
+    helper = installed(tmp_path) / "helper.py"
+    assert run(tmp_path, NUMBA_CACHE_DIR="") == ["42", "compiled", "False"]
+    helper.write_text(helper.read_text().replace("value * 2", "value * 200"))
+    assert run(tmp_path, NUMBA_CACHE_DIR="") == ["4002", "compiled", "False"]
+    assert run(tmp_path, seed="2", NUMBA_CACHE_DIR="") == ["4002", "loaded", "True"]
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("update", [("value * 2", "value * 3"), ("OFFSET = 2", "OFFSET = 3"), ("word\n", "-word\n")])
+def test_each_part_of_a_kernels_code_changes_its_name(
+    update: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel that it calls, a constant that it names, a function that an instruction is made by."""
+    digests = []
+    for number, (old, new) in enumerate([("", ""), ("", ""), update]):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        helper = installed(folder) / "helper.py"
+        helper.write_text(helper.read_text().replace(old, new) if old else HELPER)
+        monkeypatch.syspath_prepend(folder)
+        digests.append(importlib.import_module("updated.caller").value.digest)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "updated"]:
+            del sys.modules[name]
+    assert digests[0] == digests[1] != digests[2]
+
+
+@pytest.mark.process
+def test_kernels_run_where_nothing_can_be_kept(tmp_path: Path) -> None:
+    """A file instead of a folder: as good as one that cannot be written, for root too."""
+    package = installed(tmp_path)
+    (package / "__pycache__").touch()
+    users = tmp_path / "users"
+    assert run(tmp_path, NUMBA_CACHE_DIR="", XDG_CACHE_HOME=os.fspath(users)) == ["42", "compiled", "False"]
+    assert run(tmp_path, NUMBA_CACHE_DIR="", XDG_CACHE_HOME=os.fspath(users)) == ["42", "loaded", "True"]
+    nowhere = os.fspath(package / "__pycache__")
+    assert run(tmp_path, NUMBA_CACHE_DIR=nowhere, XDG_CACHE_HOME=nowhere) == ["42", "compiled", "False"]
+
+
+@pytest.mark.fast
+def test_what_may_differ_in_another_process_is_no_part_of_a_kernel() -> None:
+    """An object without a value would give each process a name of its own: compiled anew by each, for ever."""
+    some = object()
+
+    def names_it() -> object:
+        return some
+
+    with pytest.raises(TypeError, match="name a number, a tuple, an array"):
+        digest_of(names_it)
+
+
+@pytest.mark.fast
+def test_kernels_are_found_where_numba_keeps_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As in the shipped unit and container: else `auto` is the reference for ever."""
+    from numba.core import caching, config
+
+    source = Path(startup.__file__).with_name("kernel") / "decide_kernel.py"
+    monkeypatch.setattr(config, "CACHE_DIR", os.fspath(tmp_path))
+    monkeypatch.setenv("NUMBA_CACHE_DIR", os.fspath(tmp_path))
+    locator = caching.UserProvidedCacheLocator(startup.is_compiled, os.fspath(source))
+    folder = Path(locator.get_cache_path())
+    assert cache_folder(source) == folder
+    assert not startup.is_compiled()
+    folder.mkdir(parents=True)
+    (folder / "decide_kernel.decide_chunk-0123-130.py39.nbi").touch()
+    assert not startup.is_compiled(), "another Python's code is none for this one"
+    (folder / f"decide_kernel.decide_chunk-0123-130.{python_tag()}.nbi").touch()
+    assert startup.is_compiled()
+    assert not decide_chunk.is_kept, "what has another digest is none of this version's"
+    (folder / f"{KEPT}.{python_tag()}.nbi").touch()
+    assert decide_chunk.is_kept
+
+
+@pytest.mark.fast
+def test_kernels_lie_where_there_is_room_for_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An installation that cannot be written, a folder for them that cannot: the next one, as numba does it."""
+    package, users = tmp_path / "package", tmp_path / "users"
+    package.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", os.fspath(users))
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    assert cache_folder(package / "a.py") == package / "__pycache__"
+    (package / "__pycache__").touch()  # as good as a folder that cannot be written, for root too
+    hashed = hashlib.sha1(os.fspath(package).encode()).hexdigest()
+    assert cache_folder(package / "a.py") == users / "numba" / f"package_{hashed}"
+    monkeypatch.setenv("NUMBA_CACHE_DIR", os.fspath(tmp_path / "chosen"))
+    assert cache_folder(package / "a.py") == tmp_path / "chosen" / f"package_{hashed}"
+    (tmp_path / "chosen").touch()
+    assert cache_folder(package / "a.py") == users / "numba" / f"package_{hashed}"
+    users.touch()
+    assert cache_folder(package / "a.py") is None
