@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
 
 from pyomid.storage.hbase.failures import CallTimedOut, ConnectionLost, RemoteFailure
-from pyomid.storage.hbase.frames import Address, Reply
+from pyomid.storage.hbase.frames import Address, Reply, read_varint
 from pyomid.storage.hbase.hbase_pb2 import ScanRequest, ScanResponse
 from pyomid.storage.hbase.keyvalues import KeyValue, encode
 from pyomid.storage.hbase.locations import Region
@@ -84,7 +85,8 @@ class ImitatedRegions:
         begin = bisect_left(keys, start)
         if not request.scan.include_start_row and begin < len(keys) and keys[begin] == start:
             begin += 1
-        stops = [stop for stop in (request.scan.stop_row, region.key_range.stop) if stop]
+        stop_row = request.scan.stop_row + (b"\0" if request.scan.include_stop_row else b"")
+        stops = [stop for stop in (stop_row, region.key_range.stop) if stop]
         end = bisect_left(keys, min(stops)) if stops else len(keys)
         block, taken = b"", 0
         for key in keys[begin:end]:
@@ -93,7 +95,7 @@ class ImitatedRegions:
             block += encode(KeyValue(key, b"f", b"q", 50, self.rows[key]))
             taken += 1
         at_end = taken == max(0, end - begin)
-        stop_inside = bool(request.scan.stop_row) and request.scan.stop_row in region.key_range
+        stop_inside = bool(stop_row) and stop_row in region.key_range
         message = ScanResponse(
             cells_per_result=[1] * taken,
             more_results=not (at_end and (stop_inside or region.key_range.stop is None)),
@@ -105,3 +107,102 @@ class ImitatedRegions:
 def failure(name: str) -> Reply:
     found = RemoteFailure(f"org.apache.hadoop.hbase.{name}", "why")
     return Reply(1, found, memoryview(b""), memoryview(b""))
+
+
+@dataclass
+class ImitatedRows(ImitatedRegions):
+    """Rows of many cells, in the order of HBase. An answer ends behind the cell that fills it, a scanner shows what was
+    there when it was opened, and is gone when its region is. Before each call `happens` may change anything."""
+
+    cells: dict[bytes, list[KeyValue]] = field(default_factory=dict)
+    happens: Callable[[], None] = lambda: None
+    counts_unwanted: bool = False
+    """Of each row there are more cells, which were not asked for: an answer that ends behind a row's last one says that
+    the row goes on."""
+    answered_bytes_max: int = 0
+    _scanners: dict[int, tuple[bytes, list[KeyValue], ScanRequest]] = field(default_factory=dict)
+
+    def _answer(self, parameter: bytes) -> Reply | ConnectionLost | CallTimedOut:
+        self.happens()
+        request = ScanRequest.FromString(parameter)
+        if not request.HasField("scanner_id"):
+            return super()._answer(parameter)
+        self.calls += 1
+        found = self._scanners.get(request.scanner_id)
+        if found is None or self.chance.random() < self.failures:
+            self.failed += 1
+            return self.chance.choice((ConnectionLost("lost"), failure("UnknownScannerException")))
+        name, left, opened = found
+        if name not in {region.name for region in self.regions()}:
+            self.failed += 1
+            return failure("NotServingRegionException")
+        return self._page(request.scanner_id, name, left, opened)
+
+    def _found(self, request: ScanRequest, region: Region) -> Reply:
+        stop = request.scan.stop_row + (b"\0" if request.scan.include_stop_row else b"")
+        start = request.scan.start_row if request.scan.include_start_row else request.scan.start_row + b"\0"
+        wanted = _rows_of(request.scan.filter.serialized_filter)
+        left = [
+            cell
+            for row in sorted(self.cells)
+            if start <= row and (not stop or row < stop) and row in region.key_range
+            if wanted is None or row in wanted
+            for cell in _versions(self.cells[row], request.scan.max_versions)
+        ]
+        number = self.calls
+        return self._page(number, region.name, left, request)
+
+    def _page(self, number: int, name: bytes, left: list[KeyValue], opened: ScanRequest) -> Reply:
+        block, counts, taken = b"", [], 0
+        for at, cell in enumerate(left):
+            is_new = not at or cell.row != left[at - 1].row
+            if len(block) >= opened.scan.max_result_size or (is_new and len(counts) == opened.number_of_rows):
+                break
+            if is_new:
+                counts.append(0)
+            counts[-1] += 1
+            block += encode(cell)
+            taken += 1
+        self.answered_bytes_max = max(self.answered_bytes_max, len(block))
+        is_partial = 0 < taken < len(left) and left[taken].row == left[taken - 1].row
+        is_partial = is_partial or (self.counts_unwanted and len(block) >= opened.scan.max_result_size)
+        goes_on = taken < len(left) or is_partial
+        region = next(each for each in self.regions() if each.name == name)
+        stop = opened.scan.stop_row + (b"\0" if opened.scan.include_stop_row else b"")
+        is_last = region.key_range.stop is None or (bool(stop) and stop <= region.key_range.stop)
+        self._scanners.pop(number, None)
+        if not opened.close_scanner and goes_on:
+            self._scanners[number] = (name, left[taken:], opened)
+        message = ScanResponse(
+            scanner_id=number,
+            cells_per_result=counts,
+            partial_flag_per_result=[False] * (len(counts) - 1) + [is_partial] if counts else [],
+            more_results=goes_on or not is_last,
+            more_results_in_region=goes_on,
+        )
+        return Reply(1, None, memoryview(message.SerializeToString()), memoryview(bytearray(block)))
+
+
+def _versions(cells: list[KeyValue], most: int) -> list[KeyValue]:
+    taken: dict[bytes, int] = {}
+    found = []
+    for cell in cells:
+        taken[cell.qualifier] = taken.get(cell.qualifier, 0) + 1
+        if taken[cell.qualifier] <= most:
+            found.append(cell)
+    return found
+
+
+def _rows_of(message: bytes) -> set[bytes] | None:
+    """What `requests.only_rows` asks for; None: every row."""
+    if not message:
+        return None
+    rows, at = set(), 0
+    while at < len(message):
+        _, at = read_varint(message, at)
+        size, at = read_varint(message, at)
+        _, begin = read_varint(message, at)
+        length, begin = read_varint(message, begin)
+        rows.add(message[begin : begin + length])
+        at += size
+    return rows

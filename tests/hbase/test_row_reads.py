@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from imitated_regions import TABLE, ImitatedRegions
+from imitated_regions import TABLE, ImitatedRegions, ImitatedRows
 
 import pyomid.storage.hbase.connection as hbase_connection
 from pyomid.core.visibility import visible_point
-from pyomid.storage.hbase.batches import cells_of
+from pyomid.storage.hbase import row_reads
+from pyomid.storage.hbase.batches import BatchDecoder, cells_of
 from pyomid.storage.hbase.hbase_pb2 import ScanRequest
 from pyomid.storage.hbase.keyvalues import KeyValue
+from pyomid.storage.hbase.lanes import ScanLanes
 from pyomid.storage.hbase.layout import shadow_qualifier, timestamp_bytes
 from pyomid.storage.hbase.locations import LocationCache
-from pyomid.storage.hbase.row_reads import CELLS_PER_GET, certain_cells
+from pyomid.storage.hbase.row_reads import CELLS_PER_GET, WantedCells, certain_cells, read_rows_steps
 from pyomid.storage.hbase.steps import Budget, RegionOperations, ScanCursor, ScanSpec
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import CellVersion, Column, KeyRange, ReadBounds, RowWrite, ShadowWrite, TableInfo
@@ -83,6 +87,97 @@ def test_no_scan_names_a_key_longer_than_hbase_takes() -> None:
         ((_, call),) = next(steps).sends  # type: ignore[union-attr]
         scan = ScanRequest.FromString(call.parameter).scan
         assert (scan.start_row, scan.include_start_row, scan.stop_row, scan.include_stop_row) == expected
+
+
+# ── Regions imitated ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Changing:
+    """Rows that are written, shortened and dropped while they are read, in regions that split, merge and move."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = chance = random.Random(seed)
+        self.names = [b"r%d" % number for number in range(chance.randint(1, 12))]
+        self.regions = ImitatedRows({}, chance=chance, failures=chance.choice((0.0, 0.0, 0.2)))
+        self.regions.happens = self.change
+        self.written: dict[bytes, list[int]] = {name: [] for name in self.names}
+        """The generations that each row had; 0 is none."""
+        for name in self.names:
+            self.write(name)
+
+    def write(self, row: bytes) -> None:
+        """All of it at once: every cell of a generation says which one, and how many it has."""
+        generation = len(self.written[row]) + 1
+        count = self.chance.choice((0, 1, 2, 3, 4, 12, 13, 40))
+        self.written[row].append(generation if count else 0)
+        columns = self.chance.randint(1, 3)
+        cells = [
+            KeyValue(row, F, b"q%d" % column, 50 * (count - at), b"%d/%d" % (generation, count * columns))
+            for column in range(columns)
+            for at in range(count)
+        ]
+        self.regions.cells[row] = cells
+
+    def change(self) -> None:
+        if self.chance.random() < 0.3:
+            self.write(self.chance.choice(self.names))
+        if self.chance.random() < 0.2:
+            self.regions.borders = sorted(self.chance.sample(self.names, self.chance.randint(0, len(self.names))))
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("committed_below", [0, 5000])
+def test_each_row_is_from_one_look_whatever_happens_to_its_regions(
+    committed_below: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two looks between which a compactor came, a tombstone would be missing and what it hid be there."""
+    monkeypatch.setattr(row_reads, "SCAN_BYTES", 200)
+    for seed in range(400):
+        world = Changing(seed)
+        operations = RegionOperations(LocationCache())
+        operations.cache.replace(TABLE, world.regions.regions())
+        asked = world.chance.choices([*world.names, b"nothing"], k=world.chance.randint(1, 8))
+        wanted = WantedCells(TABLE, (), ReadBounds(committed_below=committed_below))
+        for row in asked:
+            steps = read_rows_steps(operations, wanted, [row], lambda: Budget("read", 60.0))
+            (cells,) = world.regions.drive(operations, steps)
+            assert {cell.row for cell in cells} <= {row}, seed
+            told = {cell.value for cell in cells}
+            assert len(told) <= 1, f"seed {seed}: {row!r} is of two looks"
+            if not told:
+                assert row == b"nothing" or 0 in world.written[row], seed
+            else:
+                generation, count = map(int, (told.pop() or b"").split(b"/"))
+                assert generation in world.written[row], seed
+                assert len(cells) == count, f"seed {seed}: nothing is committed, so every version is needed"
+        assert world.regions.answered_bytes_max < 200 + 60, seed
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("counts_unwanted", [False, True])
+def test_a_scan_brings_its_last_row_wherever_an_answer_ends(counts_unwanted: bool) -> None:
+    """A large cell that was asked for fills the answer, and others of its row, which were not, lie behind it: else the
+    last row of a table is not there for who asks for some columns."""
+    for count in range(1, 12):
+        cells = {
+            b"r%02d" % row: [KeyValue(b"r%02d" % row, F, b"q", 50 * (4 - at), b"v") for at in range(row % 4 + 1)]
+            for row in range(count)
+        }
+        for size in range(1, 200, 7):
+            regions = ImitatedRows({}, cells=cells, counts_unwanted=counts_unwanted, borders=[b"r03", b"r05"])
+            operations = RegionOperations(LocationCache())
+            operations.cache.replace(TABLE, regions.regions())
+            for is_fresh in (False, True):
+                spec = ScanSpec(TABLE, KeyRange(), max_versions=9, bytes_per_call=size, is_fresh=is_fresh)
+                lanes, decoder, found = ScanLanes(operations, spec), BatchDecoder(), dict[bytes, int]()
+                while (block := regions.drive(operations, lanes.fetch_steps(Budget("scan", 60.0)))) is not None:
+                    batch, settled = decoder.decode(block)
+                    if settled is not None:
+                        lanes.settled(settled)
+                    for row in range(0 if batch is None else batch.rows):
+                        assert batch is not None
+                        assert found.setdefault(batch.row_key(row), len(list(batch.row_cells(row))))
+                assert found == {row: len(its) for row, its in cells.items()}, (count, size, is_fresh)
 
 
 # ── Over a real HBase ────────────────────────────────────────────────────────────────────────────────────────────

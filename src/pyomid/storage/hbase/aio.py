@@ -93,7 +93,7 @@ class AsyncCluster(ClusterClient):
                 block = await self.run(lanes.fetch_steps(self.budget(f"scan of {spec.table}")))
                 if block is None:
                     return
-                if not block.ends_inside_row:
+                if block.results and not block.ends_inside_row:
                     lanes.settled(last_row(block.cells))
                 yield block
         finally:

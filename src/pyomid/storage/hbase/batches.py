@@ -122,6 +122,8 @@ class BatchDecoder:
             self._carry.append(block.cells)
             return None, None
         joined = bytearray().join((*self._carry, block.cells)) if self._carry else block.cells
+        if not len(joined):
+            return None, None
         whole = np.frombuffer(joined, dtype=np.uint8)
         self._carry.clear()
         cells = self._scratch.fields(max(1, len(whole) // _LEAST_BYTES))

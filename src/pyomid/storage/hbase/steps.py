@@ -549,6 +549,7 @@ class ScanCursor:
         self._done = stop is not None and stop <= spec.key_range.start
         self._is_fresh = spec.is_fresh
         self._restarted = False
+        self._is_inside_row = False
         self.settled_row: bytes | None = None
         self.was_full = False
         """The last block ended by the bounds of a call, not because its region or range ended."""
@@ -564,7 +565,7 @@ class ScanCursor:
 
     @property
     def is_done(self) -> bool:
-        return self._done
+        return self._done and not self._is_inside_row
 
     @property
     def is_sent(self) -> bool:
@@ -587,7 +588,11 @@ class ScanCursor:
             self._ahead = yield from self._call_steps(budget)
 
     def fetch_steps(self, budget: Budget) -> Steps[ScanBlock | None]:
-        """The next block that holds a row or part of one; None when the range is done."""
+        """The next block that holds a row or part of one; None when the range is done.
+
+        The last block never ends inside a row. One without cells comes behind one that did: the server had counted on
+        cells that were not wanted; or, restarted, the row is gone meanwhile.
+        """
         while not self._done:
             flight = self._ahead
             self._ahead = None
@@ -596,7 +601,11 @@ class ScanCursor:
             answer = yield from finish_steps(flight, budget)
             block = yield from self._take_steps(answer, budget)
             if block is not None and block.results:
+                self._is_inside_row = block.ends_inside_row
                 return block
+        if self._is_inside_row:
+            self._is_inside_row = False
+            return ScanBlock(memoryview(b""), 0, ends_inside_row=False, restarted=self._restarted)
         return None
 
     def close_steps(self, budget: Budget) -> Steps[None]:
@@ -669,6 +678,8 @@ class ScanCursor:
             self._leave_region()
         elif self._is_fresh and block.results:
             self._move_behind(block)
+        elif self._is_fresh:
+            self._is_fresh = False  # its time was up before it found anything: one that stays open gets on
         return block
 
     def _move_behind(self, block: ScanBlock) -> None:
