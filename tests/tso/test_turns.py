@@ -12,13 +12,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import uvloop
 
 from pyomid.core.conflict_map import BucketMap
 from pyomid.core.instructions import Event, Instruction, RequestCame
 from pyomid.core.requests import AskStatus, Begin, Complete, Fence, Request, Seal
 from pyomid.core.tso_settings import TsoSettings
 from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
-from pyomid.tso.connection import ASKED_MAX, QUANTUM
+from pyomid.tso.connection import ASKED_MAX, QUANTUM, Connection
 from pyomid.tso.service import RECEIVE_BYTES, TURNS_AT_ONCE, TsoService
 from pyomid.tso.startup import take_over_and_build
 from pyomid.tso.store_calls import TsoStores
@@ -51,6 +52,10 @@ class Peer:
             assert chunk, "closed by the TSO"
             self._answers += [decode_answer(payload) for payload in self._cutter.feed(chunk)]
         return self._answers.pop(0)
+
+    async def read_all(self) -> None:
+        while await self._reader.read(1 << 20):
+            pass
 
 
 class Watch:
@@ -164,6 +169,39 @@ def test_requests_without_an_answer_are_bounded_per_peer(kernel: bool) -> None:
                 await many.answer()
 
     asyncio.run(scenario())
+
+
+def test_a_peer_has_one_chunk_between_two_looks_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else libuv receives from one socket 32 times in a row, which is a quarter of a second of begins."""
+    looks, taken = [0], Counter[int]()
+    took = Connection.buffer_updated
+
+    def counted(connection: Connection, nbytes: int) -> None:
+        taken[looks[0]] += nbytes
+        took(connection, nbytes)
+
+    monkeypatch.setattr(Connection, "buffer_updated", counted)
+
+    def look() -> None:
+        looks[0] += 1
+        asyncio.get_running_loop().call_soon(look)
+
+    async def scenario() -> None:
+        async with watched(kernel=True) as watch:
+            many = await watch.peer()
+            look()
+            begin = encode_request(Begin(), request_id=1)
+            count = 8 * RECEIVE_BYTES // len(begin)
+            many.writer.write(begin * count)
+            reading = asyncio.create_task(many.read_all())
+            while watch.machine.counters["begins"] < count:
+                await asyncio.sleep(0)
+                watch.service.count_up()
+            reading.cancel()
+            assert max(taken.values()) <= RECEIVE_BYTES
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())
 
 
 def test_a_peer_rests_for_a_request_of_many_turns() -> None:

@@ -154,9 +154,17 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self._heard_s = self._service.machine.now_s
         self._spent = 0
-        self._take(len(self._tail) + nbytes)
+        end = len(self._tail) + nbytes
+        self._take(end)
         self._rest_if_due()
+        if end == self._service.receive.bytes_max and self._slot is None and not self._is_ending:
+            self._let_others_be_heard()
         self._attach_if_plain()
+
+    def _let_others_be_heard(self) -> None:
+        """There is more where a whole chunk came from. libuv would receive 32 of them before it looks at anybody."""
+        self.stop_reading()
+        self._wait_for_turn()
 
     def _take(self, end: int) -> None:
         """What lies in the receive buffer, as far as this turn goes."""
