@@ -19,6 +19,7 @@ from pyomid.core.instructions import Event, Instruction, RequestCame
 from pyomid.core.requests import AskStatus, Begin, Complete, Fence, Request, Seal
 from pyomid.core.tso_settings import TsoSettings
 from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
+from pyomid.tso import metrics
 from pyomid.tso.connection import ASKED_MAX, QUANTUM, Connection
 from pyomid.tso.service import RECEIVE_BYTES, TURNS_AT_ONCE, TsoService
 from pyomid.tso.startup import take_over_and_build
@@ -245,3 +246,48 @@ def test_what_a_peer_that_left_had_sent_is_dropped() -> None:
             assert before < 5000
 
     asyncio.run(scenario())
+
+
+def test_askers_of_the_metrics_are_answered_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else fifty of them hold up every client as long as all their answers take to write; and one that gave way to
+    a newer one was answered all the same, which put a traceback into the log each time."""
+    looks, written, complaints = [0], Counter[int](), list[dict[str, Any]]()
+    respond = metrics._response
+
+    def counted(*arguments: Any) -> bytes:
+        written[looks[0]] += 1
+        return respond(*arguments)
+
+    monkeypatch.setattr(metrics, "_response", counted)
+    monkeypatch.setattr(metrics, "REST_S", 0.0)
+
+    async def ask(address: tuple[str, int], connected: asyncio.Barrier) -> bytes:
+        reader, writer = await asyncio.open_connection(*address)
+        writer.write(b"GET /metrics HTTP/1.1\r\n")
+        await connected.wait()
+        try:
+            writer.write(b"\r\n")
+            return await reader.read()
+        except ConnectionError:
+            return b""  # it gave way to a newer one
+
+    def look() -> None:
+        looks[0] += 1
+        asyncio.get_running_loop().call_soon(look)
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+        async with watched(kernel=False) as watch:
+            told = metrics.Watched()
+            told.service = watch.service
+            server = await metrics.serve_metrics(told, "127.0.0.1:0")
+            look()
+            address, connected = server.sockets[0].getsockname(), asyncio.Barrier(100)
+            answers = await asyncio.gather(*[ask(address, connected) for _ in range(100)])
+            server.close()
+            assert sum(b"pyomid_tso_leads 1.0" in answer for answer in answers) >= metrics.CONNECTIONS_MAX
+            assert max(written.values()) == 1
+            assert not complaints
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())

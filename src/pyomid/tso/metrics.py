@@ -24,6 +24,8 @@ REQUEST_BYTES_MAX: Final = 8192
 REQUEST_S_MAX: Final = 5.0
 CONNECTIONS_MAX: Final = 32
 """At once; beyond it the oldest gives way: who is idle must not keep a health check from its answer."""
+REST_S: Final = 0.01
+"""Between two answers: writing one costs the TSO's clients some milliseconds, and whoever asks chooses how often."""
 
 
 class Watched:
@@ -49,6 +51,7 @@ async def serve_metrics(watched: Watched, address: str) -> asyncio.Server:
     registry.register(MachineCollector(watched))
 
     askers: dict[asyncio.StreamWriter, None] = {}
+    one_at_a_time = asyncio.Lock()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         askers[writer] = None
@@ -70,7 +73,11 @@ async def serve_metrics(watched: Watched, address: str) -> asyncio.Server:
         line = await reader.readline()
         while (await reader.readline()).strip():
             pass  # headers mean nothing here, but unread bytes would reset the connection under our answer
-        writer.write(_response(line[:REQUEST_BYTES_MAX], watched, registry))
+        async with one_at_a_time:
+            if writer.transport.is_closing():
+                return  # it gave way meanwhile
+            writer.write(_response(line[:REQUEST_BYTES_MAX], watched, registry))
+            await asyncio.sleep(REST_S)
         await writer.drain()
 
     try:
