@@ -36,7 +36,7 @@ check: setup ## format, lint, types, import contracts
 docs: setup ## the documentation as a site in build/site, its links and anchors checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-ahead: setup # test-pythons' environments, in what the parts before it leave idle
+ahead: setup ## test-pythons' environments, in what the parts before it leave idle
 	@mkdir -p build/pythons
 	@nice -n 19 .ci/pythons --ahead $(PYTHONS) </dev/null >build/pythons/ahead.log 2>&1 &
 
