@@ -12,7 +12,16 @@ import pyomid
 from pyomid.client.database import Database
 from pyomid.client.marker import AlreadyDone
 from pyomid.client.states import State
-from pyomid.errors import Misuse, OutcomeUnknown, StoreFull, TransactionEnded, Unavailable
+from pyomid.client.transaction import Transaction
+from pyomid.errors import (
+    ConflictError,
+    Misuse,
+    OmidError,
+    OutcomeUnknown,
+    StoreFull,
+    TransactionEnded,
+    Unavailable,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -206,6 +215,47 @@ def test_a_lost_answer_of_a_run_with_an_id_never_counts_twice(healthy: Database,
     with database_with(memory_url, tso={"commit": lost}, commit_table={"lookup": down}) as db:
         assert isinstance(db.run_once("month-1", add_one), AlreadyDone)
         assert visible(db, "a") == {b"f:n": b"1"}
+
+
+@pytest.mark.parametrize("error", [Unavailable("no TSO"), ConflictError("lost"), Misuse("no such table")])
+def test_what_ends_a_run_denies_no_earlier_try(healthy: Database, memory_url: str, error: OmidError) -> None:
+    """Told else: nothing took effect. The caller pays again under another id."""
+    lost: list[int] = []
+
+    def commit(real: Callable[..., Any], request: Any) -> Any:
+        real(request)
+        lost.append(request.start_ts)
+        raise OutcomeUnknown("no answer", start_ts=request.start_ts)
+
+    def begin(real: Callable[..., Any], **options: Any) -> Any:
+        if lost:
+            raise error
+        return real(**options)
+
+    down = failing(Unavailable("the store is away too"))
+    with database_with(memory_url, tso={"commit": commit, "begin": begin}, commit_table={"lookup": down}) as db:
+        with pytest.raises(OutcomeUnknown, match="'month-1' may have committed: run it again") as raised:
+            db.run_once("month-1", add_one)
+    assert raised.value.values["start_ts"] == lost[0]
+    assert isinstance(healthy.run_once("month-1", add_one), AlreadyDone)
+
+
+def test_a_programs_error_behind_a_lost_answer_says_so(healthy: Database, memory_url: str) -> None:
+    tries = 0
+
+    def fails_later(tx: Transaction) -> int:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            raise ZeroDivisionError
+        return add_one(tx)
+
+    lost = failing(OutcomeUnknown("no answer", start_ts=0))
+    down = failing(Unavailable("the store is away too"))
+    with database_with(memory_url, tso={"commit": lost}, commit_table={"lookup": down}) as db:
+        with pytest.raises(ZeroDivisionError) as raised:
+            db.run_once("month-1", fails_later)
+    assert "may have committed" in raised.value.__notes__[0]
 
 
 def test_a_failed_run_leaves_no_marker(healthy: Database) -> None:

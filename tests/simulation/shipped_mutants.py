@@ -208,6 +208,12 @@ SHIPPED_MUTANTS: Final = (
         ("client.retry:claim_marker", answers(None)),
     ),
     _m(
+        "C7b",
+        "the last try's error denies an earlier one that committed: its caller pays again under another id",
+        "tests/client/test_client_failures.py::test_what_ends_a_run_denies_no_earlier_try[error0]",
+        ("client.retry:Tries._tell", answers(None)),
+    ),
+    _m(
         "S6b",
         "cells that compaction began to delete are committed: a success of none of the rows, or half of them",
         _WRITER + "test_a_write_whose_cells_were_cleaned_away_is_not_acknowledged[how0]",

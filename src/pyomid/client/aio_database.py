@@ -26,7 +26,7 @@ from pyomid.client.marker import (
     named_marker_cell,
 )
 from pyomid.client.parts import Parts
-from pyomid.client.retry import cause_of, check_awaitable
+from pyomid.client.retry import Tries, check_awaitable
 from pyomid.client.tables import ensure_markers_table
 from pyomid.client.workspace import Workspace
 from pyomid.config import Settings
@@ -34,7 +34,6 @@ from pyomid.core import effects
 from pyomid.core.commit_cache import CommitCache
 from pyomid.core.committing import WriteSet
 from pyomid.crashpoints import crash_point
-from pyomid.errors import ConflictError, OutcomeUnknown
 from pyomid.ports import Tso
 from pyomid.types import BeginReply, CommitReply, CommitRequest, ConflictLevel, SealOutcome, TableInfo
 
@@ -221,19 +220,17 @@ class AsyncDatabase:
         self, transaction_id: str | None, body: Callable[[AsyncTransaction], Awaitable[R]]
     ) -> R | AlreadyDone:
         """`client.retry.run_transaction` with awaits."""
-        backoff = self._database.backoff()
-        not_before = failures = 0
+        tries = Tries(self._database.backoff(), transaction_id)
         while True:
             try:
-                async with self.begin(not_before=not_before) as transaction:
+                async with self.begin(not_before=tries.not_before) as transaction:
                     done = None if transaction_id is None else await _claim_marker(transaction, transaction_id)
                     return done if done is not None else await body(transaction)
-            except (ConflictError, OutcomeUnknown) as error:
-                failures += 1
-                if failures > backoff.retries or (isinstance(error, OutcomeUnknown) and transaction_id is None):
+            except BaseException as error:
+                pause_s = tries.pause_s(error)
+                if pause_s is None:
                     raise
-                not_before = cause_of(error)
-            await asyncio.sleep(backoff.pause_s(failures))
+            await asyncio.sleep(pause_s)
 
 
 class Beginning:

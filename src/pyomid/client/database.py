@@ -135,8 +135,9 @@ class Database:
     ) -> R | AlreadyDone:
         """As `run`, but of all runs under one id, in any process, at most one ever commits.
 
-        `AlreadyDone` where one did before. `OutcomeUnknown` does not happen: a lost answer is looked up by running
-        again. The id is kept in the table PYOMID_MARKERS until its row is deleted there.
+        `AlreadyDone` where one did before. A lost answer is looked up by running again; `OutcomeUnknown` only where
+        that did not come to an end either (no TSO, tries used up): run it under the id again. The id is kept in the
+        table PYOMID_MARKERS until its row is deleted there.
         """
         return self._run(check_transaction_id(transaction_id), function, *args, **kwargs)
 

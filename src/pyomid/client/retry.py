@@ -40,6 +40,44 @@ class Backoff:
         return self.uniform(0.0, min(self.longest_s, self.first_s * 2.0 ** min(conflicts - 1, 60)))
 
 
+class Tries:
+    """The tries of one run, for every front end: what the end of each means.
+
+    A try that conflicted is followed by another one, above the commit that won. With a durable id a lost answer is
+    followed by one too: it sees in its own snapshot whether the marker is there, and if the first should still commit,
+    the marker's conflict check lets only one of the two. Where no try follows, an answer that is lost until then stays
+    lost: whatever the last try ended with, the run may have committed.
+    """
+
+    def __init__(self, backoff: Backoff, transaction_id: str | None) -> None:
+        self.not_before = 0
+        self._backoff = backoff
+        self._transaction_id = transaction_id
+        self._failures = 0
+        self._lost: OutcomeUnknown | None = None
+
+    def pause_s(self, error: BaseException) -> float | None:
+        """Before the try after this one, which ended with `error`; None: raise it. `OutcomeUnknown` is raised here
+        where an earlier try may have committed and `error` would deny it; an error that is not pyomid's gets a note.
+        """
+        again = isinstance(error, ConflictError)
+        if isinstance(error, OutcomeUnknown) and self._transaction_id is not None:
+            self._lost, again = error, True
+        self._failures += 1
+        if again and self._failures <= self._backoff.retries:
+            self.not_before = cause_of(error)
+            return self._backoff.pause_s(self._failures)
+        if self._lost is not None and self._lost is not error:
+            self._tell(error, self._lost)
+        return None
+
+    def _tell(self, error: BaseException, lost: OutcomeUnknown) -> None:
+        maybe = f"an earlier try of run {self._transaction_id!r} may have committed: run it again under this id to know"
+        if isinstance(error, OmidError):
+            raise OutcomeUnknown(f"{maybe}; the last try ended with: {error}", **lost.values) from error
+        error.add_note(maybe)
+
+
 def check_function(function: object) -> None:
     """`MisuseType` where calling it would run nothing: the transaction would commit without it."""
     kind = next((kind for kind, is_kind in _RUN_LATER.items() if _is(is_kind, function)), None)
@@ -103,29 +141,23 @@ def run_transaction(
     transaction_id: str | None,
     body: Callable[[Transaction], R],
 ) -> R | AlreadyDone:
-    """`body` committed once; the error of the last try when all conflicted.
-
-    With an id a lost answer is no end either: the next try sees in its own snapshot whether the marker is there, and
-    if the first try should still commit, the marker's conflict check lets only one of the two.
-    """
+    """`body` committed once, by as many `Tries` as it takes."""
     if transaction_id is not None:
         ensure_markers_table(database.parts)
-    not_before = 0
-    failures = 0
+    tries = Tries(backoff, transaction_id)
     while True:
         try:
-            return _run_one(database, not_before, transaction_id, body)
-        except (ConflictError, OutcomeUnknown) as error:
-            failures += 1
-            if failures > backoff.retries or (isinstance(error, OutcomeUnknown) and transaction_id is None):
+            return _run_one(database, tries.not_before, transaction_id, body)
+        except BaseException as error:
+            pause_s = tries.pause_s(error)
+            if pause_s is None:
                 raise
-            not_before = cause_of(error)
-        sleep(backoff.pause_s(failures))
+        sleep(pause_s)
 
 
-def cause_of(error: OmidError) -> int:
+def cause_of(error: BaseException) -> int:
     """The commit that caused an abort: the next begin must see it, or it aborts again (`not_before`)."""
-    return int(error.values.get("commit_ts", 0))
+    return int(error.values.get("commit_ts", 0)) if isinstance(error, OmidError) else 0
 
 
 def _run_one(

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyomid.client.life import NEED_LEASE
 from pyomid.client.marker import AlreadyDone, check_transaction_id
-from pyomid.client.retry import Backoff, cause_of, check_function, check_result
+from pyomid.client.retry import Backoff, Tries, check_function, check_result
 from pyomid.client.states import ENDED, Event, State, next_state
 from pyomid.client.tables import check_leases, find_table
 from pyomid.core.reading import Snapshot
@@ -485,7 +485,7 @@ def run(
         retries=settings.retries if retries is None else retries,
         uniform=random.uniform,
     )
-    not_before = failures = 0
+    tries = Tries(backoff, transaction_id)
     while True:
         try:
             with transaction(
@@ -494,19 +494,18 @@ def run(
                 transaction_id=transaction_id,
                 conflict_level=conflict_level,
                 lease_seconds=lease_seconds,
-                not_before=not_before,
+                not_before=tries.not_before,
             ) as tx:
                 return check_result(function(tx), function)
         except AlreadyCommitted as done:
             return AlreadyDone(str(done.values["transaction_id"]), int(done.values["start_ts"]))
-        except (ConflictError, OutcomeUnknown) as error:
-            failures += 1
-            if failures > backoff.retries or (isinstance(error, OutcomeUnknown) and transaction_id is None):
+        except BaseException as error:
+            pause_s = tries.pause_s(error)
+            if pause_s is None:
                 raise
-            not_before = cause_of(error)
             if on_conflict is not None and isinstance(error, ConflictError):
                 on_conflict(error)
-        time.sleep(backoff.pause_s(failures))
+        time.sleep(pause_s)
 
 
 def _delete_pieces(plan: WritePlan, read: ReadPlan, batches: Iterator[pa.RecordBatch]) -> BranchReport | None:
