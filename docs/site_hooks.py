@@ -36,7 +36,7 @@ def _listed(entry: object) -> object:
     if isinstance(entry, dict):
         [(title, target)] = entry.items()
         if isinstance(target, str) and (REPOSITORY / target).is_dir():
-            return {title: [f"{target}/README.md", *_records(target)]}
+            return {title: [{"Overview": f"{target}/README.md"}, *_records(target)]}
     return entry
 
 

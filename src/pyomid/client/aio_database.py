@@ -83,8 +83,10 @@ class ThreadedTso:
 
 
 class AsyncDatabase:
-    """Over one blocking `Database` (tables, completion, close) and a session of its own (begin, commit, seal);
-    without one the database's own session is asked in threads.
+    """As `Database`, with awaits; `pyomid.aio.connect` returns it.
+
+    It works over one blocking `Database` (tables, completion, close) and a session of its own (begin, commit, seal);
+    without such a session it asks the database's own one in threads.
     """
 
     def __init__(self, database: Database, session: AsyncTso | None = None) -> None:
@@ -111,7 +113,7 @@ class AsyncDatabase:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """As `Database.run`, of an `async def`."""
+        """As `Database.run`, for an `async def`."""
         result = await self._run(None, lambda tx: check_awaitable(function(tx, *args, **kwargs), function))
         assert not isinstance(result, AlreadyDone)
         return result
@@ -124,7 +126,7 @@ class AsyncDatabase:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R | AlreadyDone:
-        """As `Database.run_once`, of an `async def`."""
+        """As `Database.run_once`, for an `async def`."""
         checked = check_transaction_id(transaction_id)
         await self.driver.in_thread(lambda: ensure_markers_table(self.parts))
         return await self._run(checked, lambda tx: check_awaitable(function(tx, *args, **kwargs), function))
@@ -159,7 +161,7 @@ class AsyncDatabase:
         return await self.driver.in_thread(lambda: self._database.drain(timeout_s))
 
     async def close(self) -> None:
-        """Completes what is finished and ends the connection; a second call does nothing."""
+        """Completes finished transactions and closes the connection; a second call does nothing."""
         await self._tso.close()
         await asyncio.to_thread(self._database.close)
         self._executor.shutdown(wait=False)

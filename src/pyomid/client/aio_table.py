@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AsyncTable:
-    """Made by `AsyncTransaction.table`; lives as long as the transaction."""
+    """A table in one transaction's snapshot, with its own writes. Made by `AsyncTransaction.table`."""
 
     def __init__(self, transaction: AsyncTransaction, rules: TableRules) -> None:
         self._transaction = transaction
@@ -36,7 +36,7 @@ class AsyncTable:
     async def rows(
         self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None
     ) -> dict[bytes, dict[bytes, bytes]]:
-        """Many rows in one request: every key that was asked for, in that order, {} where there is no such row."""
+        """Many rows by one request: every requested key, in the requested order; {} where there is no such row."""
         self._transaction.step(Event.READ)
         checked = check_keys(self._rules, keys)
         selection = self._rules.selection(columns)
@@ -46,7 +46,7 @@ class AsyncTable:
         return {key: named(row) for key, row in zip(checked, found, strict=True)}
 
     async def put(self, key: bytes, cells: Cells) -> None:
-        """The row has these values from now on; its other columns stay. Checked here, sent later."""
+        """Sets columns of the row; its other columns stay. Names and limits are checked now, the write leaves later."""
         self._transaction.use(Event.WRITE)
         await self._hold(*checked_put(self._rules, key, cells))
 

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class AsyncTransaction(Life):
-    """Made by `AsyncDatabase.begin`."""
+    """As `Transaction`, with awaits. Made by `AsyncDatabase.begin`; one call at a time."""
 
     def __init__(self, database: AsyncDatabase, begun: BeginReply, lease: Lease | None = None) -> None:
         workspace = Workspace(begun, database.commit_cache, flush_bytes=database.settings.flush_bytes)
@@ -50,7 +50,7 @@ class AsyncTransaction(Life):
         return table
 
     async def commit(self) -> None:
-        """As `Transaction.commit`. Cancelled after its request left, the transaction is of unknown outcome."""
+        """As `Transaction.commit`. If it is cancelled after its request left, the outcome is unknown."""
         decided = await self.run(self.commit_steps())
         if decided is None:
             return

@@ -59,7 +59,7 @@ CLOSE_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class DatabaseStatus:
-    """What a person would ask: `pyomid status`."""
+    """The TSO, the tables, and the work in the background: what `pyomid status` prints."""
 
     tso: Status
     tables: tuple[TableInfo, ...]
@@ -77,7 +77,7 @@ class _KnownRules:
 
 
 class Database:
-    """One connection to one database, over parts that it owns and closes."""
+    """An open database, as `pyomid.connect` returns it. Threads share it; a forked child opens its own."""
 
     def __init__(self, parts: Parts, *, url: str = "", sleep: Callable[[float], None] = time.sleep) -> None:
         self.url: Final = url
@@ -97,10 +97,10 @@ class Database:
     # Transactions
 
     def begin(self, *, not_before: int = 0, lease: bool = False) -> Transaction:
-        """A transaction whose snapshot holds everything committed so far (and is above `not_before`).
+        """A new transaction. Its snapshot holds everything committed so far, and is above `not_before`.
 
-        `lease`: for one that outlives `max_transaction_age`; renewed until its end. Without it such a transaction
-        meets `SnapshotTooOld` at a read or `ConflictError` at its commit.
+        `lease`: for a transaction that outlives `max_transaction_age_seconds`; renewed until its end. Without it the
+        transaction meets `SnapshotTooOld` at a read or `ConflictError` at its commit.
         """
         self.check_usable()
         begun = self._parts.tso.begin(not_before=not_before)
@@ -115,11 +115,11 @@ class Database:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
-        """`function(tx, …)` in a transaction of its own, committed; again on `ConflictError`.
+        """Calls `function(tx, …)` in a transaction of its own and commits it; calls it again on `ConflictError`.
 
         The back-off is jittered, doubles, and is bounded, and so is the number of tries (settings `retries`,
         `retry_backoff_ms`); then the last `ConflictError` is raised. What the function does outside of the database
-        is done again with it.
+        happens again with each call.
         """
         result = self._run(None, function, *args, **kwargs)
         assert not isinstance(result, AlreadyDone)
@@ -133,11 +133,11 @@ class Database:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R | AlreadyDone:
-        """As `run`, but of all runs under one id, in any process, at most one ever commits.
+        """As `run`, but at most one of all runs under one id ever commits, in whatever process.
 
-        `AlreadyDone` where one did before. A lost answer is looked up by running again; `OutcomeUnknown` only where
-        that did not come to an end either (no TSO, tries used up): run it under the id again. The id is kept in the
-        table PYOMID_MARKERS until its row is deleted there.
+        Returns `AlreadyDone` where one committed before. A lost answer is looked up by running again; `OutcomeUnknown`
+        only where that did not come to an end either (no TSO, tries used up): run it under the id again. The id is kept
+        in the table PYOMID_MARKERS until its row is deleted there.
         """
         return self._run(check_transaction_id(transaction_id), function, *args, **kwargs)
 
@@ -183,9 +183,9 @@ class Database:
         *,
         if_not_exists: bool = False,
     ) -> TableInfo:
-        """A new table, durable on return. `Misuse` where the name is taken.
+        """Makes a table, durable on return. `Misuse` where the name is taken.
 
-        `conflict_level`: "cell" (transactions conflict on a column of a row) or "row" (on a row); one for ever.
+        `conflict_level`: "cell" (transactions conflict on a column of a row) or "row" (on a row); it never changes.
         """
         self.check_usable()
         return tables.create_table(
@@ -193,7 +193,7 @@ class Database:
         )
 
     def drop_table(self, name: str) -> None:
-        """The table and its rows are gone; transactions that wrote to it abort."""
+        """Removes the table and its rows; open transactions that wrote to it abort."""
         self.check_usable()
         self._tables.pop(name, None)
         tables.drop_table(self._parts, name)
@@ -225,7 +225,7 @@ class Database:
         return self._background.drain(timeout_s)
 
     def close(self) -> None:
-        """Completes what is finished and ends the connection; a second call does nothing."""
+        """Completes finished transactions and closes the connection; a second call does nothing."""
         self._end()
 
     def __enter__(self) -> Database:

@@ -48,12 +48,12 @@ class Life:
 
     @property
     def start_ts(self) -> int:
-        """The snapshot: everything committed before it is seen."""
+        """The snapshot: the transaction sees everything that was committed before this timestamp."""
         return self.workspace.start_ts
 
     @property
     def commit_ts(self) -> int | None:
-        """None until committed, and for a transaction that wrote nothing."""
+        """When it committed; None until then, and for a transaction that wrote nothing."""
         return self._commit_ts
 
     @property
@@ -61,7 +61,7 @@ class Life:
         return self._state
 
     def mark_rollback_only(self, reason: str = "marked so by the program") -> None:
-        """From now on commit is refused; reading goes on."""
+        """Refuses the commit from now on; the transaction can still read."""
         self.doom(Event.DOOM, reason)
 
     def __repr__(self) -> str:

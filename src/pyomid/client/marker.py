@@ -40,7 +40,7 @@ _START_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class AlreadyDone:
-    """A run under this id committed before; `start_ts` is the one that did."""
+    """A run under this id committed before; `start_ts` names its transaction."""
 
     transaction_id: str
     start_ts: int

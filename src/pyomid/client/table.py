@@ -30,7 +30,7 @@ Cells = Mapping[bytes, bytes]
 
 
 class Table:
-    """Made by `Transaction.table`; lives as long as the transaction."""
+    """A table in one transaction's snapshot, with its own writes. Made by `Transaction.table`."""
 
     def __init__(self, transaction: Transaction, rules: TableRules) -> None:
         self._transaction = transaction
@@ -58,7 +58,7 @@ class Table:
         return named(row)
 
     def rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> dict[bytes, dict[bytes, bytes]]:
-        """Many rows in one request: every key that was asked for, in that order, {} where there is no such row."""
+        """Many rows by one request: every requested key, in the requested order; {} where there is no such row."""
         self._transaction.begin_read()
         checked = check_keys(self._rules, keys)
         selection = self._rules.selection(columns)
@@ -68,7 +68,7 @@ class Table:
         return {key: named(row) for key, row in zip(checked, found, strict=True)}
 
     def put(self, key: bytes, cells: Cells) -> None:
-        """The row has these values from now on; its other columns stay. Checked here, sent later."""
+        """Sets columns of the row; its other columns stay. Names and limits are checked now, the write leaves later."""
         self._transaction.step(Event.WRITE)
         self._hold(*checked_put(self._rules, key, cells))
 

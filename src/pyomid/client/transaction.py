@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Transaction(Life):
-    """Made by `Database.begin`."""
+    """One snapshot, own writes, one commit. Made by `Database.begin`; a context manager that commits at its end."""
 
     def __init__(self, database: Database, begun: BeginReply, lease: Lease | None = None) -> None:
         workspace = Workspace(
@@ -62,8 +62,8 @@ class Transaction(Life):
         self._database.end_committed(self.start_ts, decided.reply.commit_ts, decided.written)
 
     def rollback(self) -> None:
-        """Nothing of it is ever visible. What it wrote is deleted in the background. After an earlier rollback
-        nothing happens; after a commit `TransactionEnded`.
+        """Ends the transaction; none of its writes is ever visible, and they are deleted in the background. A second
+        rollback does nothing; after a commit `TransactionEnded`.
         """
         self.check_owner()
         if self._state is State.ROLLED_BACK:
@@ -72,7 +72,7 @@ class Transaction(Life):
         self._database.end_rolled_back(self.workspace)
 
     def flush(self) -> None:
-        """Sends the writes held back so far to the store; commit does it anyway. After an error the transaction is
+        """Sends the writes buffered so far to the store; commit does it anyway. After an error the transaction is
         rollback-only: some of them may be there (C1).
         """
         self.step(Event.WRITE)

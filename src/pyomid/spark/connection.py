@@ -116,7 +116,7 @@ def _connection(url: str) -> Connection:
 
 
 def close_connections() -> None:
-    """Closes what this process opened: for a driver that is done, and for tests."""
+    """Closes the databases that this process opened: for a driver that is done, and for tests."""
     with _opening:
         for key in [key for key in _open if key[0] == os.getpid()]:
             closed = _open.pop(key)

@@ -49,7 +49,7 @@ def original_error(error: BaseException) -> OmidError | None:
 
 @contextmanager
 def original_errors() -> Iterator[None]:
-    """Around Spark actions: raises the pyomid error that Spark shows as text, `from` Spark's."""
+    """A context manager for Spark actions: raises the pyomid error that Spark shows as text, `from` Spark's error."""
     try:
         yield
     except OmidError:

@@ -13,8 +13,8 @@ _REGISTERED: Final = "_pyomid_registered"
 
 
 def register(spark: SparkSession) -> None:
-    """`format("omid")` in this session. Idempotent. Spark finds it by itself too, where pyomid is installed in the
-    environment of the driver's Python (not through sys.path alone)."""
+    """Makes `format("omid")` known to this session. Idempotent. Not needed where pyomid is installed in the
+    environment of the driver's Python: there Spark finds it by itself (not through sys.path alone)."""
     from pyomid.spark.source import OmidDataSource
 
     if not getattr(spark, _REGISTERED, False):
@@ -23,6 +23,6 @@ def register(spark: SparkSession) -> None:
 
 
 def use_this_python() -> None:
-    """Spark's workers run this interpreter, with its packages. Call it before the session is made."""
+    """Makes Spark's workers run this interpreter, with its packages. Call it before the session is made."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

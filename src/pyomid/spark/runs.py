@@ -35,8 +35,8 @@ class RunOutcome:
 
 
 def look_up_run(url: str, transaction_id: str, *, settle: bool = False) -> RunOutcome:
-    """The outcome of the runs under an id. With `settle` a run that is still open is sealed, so that it never
-    commits: only for who knows that its driver is dead."""
+    """What became of the runs under an id. With `settle` a run that is still open is sealed, so that it never
+    commits: only where its driver is known to be dead."""
     marker.check_transaction_id(transaction_id)
     conn = connection(url)
     ensure_markers_table(conn.parts)

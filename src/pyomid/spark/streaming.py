@@ -60,9 +60,9 @@ def stream_sink(
     lease_seconds: float | None = None,
     retries: int | None = None,
 ) -> Callable[[DataFrame, int], None]:
-    """For `foreachBatch`: `function(tx, batch)` in one transaction a batch, committed behind it; again on conflict.
+    """A function for `foreachBatch`: calls `function(tx, batch)` in one transaction a batch, and again on conflict.
 
-    What it raises ends the query, and nothing of the batch was written. It is not called for a batch that is
+    What `function` raises ends the query, and nothing of the batch was written. It is not called for a batch that is
     committed already. A batch that it uses more than once is computed as often, unless it persists it. `query_id`:
     where the query's own must not count, such as for one whose checkpoint was lost and made anew by hand. `name`: the
     sink's, where one query has several; it is a part of the durable id, so it stays what it is as long as the

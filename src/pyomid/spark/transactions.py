@@ -87,7 +87,7 @@ class WriteResult:
 
 
 class SparkTransaction:
-    """Made by `transaction`."""
+    """One snapshot and one commit over DataFrames of any number of tables. Made by `transaction`."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class SparkTransaction:
 
     @property
     def start_ts(self) -> int:
-        """The snapshot: everything committed before it is seen."""
+        """The snapshot: the transaction sees everything that was committed before this timestamp."""
         return self._begun.start_ts
 
     @property
@@ -139,12 +139,12 @@ class SparkTransaction:
         mapping: Mapping[str, str | bytes | Column] | None = None,
         partitions: int | None = None,
     ) -> DataFrame:
-        """The table in this transaction's snapshot, with what the transaction itself wrote to it so far.
+        """A lazy frame of the table: this transaction's snapshot, with what the transaction wrote to it so far.
 
         `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes; a datetime
         without a zone is one of the session's zone (`pyomid.spark.ranges`). `schema`, with `row_key` and `mapping`:
         for a table without one in the catalogue.
-        The frame is lazy: it must be used before the transaction ends.
+        Use the frame before the transaction ends.
         """
         self._step(Event.READ)
         info = find_table(self._conn.parts, table)
@@ -242,14 +242,14 @@ class SparkTransaction:
         self._end(Event.COMMITTED)
 
     def rollback(self) -> None:
-        """Nothing of it is ever visible: its branches are orphans, left to compaction."""
+        """Ends the transaction; none of its writes is ever visible, and compaction deletes them."""
         if self._state is State.ROLLED_BACK:
             return
         self._step(Event.ROLL_BACK)
         self._end(None)
 
     def mark_rollback_only(self, reason: str = "marked so by the program") -> None:
-        """From now on commit is refused; reading goes on."""
+        """Refuses the commit from now on; the transaction can still read."""
         self._step(Event.DOOM)
         self._doom = reason
 
@@ -472,7 +472,7 @@ def run(
     retries: int | None = None,
     on_conflict: Callable[[ConflictError], None] | None = None,
 ) -> R | AlreadyDone:
-    """`function(tx)` in a transaction, committed; again on conflict, after a pause that grows.
+    """Calls `function(tx)` in a transaction and commits it; calls it again on conflict, after a growing pause.
 
     With a `transaction_id` a lost answer is looked up by running again, and `AlreadyDone` is returned where a run
     under the id committed before. `on_conflict` is told of each conflict.

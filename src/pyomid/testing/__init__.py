@@ -1,1 +1,1 @@
-"""Shipped test tools: golden scripts, simulation, faults, history checker. For pyomid's own tests and for users'."""
+"""Test tools for programs over pyomid: golden scripts, simulation, faults, history checker, conformance suites."""
