@@ -67,9 +67,13 @@ def url(hbase: HBaseServer, cluster: Cluster, tmp_path_factory: pytest.TempPathF
 @pytest.fixture(autouse=True)
 def no_leases_of_earlier_tests(url: str) -> None:
     """In tests/spark each module has a database; here all share one, whose watermark the leases would hold back."""
-    tso = connection(url).parts.tso
-    for start_ts in tso.status().leases:
-        tso.end_lease(start_ts, shared=True)
+    conn = connection(url)
+    ended = conn.parts.tso.status().leases
+    for start_ts in ended:
+        conn.parts.tso.end_lease(start_ts, shared=True)
+    # Until everybody can see it, whom the TSO promised to keep them.
+    while ended and conn.parts.epoch_row.read_watermarks()[0] < max(ended):
+        conn.parts.tso.begin()
 
 
 def drop_all(url: str) -> None:

@@ -160,6 +160,22 @@ def test_a_snapshot_that_was_kept_no_longer_says_so_to_every_load(tmp_path: Path
     pyomid.spark.close_connections()
 
 
+def test_a_lease_that_an_operator_ended_is_not_relied_on(tmp_path: Path) -> None:
+    """Every load of this process would fail else, for a third of a term."""
+    url = f"omid://{tmp_path}/db?conflictMapEntries=64&tsoIdleExitSeconds=5"
+    save(url)
+    load(url)
+    conn = connection(url)
+    (leased,) = leases(conn)
+    conn.parts.tso.end_lease(leased, shared=True)
+    push_watermark_past(conn, leased)
+    later = load(url)
+    push_watermark_past(conn, later._plan.snapshot.start_ts - 1)
+    assert read(later) == ROWS.to_pylist()
+    assert len(leases(conn)) == 1
+    pyomid.spark.close_connections()
+
+
 def begin(conn: Connection) -> SparkTransaction:
     """Without Spark, as nothing here is read by it."""
     nobody: Any = None

@@ -68,11 +68,12 @@ class Connection:
         again. SnapshotTooOld: W has passed it.
 
         W stays below a leased start, so what the TSO promised for one start counts for every later one: of thousands
-        of loads one asks in a third of a term.
+        of loads one asks in a third of a term. A W that has passed the leased start tells that the lease was ended
+        (by an operator, say): the TSO is asked anew.
         """
         now = self.parts.clock()
         leased_ts, good_until_s = self._shared.get(term_s, (start_ts, now))
-        if leased_ts > start_ts or now >= good_until_s:
+        if leased_ts > start_ts or now >= good_until_s or self.parts.epoch_row.read_watermarks()[0] >= leased_ts:
             leased_ts, granted_s = self.parts.tso.share_lease(start_ts, term_s)
             if len(self._shared) > 1_000:
                 self._shared.clear()
