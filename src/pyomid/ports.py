@@ -167,6 +167,9 @@ class HoldsForeignTables(Protocol):
     def holds_shadow_cells(self, table: str, *, rows_max: int) -> bool:
         """Whether transactions wrote it, by the first `rows_max` rows of each region."""
 
+    def check_names(self, table: str, key_range: KeyRange) -> None:
+        """`Misuse` where a column of the range has a name by which transactions know their own cells."""
+
     def check_table(self, table: str, families: Iterable[bytes]) -> object:
         """`UnknownTable` where there is none; `Misuse` that says what to alter where one of these families is not
         there or could lose what transactions need."""

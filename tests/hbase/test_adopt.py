@@ -14,8 +14,9 @@ from pyomid.core.compaction import compact_region_steps
 from pyomid.core.hashing import table_id
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.keyvalues import KeyValue
-from pyomid.storage.hbase.requests import RowMutation, puts
+from pyomid.storage.hbase.keyvalues import DELETE_VERSION, KeyValue
+from pyomid.storage.hbase.layout import SHADOW_PREFIX, SHADOW_SUFFIX
+from pyomid.storage.hbase.requests import RowMutation, deletes, puts
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import CellVersion, Column, KeyRange, RowWrite, ShadowWrite, TableInfo
 
@@ -157,6 +158,63 @@ def test_a_value_without_qualifier_is_adopted_and_hides_nothing(
         )
     with database.begin() as tx:
         assert tx.table(table_name).get(b"r") == whole
+    database.drop_table(table_name)
+
+
+@pytest.mark.parametrize(
+    ("qualifier", "value"),
+    [
+        (b"size" + SHADOW_SUFFIX, b"v"),
+        (b"size" + SHADOW_SUFFIX, bytes(8)),
+        (SHADOW_SUFFIX, b"v"),
+        (SHADOW_PREFIX + b"size" + SHADOW_SUFFIX, b"no commit timestamp"),
+        (SHADOW_PREFIX + b"size" + SHADOW_SUFFIX, b""),
+    ],
+    ids=["suffix", "suffix and eight bytes", "nothing else", "prefix and suffix", "and empty"],
+)
+def test_a_column_named_as_shadow_cells_are_is_refused(
+    url: str, database: Database, cluster: Cluster, store: HBaseStore, table_name: str,
+    capsys: pytest.CaptureFixture[str], qualifier: bytes, value: bytes,
+) -> None:  # fmt: skip
+    """It would be taken for the shadow cell of another column: nobody would see it, and compaction would drop it."""
+    store.create_table(TableInfo(table_name, (b"f",)))
+    named = KeyValue(b"y\x00\xff", b"f", qualifier, 3, value)
+    put_plainly(cluster, table_name, KeyValue(b"a", *Q, 3, b"v"), named, KeyValue(b"z", *Q, 3, b"v"))
+    assert main(["adopt", url, table_name, "f"]) == 1
+    said = capsys.readouterr().err
+    assert f"row {named.row!r} holds column {b'f:' + qualifier!r}" in said
+    assert "copy it to a column of another name and delete it, then adopt again" in said
+    assert all((batch.rec_commit == 0).all() for batch in store.scan(table_name, KeyRange(stop=b"b")))
+    with pytest.raises(UnknownTable), database.begin() as tx:
+        tx.table(table_name).get(b"a")
+
+    gone = deletes([named._replace(kind=DELETE_VERSION, value=b"")])
+    cluster.rows(table_name, [RowMutation(named.row, (gone,))])
+    put_plainly(cluster, table_name, KeyValue(named.row, b"f", b"copied", 4, b"v"))
+    assert main(["adopt", url, table_name, "f"]) == 0, "the way out leads out"
+    with database.begin() as tx:
+        assert tx.table(table_name).get(named.row) == {b"f:copied": b"v"}
+    database.drop_table(table_name)
+
+
+def test_names_that_only_resemble_those_of_shadow_cells_are_adopted(
+    url: str, database: Database, cluster: Cluster, store: HBaseStore, table_name: str
+) -> None:
+    store.create_table(TableInfo(table_name, (b"f",)))
+    names = [
+        SHADOW_SUFFIX + b"q",
+        b"q\xc2",
+        b"q\x80",
+        b"q" + SHADOW_SUFFIX + b"\n",
+        SHADOW_PREFIX + b"q",
+        b"\xc2\n\x80",
+    ]
+    put_plainly(cluster, table_name, *[KeyValue(b"r", b"f", name, 3, bytes(8)) for name in names])
+    newest_ts = newest_adopted(database.parts, table_name, [b"f"])
+    Driver(database.parts).run(adopt_range_steps(table_name, KeyRange(), newest_ts))
+    assert main(["adopt", url, table_name, "f"]) == 0, "nor does it take its own shadow cells for foreign ones"
+    with database.begin() as tx:
+        assert tx.table(table_name).get(b"r") == {b"f:" + name: bytes(8) for name in names}
     database.drop_table(table_name)
 
 

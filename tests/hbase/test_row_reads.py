@@ -251,3 +251,13 @@ def test_a_wide_row_comes_in_bounded_answers(store: HBaseStore, table_name: str,
     scanned = [list(batch.row_cells(row)) for batch in store.scan(table_name, KeyRange()) for row in range(batch.rows)]
     assert [visible_point(cells, 5000) for cells in scanned] == [dict(wide), dict(narrow)]
     store.drop_table(table_name)
+
+
+def test_a_table_is_cut_where_its_first_row_has_several_cells(store: HBaseStore, table_name: str) -> None:
+    """Asked for one byte, HBase answers with a part of that row: taken for no row, the table was one piece."""
+    store.create_table(TableInfo(table_name, (F,)))
+    wide = tuple((Column(F, b"q%d" % number), b"v") for number in range(3))
+    store.write_cells(table_name, 50, [RowWrite(b"a", wide), RowWrite(b"z", wide)])
+    points = store.split_points(table_name, KeyRange(stop=b"zz"), 2)
+    assert points
+    assert all(b"a" < point < b"zz" for point in points)

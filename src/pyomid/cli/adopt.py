@@ -46,9 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_here(arguments: argparse.Namespace) -> int:
     import pyomid
-    from pyomid.client.adoption import newest_adopted, register_adopted
+    from pyomid.client.adoption import check_adoptable, newest_adopted, register_adopted
     from pyomid.client.drivers import Driver
-    from pyomid.core.adoption import adopt_range_steps, check_range_steps
+    from pyomid.core.adoption import adopt_range_steps
 
     with pyomid.connect(arguments.url) as database:
         parts, table = database.parts, arguments.table
@@ -58,7 +58,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
             return 0
         regions = parts.store.regions(table)
         for number, region in enumerate(regions, 1):
-            Driver(parts).run(check_range_steps(table, region, newest_ts))
+            check_adoptable(parts, Driver(parts), table, region, newest_ts)
             print(f"region {number} of {len(regions)}: looked at", flush=True)
         for number, region in enumerate(regions, 1):
             done = Driver(parts).run(adopt_range_steps(table, region, newest_ts))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pyomid.client.drivers import Driver
 from pyomid.client.parts import Parts
 from pyomid.client.tables import create_table
+from pyomid.core.adoption import check_range_steps
 from pyomid.core.hashing import table_id
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.ports import HoldsForeignTables
-from pyomid.types import ConflictLevel, TableInfo
+from pyomid.types import ConflictLevel, KeyRange, TableInfo
 
 
 def newest_adopted(parts: Parts, table: str, families: Sequence[bytes]) -> int:
@@ -31,6 +33,13 @@ def newest_adopted(parts: Parts, table: str, families: Sequence[bytes]) -> int:
         )
     parts.store.check_table(table, families)
     return newest_ts
+
+
+def check_adoptable(parts: Parts, driver: Driver, table: str, key_range: KeyRange, newest_ts: int) -> None:
+    """Reads only. `Misuse` where adopting the range would change what is seen of it."""
+    assert isinstance(parts.store, HoldsForeignTables)
+    parts.store.check_names(table, key_range)
+    driver.run(check_range_steps(table, key_range, newest_ts))
 
 
 def register_adopted(parts: Parts, table: str, families: Sequence[str], level: ConflictLevel) -> TableInfo:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pyomid.client.adoption import newest_adopted, register_adopted
+from pyomid.client.adoption import check_adoptable, newest_adopted, register_adopted
 from pyomid.client.checks import check_conflict_level, check_families
-from pyomid.core.adoption import adopt_range_steps, check_range_steps
+from pyomid.core.adoption import adopt_range_steps
 from pyomid.crashpoints import crash_point
 from pyomid.spark.connection import connection
 from pyomid.spark.figures import table_text
@@ -81,7 +81,8 @@ _CHECKED_DDL: Final = "pieces long"
 
 
 def _check_piece(newest_ts: int, url: str, piece: Piece) -> dict[str, Any]:
-    connection(url).driver.run(check_range_steps(piece.table, piece.key_range, newest_ts))
+    conn = connection(url)
+    check_adoptable(conn.parts, conn.driver, piece.table, piece.key_range, newest_ts)
     return {"pieces": 1}
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
+from pyomid.storage.hbase.frames import varint
 from pyomid.storage.hbase.hbase_pb2 import (
     EQUAL,
     NOT_EQUAL,
@@ -24,9 +25,64 @@ ALL_VERSIONS: Final = 0x7FFFFFFF
 """`max_versions` of reads and VERSIONS of families: Integer.MAX_VALUE."""
 
 _FILTERS: Final = "org.apache.hadoop.hbase.filter."
-_WITHOUT_LENGTHS: Final = b"\x08\x00"
-"""HBase's `KeyOnlyFilter` message: required bool len_as_val = 1, false."""
+_DOT_IS_ANY: Final = 32
+"""Java's Pattern.DOTALL."""
 _NULL: Final = Comparator(name=_FILTERS + "NullComparator", serialized_comparator=b"")
+
+
+class Filter(NamedTuple):
+    """What a server leaves out of an answer: the name of HBase's class, and its message."""
+
+    name: str
+    message: bytes
+
+
+NAMES_ONLY: Final = Filter("KeyOnlyFilter", b"\x08\x00")
+"""Values come back empty (len_as_val = 1: false)."""
+
+
+def qualifiers_that_match(pattern: str) -> Filter:
+    """Java's regular expression, of bytes as Latin-1."""
+    return Filter("QualifierFilter", _field(1, _compare(EQUAL, pattern)))
+
+
+def values_that_do_not_match(pattern: str) -> Filter:
+    return Filter("ValueFilter", _field(1, _compare(NOT_EQUAL, pattern)))
+
+
+def any_of(filters: Sequence[Filter]) -> Filter:
+    return Filter("FilterList", _flag(1, 2) + b"".join(_field(2, _filter_bytes(each)) for each in filters))
+
+
+def all_of(filters: Sequence[Filter]) -> Filter:
+    return Filter("FilterList", _flag(1, 1) + b"".join(_field(2, _filter_bytes(each)) for each in filters))
+
+
+def set_filter(message: Get | Scan, filters: Sequence[Filter]) -> None:
+    """All of them, in their order; none: nothing is left out."""
+    if filters:
+        one = filters[0] if len(filters) == 1 else all_of(filters)
+        message.filter.name, message.filter.serialized_filter = _FILTERS + one.name, one.message
+
+
+def _filter_bytes(one: Filter) -> bytes:
+    return _field(1, (_FILTERS + one.name).encode()) + _field(2, one.message)
+
+
+def _compare(operation: int, pattern: str) -> bytes:
+    """`CompareFilter` with a `RegexStringComparator`."""
+    comparator = _field(1, pattern.encode()) + _flag(2, _DOT_IS_ANY) + _field(3, b"ISO-8859-1")
+    return _flag(1, operation) + _field(
+        2, _field(1, (_FILTERS + "RegexStringComparator").encode()) + _field(2, comparator)
+    )
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def _flag(number: int, value: int = 1) -> bytes:
+    return varint(number << 3) + varint(value)
 
 
 class Durability(Enum):
@@ -58,6 +114,7 @@ class RowGet:
     max_versions: int = ALL_VERSIONS
     time_range: tuple[int, int] | None = None
     """From (inclusive) to (exclusive)."""
+
     cells_max: int | None = None
     """Of a family; those that HBase sorts behind them are left out, versions and shadow cells among them."""
     names_only: bool = False
@@ -70,7 +127,7 @@ class RowGet:
         if self.time_range is not None:
             set_time_range(get, *self.time_range)
         if self.names_only:
-            get.filter.name, get.filter.serialized_filter = _FILTERS + "KeyOnlyFilter", _WITHOUT_LENGTHS
+            set_filter(get, (NAMES_ONLY,))
         return get
 
 

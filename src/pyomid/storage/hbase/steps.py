@@ -36,11 +36,13 @@ from pyomid.storage.hbase.locations import META_TABLE, LocationCache, Region, me
 from pyomid.storage.hbase.requests import (
     UNSURE,
     Durability,
+    Filter,
     RowGet,
     RowMutation,
     RowRequest,
     RowResult,
     mutation_message,
+    set_filter,
     set_time_range,
 )
 from pyomid.types import KeyRange
@@ -522,6 +524,7 @@ class ScanSpec:
     limit: int = 0
     time_range: tuple[int, int] | None = None
     """As in `RowGet`."""
+    filters: tuple[Filter, ...] = ()
     is_fresh: bool = False
     """Each call opens a scanner of its own. One that stays open shows a region as it was when it was opened."""
 
@@ -640,10 +643,12 @@ class ScanCursor:
         scan.start_row, scan.include_start_row = self._start, self._start_inclusive
         if self._start_inclusive and _is_behind_longest(self._start):
             scan.start_row, scan.include_start_row = self._start[:-1], False
-        if self._spec.key_range.stop is not None:
-            scan.stop_row = self._spec.key_range.stop
-            if _is_behind_longest(scan.stop_row):
-                scan.stop_row, scan.include_stop_row = scan.stop_row[:-1], True
+        stop = self._spec.key_range.stop
+        if stop is not None:
+            scan.stop_row = stop
+            # Of one row alone HBase asks its files' filters first whether they have it.
+            if _is_behind_longest(stop) or (scan.include_start_row and stop == scan.start_row + b"\0"):
+                scan.stop_row, scan.include_stop_row = stop[:-1], True
         scan.max_versions = self._spec.max_versions
         scan.max_result_size, scan.caching = self._spec.bytes_per_call, self._spec.rows_per_call
         if self._is_fresh:
@@ -652,6 +657,7 @@ class ScanCursor:
             scan.readType = Scan.PREAD
         for family, qualifiers in self._spec.columns:
             scan.column.add(family=family, qualifier=qualifiers)
+        set_filter(scan, self._spec.filters)
         if self._spec.time_range is not None:
             set_time_range(scan, *self._spec.time_range)
         self._call_seq = 0
