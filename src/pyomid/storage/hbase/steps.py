@@ -646,8 +646,9 @@ class ScanCursor:
         stop = self._spec.key_range.stop
         if stop is not None:
             scan.stop_row = stop
-            # Of one row alone HBase asks its files' filters first whether they have it.
-            if _is_behind_longest(stop) or (scan.include_start_row and stop == scan.start_row + b"\0"):
+            # Of one row alone HBase asks its files' filters first whether they have it. An empty stop means: to the end.
+            of_one_row = scan.include_start_row and scan.start_row and stop == scan.start_row + b"\0"
+            if _is_behind_longest(stop) or of_one_row:
                 scan.stop_row, scan.include_stop_row = stop[:-1], True
         scan.max_versions = self._spec.max_versions
         scan.max_result_size, scan.caching = self._spec.bytes_per_call, self._spec.rows_per_call
