@@ -646,7 +646,7 @@ class ScanCursor:
         stop = self._spec.key_range.stop
         if stop is not None:
             scan.stop_row = stop
-            # Of one row alone HBase asks its files' filters first whether they have it. An empty stop means: to the end.
+            # HBase asks its files' filters first where a scan is of one row. An empty stop means: to the end.
             of_one_row = scan.include_start_row and scan.start_row and stop == scan.start_row + b"\0"
             if _is_behind_longest(stop) or of_one_row:
                 scan.stop_row, scan.include_stop_row = stop[:-1], True
