@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks._report import Report, Sample, timed
 
 from pyomid.cells import CellBatch
-from pyomid.core.visibility import unresolved_starts, visible_cells
+from pyomid.protocol.visibility import unresolved_starts, visible_cells
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore
 from pyomid.types import Column, KeyRange, TableInfo
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from pyomid.storage.hbase.cluster import Cluster
+from pyomid.cli.hbase_server import HBaseServer
+from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.testing.hbase_server import HBaseServer
 
 
 def started_hbase(stack: ExitStack, folder: Path) -> tuple[HBaseServer, Cluster]:

@@ -22,11 +22,11 @@ from pathlib import Path
 from benchmarks._report import machine_lines
 
 import pyomid
+from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import OmidError
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.tables import create_database
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.system_tables import create_database
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.testing.hbase_server import HBaseServer
 
 GRACE_S = 2.0
 SETTLE_S = 2.0

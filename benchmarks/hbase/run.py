@@ -21,19 +21,19 @@ from benchmarks._report import Report, Sample
 from benchmarks.hbase._server import started_hbase
 
 import pyomid
+from java_omid import JavaClient, JavaTso
 from pyomid.cells import CellBatch, batch_of
+from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
-from pyomid.core.commit_cache import CommitCache
-from pyomid.core.hashing import table_id
-from pyomid.core.hashing_batch import name_ids
-from pyomid.core.reading import Snapshot, check_snapshot_steps, resolve_batch_steps
-from pyomid.core.visibility import visible_cells
-from pyomid.storage.hbase.cluster import Cluster
+from pyomid.protocol.commit_cache import CommitCache
+from pyomid.protocol.hashing import table_id
+from pyomid.protocol.native.hashing import name_ids
+from pyomid.protocol.reading import Snapshot, check_snapshot_steps, resolve_batch_steps
+from pyomid.protocol.visibility import visible_cells
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
+from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
-from pyomid.storage.hbase.tables import create_database
-from pyomid.testing.hbase_server import HBaseServer
-from pyomid.testing.java_omid import JavaClient, JavaTso
+from pyomid.storage.hbase.system_tables import create_database
 from pyomid.types import Cell, CommitRequest, KeyRange, TableInfo
 
 CELLS = 5

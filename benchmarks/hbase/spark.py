@@ -22,10 +22,10 @@ from benchmarks.spark.reads import aggregate, count, settle
 from benchmarks.spark.reads import write as write_flights
 from benchmarks.spark.writes import write, write_plainly
 
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.tables import create_database
+from pyomid.cli.hbase_server import HBaseServer
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.system_tables import create_database
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.testing.hbase_server import HBaseServer
 
 RUNS = 3
 

@@ -23,10 +23,10 @@ from benchmarks._report import Report
 from benchmarks.hbase._server import started_hbase
 from benchmarks.hbase.run import CELLS, RUNS, SCANS_WARM, batch
 
+from java_omid import free_port, write_client_site
+from pyomid.cli.jars import Bundle, class_path, java, join
 from pyomid.errors import Unavailable
 from pyomid.storage.hbase.store import HBaseStore
-from pyomid.testing.jars import Bundle, class_path, java, join
-from pyomid.testing.java_omid import free_port, write_client_site
 from pyomid.types import KeyRange, TableInfo
 
 THRIFT: Final = Bundle("hbase-thrift", ("org.apache.hbase:hbase-thrift:2.6.1",))

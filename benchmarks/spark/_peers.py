@@ -15,10 +15,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyomid.cells import CellBatch
-from pyomid.core.visibility import VisibleCells
-from pyomid.spark.connection import connection
-from pyomid.spark.decode import RowDecoder
-from pyomid.spark.scan import divided
+from pyomid.protocol.visibility import VisibleCells
+from pyomid.spark.databases import connection
+from pyomid.spark.read_task import divided
+from pyomid.spark.row_codec.decode import RowDecoder
 from pyomid.spark.schema import schema_of, struct_of
 from pyomid.types import KeyRange
 

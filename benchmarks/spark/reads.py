@@ -20,7 +20,7 @@ from benchmarks.spark._setting import KEY, PARTS, ROWS, Setting, setting
 from pyspark.sql import functions as f
 
 import pyomid.spark
-from pyomid.spark.connection import connection
+from pyomid.spark.databases import connection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

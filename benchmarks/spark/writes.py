@@ -17,9 +17,9 @@ from benchmarks._report import Report
 from benchmarks.spark._setting import KEY, PARTS, ROWS, Setting, setting
 
 import pyomid.spark
-from pyomid.spark.connection import connection
-from pyomid.spark.encode import Duplicates, RowEncoder
-from pyomid.spark.preparation import WriteOptions, prepared_table
+from pyomid.spark.databases import connection
+from pyomid.spark.prepare_write import WriteOptions, prepared_table
+from pyomid.spark.row_codec.encode import Duplicates, RowEncoder
 from pyomid.spark.schema import fields_of, row_key_parts, schema_of
 
 _numbers = itertools.count()

@@ -28,10 +28,10 @@ from typing import Final
 import numpy as np
 from benchmarks._report import machine_lines
 
-from pyomid.core.requests import AdvanceHorizon, AskStatus, Begin, Complete, Fence, GrantLease, Request, Seal
 from pyomid.errors import Unavailable
 from pyomid.types import BeginReply, CommitRequest, WriteSetLevel
 from pyomid.wire.frames import FrameCutter, frame
+from pyomid.wire.messages import AdvanceHorizon, AskStatus, Begin, Complete, Fence, GrantLease, Request, Seal
 from pyomid.wire.requests import Handshake, encode_handshake, encode_request
 from pyomid.wire.responses import Outgoing, decode_answer
 

@@ -19,12 +19,12 @@ import time
 import numpy as np
 from benchmarks._report import machine_lines
 
-from pyomid.core.take_over import TakenOver
-from pyomid.core.tso_machine import TsoMachine
-from pyomid.core.tso_settings import TsoSettings
-from pyomid.tso.kernel.adoption import adopt
-from pyomid.tso.kernel.fill_kernel import fill_map
-from pyomid.tso.kernel.map_kernel import CacheLineMap
+from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.native.conflict_map import CacheLineMap
+from pyomid.oracle.native.fill import fill_map
+from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.takeover import TakenOver
+from pyomid.server.native.switch import adopt
 from pyomid.types import TIMESTAMP_STEP
 
 CELLS = 10

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from pyomid.core.requests import Begin
 from pyomid.storage.embedded import EmbeddedCatalogue, EmbeddedCommitTable, EmbeddedEpochRow
 from pyomid.types import EpochChanges, PendingCommit
 from pyomid.wire.frames import FrameCutter
+from pyomid.wire.messages import Begin
 from pyomid.wire.requests import Handshake, encode_handshake, encode_request
 from pyomid.wire.responses import decode_answer
 

@@ -26,9 +26,9 @@ from typing import Any
 
 from benchmarks._report import machine_lines
 
-from pyomid.core.hashing import table_id
+from java_omid import JavaTso
 from pyomid.errors import Unavailable
-from pyomid.testing.java_omid import JavaTso
+from pyomid.protocol.hashing import table_id
 
 HERE = Path(__file__).resolve().parent
 LOADS = ((8, 16), (64, 16), (64, 256))

@@ -16,12 +16,12 @@ import numpy as np
 import uvloop
 from numpy.typing import NDArray
 
-from pyomid.core.tso_settings import TsoSettings
+from catalog_entries import put_entry
+from pyomid.oracle.settings import TsoSettings
 from pyomid.ports import FlushEnded
+from pyomid.server.startup import ServiceOptions, serve
+from pyomid.server.store_calls import TsoStores
 from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
-from pyomid.testing.entries import put_entry
-from pyomid.tso.startup import ServiceOptions, serve
-from pyomid.tso.store_calls import TsoStores
 from pyomid.types import TableInfo
 
 

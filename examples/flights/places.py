@@ -7,8 +7,8 @@ from typing import Protocol
 
 from examples.flights.settings import DATABASE
 
+from pyomid.server.leadership import holder
 from pyomid.storage.embedded.commit_table import RECORD_BYTES, RECORD_TIMESTAMPS
-from pyomid.tso.leadership import holder
 
 EXAMPLE_RATE = 100_000
 EXAMPLE_FAILING = 0.01

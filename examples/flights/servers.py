@@ -26,17 +26,17 @@ from examples.flights import settings
 from examples.flights.events import Event, all_events, count, note
 from examples.flights.places import CLUSTER, EXAMPLE_FAILING, EXAMPLE_RATE, SECONDS_A_YEAR, Fault
 
+from pyomid.cli.hbase_server import HBaseServer, Process
 from pyomid.errors import Misuse, OmidError
-from pyomid.spark.rowkey import key_layout
-from pyomid.storage.hbase.admin import Admin
-from pyomid.storage.hbase.catalogue import HBaseCatalogue
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.election import find_tso
-from pyomid.storage.hbase.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, commit_row
-from pyomid.storage.hbase.locations import Region
-from pyomid.storage.hbase.tables import create_database
+from pyomid.spark.row_codec.row_key import key_layout
+from pyomid.storage.hbase.catalog import HBaseCatalogue
+from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, commit_row
+from pyomid.storage.hbase.coordination import find_tso
+from pyomid.storage.hbase.regions.admin import Admin
+from pyomid.storage.hbase.regions.locations import Region
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.system_tables import create_database
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.testing.hbase_server import HBaseServer, Process
 
 LEADER_LEASE_SECONDS = 6
 """A standby follows a killed leader after this long (default: 10)."""

@@ -30,7 +30,7 @@ from pyomid.types import ConflictLevel, TableInfo
 
 if TYPE_CHECKING:
     from pyomid.client.database import Database, DatabaseStatus
-    from pyomid.client.marker import AlreadyDone
+    from pyomid.client.idempotency import AlreadyDone
     from pyomid.client.table import Table
     from pyomid.client.transaction import Transaction
 
@@ -74,7 +74,7 @@ def connect(url: str, **options: Any) -> Database:
 
 
 _LATE: Final = {
-    "AlreadyDone": "pyomid.client.marker",
+    "AlreadyDone": "pyomid.client.idempotency",
     "Database": "pyomid.client.database",
     "DatabaseStatus": "pyomid.client.database",
     "Table": "pyomid.client.table",

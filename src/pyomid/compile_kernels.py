@@ -26,12 +26,12 @@ def main() -> None:
 
 
 def _packages() -> dict[str, list[str]]:
-    """The modules that define kernels (their names end in `kernel` or lie in a `kernel(s)` package), those of most
+    """The modules that define kernels (their names begin with `native`, lie in a `native` package, or end in `_kernels`), those of most
     modules first; those of an extra that is not installed are left out."""
     packages: dict[str, list[str]] = {}
     for module in pkgutil.walk_packages(pyomid.__path__, "pyomid.", onerror=_leave_out):
         name = module.name
-        if ".kernel" in name or name.endswith(("_kernel", "_kernels", "_batch")):
+        if ".native" in name or name.endswith("_kernels"):
             packages.setdefault(name.rpartition(".")[0], []).append(name)
     return dict(sorted(packages.items(), key=lambda each: len(each[1]), reverse=True))
 

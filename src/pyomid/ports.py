@@ -370,10 +370,10 @@ class Catalogue(Protocol):
         `TABLES_UNCONFIRMED` may be."""
 
     def clear_unknown_table(self, table_id: int, nonce: bytes) -> None:
-        """The mark goes if it still has this nonce. When it may: `client.marks`."""
+        """The mark goes if it still has this nonce. When it may: `client.unregistered_tables`."""
 
     def put_region_watermark(self, record: RegionWatermark) -> None:
-        """Beside it stay those of the same range and generation that `core.region_watermarks.kept` says."""
+        """Beside it stay those of the same range and generation that `protocol.region_watermarks.kept` says."""
 
     def region_watermarks(self, table: str) -> list[RegionWatermark]:
         """By first key; of one range the newest first."""

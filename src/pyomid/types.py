@@ -173,7 +173,7 @@ class BeginReply:
     epoch: int = 0
     fenced_ts: int = 0
     """The newest fence that this TSO drew on any table so far; `TIMESTAMP_MAX` where it does not tell (Apache Omid's):
-    nothing that was read before the start is to be gone by (`core.cached_rules`)."""
+    nothing that was read before the start is to be gone by (`protocol.rule_age`)."""
 
 
 class AbortReason(StrEnum):
@@ -204,7 +204,7 @@ class CommitReply:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """Everything the TSO needs to decide one commit. Ids are signed 64 bit (`core.hashing`).
+    """Everything the TSO needs to decide one commit. Ids are signed 64 bit (`protocol.hashing`).
 
     `branches` non-empty makes it a large commit; `level` TABLE claims `table_ids` as a whole, and `cell_ids` are
     then a few cells of other tables, checked as ever: a run's marker. `is_plain`: of a peer that knows no level but

@@ -15,22 +15,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pyomid.client.parts import Parts, boot_clock
+from pyomid.client.deployment import Parts, boot_clock
 from pyomid.config import Address, EmbeddedAddress, HBaseAddress, MemoryAddress, Settings, parse_url
 from pyomid.errors import Misuse
 
 if TYPE_CHECKING:
     import ssl
 
-    from pyomid.client.aio_database import AsyncDatabase
-    from pyomid.client.async_session import AsyncTsoSession
+    from pyomid.client.aio.database import AsyncDatabase
     from pyomid.client.database import Database
-    from pyomid.core.tso_settings import TsoSettings
-    from pyomid.storage.hbase.database import HBaseOptions
-    from pyomid.storage.hbase.election import AnnouncedTso
+    from pyomid.client.session.aio import AsyncTsoSession
+    from pyomid.oracle.settings import TsoSettings
+    from pyomid.server.leadership import Leadership
+    from pyomid.server.store_calls import TsoStores
+    from pyomid.storage.hbase.coordination import AnnouncedTso
+    from pyomid.storage.hbase.deployment import HBaseOptions
     from pyomid.storage.hbase.zookeeper import ZooKeeper
-    from pyomid.tso.leadership import Leadership
-    from pyomid.tso.store_calls import TsoStores
 
 _TSO_STORE_TRY_S: Final = 10.0
 """How long one store call of a TSO over HBase goes on trying by itself; the machine repeats it for longer."""
@@ -45,7 +45,7 @@ def open_database(url: str, **options: Any) -> Database:
 
 async def open_async_database(url: str, **options: Any) -> AsyncDatabase:
     """What `pyomid.aio.connect` returns; owns its parts."""
-    from pyomid.client.aio_database import AsyncDatabase
+    from pyomid.client.aio.database import AsyncDatabase
 
     address, settings = parse_url(url, **options)
     database = await asyncio.to_thread(open_database, url, **options)
@@ -54,7 +54,7 @@ async def open_async_database(url: str, **options: Any) -> AsyncDatabase:
 
 def _async_session(address: Address, settings: Settings) -> AsyncTsoSession | None:
     """A session of the event loop's own where the TSO is another process that this room knows how to dial."""
-    from pyomid.client.async_session import AsyncTsoSession
+    from pyomid.client.session.aio import AsyncTsoSession
 
     if not isinstance(address, EmbeddedAddress):
         return None
@@ -84,7 +84,7 @@ def _open_folder(address: EmbeddedAddress, settings: Settings) -> Path:
 
 def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
     """What a TSO writes to at the URL `store` ("memory": nowhere), and what closes it all."""
-    from pyomid.tso.store_calls import TsoStores
+    from pyomid.server.store_calls import TsoStores
 
     if store == "memory":
         from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
@@ -107,7 +107,7 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
 
             return TsoStores(commit_table, epoch_row, catalogue), close
         case HBaseAddress(quorum, znode):
-            from pyomid.storage.hbase.database import open_hbase
+            from pyomid.storage.hbase.deployment import open_hbase
 
             database = open_hbase(quorum, znode, deadline_s=_TSO_STORE_TRY_S, options=_hbase_options(settings))
             stores = TsoStores(database.commit_table, database.epoch_row, database.catalogue, database.ceiling)
@@ -123,7 +123,7 @@ def open_leadership(store: str, address: str, *, lease_s: float) -> Leadership |
     place, _ = parse_url(store)
     if not isinstance(place, HBaseAddress):
         return None
-    from pyomid.storage.hbase.election import LeaderLease
+    from pyomid.storage.hbase.coordination import LeaderLease
     from pyomid.storage.hbase.zookeeper import ZooKeeper
 
     zookeeper = ZooKeeper(place.quorum, place.znode, session_s=lease_s)
@@ -153,7 +153,7 @@ def parts_at(address: Address, settings: Settings) -> Parts:
 
 def tso_settings(settings: Settings) -> TsoSettings:
     """What of a database's settings is its TSO's."""
-    from pyomid.core.tso_settings import TsoSettings
+    from pyomid.oracle.settings import TsoSettings
 
     return TsoSettings(
         conflict_map_entries=settings.conflict_map_entries,
@@ -164,7 +164,7 @@ def tso_settings(settings: Settings) -> TsoSettings:
 
 def _embedded_parts(address: EmbeddedAddress, settings: Settings) -> Parts:
     """The TSO first: it makes the commit table's environment, which clients only read."""
-    from pyomid.client.session import TsoSession
+    from pyomid.client.session.blocking import TsoSession
     from pyomid.storage.embedded import EmbeddedCatalogue, EmbeddedCommitTable, EmbeddedEpochRow, EmbeddedStore
 
     folder, map_bytes = _open_folder(address, settings), _map_bytes(settings)
@@ -189,7 +189,7 @@ def _embedded_parts(address: EmbeddedAddress, settings: Settings) -> Parts:
 
 def folder_dial(folder: Path, settings: Settings) -> Callable[[], socket.socket]:
     """Connects to the folder's TSO, starting one with these settings where there is none."""
-    from pyomid.tso.ondemand import dial_folder
+    from pyomid.server.launcher import dial_folder
 
     return partial(dial_folder, folder, tso_command(folder, settings))
 
@@ -228,9 +228,9 @@ def _memory_parts(address: MemoryAddress, settings: Settings) -> Parts:
 
 
 def _new_memory_parts(settings: Settings) -> Parts:
+    from pyomid.server.local import LocalTso
+    from pyomid.server.store_calls import TsoStores
     from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow, MemoryStore
-    from pyomid.tso.local import LocalTso
-    from pyomid.tso.store_calls import TsoStores
 
     class SharedTso(LocalTso):
         """Outlives the connections to it."""
@@ -244,14 +244,14 @@ def _new_memory_parts(settings: Settings) -> Parts:
 
 
 def _hbase_options(settings: Settings) -> HBaseOptions:
-    from pyomid.storage.hbase.database import HBaseOptions
+    from pyomid.storage.hbase.deployment import HBaseOptions
 
     return HBaseOptions(settings.ceiling, settings.durability, settings.others_seal)
 
 
 def _credentials(settings: Settings) -> tuple[ssl.SSLContext | None, bytes]:
     """What a cluster's TSO is trusted by, and the token that it is shown. `Misuse` before anything is dialled."""
-    from pyomid.client.dialling import read_token, trusting
+    from pyomid.client.session.connecting import read_token, trusting
 
     if not settings.tls_ca and (settings.tls_cert or settings.tls_key):
         raise Misuse("options tlsCert and tlsKey need tlsCa")
@@ -269,25 +269,25 @@ class _LeaderDial:
         self._dialled: AnnouncedTso | None = None
 
     def __call__(self) -> socket.socket:
-        from pyomid.client.dialling import tcp_dial
-        from pyomid.storage.hbase.election import find_tso
+        from pyomid.client.session.connecting import tcp_dial
+        from pyomid.storage.hbase.coordination import find_tso
 
         self._dialled = tso = find_tso(self._zookeeper)
         return tcp_dial(tso.address, tls=self._tls, timeout_s=self._timeout_s)()
 
     def has_moved(self) -> bool:
         """`TsoSession`'s `has_moved`."""
-        from pyomid.storage.hbase.election import leads_another
+        from pyomid.storage.hbase.coordination import leads_another
 
         return self._dialled is not None and leads_another(self._zookeeper, self._dialled)
 
 
 def _hbase_parts(address: HBaseAddress, settings: Settings) -> Parts:
     """Stores by HBase's native RPC, the TSO found through the cluster's ZooKeeper."""
-    from pyomid.client.session import TsoSession
-    from pyomid.client.shared_commit_table import SharedTableTso
-    from pyomid.storage.hbase.database import open_hbase
-    from pyomid.storage.hbase.election import find_tso
+    from pyomid.client.session.blocking import TsoSession
+    from pyomid.client.session.shared_commit_table import SharedTableTso
+    from pyomid.storage.hbase.coordination import find_tso
+    from pyomid.storage.hbase.deployment import open_hbase
 
     tls, token = _credentials(settings)
     database = open_hbase(address.quorum, address.znode, options=_hbase_options(settings))

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from pyomid.client.asking import AskSteps, AskTime, Lost, Pause, Try, ask_steps
-from pyomid.core.requests import AskStatus, Refused, Request
+from pyomid.client.session.request_retry import AskSteps, AskTime, Lost, Pause, Try, ask_steps
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
 from pyomid.types import CommitRequest
+from pyomid.wire.messages import AskStatus, Refused, Request
 
 pytestmark = pytest.mark.fast
 

@@ -10,10 +10,10 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client.aio_database import AsyncDatabase
-from pyomid.client.aio_transaction import AsyncTransaction
-from pyomid.client.marker import AlreadyDone
-from pyomid.client.states import State
+from pyomid.client.aio.database import AsyncDatabase
+from pyomid.client.aio.transaction import AsyncTransaction
+from pyomid.client.idempotency import AlreadyDone
+from pyomid.client.transaction_states import State
 from pyomid.errors import ConflictError, Misuse, TransactionEnded
 
 pytestmark = pytest.mark.fast

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 import pyomid
 from pyomid.client.background import CELLS_AT_ONCE, Background, run_together
-from pyomid.client.states import State
-from pyomid.core import effects
-from pyomid.core.committing import complete_steps, rollback_steps
-from pyomid.core.effects import Effect
+from pyomid.client.transaction_states import State
 from pyomid.errors import Unavailable
+from pyomid.protocol import effects
+from pyomid.protocol.commit import complete_steps, rollback_steps
+from pyomid.protocol.effects import Effect
 from pyomid.types import CellVersion, ShadowWrite
 
 pytestmark = pytest.mark.fast

@@ -11,9 +11,9 @@ import pytest
 import pyomid
 import pyomid.aio
 from pyomid.client.database import Database
-from pyomid.core.cached_rules import may_go_by
 from pyomid.errors import ConflictError
 from pyomid.ports import Catalogue
+from pyomid.protocol.rule_age import may_go_by
 from pyomid.types import TIMESTAMP_MAX, BeginReply, TableEntry
 
 

@@ -10,9 +10,9 @@ from client_faults import database_with, failing
 
 import pyomid
 from pyomid.client.database import Database
-from pyomid.client.marker import AlreadyDone
-from pyomid.client.states import State
+from pyomid.client.idempotency import AlreadyDone
 from pyomid.client.transaction import Transaction
+from pyomid.client.transaction_states import State
 from pyomid.errors import (
     ConflictError,
     Misuse,

@@ -11,7 +11,7 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client.marker import AlreadyDone
+from pyomid.client.idempotency import AlreadyDone
 from pyomid.errors import MisuseType
 
 pytestmark = [pytest.mark.fast, pytest.mark.filterwarnings("error::RuntimeWarning")]

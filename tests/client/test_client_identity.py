@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid.client.asking import Lost
-from pyomid.client.async_session import AsyncTsoSession
-from pyomid.client.session import TsoSession
+from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.client.session.blocking import TsoSession
+from pyomid.client.session.request_retry import Lost
 from pyomid.config import Settings
 from pyomid.errors import Misuse
 from pyomid.wiring import folder_dial

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import pyomid
-from pyomid.client.leases import RENEWALS_PER_TERM, LeaseKeeper
+from pyomid.client.session.leases import RENEWALS_PER_TERM, LeaseKeeper
 from pyomid.errors import ConflictError, SnapshotTooOld, TransactionEnded, Unavailable
 
 pytestmark = pytest.mark.fast

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import pyomid
 from pyomid.client.database import Database
 from pyomid.client.table import Table
-from pyomid.client.workspace import IDS_COMPILED_MIN
+from pyomid.client.transaction_steps import IDS_COMPILED_MIN
 from pyomid.errors import ConflictError
 from pyomid.storage.memory import MemoryStore
 

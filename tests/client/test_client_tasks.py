@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 import pyomid.aio
-from pyomid.client.aio_database import AsyncDatabase
-from pyomid.client.own_writes import OwnWrites
-from pyomid.client.workspace import Workspace
-from pyomid.core.commit_cache import CommitCache
-from pyomid.core.effects import WriteCells
+from pyomid.client.aio.database import AsyncDatabase
+from pyomid.client.transaction_steps import Workspace
+from pyomid.client.write_buffer import OwnWrites
 from pyomid.errors import Misuse
+from pyomid.protocol.commit_cache import CommitCache
+from pyomid.protocol.effects import WriteCells
 from pyomid.types import BeginReply, Column, TableInfo
 
 pytestmark = pytest.mark.fast

@@ -17,11 +17,11 @@ import pyomid
 from pyomid.cells import CellBatch, CellNames
 from pyomid.client.background import Background
 from pyomid.client.database import Database
-from pyomid.client.states import State
-from pyomid.client.workspace import AHEAD_MAX, BATCH_ROWS_MIN
-from pyomid.core.hashing import cell_id, row_id
+from pyomid.client.transaction_states import State
+from pyomid.client.transaction_steps import AHEAD_MAX, BATCH_ROWS_MIN
 from pyomid.errors import ConflictError, OmidError, StoreFull, TransactionEnded, Unavailable
 from pyomid.ports import DataStore, WritesAhead
+from pyomid.protocol.hashing import cell_id, row_id
 from pyomid.types import CellVersion, CommitRequest, ShadowWrite
 from pyomid.wiring import open_parts
 

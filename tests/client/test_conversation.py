@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from pyomid.client.asking import AskTime, Lost, Pause, Try, ask_steps
-from pyomid.client.conversation import Conversation
-from pyomid.core.requests import Answer, Begin, Fence, FenceReply, GrantLease, Refused, Request, Seal
+from pyomid.client.session.client_protocol import Conversation
+from pyomid.client.session.request_retry import AskTime, Lost, Pause, Try, ask_steps
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
 from pyomid.types import BeginReply, CommitReply, CommitRequest
 from pyomid.wire.frames import FrameCutter, FrameTooLong, ProtocolError
+from pyomid.wire.messages import Answer, Begin, Fence, FenceReply, GrantLease, Refused, Request, Seal
 from pyomid.wire.requests import Handshake, decode_request
 from pyomid.wire.responses import HandshakeReply, encode_answer
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from pyomid.client.parts import Parts
-from pyomid.client.performers import store_performers
+from pyomid.client.deployment import Parts
+from pyomid.client.effect_handlers import store_performers
 from pyomid.config import Settings
-from pyomid.core.effects import LookupThenWatermarks
+from pyomid.protocol.effects import LookupThenWatermarks
 from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow, MemoryStore
 from pyomid.types import EpochChanges
 

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from pyomid.client.database import Database
-from pyomid.core.hashing import table_id
-from pyomid.core.sanitising import sanitise_steps
+from pyomid.protocol.hashing import table_id
+from pyomid.protocol.sanitize import sanitise_steps
 
 pytestmark = pytest.mark.fast
 

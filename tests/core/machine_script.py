@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pyomid.core.instructions import (
+from pyomid.errors import OmidError
+from pyomid.oracle.instructions import (
     Die,
     Event,
     Reply,
@@ -22,14 +23,13 @@ from pyomid.core.instructions import (
     StoreFailed,
     StoreOperation,
 )
-from pyomid.core.requests import Answer, Begin, Refused, Request
-from pyomid.core.take_over import take_over_steps
-from pyomid.core.tso_machine import TsoMachine
-from pyomid.core.tso_settings import TsoSettings
-from pyomid.errors import OmidError
+from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.takeover import take_over_steps
+from pyomid.server.store_calls import TsoStores, perform, take_over
 from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
-from pyomid.tso.store_calls import TsoStores, perform, take_over
 from pyomid.types import BeginReply, CommitRequest, EpochState
+from pyomid.wire.messages import Answer, Begin, Refused, Request
 
 
 @dataclass

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyomid.cells import CellBatch, batch_of
-from pyomid.core.cleaning import plan_cleaning, plan_cleaning_plain
-from pyomid.core.visibility import visible_point
+from pyomid.protocol.version_cleanup import plan_cleaning, plan_cleaning_plain
+from pyomid.protocol.visibility import visible_point
 from pyomid.types import Cell, start_of
 
 pytestmark = pytest.mark.fast

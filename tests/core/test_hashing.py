@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyomid.cells import batch_of
-from pyomid.core import hashing, hashing_batch
+from pyomid.protocol import hashing
+from pyomid.protocol.native import hashing as hashing_batch
 from pyomid.types import Cell
 
 pytestmark = pytest.mark.fast

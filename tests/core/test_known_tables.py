@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from machine_script import Script, Waiting
 
-from pyomid.core.hashing import table_id
-from pyomid.core.instructions import Flush, MarkUnknownTable, ReadTables
-from pyomid.core.requests import Fence, FenceReply
-from pyomid.testing.entries import put_entry, remove_entry
+from catalog_entries import put_entry, remove_entry
+from pyomid.oracle.instructions import Flush, MarkUnknownTable, ReadTables
+from pyomid.protocol.hashing import table_id
 from pyomid.types import AbortReason, CommitReply, CommitRequest, TableInfo
+from pyomid.wire.messages import Fence, FenceReply
 
 pytestmark = pytest.mark.fast
 

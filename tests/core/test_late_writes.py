@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pyomid.cells import batch_of
-from pyomid.core.commit_cache import CommitCache
-from pyomid.core.compaction import compact_region_steps
-from pyomid.core.effects import (
+from pyomid.protocol.commit_cache import CommitCache
+from pyomid.protocol.compaction import compact_region_steps
+from pyomid.protocol.effects import (
     CleanBatch,
     DeleteOrphans,
     Effect,
@@ -24,7 +24,7 @@ from pyomid.core.effects import (
     Steps,
     T,
 )
-from pyomid.core.reading import Snapshot, read_rows_steps
+from pyomid.protocol.reading import Snapshot, read_rows_steps
 from pyomid.storage.memory import MemoryCommitTable, MemoryEpochRow, MemoryStore
 from pyomid.types import CellVersion, Column, EpochChanges, KeyRange, RowWrite, ShadowWrite, TableInfo
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pyomid.core.committing import commit_steps
-from pyomid.core.effects import LookupThenWatermarks, ReadRows, ReadWatermarks, SealStarts
 from pyomid.errors import Corruption, OutcomeUnknown, SnapshotTooOld, Unavailable, UnknownTable
+from pyomid.protocol.commit import commit_steps
+from pyomid.protocol.effects import LookupThenWatermarks, ReadRows, ReadWatermarks, SealStarts
 from pyomid.types import NOT_FOUND, CellVersion, CommitRequest, SealOutcome
 
 pytestmark = pytest.mark.fast

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from machine_script import Script
 
-from pyomid.core.instructions import UpdateEpochRow
-from pyomid.core.leases import SHARED_TERM_PARTS, Leases, LeaseState
-from pyomid.core.requests import EndLease, GrantLease, LeaseReply, RenewLease
 from pyomid.errors import SnapshotTooOld, Unavailable
+from pyomid.oracle.instructions import UpdateEpochRow
+from pyomid.oracle.leases import SHARED_TERM_PARTS, Leases, LeaseState
 from pyomid.types import CommitReply, CommitRequest
+from pyomid.wire.messages import EndLease, GrantLease, LeaseReply, RenewLease
 
 pytestmark = pytest.mark.fast
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from pyomid.core.take_over import TakenOver, take_over_steps
+from pyomid.oracle.takeover import TakenOver, take_over_steps
+from pyomid.server.store_calls import TsoStores, perform
 from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
-from pyomid.tso.store_calls import TsoStores, perform
 from pyomid.types import TABLES_UNCONFIRMED, EpochChanges, EpochState
 
 pytestmark = pytest.mark.fast

@@ -10,13 +10,23 @@ from typing import Any
 import pytest
 from machine_script import Script
 
-from pyomid.core import tso_machine
-from pyomid.core.forgetting import NewestEntries
-from pyomid.core.hashing import table_id
-from pyomid.core.instructions import DeleteEntries, PeerGone, PutBranches, PutDecision, SealEntries, UpdateEpochRow
-from pyomid.core.leases import Lease, Leases, LeaseState
-from pyomid.core.rare_starts import RareStarts
-from pyomid.core.requests import (
+from catalog_entries import put_entry
+from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
+from pyomid.oracle import machine as tso_machine
+from pyomid.oracle.instructions import DeleteEntries, PeerGone, PutBranches, PutDecision, SealEntries, UpdateEpochRow
+from pyomid.oracle.leases import Lease, Leases, LeaseState
+from pyomid.oracle.machine import (
+    BRANCHES_A_CALL,
+    COMPLETIONS_A_REQUEST,
+    DELETES_A_CALL,
+    PEER_WORK_MAX,
+    SEALS_A_CALL,
+)
+from pyomid.oracle.rare_starts import RareStarts
+from pyomid.protocol.hashing import table_id
+from pyomid.protocol.retention import NewestEntries
+from pyomid.types import AbortReason, CommitReply, CommitRequest, TableInfo, WriteSetLevel
+from pyomid.wire.messages import (
     Complete,
     EndLease,
     Fence,
@@ -27,16 +37,6 @@ from pyomid.core.requests import (
     Seal,
     SealReply,
 )
-from pyomid.core.tso_machine import (
-    BRANCHES_A_CALL,
-    COMPLETIONS_A_REQUEST,
-    DELETES_A_CALL,
-    PEER_WORK_MAX,
-    SEALS_A_CALL,
-)
-from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
-from pyomid.testing.entries import put_entry
-from pyomid.types import AbortReason, CommitReply, CommitRequest, TableInfo, WriteSetLevel
 
 pytestmark = pytest.mark.fast
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from machine_script import Script, memory_stores
 
-from pyomid.core.hashing import table_id
-from pyomid.core.instructions import (
+from catalog_entries import put_entry
+from pyomid.errors import Misuse, OutcomeUnknown, SnapshotTooOld, StoreFull, Unavailable
+from pyomid.oracle.instructions import (
     DeleteBelow,
     DeleteEntries,
     Flush,
@@ -19,7 +20,22 @@ from pyomid.core.instructions import (
     SealEntries,
     UpdateEpochRow,
 )
-from pyomid.core.requests import (
+from pyomid.protocol.hashing import table_id
+from pyomid.types import (
+    NOT_FOUND,
+    SEALED,
+    AbortReason,
+    CommitReply,
+    CommitRequest,
+    EpochChanges,
+    EpochState,
+    PendingCommit,
+    SealOutcome,
+    Status,
+    TableInfo,
+    WriteSetLevel,
+)
+from pyomid.wire.messages import (
     AdvanceHorizon,
     AskStatus,
     Begin,
@@ -34,22 +50,6 @@ from pyomid.core.requests import (
     RenewLease,
     Seal,
     SealReply,
-)
-from pyomid.errors import Misuse, OutcomeUnknown, SnapshotTooOld, StoreFull, Unavailable
-from pyomid.testing.entries import put_entry
-from pyomid.types import (
-    NOT_FOUND,
-    SEALED,
-    AbortReason,
-    CommitReply,
-    CommitRequest,
-    EpochChanges,
-    EpochState,
-    PendingCommit,
-    SealOutcome,
-    Status,
-    TableInfo,
-    WriteSetLevel,
 )
 
 pytestmark = pytest.mark.fast
@@ -353,7 +353,7 @@ def test_t4_whoever_was_replaced_while_it_slept_dies_and_replies_nothing() -> No
 
 
 def test_t4_a_leader_whose_lease_ran_out_answers_no_begin() -> None:
-    from pyomid.core.instructions import LeaseRenewed
+    from pyomid.oracle.instructions import LeaseRenewed
 
     tso = Script()
     tso.done(LeaseRenewed(tso.now_s + 1.0))
@@ -376,9 +376,9 @@ def test_t5_a_flush_that_ends_after_a_takeover_is_never_acknowledged() -> None:
 
 def test_t5_a_takeover_reads_leases_and_pending_records_only_after_its_fence() -> None:
     """The old TSO writes a pending record between the new one's first look and its fence: it must be finished."""
-    from pyomid.core.instructions import ReadEpochRow, TakeOverEpoch
-    from pyomid.core.take_over import take_over_steps
-    from pyomid.tso.store_calls import perform
+    from pyomid.oracle.instructions import ReadEpochRow, TakeOverEpoch
+    from pyomid.oracle.takeover import take_over_steps
+    from pyomid.server.store_calls import perform
 
     stores = memory_stores(EpochState(epoch=50, ceiling=1000))
     steps = take_over_steps(ceiling_step=1000)
@@ -588,7 +588,7 @@ def test_t11_bad_input_is_refused_by_name_and_nobody_else_notices(request_of: ob
 
 
 def test_t11_a_peer_that_is_gone_takes_only_its_own_waiting_begins_with_it() -> None:
-    from pyomid.core.instructions import PeerGone
+    from pyomid.oracle.instructions import PeerGone
 
     tso = Script()
     tso.ask(CommitRequest(tso.begin(), (A,)))

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyomid.cells import batch_of
-from pyomid.core import visibility, visibility_kernel
-from pyomid.core.visibility import visible_point
+from pyomid.protocol import visibility
+from pyomid.protocol.native import visibility as visibility_kernel
+from pyomid.protocol.visibility import visible_point
 from pyomid.types import Cell, Column, start_of
 
 pytestmark = pytest.mark.fast

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from machine_script import Script
 
-from pyomid.core.instructions import Flush, PeerGone
-from pyomid.core.requests import Begin
-from pyomid.core.tso_machine import BEGINS_A_STEP
-from pyomid.core.waiting_begins import WaitingBegin, WaitingBegins
+from pyomid.oracle.instructions import Flush, PeerGone
+from pyomid.oracle.machine import BEGINS_A_STEP
+from pyomid.oracle.waiting_begins import WaitingBegin, WaitingBegins
 from pyomid.types import CommitRequest
+from pyomid.wire.messages import Begin
 
 pytestmark = pytest.mark.fast
 

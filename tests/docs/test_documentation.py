@@ -12,8 +12,8 @@ import pytest
 import pyomid.errors
 from pyomid.cli import _modules, tso
 from pyomid.config import _OF_HBASE, camel_case, option_name
+from pyomid.server import metrics
 from pyomid.spark import options as spark_options
-from pyomid.tso import metrics
 from pyomid.types import AbortReason
 
 pytestmark = pytest.mark.fast

@@ -16,15 +16,15 @@ from hbase_processes import TsoProcess
 from led_tables import led_row
 
 import pyomid
+from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.jars import HBASE, OMID, JavaMissing, class_path, missing
 from pyomid.client.database import Database
 from pyomid.errors import Unavailable
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.epoch_row import HBaseEpochRow
+from pyomid.storage.hbase.leader_state import HBaseEpochRow
+from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
-from pyomid.storage.hbase.tables import create_database
+from pyomid.storage.hbase.system_tables import create_database
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.testing.hbase_server import HBaseServer
-from pyomid.testing.jars import HBASE, OMID, JavaMissing, class_path, missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

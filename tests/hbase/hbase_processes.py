@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 from pyomid.client.database import Database
-from pyomid.client.marks import confirm
+from pyomid.client.unregistered_tables import confirm
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import TABLES_UNCONFIRMED
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from pyomid.storage.hbase.failures import CallTimedOut, ConnectionLost, RemoteFailure
-from pyomid.storage.hbase.frames import Address, Reply, read_varint
-from pyomid.storage.hbase.hbase_pb2 import ScanRequest, ScanResponse
-from pyomid.storage.hbase.keyvalues import KeyValue, encode
-from pyomid.storage.hbase.locations import Region
-from pyomid.storage.hbase.steps import Finish, Flight, Pause, RegionOperations, Start, Steps
+from pyomid.storage.hbase.codec.keyvalues import KeyValue, encode
+from pyomid.storage.hbase.regions.locations import Region
+from pyomid.storage.hbase.regions.operations import Finish, Flight, Pause, RegionOperations, Start, Steps
+from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost, RemoteFailure
+from pyomid.storage.hbase.rpc.frames import Address, Reply, read_varint
+from pyomid.storage.hbase.rpc.hbase_pb2 import ScanRequest, ScanResponse
 from pyomid.types import KeyRange
 
 T = TypeVar("T")

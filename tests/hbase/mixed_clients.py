@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pyomid
+from java_omid import JavaClient, JavaError
 from pyomid.client.database import Database
 from pyomid.client.transaction import Transaction
 from pyomid.errors import ConflictError, OmidError
 from pyomid.testing import history
 from pyomid.testing.checker import list_elements, list_value
 from pyomid.testing.history import Item, Outcome, Recorder
-from pyomid.testing.java_omid import JavaClient, JavaError
 
 ACCOUNTS = 6
 TOTAL = 600

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 
 from pyomid.cli import main
-from pyomid.client.adoption import newest_adopted
 from pyomid.client.database import Database
-from pyomid.client.drivers import Driver
-from pyomid.core.adoption import adopt_range_steps
-from pyomid.core.commit_cache import CommitCache
-from pyomid.core.compaction import compact_region_steps
-from pyomid.core.hashing import table_id
+from pyomid.client.drive import Driver
+from pyomid.client.import_table import newest_adopted
 from pyomid.errors import Misuse, UnknownTable
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.keyvalues import DELETE_VERSION, KeyValue
-from pyomid.storage.hbase.layout import SHADOW_PREFIX, SHADOW_SUFFIX
-from pyomid.storage.hbase.requests import RowMutation, deletes, puts
+from pyomid.protocol.commit_cache import CommitCache
+from pyomid.protocol.compaction import compact_region_steps
+from pyomid.protocol.hashing import table_id
+from pyomid.protocol.import_table import adopt_range_steps
+from pyomid.storage.hbase.codec.keyvalues import DELETE_VERSION, KeyValue
+from pyomid.storage.hbase.codec.layout import SHADOW_PREFIX, SHADOW_SUFFIX
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.requests import RowMutation, deletes, puts
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import CellVersion, Column, KeyRange, RowWrite, ShadowWrite, TableInfo
 

@@ -10,13 +10,13 @@ import pytest
 from hbase_processes import TsoProcess, give_up_the_lease
 
 import pyomid
+from java_omid import JavaClient, JavaTso
 from pyomid.cli import main
+from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
-from pyomid.core.hashing import table_id
-from pyomid.core.sanitising import Sanitised, sanitise_steps
 from pyomid.errors import Misuse
-from pyomid.testing.hbase_server import HBaseServer
-from pyomid.testing.java_omid import JavaClient, JavaTso
+from pyomid.protocol.hashing import table_id
+from pyomid.protocol.sanitize import Sanitised, sanitise_steps
 from pyomid.types import TABLES_UNCONFIRMED
 
 SOURCES = Path(__file__).parent / "java"

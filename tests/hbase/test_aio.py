@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from pyomid.storage.hbase.aio import AsyncCluster
-from pyomid.storage.hbase.keyvalues import KeyValue, decode
-from pyomid.storage.hbase.requests import RowCondition, RowGet, RowMutation, puts
-from pyomid.storage.hbase.steps import ScanSpec
+from pyomid.cli.hbase_server import HBaseServer
+from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
+from pyomid.storage.hbase.regions.operations import ScanSpec
+from pyomid.storage.hbase.rpc.aio_client import AsyncCluster
+from pyomid.storage.hbase.rpc.requests import RowCondition, RowGet, RowMutation, puts
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.testing.hbase_server import HBaseServer
 from pyomid.types import KeyRange, TableInfo
 
 

@@ -9,9 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyomid.cells import CellNames, batch_of, batch_of_rows
-from pyomid.storage.hbase.bulk import _ChangedRows, _Piece
-from pyomid.storage.hbase.change_kernel import DROPPED, ORPHANED
-from pyomid.storage.hbase.changes import (
+from pyomid.storage.hbase.codec.changes import (
     Changes,
     changes_of,
     changes_of_batch,
@@ -19,12 +17,14 @@ from pyomid.storage.hbase.changes import (
     missing_cells,
     shadows_of_batch,
 )
-from pyomid.storage.hbase.frames import Address
-from pyomid.storage.hbase.hbase_pb2 import MultiRequest, RegionSpecifier
-from pyomid.storage.hbase.keyvalues import KeyValue, decode
-from pyomid.storage.hbase.layout import SHADOW_SUFFIX, is_shadow, shadowed_qualifier
-from pyomid.storage.hbase.locations import Region
-from pyomid.storage.hbase.requests import Durability
+from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
+from pyomid.storage.hbase.codec.layout import SHADOW_SUFFIX, is_shadow, shadowed_qualifier
+from pyomid.storage.hbase.codec.native_changes import DROPPED, ORPHANED
+from pyomid.storage.hbase.regions.bulk_writes import _ChangedRows, _Piece
+from pyomid.storage.hbase.regions.locations import Region
+from pyomid.storage.hbase.rpc.frames import Address
+from pyomid.storage.hbase.rpc.hbase_pb2 import MultiRequest, RegionSpecifier
+from pyomid.storage.hbase.rpc.requests import Durability
 from pyomid.types import Cell, CellVersion, Column, KeyRange
 
 SERVER = Address("server", 1)

@@ -16,13 +16,13 @@ from hbase_processes import TsoProcess, confirm_tables
 
 import pyomid
 from pyomid.client.database import Database
-from pyomid.core.commit_cache import CommitCache
-from pyomid.core.compaction import compact_region_steps
-from pyomid.core.hashing import cell_id, table_id
-from pyomid.core.sanitising import sanitise_steps
 from pyomid.errors import Misuse, OmidError
-from pyomid.storage.hbase.admin import Admin
-from pyomid.storage.hbase.cluster import Cluster
+from pyomid.protocol.commit_cache import CommitCache
+from pyomid.protocol.compaction import compact_region_steps
+from pyomid.protocol.hashing import cell_id, table_id
+from pyomid.protocol.sanitize import sanitise_steps
+from pyomid.storage.hbase.regions.admin import Admin
+from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.types import Column, CommitRequest, KeyRange, RowWrite
 
 pytestmark = pytest.mark.timeout(420)

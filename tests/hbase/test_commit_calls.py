@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyomid.errors import Corruption
-from pyomid.storage.hbase.commit_calls import ENTRIES_MAX, CommitCalls
+from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode, encode
+from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, MARK_QUALIFIER, MARK_VALUE, commit_row, commit_table_splits
 from pyomid.storage.hbase.commit_table import _entry, _entry_get, _few_steps
-from pyomid.storage.hbase.epoch_row import HBaseEpochRow
-from pyomid.storage.hbase.frames import Address, Call, Reply
-from pyomid.storage.hbase.hbase_pb2 import MultiRequest, MultiResponse
-from pyomid.storage.hbase.keyvalues import KeyValue, decode, encode
-from pyomid.storage.hbase.layout import COMMIT_FAMILY, MARK_QUALIFIER, MARK_VALUE, commit_row, commit_table_splits
-from pyomid.storage.hbase.locations import LocationCache, Region
-from pyomid.storage.hbase.requests import Durability
-from pyomid.storage.hbase.steps import Answer, Budget, Flight, RegionOperations, Start, Steps
+from pyomid.storage.hbase.leader_state import HBaseEpochRow
+from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX, CommitCalls
+from pyomid.storage.hbase.regions.locations import LocationCache, Region
+from pyomid.storage.hbase.regions.operations import Answer, Budget, Flight, RegionOperations, Start, Steps
+from pyomid.storage.hbase.rpc.frames import Address, Call, Reply
+from pyomid.storage.hbase.rpc.hbase_pb2 import MultiRequest, MultiResponse
+from pyomid.storage.hbase.rpc.requests import Durability
 from pyomid.types import NOT_FOUND, SEALED, KeyRange
 
 T = TypeVar("T")

@@ -18,16 +18,16 @@ from held_line import HeldLine
 from led_tables import EPOCH, commits_of
 from numpy.typing import NDArray
 
+from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Misuse, Unavailable
-from pyomid.storage.hbase.admin import Admin
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.commit_calls import ENTRIES_MAX
+from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
-from pyomid.storage.hbase.epoch_row import HBaseEpochRow
-from pyomid.storage.hbase.frames import Address
-from pyomid.storage.hbase.layout import commit_row
+from pyomid.storage.hbase.leader_state import HBaseEpochRow
+from pyomid.storage.hbase.regions.admin import Admin
+from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.frames import Address
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.testing.hbase_server import HBaseServer
 
 DEADLINE_S = 120.0
 

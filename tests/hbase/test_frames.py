@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyomid.errors import Corruption
-from pyomid.storage.hbase.failures import Reaction, RemoteFailure
-from pyomid.storage.hbase.frames import (
+from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
+from pyomid.storage.hbase.rpc.frames import (
     CLIENT,
     Call,
     FrameAssembler,
@@ -21,7 +21,7 @@ from pyomid.storage.hbase.frames import (
     read_varint,
     varint,
 )
-from pyomid.storage.hbase.hbase_pb2 import ConnectionHeader, RequestHeader, ResponseHeader
+from pyomid.storage.hbase.rpc.hbase_pb2 import ConnectionHeader, RequestHeader, ResponseHeader
 
 
 def reply_frame(call_id: int, message: bytes = b"", cells: bytes = b"", failure: str = "") -> bytes:

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Sequence
 
 from pyomid.errors import Unavailable
-from pyomid.storage.hbase.failures import RemoteFailure
-from pyomid.storage.hbase.gathering import ROWS_MAX, Gatherer, Results
-from pyomid.storage.hbase.requests import RowMutation
+from pyomid.storage.hbase.rpc.failures import RemoteFailure
+from pyomid.storage.hbase.rpc.group_commit import ROWS_MAX, Gatherer, Results
+from pyomid.storage.hbase.rpc.requests import RowMutation
 
 DEADLINE_S = 60.0
 

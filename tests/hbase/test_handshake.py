@@ -10,12 +10,12 @@ from contextlib import suppress
 
 import pytest
 
-from pyomid.storage.hbase.aio_connection import AsyncConnection
-from pyomid.storage.hbase.connection import Connection
-from pyomid.storage.hbase.failures import ConnectionLost
-from pyomid.storage.hbase.frames import CLIENT, Address, Call, Reply, preamble, varint
-from pyomid.storage.hbase.handshake import HandshakeSteps, SimpleHandshake
-from pyomid.storage.hbase.hbase_pb2 import ResponseHeader
+from pyomid.storage.hbase.rpc.aio_connection import AsyncConnection
+from pyomid.storage.hbase.rpc.connection import Connection
+from pyomid.storage.hbase.rpc.failures import ConnectionLost
+from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, preamble, varint
+from pyomid.storage.hbase.rpc.handshake import HandshakeSteps, SimpleHandshake
+from pyomid.storage.hbase.rpc.hbase_pb2 import ResponseHeader
 
 
 class Dialogue:

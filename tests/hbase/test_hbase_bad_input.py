@@ -8,19 +8,19 @@ import pytest
 from conftest import needs_java
 
 from pyomid.cells import batch_of
+from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
 from pyomid.errors import Misuse, OmidError, Unavailable
-from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.bulk import put_batch_steps
-from pyomid.storage.hbase.ceiling import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.failures import RemoteFailure
-from pyomid.storage.hbase.keyvalues import KeyValue
-from pyomid.storage.hbase.layout import COMPACTION_ATTRIBUTE, COPROCESSOR, TIMESTAMP_FAMILY
-from pyomid.storage.hbase.requests import RowMutation, puts
+from pyomid.storage.hbase.codec.keyvalues import KeyValue
+from pyomid.storage.hbase.codec.layout import COMPACTION_ATTRIBUTE, COPROCESSOR, TIMESTAMP_FAMILY
+from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.regions.bulk_writes import put_batch_steps
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.failures import RemoteFailure
+from pyomid.storage.hbase.rpc.requests import RowMutation, puts
 from pyomid.storage.hbase.store import LIMITS, HBaseStore
+from pyomid.storage.hbase.timestamp_ceiling import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.testing.hbase_server import HBaseServer
 from pyomid.types import Cell, Column, RowWrite, TableInfo
 
 TOO_LARGE = b"v" * ((10 << 20) + 1)

@@ -8,31 +8,31 @@ import numpy as np
 import pytest
 from test_ports import empty_table
 
+from catalog_entries import put_entry
 from pyomid.cells import batch_of
-from pyomid.client.drivers import Driver
-from pyomid.client.parts import Parts
+from pyomid.client.deployment import Parts
+from pyomid.client.drive import Driver
 from pyomid.config import Settings
-from pyomid.core.commit_cache import CommitCache
-from pyomid.core.compaction import compact_region_steps
-from pyomid.core.sanitising import sanitise_steps
-from pyomid.core.tso_settings import TsoSettings
 from pyomid.errors import Misuse
-from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.catalogue import HBaseCatalogue
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.commit_table import HBaseCommitTable
-from pyomid.storage.hbase.epoch_row import HBaseEpochRow
-from pyomid.storage.hbase.layout import (
+from pyomid.oracle.settings import TsoSettings
+from pyomid.protocol.commit_cache import CommitCache
+from pyomid.protocol.compaction import compact_region_steps
+from pyomid.protocol.sanitize import sanitise_steps
+from pyomid.server.local import LocalTso
+from pyomid.server.store_calls import TsoStores
+from pyomid.storage.hbase.catalog import HBaseCatalogue
+from pyomid.storage.hbase.codec.layout import (
     COMMIT_FAMILY,
     COMPACTION_ATTRIBUTE,
     COPROCESSOR,
     META_FAMILY,
     WATERMARK_FAMILY,
 )
+from pyomid.storage.hbase.commit_table import HBaseCommitTable
+from pyomid.storage.hbase.leader_state import HBaseEpochRow
+from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
-from pyomid.testing.entries import put_entry
-from pyomid.tso.local import LocalTso
-from pyomid.tso.store_calls import TsoStores
 from pyomid.types import Cell, Column, CommitRequest, KeyRange, RowWrite, TableInfo
 
 AGE_S = 600.0

@@ -16,16 +16,17 @@ from typing import Any
 import pytest
 
 from pyomid.errors import Unavailable
-from pyomid.storage.hbase import aio_connection, cluster, connection, gathering
-from pyomid.storage.hbase.aio_connection import AsyncConnection
-from pyomid.storage.hbase.connection import Connection
-from pyomid.storage.hbase.failures import ConnectionLost
-from pyomid.storage.hbase.frames import CLIENT, Address, Call, delimited, read_varint
-from pyomid.storage.hbase.gathering import Gatherer
-from pyomid.storage.hbase.handshake import SimpleHandshake
-from pyomid.storage.hbase.hbase_pb2 import RequestHeader, ResponseHeader
-from pyomid.storage.hbase.requests import RowMutation
-from pyomid.storage.hbase.steps import ask_steps
+from pyomid.storage.hbase.regions.operations import ask_steps
+from pyomid.storage.hbase.rpc import aio_connection, connection, group_commit
+from pyomid.storage.hbase.rpc import client as cluster
+from pyomid.storage.hbase.rpc.aio_connection import AsyncConnection
+from pyomid.storage.hbase.rpc.connection import Connection
+from pyomid.storage.hbase.rpc.failures import ConnectionLost
+from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, delimited, read_varint
+from pyomid.storage.hbase.rpc.group_commit import Gatherer
+from pyomid.storage.hbase.rpc.handshake import SimpleHandshake
+from pyomid.storage.hbase.rpc.hbase_pb2 import RequestHeader, ResponseHeader
+from pyomid.storage.hbase.rpc.requests import RowMutation
 
 pytestmark = pytest.mark.fast
 
@@ -319,7 +320,7 @@ def test_writers_beside_an_interrupted_one_end_and_the_turn_goes_on() -> None:
         first = threading.Thread(target=write, args=(b"first",), daemon=True)
         first.start()
         assert came.acquire(timeout=DEADLINE_S)
-        interrupts = Interrupts(nth, gathering)
+        interrupts = Interrupts(nth, group_commit)
         behind = threading.Thread(target=write, args=(b"behind",), daemon=True)
 
         def let() -> None:

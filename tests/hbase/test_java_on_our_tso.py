@@ -11,15 +11,15 @@ import pytest
 from hbase_processes import TsoProcess, confirm_tables
 
 import pyomid
+from frame_proxy import FrameProxy, Passed
+from java_omid import JavaClient, JavaError
 from pyomid import crashpoints
+from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
-from pyomid.core.hashing import cell_id, table_id
-from pyomid.core.sanitising import sanitise_steps
 from pyomid.errors import ConflictError, Misuse
-from pyomid.storage.hbase.layout import shadow_qualifier
-from pyomid.testing.frame_proxy import FrameProxy, Passed
-from pyomid.testing.hbase_server import HBaseServer
-from pyomid.testing.java_omid import JavaClient, JavaError
+from pyomid.protocol.hashing import cell_id, table_id
+from pyomid.protocol.sanitize import sanitise_steps
+from pyomid.storage.hbase.codec.layout import shadow_qualifier
 from pyomid.types import NOT_FOUND, SEALED, Cell, Column, CommitReply, CommitRequest, KeyRange, RowWrite
 from pyomid.wire.requests import decode_request
 from pyomid.wire.responses import decode_answer

@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imitated_regions import SERVER, TABLE, ImitatedRegions
 
-from pyomid.storage.hbase import lanes as lanes_module
-from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.aio import AsyncCluster
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.keyvalues import decode
-from pyomid.storage.hbase.lanes import CALLS_AHEAD, ScanLanes
-from pyomid.storage.hbase.locations import META_TABLE, LocationCache, meta_region
-from pyomid.storage.hbase.middle_keys import KeyScale
-from pyomid.storage.hbase.steps import Budget, RegionOperations, ScanSpec
+from pyomid.cli.hbase_server import HBaseServer
+from pyomid.storage.hbase.codec.keyvalues import decode
+from pyomid.storage.hbase.regions import parallel_scan as lanes_module
+from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, meta_region
+from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, ScanSpec
+from pyomid.storage.hbase.regions.parallel_scan import CALLS_AHEAD, ScanLanes
+from pyomid.storage.hbase.regions.split_keys import KeyScale
+from pyomid.storage.hbase.rpc.aio_client import AsyncCluster
+from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.testing.hbase_server import HBaseServer
 from pyomid.types import Column, KeyRange, RowWrite, TableInfo
 
 Q = Column(b"f", b"q")

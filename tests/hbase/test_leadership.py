@@ -12,14 +12,14 @@ import pytest
 from hbase_processes import TsoProcess
 
 import pyomid.aio
+from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
 from pyomid.errors import Deposed, OmidError
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.election import LeaderLease, find_tso
-from pyomid.storage.hbase.epoch_row import HBaseEpochRow
+from pyomid.server.leadership import DOUBT_EXIT_CODE, boot_clock
+from pyomid.storage.hbase.coordination import LeaderLease, find_tso
+from pyomid.storage.hbase.leader_state import HBaseEpochRow
+from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.testing.hbase_server import HBaseServer
-from pyomid.tso.leadership import DOUBT_EXIT_CODE, boot_clock
 from pyomid.types import EpochChanges
 
 LEASE_S = 6.0
@@ -236,7 +236,7 @@ def test_a_late_write_of_the_old_leader_is_refused_by_the_epoch_row(
     """T5 at its smallest: the new epoch first, then everything the old one still sends fails whole."""
     from test_ports import empty_table
 
-    from pyomid.storage.hbase.layout import META_FAMILY
+    from pyomid.storage.hbase.codec.layout import META_FAMILY
 
     table = empty_table(cluster, table_name, META_FAMILY)
     old, new = HBaseEpochRow(cluster, table=table), HBaseEpochRow(cluster, table=table)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from held_line import HeldLine
 
-from pyomid.testing.frame_proxy import FrameProxy
+from frame_proxy import FrameProxy
 from pyomid.wire.frames import FrameCutter, frame
 
 pytestmark = pytest.mark.fast

@@ -13,18 +13,18 @@ from dataclasses import replace
 import pytest
 from led_tables import EPOCH, commits_of
 
-from pyomid.client.parts import Parts
-from pyomid.client.performers import store_performers
+from pyomid.client.deployment import Parts
+from pyomid.client.effect_handlers import store_performers
 from pyomid.config import Settings
-from pyomid.core.effects import LookupThenWatermarks
-from pyomid.storage.hbase.admin import Admin
-from pyomid.storage.hbase.catalogue import HBaseCatalogue
-from pyomid.storage.hbase.cluster import Cluster
+from pyomid.protocol.effects import LookupThenWatermarks
+from pyomid.storage.hbase.catalog import HBaseCatalogue
+from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
-from pyomid.storage.hbase.epoch_row import ROW, HBaseEpochRow
-from pyomid.storage.hbase.frames import Address
-from pyomid.storage.hbase.layout import commit_row
-from pyomid.storage.hbase.steps import MULTI_ROWS_MAX
+from pyomid.storage.hbase.leader_state import ROW, HBaseEpochRow
+from pyomid.storage.hbase.regions.admin import Admin
+from pyomid.storage.hbase.regions.operations import MULTI_ROWS_MAX
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.frames import Address
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import NOT_FOUND, SEALED, EpochChanges
 

@@ -22,11 +22,11 @@ from hbase_processes import TsoProcess, give_up_the_lease
 from mixed_clients import COLUMN, FAMILY, QUALIFIER, TABLES, TOTAL, JavaSide, Workload, amount_of, open_bank
 
 import pyomid
+from java_omid import JavaClient, JavaTso
+from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
 from pyomid.testing.checker import check_sums, demand
-from pyomid.testing.hbase_server import HBaseServer
 from pyomid.testing.history import History, Outcome, Recorder, Scan, Transaction, Write, merged
-from pyomid.testing.java_omid import JavaClient, JavaTso
 from pyomid.types import Cell, KeyRange
 
 pytestmark = pytest.mark.timeout(900)

@@ -22,15 +22,15 @@ from hbase_processes import TsoProcess
 from held_line import HeldLine
 
 import pyomid
+from catalog_entries import remove_entry
+from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
-from pyomid.core.hashing import cell_id, table_id
 from pyomid.errors import OmidError, SnapshotTooOld
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, COMMIT_TABLE, MARK_QUALIFIER, commit_row
-from pyomid.storage.hbase.requests import RowGet
-from pyomid.testing.entries import remove_entry
-from pyomid.testing.hbase_server import HBaseServer
-from pyomid.tso.leadership import DOUBT_EXIT_CODE
+from pyomid.protocol.hashing import cell_id, table_id
+from pyomid.server.leadership import DOUBT_EXIT_CODE
+from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, COMMIT_TABLE, MARK_QUALIFIER, commit_row
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.types import NOT_FOUND, SEALED, Column, CommitReply, CommitRequest, RowWrite
 
 pytestmark = pytest.mark.timeout(420)
@@ -51,7 +51,7 @@ READER_S = 1.0
 def nobody_looks_who_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a Java client: only so is the old leader's answer, should it give one, heard. How clients that look go to the
     next leader is `test_leadership`'s."""
-    monkeypatch.setattr("pyomid.client.session.LOOK_S", PATIENCE_S)
+    monkeypatch.setattr("pyomid.client.session.blocking.LOOK_S", PATIENCE_S)
 
 
 Q = Column(b"f", b"q")

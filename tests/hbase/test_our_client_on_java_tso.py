@@ -9,10 +9,10 @@ import pytest
 from hbase_processes import give_up_the_lease
 
 import pyomid
+from java_omid import JavaClient, JavaTso
+from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError, OmidError
-from pyomid.testing.hbase_server import HBaseServer
-from pyomid.testing.java_omid import JavaClient, JavaTso
 from pyomid.types import NOT_FOUND, SEALED, Cell, Column, CommitRequest, RowWrite
 
 SOURCES = Path(__file__).parent / "java"

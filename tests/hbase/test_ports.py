@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.catalogue import HBaseCatalogue
-from pyomid.storage.hbase.cluster import Cluster
+from pyomid.storage.hbase.catalog import HBaseCatalogue
+from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, META_FAMILY, WATERMARK_FAMILY
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
-from pyomid.storage.hbase.epoch_row import HBaseEpochRow
-from pyomid.storage.hbase.layout import COMMIT_FAMILY, META_FAMILY, WATERMARK_FAMILY
+from pyomid.storage.hbase.leader_state import HBaseEpochRow
+from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.testing.conformance import (
     FAMILIES,

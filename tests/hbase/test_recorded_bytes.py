@@ -17,18 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyomid.client.conversation import Conversation
-from pyomid.core.hashing import cell_id, row_id, table_id
-from pyomid.core.requests import Begin, Fence, FenceReply, Refused
+from pyomid.client.session.client_protocol import Conversation
 from pyomid.errors import Misuse, OmidError
-from pyomid.storage.hbase.batches import BatchDecoder
-from pyomid.storage.hbase.ceiling import CEILING_ZNODE
-from pyomid.storage.hbase.election import NAMESPACE, parse_address
-from pyomid.storage.hbase.failures import Reaction, RemoteFailure
-from pyomid.storage.hbase.frames import Address, FrameAssembler, Reply, decode_reply
-from pyomid.storage.hbase.hbase_pb2 import MultiResponse, ScanResponse
-from pyomid.storage.hbase.keyvalues import DELETE_VERSION, PUT, KeyValue, decode, encode
-from pyomid.storage.hbase.layout import (
+from pyomid.protocol.hashing import cell_id, row_id, table_id
+from pyomid.storage.hbase.codec.batches import BatchDecoder
+from pyomid.storage.hbase.codec.keyvalues import DELETE_VERSION, PUT, KeyValue, decode, encode
+from pyomid.storage.hbase.codec.layout import (
     COMMIT_QUALIFIER,
     MARK_QUALIFIER,
     MARK_VALUE,
@@ -46,9 +40,9 @@ from pyomid.storage.hbase.layout import (
     timestamp_bytes,
     timestamp_of,
 )
-from pyomid.storage.hbase.locations import META_TABLE, LocationCache, Region, meta_region
-from pyomid.storage.hbase.requests import RowGet
-from pyomid.storage.hbase.steps import (
+from pyomid.storage.hbase.coordination import NAMESPACE, parse_address
+from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, Region, meta_region
+from pyomid.storage.hbase.regions.operations import (
     Budget,
     FindServer,
     Finish,
@@ -60,8 +54,14 @@ from pyomid.storage.hbase.steps import (
     Start,
     Steps,
 )
+from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
+from pyomid.storage.hbase.rpc.frames import Address, FrameAssembler, Reply, decode_reply
+from pyomid.storage.hbase.rpc.hbase_pb2 import MultiResponse, ScanResponse
+from pyomid.storage.hbase.rpc.requests import RowGet
+from pyomid.storage.hbase.timestamp_ceiling import CEILING_ZNODE
 from pyomid.types import TIMESTAMP_MAX, BeginReply, Cell, CommitReply, CommitRequest, KeyRange
 from pyomid.wire.frames import FrameCutter, ProtocolError, frame
+from pyomid.wire.messages import Begin, Fence, FenceReply, Refused
 from pyomid.wire.requests import Handshake, decode_request, encode_request
 from pyomid.wire.responses import HandshakeReply, decode_answer, encode_answer
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Misuse, Unavailable, UnknownTable
-from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.requests import RowGet
+from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.testing.hbase_server import HBaseServer
 from pyomid.types import Column, KeyRange, RowWrite, TableInfo
 
 ROWS = 3000

@@ -9,17 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from imitated_regions import TABLE, ImitatedRegions, ImitatedRows
 
-import pyomid.storage.hbase.connection as hbase_connection
-from pyomid.core.visibility import visible_point
-from pyomid.storage.hbase import row_reads
-from pyomid.storage.hbase.batches import BatchDecoder, cells_of
-from pyomid.storage.hbase.hbase_pb2 import ScanRequest
-from pyomid.storage.hbase.keyvalues import KeyValue
-from pyomid.storage.hbase.lanes import ScanLanes
-from pyomid.storage.hbase.layout import shadow_qualifier, timestamp_bytes
-from pyomid.storage.hbase.locations import LocationCache
-from pyomid.storage.hbase.row_reads import CELLS_PER_GET, WantedCells, certain_cells, read_rows_steps
-from pyomid.storage.hbase.steps import Budget, RegionOperations, ScanCursor, ScanSpec
+import pyomid.storage.hbase.rpc.connection as hbase_connection
+from pyomid.protocol.visibility import visible_point
+from pyomid.storage.hbase.codec.batches import BatchDecoder, cells_of
+from pyomid.storage.hbase.codec.keyvalues import KeyValue
+from pyomid.storage.hbase.codec.layout import shadow_qualifier, timestamp_bytes
+from pyomid.storage.hbase.regions import row_reads
+from pyomid.storage.hbase.regions.locations import LocationCache
+from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, ScanCursor, ScanSpec
+from pyomid.storage.hbase.regions.parallel_scan import ScanLanes
+from pyomid.storage.hbase.regions.row_reads import CELLS_PER_GET, WantedCells, certain_cells, read_rows_steps
+from pyomid.storage.hbase.rpc.hbase_pb2 import ScanRequest
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import CellVersion, Column, KeyRange, ReadBounds, RowWrite, ShadowWrite, TableInfo
 

@@ -9,10 +9,10 @@ import pytest
 from test_our_client_on_java_tso import database, java, java_tso  # noqa: F401  (fixtures)
 
 import pyomid.spark
+from java_omid import JavaClient
+from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
 from pyomid.errors import Misuse, UnknownTable
-from pyomid.testing.hbase_server import HBaseServer
-from pyomid.testing.java_omid import JavaClient
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 
 from pyomid.cells import CellNames, batch_of_rows
+from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
-from pyomid.client.states import State
+from pyomid.client.transaction_states import State
 from pyomid.errors import TransactionEnded, Unavailable
-from pyomid.storage.hbase.admin import Admin
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.requests import ALL_VERSIONS
-from pyomid.storage.hbase.steps import ScanSpec
+from pyomid.storage.hbase.regions.admin import Admin
+from pyomid.storage.hbase.regions.operations import ScanSpec
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.requests import ALL_VERSIONS
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.testing.hbase_server import HBaseServer
 from pyomid.types import Cell, Column, KeyRange, TableInfo
 
 ROWS = 2_000

@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from interrupts import Interrupter, every_place
-from pyomid.storage.embedded import EmbeddedCommitTable, recent_commits
-from pyomid.storage.embedded.recent_commits import RecentCommits, _Put
-from pyomid.storage.embedded.recent_index import INDEX_FILE
+from pyomid.storage.embedded import EmbeddedCommitTable
+from pyomid.storage.embedded.commit_log import writer as recent_commits
+from pyomid.storage.embedded.commit_log.index import INDEX_FILE
+from pyomid.storage.embedded.commit_log.writer import RecentCommits, _Put
 from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 
 pytestmark = pytest.mark.fast

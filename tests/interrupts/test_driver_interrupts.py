@@ -15,12 +15,12 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client.aio_database import AsyncDatabase
+from pyomid.client.aio.database import AsyncDatabase
 from pyomid.client.database import Database
-from pyomid.client.states import State
-from pyomid.core import effects
-from pyomid.core.effects import Effect
+from pyomid.client.transaction_states import State
 from pyomid.errors import OmidError
+from pyomid.protocol import effects
+from pyomid.protocol.effects import Effect
 
 pytestmark = pytest.mark.fast
 

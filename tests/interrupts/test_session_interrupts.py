@@ -13,17 +13,21 @@ import pytest
 import pyomid
 from interrupts import Interrupter, every_place
 from pyomid.client.database import Database
-from pyomid.client.session import TsoSession
-from pyomid.client.states import State
+from pyomid.client.session.blocking import TsoSession
+from pyomid.client.transaction_states import State
 from pyomid.errors import OmidError
 
-SESSION: tuple[str, ...] = ("client/session.py", "client/conversation.py", "client/asking.py")
+SESSION: tuple[str, ...] = (
+    "client/session/blocking.py",
+    "client/session/client_protocol.py",
+    "client/session/request_retry.py",
+)
 CLIENT = (
     *SESSION,
     *(f"client/{name}.py" for name in ("transaction", "life", "workspace", "own_writes", "drivers", "performers")),
     *(f"client/{name}.py" for name in ("background", "states", "table", "leases")),
-    "core/committing.py",
-    "storage/embedded/environments.py",
+    "protocol/commit.py",
+    "storage/embedded/environment.py",
 )
 WAIT_S = 60.0
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -91,7 +95,7 @@ def test_an_interrupted_request_leaves_the_session_whole(
     def scene(interrupter: Interrupter) -> None:
         tso = session(db)
         if dials and tso._connection is not None:
-            tso._connection.close(pyomid.client.asking.Lost("closed by the test", sent=False))
+            tso._connection.close(pyomid.client.session.request_retry.Lost("closed by the test", sent=False))
         reply, raised = interrupter.outcome(tso.begin)
         assert raised is interrupter.error or reply is not None
         assert_all_free(db, other_thread)

@@ -12,11 +12,11 @@ import lmdb
 import pytest
 
 from interrupts import Interrupter, every_place
-from pyomid.storage.embedded.environments import Environment, _Pending, open_environment, release
+from pyomid.storage.embedded.environment import Environment, _Pending, open_environment, release
 
 pytestmark = pytest.mark.fast
 
-FILES = ("storage/embedded/environments.py",)
+FILES = ("storage/embedded/environment.py",)
 WAIT_S = 60.0
 
 
@@ -148,7 +148,7 @@ def test_a_fork_whose_hooks_were_interrupted_leaves_no_lock(
     environment: Environment, other_thread: ThreadPoolExecutor
 ) -> None:
     """`os.fork` goes on after an error of its hooks, and calls the ones behind it all the same."""
-    from pyomid.storage.embedded import environments
+    from pyomid.storage.embedded import environment as environments
 
     def scene(interrupter: Interrupter) -> None:
         interrupter.outcome(environments._before_fork)

@@ -78,8 +78,8 @@ def message(rng: random.Random, depth: int) -> bytes:
 
 
 def hbase_replies(rng: random.Random) -> None:
-    from pyomid.storage.hbase.commit_kernel import read_commit_gets
-    from pyomid.storage.hbase.encode_kernel import all_succeeded
+    from pyomid.storage.hbase.codec.native_commits import read_commit_gets
+    from pyomid.storage.hbase.codec.native_encode import all_succeeded
 
     answer = array(damaged(rng, message(rng, 3)))
     all_succeeded(answer)
@@ -111,9 +111,9 @@ def key_value(rng: random.Random, row: bytes, family: bytes, qualifier: bytes, v
 
 
 def cell_blocks(rng: random.Random) -> None:
-    from pyomid.storage.hbase.batches import BatchDecoder
-    from pyomid.storage.hbase.decode_kernel import last_cell
-    from pyomid.storage.hbase.steps import ScanBlock
+    from pyomid.storage.hbase.codec.batches import BatchDecoder
+    from pyomid.storage.hbase.codec.native_decode import last_cell
+    from pyomid.storage.hbase.regions.operations import ScanBlock
 
     decoder = BatchDecoder()
     for _ in range(3):
@@ -145,8 +145,8 @@ def sealed(key: bytes, behind: bytes) -> bytes:
 
 
 def records(rng: random.Random) -> None:
-    from pyomid.storage.embedded.change_kernels import change_records
-    from pyomid.storage.embedded.record_kernels import decode_records
+    from pyomid.storage.embedded.native.changes import change_records
+    from pyomid.storage.embedded.native.records import decode_records
 
     items = []
     for index in range(rng.randrange(1, 6)):
@@ -196,7 +196,7 @@ def page(rng: random.Random, number: int, pages: int) -> bytes:
 
 
 def lmdb_pages(rng: random.Random) -> None:
-    from pyomid.storage.embedded.page_kernels import MORE, WHOLE, walk
+    from pyomid.storage.embedded.native.pages import MORE, WHOLE, walk
 
     pages = rng.randrange(1, 5)
     content = b"".join(page(rng, number, pages) for number in range(pages))
@@ -211,8 +211,8 @@ def lmdb_pages(rng: random.Random) -> None:
 
 
 def recent_index(rng: random.Random) -> None:
-    from pyomid.storage.embedded import recent_index as index
-    from pyomid.storage.embedded import recent_kernels as kernels
+    from pyomid.storage.embedded.commit_log import index
+    from pyomid.storage.embedded.commit_log import index_kernels as kernels
 
     words = _index_words(8 * (index.TABLES[1] + kernels.TABLE_WORDS))
     starts = np.array([hostile_number(rng) - (1 << 63) for _ in range(rng.randrange(300))], dtype=np.int64)
@@ -240,7 +240,7 @@ def _index_words(size: int) -> np.ndarray:
 
 
 def requests(rng: random.Random) -> None:
-    from pyomid.tso.kernel.parse_kernel import OP_WORDS, parse_chunk
+    from pyomid.oracle.native.parse import OP_WORDS, parse_chunk
 
     chunk = b""
     for _ in range(rng.randrange(6)):
@@ -264,9 +264,9 @@ def client_request(rng: random.Random) -> bytes:
 
 
 def row_keys(rng: random.Random) -> None:
-    from pyomid.spark.kernels.decimals import gather_decimals
-    from pyomid.spark.kernels.take_blocks import take_blocks
-    from pyomid.spark.kernels.unescape import unescape
+    from pyomid.spark.row_codec.native.decimals import gather_decimals
+    from pyomid.spark.row_codec.native.take_blocks import take_blocks
+    from pyomid.spark.row_codec.native.unescape import unescape
 
     keys = [
         damaged(rng, rng.choice((b"text\x00\x01", b"a\x00\xffb\x00\x01x", rng.randbytes(6), b""))) for _ in range(5)
@@ -284,9 +284,9 @@ def row_keys(rng: random.Random) -> None:
 
 def known(_: random.Random) -> None:
     """What once ended the process."""
-    from pyomid.storage.embedded.page_kernels import OUTSIDE, walk
-    from pyomid.storage.embedded.record_kernels import BAD_KEY, decode_records
-    from pyomid.storage.hbase.encode_kernel import all_succeeded
+    from pyomid.storage.embedded.native.pages import OUTSIDE, walk
+    from pyomid.storage.embedded.native.records import BAD_KEY, decode_records
+    from pyomid.storage.hbase.codec.native_encode import all_succeeded
 
     assert not all_succeeded(array(b"\x0a" + varint((1 << 63) - 1)))
     key = b"\x00\x00\x00\x01"

@@ -20,7 +20,7 @@ from pyomid.compiled import Kernel
 PAGE = mmap.PAGESIZE
 REGION_BYTES = 1 << 20
 """Longer arrays (maps, indexes) stay where they are."""
-UNGUARDED = ("pyomid.tso.kernel.pump_kernel.",)
+UNGUARDED = ("pyomid.server.native.sockets.",)
 """They work on addresses."""
 
 _PROT_NONE = 0

@@ -13,8 +13,8 @@ import pytest
 
 from pyomid.compiled import cache_folder, python_tag
 from pyomid.kernel_digests import digest_of
-from pyomid.tso import startup
-from pyomid.tso.kernel.decide_kernel import decide_chunk
+from pyomid.oracle.native.decide import decide_chunk
+from pyomid.server import startup
 
 KEPT = f"decide_kernel.decide_chunk-{decide_chunk.digest}-{decide_chunk.plain.__code__.co_firstlineno}"
 

@@ -23,9 +23,9 @@ def fork_server() -> ForkServerContext:
             "bank_process",
             "pyomid.wiring",
             "pyomid.client.database",
-            "pyomid.client.session",
+            "pyomid.client.session.blocking",
             "pyomid.storage.embedded",
-            "pyomid.tso.ondemand",
+            "pyomid.server.launcher",
         ]
     )
     return context

@@ -15,8 +15,8 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.tso.leadership import SOCKET_FILE, holder
-from pyomid.tso.logs import LOG_FILE
+from pyomid.server.leadership import SOCKET_FILE, holder
+from pyomid.server.logs import LOG_FILE
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 

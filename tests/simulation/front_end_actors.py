@@ -11,16 +11,16 @@ from typing import Any, Final
 from front_end_world import FrontProcess, FrontWorld
 from green_threads import Loop, wait
 
-from pyomid.client.aio_database import AsyncDatabase
+from pyomid.client.aio.database import AsyncDatabase
 from pyomid.client.database import Database
-from pyomid.client.marker import AlreadyDone
-from pyomid.core.compaction import compact_region_steps
-from pyomid.core.sanitising import sanitise_steps
+from pyomid.client.idempotency import AlreadyDone
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable, UnknownTable
+from pyomid.protocol.compaction import compact_region_steps
+from pyomid.protocol.sanitize import sanitise_steps
 from pyomid.testing.history import Item, Outcome, Read, Scan, Transaction, Write
-from pyomid.testing.simulation.actors import COLUMNS, FAMILY, RETRY_BOUND_S, ROWS, TABLES, Client, Steps
-from pyomid.testing.simulation.universe import Sleep
 from pyomid.types import ConflictLevel, TableInfo
+from simulation.actors import COLUMNS, FAMILY, RETRY_BOUND_S, ROWS, TABLES, Client, Steps
+from simulation.universe import Sleep
 
 NAMES: Final = tuple(b"%b:%b" % column for column in COLUMNS)
 REMADE: Final = "c"

@@ -14,10 +14,10 @@ from front_end_world import FrontProcess, FrontWorld
 from spark_actors import Jobs, Query, read_and_judge, run_batch
 from virtual_spark import VirtualSpark
 
-from pyomid.testing.simulation.actors import Plan
-from pyomid.testing.simulation.directed import SETTINGS
-from pyomid.testing.simulation.universe import Call, Choices, Move, Process, Stuck, Task
 from pyomid.types import CommitRequest
+from simulation.actors import Plan
+from simulation.directed import SETTINGS
+from simulation.universe import Call, Choices, Move, Process, Stuck, Task
 
 STEPS_MAX: Final = 50_000
 

@@ -18,29 +18,29 @@ from unittest.mock import patch
 import green_threads
 from green_threads import drive, simulated, spawn, this_green, wait
 
-import pyomid.client.aio_database
+import pyomid.client.aio.database
 import pyomid.client.background
-import pyomid.client.leases
-import pyomid.spark.connection
+import pyomid.client.session.leases
+import pyomid.spark.databases
 import pyomid.spark.transactions
+from catalog_entries import put_entry
 from pyomid.client.database import Database
-from pyomid.client.parts import Parts
+from pyomid.client.deployment import Parts
 from pyomid.config import Settings
-from pyomid.core import effects
-from pyomid.core import requests as req
-from pyomid.core.tso_calls import TsoCalls
-from pyomid.testing.entries import put_entry
-from pyomid.testing.simulation.actors import FAMILY, RETRY_BOUND_S, Client, Plan, World, lost
-from pyomid.testing.simulation.build import Build
-from pyomid.testing.simulation.truth import Truth
-from pyomid.testing.simulation.universe import Call, Choices, Process, Task
+from pyomid.protocol import effects
 from pyomid.types import KeyRange, TableInfo
+from pyomid.wire import messages as req
+from pyomid.wire.oracle_calls import TsoCalls
+from simulation.actors import FAMILY, RETRY_BOUND_S, Client, Plan, World, lost
+from simulation.build import Build
+from simulation.truth import Truth
+from simulation.universe import Call, Choices, Process, Task
 
 MODULES: Final[list[Any]] = [
     pyomid.client.background,
-    pyomid.client.leases,
-    pyomid.client.aio_database,
-    pyomid.spark.connection,
+    pyomid.client.session.leases,
+    pyomid.client.aio.database,
+    pyomid.spark.databases,
     pyomid.spark.transactions,
 ]
 """Those whose threads, clocks and pools are the simulation's."""
@@ -105,7 +105,7 @@ class FrontWorld(World):
     @contextmanager
     def running(self) -> Iterator[None]:
         """While it lasts the front ends' threads are the universe's."""
-        with simulated(MODULES), patch.object(pyomid.spark.connection, "open_parts", _parts_here):
+        with simulated(MODULES), patch.object(pyomid.spark.databases, "open_parts", _parts_here):
             try:
                 yield
             finally:
@@ -114,7 +114,7 @@ class FrontWorld(World):
                     green_threads.bury(process)
                 for database in self.databases:
                     database.abandon()
-                pyomid.spark.connection._open.clear()
+                pyomid.spark.databases._open.clear()
 
 
 class FrontProcess:

@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
-from pyomid.testing.simulation.universe import Process, Sleep, Task, Universe
+from simulation.universe import Process, Sleep, Task, Universe
 
 
 class Green(greenlet):

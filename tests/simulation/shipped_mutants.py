@@ -1,6 +1,6 @@
 """Rules of the shipped code, each taken out in turn: what must go red then.
 
-The core's own mutants run in the simulation's builds (`pyomid.testing.simulation.mutants`). These stand in the product
+The core's own mutants run in the simulation's builds (`simulation.mutants`). These stand in the product
 itself, so that clients, Spark's writer, catalogue operations and the TSO's machine can be played as they are: by a
 directed schedule of the front ends, by universes of them, or by a test that plays an interleaving step by step.
 """
@@ -16,12 +16,12 @@ from typing import Any, Final
 from populations import Populate, remakers, runners, spark_jobs, streams
 
 from pyomid.client.retry import cause_of
-from pyomid.client.states import State
-from pyomid.core.effects import ReadTables, ReadUnknownTables, WriteShadowCells
+from pyomid.client.transaction_states import State
 from pyomid.errors import ConflictError, SnapshotTooOld
+from pyomid.protocol.effects import ReadTables, ReadUnknownTables, WriteShadowCells
 from pyomid.spark.commit import TableWrites
-from pyomid.testing.simulation.hooks import Hook, Replacement, answers, without_step
 from pyomid.types import KeyRange, RowWrite, ShadowWrite, TableState
+from simulation.hooks import Hook, Replacement, answers, without_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,71 +237,71 @@ SHIPPED_MUTANTS: Final = (
         "C1",
         "a transaction of which a write failed may be committed: without it",
         "tests/client/test_client_failures.py::test_one_failed_put_of_five_makes_the_transaction_rollback_only",
-        ("client.life:Life._fail", _alive_again),
+        ("client.transaction_base:Life._fail", _alive_again),
     ),
     _m(
         "C9",
         "an interrupt behind the request passes for one before it: a commit that stands is told as failed",
         "tests/interrupts/test_driver_interrupts.py::test_the_outcome_told_is_true_wherever_it_is_thrown",
-        ("client.life:Life._fail", _as_if_it_had_not_left),
+        ("client.transaction_base:Life._fail", _as_if_it_had_not_left),
     ),
     _m(
         "C8",
         "writes into a folder that was removed are acknowledged",
         "tests/tso/test_folder_is_replaced.py::test_nothing_is_written_or_read_in_a_removed_folder",
-        ("storage.embedded.environments:Environment._check_file", answers(None)),
+        ("storage.embedded.environment:Environment._check_file", answers(None)),
     ),
     # Own writes
     _m(
         "C2",
         "a scan lacks what left for the store behind the calls that it asked ahead",
         "tests/client/test_client_table.py::test_a_scan_sees_own_writes_behind_what_was_asked_ahead",
-        ("client.own_writes:OpenScan.note_left", answers(None)),
+        ("client.write_buffer:OpenScan.note_left", answers(None)),
     ),
     _m(
         "C2b",
         "a write held during a flush is forgotten at its end, and the commit succeeds without it",
         "tests/client/test_client_tasks.py::test_a_write_held_during_a_flush_stays_for_the_next",
-        ("client.workspace:Workspace._write_steps", _held_is_cleared_at_the_end),
+        ("client.transaction_steps:Workspace._write_steps", _held_is_cleared_at_the_end),
     ),
     # A table's rules and lives
     _m(
         "T9",
         "rules of a dropped table are gone by: ids of cells meet ids of rows, an update is lost",
         "tests/client/test_client_cached_rules.py::test_a_client_goes_by_no_rules_of_a_table_that_is_gone[memory]",
-        ("core.cached_rules:may_go_by", answers(True)),
+        ("protocol.rule_age:may_go_by", answers(True)),
     ),
-    _m("T9b", "the same, met by chance", remakers, ("core.cached_rules:may_go_by", answers(True))),
+    _m("T9b", "the same, met by chance", remakers, ("protocol.rule_age:may_go_by", answers(True))),
     _m(
         "T9c",
         "a start does not tell the newest fence: clients go by rules of a table that is gone",
         remakers,
-        ("core.tso_machine:TsoMachine._answer_begin", _tells_no_fence),
+        ("oracle.machine:TsoMachine._answer_begin", _tells_no_fence),
     ),
     _m(
         "K8",
         "a drop sends no fence: who wrote before it commits into the table that is made after it",
         _TABLES + "test_a_new_table_never_shows_rows_older_than_itself[memory-client.drop.decided]",
-        ("client.tables:_finish_drop", _no_fence),
+        ("client.table_admin:_finish_drop", _no_fence),
     ),
-    _m("K8b", "the same, met by chance", remakers, ("client.tables:_finish_drop", _no_fence)),
+    _m("K8b", "the same, met by chance", remakers, ("client.table_admin:_finish_drop", _no_fence)),
     _m(
         "K8c",
         "rows of the table before stay for the one after it",
         _TABLES + "test_a_new_table_never_shows_rows_older_than_itself[memory-client.drop.decided]",
-        ("client.tables:_drop_rows", answers(None)),
+        ("client.table_admin:_drop_rows", answers(None)),
     ),
     _m(
         "K8d",
         "a dropper that slept does not look whether its entry stands: a later table's rows go",
         _TABLES + "test_a_dropper_that_slept_drops_no_later_table[memory-client.drop.fenced]",
-        ("client.tables:_stands", answers(True)),
+        ("client.table_admin:_stands", answers(True)),
     ),
     _m(
         "K8e",
         "a table's entry is put over whatever stands there: a dropped table is raised from the dead",
         _TABLES + "test_a_slow_writer_of_an_entry_raises_no_dropped_table[memory]",
-        ("client.tables:alter_table", _any_life),
+        ("client.table_admin:alter_table", _any_life),
     ),
     _m(
         "K8f",
@@ -314,32 +314,32 @@ SHIPPED_MUTANTS: Final = (
         "K6e",
         "tables are listed before marks: one that is registered between the two looks is in neither list",
         "tests/core/test_sanitising.py::test_a_table_registered_meanwhile_holds_h",
-        ("core.sanitising:_marks_and_tables_steps", _tables_first),
+        ("protocol.sanitize:_marks_and_tables_steps", _tables_first),
     ),
     _m(
         "K6f",
         "a fence makes the TSO forget no table: the next life's commits leave no mark",
         _KNOWN + "test_a_dropped_table_is_unknown_from_its_fence_on",
-        ("core.known_tables:KnownTables.forget", answers(None)),
+        ("oracle.known_tables:KnownTables.forget", answers(None)),
     ),
     _m(
         "K6g",
         "a mark is believed beyond the fence of the drop that takes it away",
         _KNOWN + "test_a_commit_behind_a_drop_s_fence_marks_anew",
-        ("core.known_tables:KnownTables.forget", answers(None)),
+        ("oracle.known_tables:KnownTables.forget", answers(None)),
     ),
     _m(
         "K6h",
         "a read begun before a fence is believed behind it",
         _KNOWN + "test_a_read_from_before_the_fence_says_nothing",
-        ("core.known_tables:KnownTables.end_call", _old_calls_are_believed),
+        ("oracle.known_tables:KnownTables.end_call", _old_calls_are_believed),
     ),
     _m(
         "K6i",
         "a commit that a fence refuses leaves a mark: nothing is sanitised any more",
         _KNOWN + "test_what_a_fence_refuses_leaves_no_mark[while it looks]",
         (
-            "core.tso_machine:TsoMachine._needs_mark",
+            "oracle.machine:TsoMachine._needs_mark",
             lambda original, machine, table_id, request: table_id not in machine.tables.settled,
         ),
     ),
@@ -353,33 +353,33 @@ SHIPPED_MUTANTS: Final = (
         "K6k",
         "a Java TSO that led is not noticed: its commits to forgotten tables are sanitised away",
         "tests/core/test_take_over.py::test_the_first_take_over_after_java_leaves_unconfirmed",
-        ("core.take_over:_fence_and_move_ceiling_steps", without_step("MarkUnknownTable")),
+        ("oracle.takeover:_fence_and_move_ceiling_steps", without_step("MarkUnknownTable")),
     ),
     _m(
         "K6l",
         "the sanitiser goes on though nobody confirmed the tables that a Java TSO served",
         "tests/core/test_sanitising.py::test_nothing_is_sanitised_after_java_led_until_confirmed",
-        ("core.sanitising:_demand_confirmed", answers(None)),
-        ("core.sanitising:_demand_registered", answers(None)),
+        ("protocol.sanitize:_demand_confirmed", answers(None)),
+        ("protocol.sanitize:_demand_registered", answers(None)),
     ),
     # Leases
     _m(
         "K7c",
         "a second grant takes the first one's term away, and its holder renews too late",
         "tests/core/test_tso_machine.py::test_k7_a_second_grant_never_shortens_a_lease",
-        ("core.leases:Leases.grant", _blind_grant),
+        ("oracle.leases:Leases.grant", _blind_grant),
     ),
     _m(
         "K7d",
         "one renewal that fails in an unexpected way ends the leases of the process",
         "tests/client/test_client_leases.py::test_an_unexpected_error_of_one_renewal_ends_no_lease",
-        ("client.leases:LeaseKeeper._renew", _renewed_or_dead),
+        ("client.session.leases:LeaseKeeper._renew", _renewed_or_dead),
     ),
     _m(
         "K7e",
         "a renewer that died tells nobody: readers find holes",
         "tests/client/test_client_leases.py::test_a_renewer_that_dies_tells_every_lease_it_held",
-        ("client.leases:LeaseKeeper._lose_all", answers(None)),
+        ("client.session.leases:LeaseKeeper._lose_all", answers(None)),
     ),
     # Large commits
     _m(
@@ -393,7 +393,7 @@ SHIPPED_MUTANTS: Final = (
         "S7",
         "a try that lost finds the table that it made, writes nothing and spends its id",
         _WRITER + "test_a_failed_tries_own_table_hides_no_rows",
-        ("spark.preparation:is_there", _by_the_catalogue),
+        ("spark.prepare_write:is_there", _by_the_catalogue),
     ),
     _m(
         "S4",

@@ -18,10 +18,10 @@ from pyspark.sql.types import StringType, StructField, StructType
 from virtual_spark import VirtualError, VirtualSpark
 
 import pyomid.spark.transactions as transactions
-from pyomid.client.marker import AlreadyDone
+from pyomid.client.idempotency import AlreadyDone
 from pyomid.errors import OmidError
 from pyomid.spark.streaming import stream_sink
-from pyomid.testing.simulation.universe import Sleep
+from simulation.universe import Sleep
 
 TABLE: Final = "jobs"
 ROWS: Final = 4

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pyomid.testing.simulation.compiled import CompiledBuild
-from pyomid.testing.simulation.directed import SCHEDULES, run_directed
-from pyomid.testing.simulation.runs import run_seed
-from pyomid.tso.kernel import decide_kernel as words
-from pyomid.tso.kernel.fast_path import FastPath
+from pyomid.oracle.native import decide as words
+from pyomid.oracle.native.fast_path import FastPath
+from simulation.compiled import CompiledBuild
+from simulation.directed import SCHEDULES, run_directed
+from simulation.runs import run_seed
 
 pytestmark = pytest.mark.fast
 

@@ -8,8 +8,8 @@ import pytest
 
 from pyomid.errors import Misuse
 from pyomid.storage.memory import MemoryEpochRow
-from pyomid.testing.simulation import oracle
-from pyomid.testing.simulation.directed import SCHEDULES, run_directed
+from simulation import oracle
+from simulation.directed import SCHEDULES, run_directed
 
 pytestmark = pytest.mark.fast
 

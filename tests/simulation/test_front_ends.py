@@ -26,9 +26,9 @@ from virtual_spark import VirtualSpark
 
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.testing import checker
-from pyomid.testing.simulation import actors
-from pyomid.testing.simulation.runs import _plan, end_faults
-from pyomid.testing.simulation.universe import Choices, Faults, Sleep, Stuck
+from simulation import actors
+from simulation.runs import _plan, end_faults
+from simulation.universe import Choices, Faults, Sleep, Stuck
 
 STEPS = 2_500
 STEPS_TO_CALM = 60_000

@@ -14,9 +14,9 @@ import pytest
 from history_worker import TOTAL, amount_of, set_up
 
 import pyomid
+from pyomid.server.leadership import holder
 from pyomid.testing.checker import check_sums, demand
 from pyomid.testing.history import History, Recorder, Scan, Write, merged
-from pyomid.tso.leadership import holder
 
 pytestmark = pytest.mark.process
 

@@ -9,47 +9,50 @@ from typing import Any
 import pytest
 
 import pyomid.client.database
-import pyomid.core.cached_rules
-from pyomid.core.known_tables import KnownTables
+import pyomid.protocol.rule_age
 from pyomid.errors import Misuse
-from pyomid.testing.simulation.hooks import Hook, answers, installed, relayed, without_step
+from pyomid.oracle.known_tables import KnownTables
+from simulation.hooks import Hook, answers, installed, relayed, without_step
 
 pytestmark = pytest.mark.fast
 
-HOOK = Hook("core.cached_rules:may_go_by", answers("replaced"))
+HOOK = Hook("protocol.rule_age:may_go_by", answers("replaced"))
 
 
 def test_every_importer_meets_what_stands_in_its_place() -> None:
-    before = pyomid.core.cached_rules.may_go_by
+    before = pyomid.protocol.rule_age.may_go_by
     with installed([HOOK]):
-        assert pyomid.core.cached_rules.may_go_by(1, None) == "replaced"  # type: ignore[arg-type, comparison-overlap]
-        assert pyomid.client.database.may_go_by is pyomid.core.cached_rules.may_go_by
-        inside = pyomid.core.cached_rules.may_go_by
-    assert pyomid.core.cached_rules.may_go_by is pyomid.client.database.may_go_by is before
+        assert pyomid.protocol.rule_age.may_go_by(1, None) == "replaced"  # type: ignore[arg-type, comparison-overlap]
+        assert pyomid.client.database.may_go_by is pyomid.protocol.rule_age.may_go_by
+        inside = pyomid.protocol.rule_age.may_go_by
+    assert pyomid.protocol.rule_age.may_go_by is pyomid.client.database.may_go_by is before
     assert not [name for name, module in list(sys.modules.items()) if any(x is inside for x in vars(module).values())]
 
 
 def test_two_hooks_of_one_place_go_in_turn() -> None:
     before = KnownTables.forget
-    with installed([Hook("core.known_tables:KnownTables.forget", answers(number)) for number in (1, 2)]):
+    with installed([Hook("oracle.known_tables:KnownTables.forget", answers(number)) for number in (1, 2)]):
         assert KnownTables.forget(KnownTables(), 7) == 2  # type: ignore[func-returns-value]
     assert KnownTables.forget is before
 
 
 def test_a_hook_that_fails_leaves_those_before_it_out_too() -> None:
-    before = pyomid.core.cached_rules.may_go_by
-    with pytest.raises(Misuse, match="names nothing"), installed([HOOK, Hook("client.tables:gone", answers(None))]):
+    before = pyomid.protocol.rule_age.may_go_by
+    with (
+        pytest.raises(Misuse, match="names nothing"),
+        installed([HOOK, Hook("client.table_admin:gone", answers(None))]),
+    ):
         pytest.fail("it was installed")
-    assert pyomid.core.cached_rules.may_go_by is before
+    assert pyomid.protocol.rule_age.may_go_by is before
 
 
 def test_a_property_and_a_static_method_stay_what_they_are() -> None:
-    with installed([Hook("core.windows:BeginWindows.head", answers("head"))]):
-        from pyomid.core.windows import BeginWindows
+    with installed([Hook("oracle.windows:BeginWindows.head", answers("head"))]):
+        from pyomid.oracle.windows import BeginWindows
 
         assert isinstance(vars(BeginWindows)["head"], property)
-    with installed([Hook("core.timestamps:TimestampClock._aligned", answers(3))]):
-        from pyomid.core.timestamps import TimestampClock
+    with installed([Hook("oracle.timestamps:TimestampClock._aligned", answers(3))]):
+        from pyomid.oracle.timestamps import TimestampClock
 
         assert TimestampClock._aligned(7) == 3
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from pyomid.errors import Misuse
-from pyomid.testing.simulation.build import Build
-from pyomid.testing.simulation.directed import SCHEDULES
-from pyomid.testing.simulation.hooks import Hook, answers
-from pyomid.testing.simulation.mutants import ELSEWHERE, MUTANTS, Mutant, hunt
-from pyomid.testing.simulation.runs import run_seed
+from simulation.build import Build
+from simulation.directed import SCHEDULES
+from simulation.hooks import Hook, answers
+from simulation.mutants import ELSEWHERE, MUTANTS, Mutant, hunt
+from simulation.runs import run_seed
 
 pytestmark = pytest.mark.fast
 
@@ -68,14 +68,14 @@ def test_the_named_test_exists(rule: str) -> None:
 @pytest.mark.parametrize(
     "place",
     [
-        "core.reading:no_such_function",
-        "core.reading:Snapshot.no_such_method",
-        "core.reading:NoSuchClass.method",
-        "core.reading:_OPEN",
-        "core.reading:Snapshot",
+        "protocol.reading:no_such_function",
+        "protocol.reading:Snapshot.no_such_method",
+        "protocol.reading:NoSuchClass.method",
+        "protocol.reading:_OPEN",
+        "protocol.reading:Snapshot",
         "core.no_such_module:f",
-        "core.effects:ReadRows",
-        "client.tables:drop_table",
+        "protocol.effects:ReadRows",
+        "client.table_admin:drop_table",
     ],
 )
 def test_a_hook_whose_place_is_gone_is_refused(place: str) -> None:
@@ -85,7 +85,7 @@ def test_a_hook_whose_place_is_gone_is_refused(place: str) -> None:
 
 
 def test_a_hook_reaches_every_importer_inside_its_build_only() -> None:
-    hooked = Build([Hook("core.reading:resolve_steps", answers(None))])
+    hooked = Build([Hook("protocol.reading:resolve_steps", answers(None))])
     plain = Build()
     assert hooked.compaction.resolve_steps is hooked.reading.resolve_steps
     assert hooked.compaction.resolve_steps() is None

@@ -14,8 +14,8 @@ from shipped_mutants import SHIPPED_MUTANTS, ShippedMutant
 from test_front_ends import play
 
 import pyomid.wiring
-from pyomid.testing.simulation.build import Build
-from pyomid.testing.simulation.hooks import installed
+from simulation.build import Build
+from simulation.hooks import installed
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(300)]
 

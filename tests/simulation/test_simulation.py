@@ -1,6 +1,6 @@
 """Random universes of the real core: safety under faults, liveness without, by seed.
 
-A failing seed prints its interleaving; `python -m pyomid.testing.simulation --from SEED --seeds 1` plays it again.
+A failing seed prints its interleaving; `python -m simulation --from SEED --seeds 1` plays it again.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import os
 
 import pytest
 
-from pyomid.testing.simulation.__main__ import main
-from pyomid.testing.simulation.build import Build
-from pyomid.testing.simulation.runs import run_seed
+from simulation.__main__ import main
+from simulation.build import Build
+from simulation.runs import run_seed
 
 SEEDS = range(1, 101)
 SOAK_SEEDS = int(os.environ.get("PYOMID_SOAK_SEEDS", "5000"))

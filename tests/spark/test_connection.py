@@ -11,8 +11,8 @@ import pytest
 
 import pyomid
 from pyomid.errors import Misuse
-from pyomid.spark.connection import close_connections, connection
-from pyomid.spark.source import OmidDataSource
+from pyomid.spark.databases import close_connections, connection
+from pyomid.spark.datasource import OmidDataSource
 
 pytestmark = pytest.mark.process
 

@@ -15,13 +15,13 @@ from spark_values import VALUES
 from test_values import ARRAY
 
 from pyomid.cells import CellBatch
-from pyomid.core.visibility import visible_cells
 from pyomid.errors import Corruption, Misuse
-from pyomid.spark.columntypes import column_type
-from pyomid.spark.decode import RowDecoder, arrow_schema
-from pyomid.spark.encode import MARKER_QUALIFIER, Duplicates, Nulls, RowEncoder
-from pyomid.spark.rowkey import key_layout
-from pyomid.spark.values import encode_value
+from pyomid.protocol.visibility import visible_cells
+from pyomid.spark.row_codec.column_types import column_type
+from pyomid.spark.row_codec.decode import RowDecoder, arrow_schema
+from pyomid.spark.row_codec.encode import MARKER_QUALIFIER, Duplicates, Nulls, RowEncoder
+from pyomid.spark.row_codec.row_key import key_layout
+from pyomid.spark.row_codec.values import encode_value
 from pyomid.types import Column, ColumnSchema, RowKeyPart, TableSchema
 
 pytestmark = pytest.mark.fast

@@ -14,11 +14,11 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from test_writer import push_watermark_past
 
 import pyomid.spark
-from pyomid.client.states import State
+from pyomid.client.transaction_states import State
 from pyomid.errors import SnapshotTooOld, TransactionEnded
-from pyomid.spark.connection import Connection, connection
-from pyomid.spark.failures import original_error
-from pyomid.spark.source import OmidDataSource, OmidReader
+from pyomid.spark.databases import Connection, connection
+from pyomid.spark.datasource import OmidDataSource, OmidReader
+from pyomid.spark.errors import original_error
 from pyomid.spark.transactions import SparkTransaction
 
 SCHEMA = StructType([StructField("name", StringType()), StructField("count", LongType())])

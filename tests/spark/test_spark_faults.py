@@ -18,9 +18,9 @@ from spark_sessions import run_driver
 import pyomid
 import pyomid.spark
 from pyomid import crashpoints
-from pyomid.client.states import State
+from pyomid.client.transaction_states import State
 from pyomid.spark import RunState
-from pyomid.spark.source import OmidDataSource
+from pyomid.spark.datasource import OmidDataSource
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext
@@ -131,7 +131,7 @@ def failing_once(url: str, table: str, flag: Path, *, changing: bool = False) ->
         import pyarrow
         from pyspark import TaskContext
 
-        from pyomid.spark.connection import connection
+        from pyomid.spark.databases import connection
 
         context = TaskContext.get()
         attempt = context.attemptNumber() if context is not None and changing else 0

@@ -9,7 +9,7 @@ import pytest
 
 import pyomid
 import pyomid.spark
-from pyomid.spark.connection import connection
+from pyomid.spark.databases import connection
 from pyomid.types import CellVersion, ShadowWrite
 
 if TYPE_CHECKING:

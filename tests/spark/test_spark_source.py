@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 import pyomid
 import pyomid.spark
 from pyomid.errors import Misuse, MisuseType, SnapshotTooOld, UnknownTable
-from pyomid.spark.connection import connection
+from pyomid.spark.databases import connection
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 
 import pyomid
 import pyomid.spark
-from pyomid.client.states import State
+from pyomid.client.transaction_states import State
 from pyomid.errors import AlreadyCommitted, ConflictError, Corruption, Misuse, SnapshotTooOld, TransactionEnded
 from pyomid.spark import RunState, SparkTransaction
 
@@ -386,7 +386,7 @@ def test_a_transaction_that_cannot_be_is_refused_with_its_value(
 
 
 def test_a_value_over_the_stores_limit_dooms_the_transaction_and_nothing_is_lost(spark: SparkSession, url: str) -> None:
-    from pyomid.spark.connection import connection
+    from pyomid.spark.databases import connection
 
     write(spark, url, "limits", ("kept", 1, None))
     limits = connection(url).parts.store.limits

@@ -9,16 +9,16 @@ import pyarrow as pa
 import pytest
 
 import pyomid
-from pyomid.client.tables import create_table
-from pyomid.core.reading import Snapshot
+from pyomid.client.table_admin import create_table
 from pyomid.errors import ConflictError, Misuse
+from pyomid.protocol.reading import Snapshot
 from pyomid.spark.commit import TABLE_LEVEL, TableWrites, commit, ids_for
-from pyomid.spark.connection import Connection, connection
-from pyomid.spark.decode import arrow_schema
-from pyomid.spark.duplicates import check_distinct
-from pyomid.spark.preparation import WriteOptions, prepared_table
-from pyomid.spark.runs import RunState, look_up_run
-from pyomid.spark.scan import ReadPlan, divided, read_range
+from pyomid.spark.databases import Connection, connection
+from pyomid.spark.prepare_write import WriteOptions, prepared_table
+from pyomid.spark.read_task import ReadPlan, divided, read_range
+from pyomid.spark.row_codec.decode import arrow_schema
+from pyomid.spark.row_codec.duplicates import check_distinct
+from pyomid.spark.run_outcome import RunState, look_up_run
 from pyomid.spark.schema import Field, row_key_parts, schema_of
 from pyomid.spark.write_task import BranchReport, WritePlan, delete_ranges, delete_rows, write_rows
 from pyomid.types import BeginReply, ColumnSchema, KeyRange, RowKeyPart, TableInfo, TableSchema

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from spark_values import VALUES
 
 from pyomid.errors import Corruption, MisuseType
-from pyomid.spark.columntypes import column_type
+from pyomid.spark.row_codec.column_types import column_type
+from pyomid.spark.row_codec.values import decode_value, encode_value
 from pyomid.spark.schema import arrow_of, struct_of, type_name
-from pyomid.spark.values import decode_value, encode_value
 from pyomid.types import ColumnSchema, TableSchema
 
 pytestmark = pytest.mark.fast

@@ -7,10 +7,10 @@ import itertools
 import pytest
 from test_writer import compact, prepared, push_watermark_past, written
 
-from pyomid.client import marker
-from pyomid.spark.connection import Connection, connection
-from pyomid.spark.pieces import Piece, chosen_tables
-from pyomid.spark.verification import Verification, look, verified
+from pyomid.client import idempotency
+from pyomid.spark.databases import Connection, connection
+from pyomid.spark.jobs.partitions import Piece, chosen_tables
+from pyomid.spark.jobs.verification import Verification, look, verified
 from pyomid.types import CellVersion, Column, EpochChanges, KeyRange, PendingCommit, RowWrite, ShadowWrite
 
 pytestmark = pytest.mark.fast
@@ -109,5 +109,5 @@ def test_an_orphan_that_compaction_cannot_have_left_is_a_doubt(conn: Connection)
 
 def test_a_marker_names_the_branches_of_its_run(conn: Connection) -> None:
     _, branches, _ = large_commit(conn, transactionId="load")
-    (cells,) = conn.parts.store.read_rows(marker.MARKERS_TABLE, [b"load"], [marker.BRANCHES_COLUMN])
-    assert [(marker.branches_of(cell.value or b""), cell.commit_ts > 0) for cell in cells] == [(branches, True)]
+    (cells,) = conn.parts.store.read_rows(idempotency.MARKERS_TABLE, [b"load"], [idempotency.BRANCHES_COLUMN])
+    assert [(idempotency.branches_of(cell.value or b""), cell.commit_ts > 0) for cell in cells] == [(branches, True)]

@@ -10,17 +10,17 @@ import pyarrow as pa
 import pytest
 
 import pyomid
-from pyomid.core.compaction import compact_region_steps
-from pyomid.core.effects import WriteShadowCells
-from pyomid.core.reading import Snapshot
 from pyomid.errors import ConflictError, Misuse, Unavailable
-from pyomid.spark.connection import Connection, connection
-from pyomid.spark.decode import arrow_schema
+from pyomid.protocol.compaction import compact_region_steps
+from pyomid.protocol.effects import WriteShadowCells
+from pyomid.protocol.reading import Snapshot
+from pyomid.spark.databases import Connection, connection
+from pyomid.spark.datasource import BranchMessage, OmidWriter
 from pyomid.spark.options import Options
-from pyomid.spark.runs import RunState, look_up_run
-from pyomid.spark.scan import ReadPlan, read_range
+from pyomid.spark.read_task import ReadPlan, read_range
+from pyomid.spark.row_codec.decode import arrow_schema
+from pyomid.spark.run_outcome import RunState, look_up_run
 from pyomid.spark.schema import Field, schema_of
-from pyomid.spark.source import BranchMessage, OmidWriter
 from pyomid.types import BeginReply, KeyRange, TableInfo
 
 pytestmark = pytest.mark.fast

@@ -14,9 +14,9 @@ from test_writer import compact, leases, prepared, push_watermark_past, rows_of,
 
 from pyomid import crashpoints
 from pyomid.errors import ConflictError, OmidError, OutcomeUnknown, UnknownTable
-from pyomid.spark.connection import Connection, connection
-from pyomid.spark.runs import RunState, look_up_run
-from pyomid.spark.source import BranchMessage, OmidWriter
+from pyomid.spark.databases import Connection, connection
+from pyomid.spark.datasource import BranchMessage, OmidWriter
+from pyomid.spark.run_outcome import RunState, look_up_run
 
 pytestmark = pytest.mark.fast
 

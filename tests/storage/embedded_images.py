@@ -6,7 +6,7 @@ import shutil
 import struct
 from pathlib import Path
 
-from pyomid.storage.embedded.recent_index import INDEX_FILE
+from pyomid.storage.embedded.commit_log.index import INDEX_FILE
 
 LOCK_FILES = ("recent.lock", "lock.mdb")
 """Not copied: to open and close one in the process that holds it would end its lock (POSIX)."""

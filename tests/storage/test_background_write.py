@@ -21,11 +21,13 @@ from embedded_images import image_after_kill, image_after_power_loss
 from numpy.typing import NDArray
 
 from pyomid.errors import Misuse, StoreFull, Unavailable
-from pyomid.storage.embedded import EmbeddedCommitTable, background_write, recent_commits, recent_log
-from pyomid.storage.embedded.recent_commits import RecentCommits
-from pyomid.storage.embedded.recent_index import LOG_FILES
-from pyomid.storage.embedded.recent_kernels import SLOTS
-from pyomid.storage.embedded.recent_log import BLOCK_BYTES, Rows, read_segment
+from pyomid.storage.embedded import EmbeddedCommitTable
+from pyomid.storage.embedded.commit_log import background_write, writer
+from pyomid.storage.embedded.commit_log import segment as recent_log
+from pyomid.storage.embedded.commit_log.index import LOG_FILES
+from pyomid.storage.embedded.commit_log.index_kernels import SLOTS
+from pyomid.storage.embedded.commit_log.segment import BLOCK_BYTES, Rows, read_segment
+from pyomid.storage.embedded.commit_log.writer import RecentCommits
 from pyomid.testing.conformance import in_forked_child
 from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 
@@ -174,7 +176,7 @@ def test_small_tables_hand_over_and_lose_nothing(
     tmp_path: Path, table: EmbeddedCommitTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What finds no room is not begun; whoever then puts makes it."""
-    monkeypatch.setattr(recent_commits, "_RECORDS_MAX", 200)
+    monkeypatch.setattr(writer, "_RECORDS_MAX", 200)
     reader = EmbeddedCommitTable(tmp_path / "db", writable=False)
     expected: dict[int, int] = {}
     ways = [0, 0]
@@ -202,7 +204,7 @@ def test_small_tables_hand_over_and_lose_nothing(
 def test_log_is_not_begun_anew_over_what_was_only_written_in_the_background(
     tmp_path: Path, table: EmbeddedCommitTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recent_commits, "_RECORDS_MAX", 200)
+    monkeypatch.setattr(writer, "_RECORDS_MAX", 200)
     for number in range(2):
         assert flushed(table, many(90 * number, 90)) == []
     for number in range(2, 5):  # the second table, then the first one again
@@ -216,7 +218,7 @@ def test_more_than_one_record_holds_is_not_begun(table: EmbeddedCommitTable) -> 
     table.prepare()
     assert table.begin_flush(many(0, 1))
     ended(table)
-    assert not table.begin_flush(rows(*((50 * n, 50 * n + 10) for n in range(1, recent_commits.ROWS_MAX + 2))))
+    assert not table.begin_flush(rows(*((50 * n, 50 * n + 10) for n in range(1, writer.ROWS_MAX + 2))))
 
 
 # ── whose turn it is ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from pyomid.cells import TOMBSTONE
 from pyomid.errors import Corruption
-from pyomid.storage.embedded import change_kernels, record_kernels
 from pyomid.storage.embedded.keys import (
     escaped_bytes,
     key_row,
@@ -24,6 +23,8 @@ from pyomid.storage.embedded.keys import (
     row_prefix,
     table_prefix,
 )
+from pyomid.storage.embedded.native import changes
+from pyomid.storage.embedded.native import records as record_kernels
 from pyomid.storage.embedded.records import Record, decode_record, encode_record
 from pyomid.testing.conformance import ORDERED_KEYS
 from pyomid.types import TIMESTAMP_MAX, KeyRange
@@ -179,7 +180,7 @@ def test_compiled_changes_are_the_plain_ones(
     ]
     count = len(items)
     data, lens = joined(items)
-    encoded, bounds, states = change_kernels.change_records(
+    encoded, bounds, states = changes.change_records(
         data,
         lens,
         np.full(count, commit_ts, dtype=np.int64),
@@ -194,11 +195,11 @@ def test_compiled_changes_are_the_plain_ones(
         expected = encode_record(key, Record(commit_ts if is_healed else 0, left))
         found = encoded[bounds[index] : bounds[index + 1]].tobytes()
         if not left:
-            assert states[index] == change_kernels.EMPTIED
+            assert states[index] == changes.EMPTIED
         elif expected == value:
-            assert states[index] == change_kernels.UNCHANGED
+            assert states[index] == changes.UNCHANGED
         else:
-            assert states[index] == change_kernels.CHANGED
+            assert states[index] == changes.CHANGED
             assert found == expected
 
 

@@ -22,12 +22,13 @@ import numpy as np
 import pytest
 from embedded_images import image_after_kill, image_after_power_loss
 
-from pyomid.storage.embedded import EmbeddedCommitTable, recent_commits, recent_log, settled_commits
-from pyomid.storage.embedded.background_write import BackgroundWriter
-from pyomid.storage.embedded.environments import Environment
-from pyomid.storage.embedded.recent_index import TABLES, RecentIndex
-from pyomid.storage.embedded.recent_kernels import SLOTS, TABLE_WORDS
-from pyomid.storage.embedded.recent_log import Rows, Segment
+from pyomid.storage.embedded import EmbeddedCommitTable
+from pyomid.storage.embedded.commit_log import compacted, segment, writer
+from pyomid.storage.embedded.commit_log.background_write import BackgroundWriter
+from pyomid.storage.embedded.commit_log.index import TABLES, RecentIndex
+from pyomid.storage.embedded.commit_log.index_kernels import SLOTS, TABLE_WORDS
+from pyomid.storage.embedded.commit_log.segment import Rows, Segment
+from pyomid.storage.embedded.environment import Environment
 from pyomid.types import NOT_FOUND, SEALED
 
 SECTOR_BYTES = 512
@@ -232,10 +233,10 @@ class CrashedEverywhere:
 
 def crash_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, seed: int, steps: int, checked: float) -> None:
     """Small segments and tables, so that they are switched often, and LMDB gets them in pieces."""
-    monkeypatch.setattr(recent_log, "SEGMENT_BYTES", 8 * recent_log.BLOCK_BYTES)
-    monkeypatch.setattr(recent_commits, "ROWS_MAX", ROWS_MAX)
-    monkeypatch.setattr(recent_commits, "_RECORDS_MAX", 150)
-    monkeypatch.setattr(settled_commits, "_PIECE_ROWS_MAX", 40)
+    monkeypatch.setattr(segment, "SEGMENT_BYTES", 8 * segment.BLOCK_BYTES)
+    monkeypatch.setattr(writer, "ROWS_MAX", ROWS_MAX)
+    monkeypatch.setattr(writer, "_RECORDS_MAX", 150)
+    monkeypatch.setattr(compacted, "_PIECE_ROWS_MAX", 40)
     world = CrashedEverywhere(tmp_path / "db", tmp_path, seed, checked)
     assert world.table._writer is not None
     writes_in_background = world.table.flush_ended_fileno() is not None and world.table._writer._segments[0]._direct
@@ -251,7 +252,7 @@ def crash_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, seed: i
             raise
 
     def written(self: Segment, begin: int, end: int) -> None:
-        first, last = begin - begin % recent_log.BLOCK_BYTES, min(-(-end // 4096) * 4096, recent_log.SEGMENT_BYTES)
+        first, last = begin - begin % segment.BLOCK_BYTES, min(-(-end // 4096) * 4096, segment.SEGMENT_BYTES)
         with world.step() as is_checked:
             if is_checked:
                 look(lambda: world.torn_write(self._path.name, first, bytes(self._view[first:last])))

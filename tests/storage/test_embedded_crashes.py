@@ -18,7 +18,9 @@ import pytest
 from embedded_writer import ENTRIES_OF_FLUSH, ROWS_OF_BATCH, ROWS_OF_CHURN, TABLE, content, row_key
 
 from pyomid.errors import StoreFull
-from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore, page_kernels, recent_commits
+from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore
+from pyomid.storage.embedded.commit_log import writer as recent_commits
+from pyomid.storage.embedded.native import pages
 from pyomid.testing.conformance import FAMILIES, OTHER, A, B, column_write, scanned
 from pyomid.types import Cell, KeyRange, TableInfo
 
@@ -142,7 +144,7 @@ def test_scan_beside_another_process_that_replaces_every_page_sees_one_moment(
     tmp_path: Path, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The walk reads pages that the writer frees meanwhile; while it stands still between its two passes, too."""
-    rng, walk, walks = random.Random(11), page_kernels.walk, 0
+    rng, walk, walks = random.Random(11), pages.walk, 0
 
     def slow_walk(*asked: object) -> object:
         nonlocal walks
@@ -150,7 +152,7 @@ def test_scan_beside_another_process_that_replaces_every_page_sees_one_moment(
         time.sleep(rng.choice((0, 0, 0.002, 0.02)))  # not to wait for something: the writer goes on meanwhile
         return walk(*asked)
 
-    monkeypatch.setattr(page_kernels, "walk", slow_walk)
+    monkeypatch.setattr(pages, "walk", slow_walk)
     with writer(tmp_path, "churn") as process:
         seen: list[int] = []
         give_up_s = time.monotonic() + 120

@@ -13,12 +13,12 @@ from embedded_images import image_after_kill, image_after_power_loss
 
 from pyomid.errors import Corruption, StoreFull
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore
-from pyomid.storage.embedded import recent_commits as module
-from pyomid.storage.embedded.recent_commits import RecentCommits
-from pyomid.storage.embedded.recent_index import INDEX_FILE, LOG_FILES, RecentIndex
-from pyomid.storage.embedded.recent_kernels import SLOTS
-from pyomid.storage.embedded.recent_log import BLOCK_BYTES, Rows, Segment
-from pyomid.storage.embedded.settled_commits import SettledCommits
+from pyomid.storage.embedded.commit_log import writer as module
+from pyomid.storage.embedded.commit_log.compacted import SettledCommits
+from pyomid.storage.embedded.commit_log.index import INDEX_FILE, LOG_FILES, RecentIndex
+from pyomid.storage.embedded.commit_log.index_kernels import SLOTS
+from pyomid.storage.embedded.commit_log.segment import BLOCK_BYTES, Rows, Segment
+from pyomid.storage.embedded.commit_log.writer import RecentCommits
 from pyomid.testing.conformance import in_forked_child
 from pyomid.types import NOT_FOUND, SEALED
 

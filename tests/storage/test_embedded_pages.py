@@ -14,10 +14,10 @@ import pytest
 
 from pyomid.cells import CellBatch
 from pyomid.storage.embedded import EmbeddedStore
-from pyomid.storage.embedded import page_kernels as kernels
-from pyomid.storage.embedded.environments import Environment
+from pyomid.storage.embedded.environment import Environment
 from pyomid.storage.embedded.keys import VERSION_BYTES, range_bounds
 from pyomid.storage.embedded.layout import CELLS
+from pyomid.storage.embedded.native import pages as kernels
 from pyomid.storage.embedded.pages import Pages
 from pyomid.storage.embedded.store import _joined, _records_until
 from pyomid.types import Column, KeyRange, RowWrite, TableInfo

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from pyomid.errors import Misuse
+from pyomid.server.launcher import START_LOCK_FILE, _start_lock
+from pyomid.server.leadership import LOCK_FILE, FolderLock, connect_in
+from pyomid.server.logs import LOG_FILE, LogFile
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore, open_folder
 from pyomid.testing.conformance import in_forked_child
-from pyomid.tso.leadership import LOCK_FILE, FolderLock, connect_in
-from pyomid.tso.logs import LOG_FILE, LogFile
-from pyomid.tso.ondemand import START_LOCK_FILE, _start_lock
 
 pytestmark = pytest.mark.fast
 

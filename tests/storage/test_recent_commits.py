@@ -13,10 +13,10 @@ import pytest
 
 from pyomid.errors import Corruption, Unavailable
 from pyomid.storage.embedded import EmbeddedCommitTable
-from pyomid.storage.embedded import recent_commits as module
-from pyomid.storage.embedded.recent_index import INDEX_FILE, LOG_FILES
-from pyomid.storage.embedded.recent_kernels import SLOTS, TABLE_WORDS, clear, clear_few, find_few, place_few
-from pyomid.storage.embedded.recent_log import BLOCK_BYTES, Segment, read_segment
+from pyomid.storage.embedded.commit_log import writer as module
+from pyomid.storage.embedded.commit_log.index import INDEX_FILE, LOG_FILES
+from pyomid.storage.embedded.commit_log.index_kernels import SLOTS, TABLE_WORDS, clear, clear_few, find_few, place_few
+from pyomid.storage.embedded.commit_log.segment import BLOCK_BYTES, Segment, read_segment
 from pyomid.types import NOT_FOUND, SEALED
 
 pytestmark = pytest.mark.fast

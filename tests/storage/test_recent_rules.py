@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 from embedded_images import image_after_kill, image_after_power_loss
 
-from pyomid.storage.embedded import EmbeddedCommitTable, recent_commits, recent_index
-from pyomid.storage.embedded.recent_index import INDEX_FILE
+from pyomid.storage.embedded import EmbeddedCommitTable
+from pyomid.storage.embedded.commit_log import index
+from pyomid.storage.embedded.commit_log import writer as recent_commits
+from pyomid.storage.embedded.commit_log.index import INDEX_FILE
 from pyomid.types import NOT_FOUND, SEALED
 
 pytestmark = pytest.mark.fast
@@ -48,7 +50,7 @@ def test_completion_is_logged_before_the_row_that_follows_it(
 def test_index_of_an_earlier_boot_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a loss of power the log has every acknowledged row, and the index whatever pages the system had written:
     here those of an earlier moment, whole and well-formed, but for the boot that they name."""
-    monkeypatch.setattr(recent_index, "_boot", lambda: 1)
+    monkeypatch.setattr(index, "_boot", lambda: 1)
     folder = tmp_path / "db"
     writer = EmbeddedCommitTable(folder, writable=True)
     writer.put([(50, 60), (100, 110)])
@@ -63,7 +65,7 @@ def test_index_of_an_earlier_boot_is_not_believed(tmp_path: Path, monkeypatch: p
     assert believed.lookup([50, 150, 200]) == [60, NOT_FOUND, NOT_FOUND], "the pages are old indeed"
     believed.close()
 
-    monkeypatch.setattr(recent_index, "_boot", lambda: 2)
+    monkeypatch.setattr(index, "_boot", lambda: 2)
     reader = EmbeddedCommitTable(crashed, writable=False)
     assert reader.lookup([50, 100, 150, 200]) == [60, NOT_FOUND, SEALED, 210]
     assert list(reader.entries()) == [(50, 60), (150, SEALED), (200, 210)]

@@ -10,8 +10,9 @@ import numba
 import pytest
 
 from pyomid.compiled import Kernel
-from pyomid.storage.embedded import EmbeddedCommitTable, recent_index, recent_kernels, word_order
-from pyomid.storage.embedded.recent_kernels import SLOTS
+from pyomid.storage.embedded import EmbeddedCommitTable
+from pyomid.storage.embedded.commit_log import index, index_kernels, memory_order
+from pyomid.storage.embedded.commit_log.index_kernels import SLOTS
 from pyomid.types import NOT_FOUND, SEALED
 
 pytestmark = pytest.mark.fast
@@ -37,18 +38,18 @@ def instructions_on_arm(kernel: Kernel[..., object]) -> list[str]:
 def test_a_reader_on_arm_loads_key_and_slot_by_acquire() -> None:
     """Else it may see the key of a commit that was acknowledged, and the slot before it: below its own snapshot a
     commit is missed, and an update is lost."""
-    assert instructions_on_arm(recent_kernels.find_record).count("ldar") >= 1
-    found = instructions_on_arm(recent_kernels.find)
+    assert instructions_on_arm(index_kernels.find_record).count("ldar") >= 1
+    found = instructions_on_arm(index_kernels.find)
     assert found.count("ldar") >= 3, "the key where it is sought, the key again, the slot"
 
 
 def test_the_writer_on_arm_stores_slot_and_key_by_release() -> None:
-    assert instructions_on_arm(recent_kernels.place).count("stlr") == 2
-    assert instructions_on_arm(recent_kernels.clear).count("stlr") == 1
+    assert instructions_on_arm(index_kernels.place).count("stlr") == 2
+    assert instructions_on_arm(index_kernels.clear).count("stlr") == 1
 
 
 def test_a_fence_on_arm_is_a_barrier() -> None:
-    assert "dmb" in instructions_on_arm(word_order.compiled_fence)
+    assert "dmb" in instructions_on_arm(memory_order.compiled_fence)
 
 
 def test_on_weaker_processors_python_leaves_slots_to_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,11 +58,11 @@ def test_on_weaker_processors_python_leaves_slots_to_kernels(tmp_path: Path, mon
     def refused(*_: object) -> None:
         raise AssertionError("a slot was touched without order")
 
-    monkeypatch.setattr(word_order, "IS_STRONG", False)
-    monkeypatch.setattr(recent_index, "FEW", 0)
-    monkeypatch.setattr(recent_index, "FEW_UNLOADED", 0)
+    monkeypatch.setattr(memory_order, "IS_STRONG", False)
+    monkeypatch.setattr(index, "FEW", 0)
+    monkeypatch.setattr(index, "FEW_UNLOADED", 0)
     for few in ("place_few", "find_few", "clear_few"):
-        monkeypatch.setattr(recent_kernels, few, refused)
+        monkeypatch.setattr(index_kernels, few, refused)
     writer = EmbeddedCommitTable(tmp_path / "db", writable=True)
     reader = EmbeddedCommitTable(tmp_path / "db", writable=False)
     rows = [(50 * number, 50 * number + 1) for number in range(1, 3 * SLOTS)]

@@ -13,8 +13,8 @@ from types import TracebackType
 
 from service_process import RawPeer
 
-from pyomid.core.requests import Begin
 from pyomid.types import BeginReply, CommitReply, CommitRequest
+from pyomid.wire.messages import Begin
 from pyomid.wire.requests import encode_request
 
 HOT_CELLS = 8

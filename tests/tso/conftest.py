@@ -15,7 +15,7 @@ import uvloop
 from served_folder import DEADLINE_S, Run
 from service_process import is_alive, kill_tso, tso_pid
 
-from pyomid.client.session import TsoSession
+from pyomid.client.session.blocking import TsoSession
 from pyomid.config import Settings
 from pyomid.storage.embedded import open_folder
 from pyomid.wiring import folder_dial

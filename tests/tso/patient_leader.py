@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from pyomid.core.tso_settings import TsoSettings
+from pyomid.oracle.settings import TsoSettings
+from pyomid.server.leadership import boot_clock
+from pyomid.server.startup import ServiceOptions, serve
+from pyomid.server.store_calls import TsoStores
 from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
-from pyomid.tso.leadership import boot_clock
-from pyomid.tso.startup import ServiceOptions, serve
-from pyomid.tso.store_calls import TsoStores
 
 FIRST_LEASE_S = 0.5
 

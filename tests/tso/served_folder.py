@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pyomid.client.async_session import AsyncTsoSession
-from pyomid.core.conflict_map import BucketMap
-from pyomid.core.tso_settings import TsoSettings
+from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.oracle.conflict_map import BucketMap
+from pyomid.oracle.settings import TsoSettings
+from pyomid.server.service import TsoService
+from pyomid.server.startup import take_over_and_build
+from pyomid.server.store_calls import TsoStores
 from pyomid.storage.embedded import EmbeddedCatalogue, EmbeddedCommitTable, EmbeddedEpochRow, open_folder
-from pyomid.storage.embedded.recent_log import Segment
-from pyomid.tso.service import TsoService
-from pyomid.tso.startup import take_over_and_build
-from pyomid.tso.store_calls import TsoStores
+from pyomid.storage.embedded.commit_log.segment import Segment
 from pyomid.types import CommitRequest
 
 Run = Callable[[Coroutine[Any, Any, None]], None]

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyomid.client.dialling import tcp_dial
-from pyomid.client.session import TsoSession
-from pyomid.tso.leadership import holder
+from pyomid.client.session.blocking import TsoSession
+from pyomid.client.session.connecting import tcp_dial
+from pyomid.server.leadership import holder
 from pyomid.wire.frames import FrameCutter
 from pyomid.wire.requests import Handshake, encode_handshake
 from pyomid.wire.responses import Outgoing, decode_answer

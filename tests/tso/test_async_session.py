@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from service_process import served
 
-from pyomid.client.async_session import AsyncTsoSession
-from pyomid.client.dialling import tcp_dial
+from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.client.session.connecting import tcp_dial
 from pyomid.errors import Misuse, OmidError, SnapshotTooOld, Unavailable
 from pyomid.types import CommitRequest, SealOutcome
 

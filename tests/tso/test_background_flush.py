@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from served_folder import DEADLINE_S, SESSIONS, Run, served, together, transact
 
-from pyomid.client.async_session import AsyncTsoSession
+from pyomid.client.session.aio import AsyncTsoSession
 from pyomid.errors import OmidError, Unavailable
-from pyomid.storage.embedded import EmbeddedCommitTable, recent_commits
+from pyomid.storage.embedded import EmbeddedCommitTable
+from pyomid.storage.embedded.commit_log import writer
 from pyomid.types import SealOutcome
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
@@ -26,7 +27,7 @@ def test_what_is_answered_is_durable(
 ) -> None:
     """Seals, completions and clean-ups come between, on threads that need the turn."""
     if not background:
-        monkeypatch.setattr(recent_commits, "open_writer", lambda: None)
+        monkeypatch.setattr(writer, "open_writer", lambda: None)
 
     async def others(session: AsyncTsoSession) -> None:
         for _ in range(30):

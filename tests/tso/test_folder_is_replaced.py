@@ -16,9 +16,9 @@ from service_process import is_alive, kill_tso, served, tso_pid
 
 import pyomid
 from pyomid.errors import Misuse, OmidError
-from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore, environments, open_folder
+from pyomid.server.leadership import SOCKET_FILE, FolderLock, listening_at
+from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore, environment, open_folder
 from pyomid.testing.conformance import FAMILIES, A, column_write, scanned
-from pyomid.tso.leadership import SOCKET_FILE, FolderLock, listening_at
 from pyomid.types import TableInfo
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -57,7 +57,7 @@ def rows_for_another_process(url: str) -> str:
 
 
 def test_nothing_is_written_or_read_in_a_removed_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environments, "LOOK_S", 0.0)
+    monkeypatch.setattr(environment, "LOOK_S", 0.0)
     folder = tmp_path / "db"
     store, commits = EmbeddedStore(folder), EmbeddedCommitTable(folder, writable=True)
     store.create_table(TableInfo("t", FAMILIES))
@@ -88,7 +88,7 @@ def test_no_commit_is_promised_in_files_that_are_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str
 ) -> None:
     """However short ago somebody looked: what was told committed would be found by nobody."""
-    monkeypatch.setattr(environments, "LOOK_S", 1e9)
+    monkeypatch.setattr(environment, "LOOK_S", 1e9)
     folder = tmp_path / "db"
     commits = EmbeddedCommitTable(folder, writable=True)
     commits.serve_epoch(0)

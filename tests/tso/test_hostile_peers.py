@@ -18,7 +18,10 @@ import pytest
 from checked_workload import PATIENCE_S, CheckedWorkload, cell
 from service_process import RawPeer, Service, served
 
-from pyomid.core.requests import (
+from pyomid.storage.embedded import EmbeddedCommitTable, open_folder
+from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
+from pyomid.wire.frames import frame
+from pyomid.wire.messages import (
     AdvanceHorizon,
     AskStatus,
     Begin,
@@ -30,9 +33,6 @@ from pyomid.core.requests import (
     RenewLease,
     Seal,
 )
-from pyomid.storage.embedded import EmbeddedCommitTable, open_folder
-from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
-from pyomid.wire.frames import frame
 from pyomid.wire.requests import Handshake, encode_handshake, encode_request
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pyomid.core.conflict_map import BucketMap
-from pyomid.core.instructions import (
+from pyomid.oracle.conflict_map import BucketMap
+from pyomid.oracle.instructions import (
     DeleteEntries,
     Die,
     Flush,
@@ -26,15 +26,11 @@ from pyomid.core.instructions import (
     StoreCall,
     StoreDone,
 )
-from pyomid.core.requests import Begin, Complete, Fence, FenceReply, Seal
-from pyomid.core.take_over import TakenOver
-from pyomid.core.tso_machine import TsoMachine
-from pyomid.core.tso_settings import TsoSettings
-from pyomid.tso.kernel.adoption import adopt, moved
-from pyomid.tso.kernel.decide_kernel import DONE, FULL, RARE_FRAME
-from pyomid.tso.kernel.fast_path import FastPath
-from pyomid.tso.kernel.map_kernel import CacheLineMap
-from pyomid.tso.kernel.parse_kernel import (
+from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.native.conflict_map import CacheLineMap
+from pyomid.oracle.native.decide import DONE, FULL, RARE_FRAME
+from pyomid.oracle.native.fast_path import FastPath
+from pyomid.oracle.native.parse import (
     BEGIN,
     CELL_BEGIN,
     CELL_END,
@@ -47,9 +43,13 @@ from pyomid.tso.kernel.parse_kernel import (
     TS,
     parse_frame,
 )
-from pyomid.tso.kernel.tables import TableRows, fences
+from pyomid.oracle.native.tables import TableRows, fences
+from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.takeover import TakenOver
+from pyomid.server.native.switch import adopt, moved
 from pyomid.types import TIMESTAMP_STEP, BeginReply, CommitRequest, WriteSetLevel
 from pyomid.wire.frames import HEADER_BYTES, ProtocolError, frame
+from pyomid.wire.messages import Begin, Complete, Fence, FenceReply, Seal
 from pyomid.wire.requests import Incoming, decode_request, encode_request
 from pyomid.wire.responses import decode_answer, encode_answer
 

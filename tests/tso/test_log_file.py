@@ -14,7 +14,7 @@ pytestmark = pytest.mark.fast
 PROGRAM = """
 import logging, os, sys
 from pathlib import Path
-from pyomid.tso import logs
+from pyomid.server import logs
 logs.LOG_BYTES_MAX = 10_000
 logs.log_to(Path(sys.argv[1]), standard_too=True)
 for number in range(1000):

@@ -13,10 +13,10 @@ from typing import cast
 import pytest
 from service_process import RawPeer, served
 
-from pyomid.client.dialling import tcp_dial
-from pyomid.client.session import TsoSession
-from pyomid.tso.connection import Connection
-from pyomid.tso.newcomers import Newcomers
+from pyomid.client.session.blocking import TsoSession
+from pyomid.client.session.connecting import tcp_dial
+from pyomid.server.peer import Connection
+from pyomid.server.unauthenticated import Newcomers
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 from service_process import is_alive, kill_tso, served, tso_pid
 
-from pyomid.client.session import TsoSession
+from pyomid.client.session.blocking import TsoSession
 from pyomid.config import Settings
-from pyomid.core.tso_settings import TsoSettings
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, Unavailable
+from pyomid.oracle.settings import TsoSettings
+from pyomid.server.launcher import ensure_running
+from pyomid.server.leadership import DOUBT_EXIT_CODE, SOCKET_FILE, FolderLock
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedEpochRow, open_folder
-from pyomid.tso.leadership import DOUBT_EXIT_CODE, SOCKET_FILE, FolderLock
-from pyomid.tso.ondemand import ensure_running
 from pyomid.types import CommitRequest
 from pyomid.wiring import tso_command
 
@@ -54,7 +54,7 @@ def test_t14_a_start_storm_ends_with_one_tso(folder: Path) -> None:
     """Eight processes at once, nobody serving."""
     program = (
         "import sys; from pathlib import Path; from pyomid.config import Settings;"
-        "from pyomid.client.session import TsoSession; from pyomid.wiring import folder_dial;"
+        "from pyomid.client.session.blocking import TsoSession; from pyomid.wiring import folder_dial;"
         "tso = TsoSession(folder_dial(Path(sys.argv[1]), Settings(tso_idle_exit_seconds=20.0)), retry_s=60.0);"
         "print(tso.status().epoch, tso.begin().start_ts)"
     )
@@ -342,7 +342,7 @@ def test_another_users_tso_is_a_clear_error(tmp_path: Path) -> None:
     assert lock.acquire()
     listener = lock.listen()
     program = (
-        "import os, sys; from pathlib import Path; from pyomid.tso.ondemand import ensure_running;"
+        "import os, sys; from pathlib import Path; from pyomid.server.launcher import ensure_running;"
         "from pyomid.errors import Misuse\n"
         "os.setuid(65534)\n"
         "try: ensure_running(Path(sys.argv[1]), ['false'], timeout_s=5)\n"
@@ -355,7 +355,7 @@ def test_another_users_tso_is_a_clear_error(tmp_path: Path) -> None:
 
 
 def test_dying_in_doubt_has_an_exit_code_of_its_own() -> None:
-    program = "from pyomid.tso.leadership import die_now; die_now('test')"
+    program = "from pyomid.server.leadership import die_now; die_now('test')"
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == DOUBT_EXIT_CODE
 
 

@@ -17,11 +17,11 @@ import pytest
 from checked_workload import CheckedWorkload, cell
 from service_process import RawPeer, Service, served
 
-from pyomid.core.requests import Begin, Fence, FenceReply
-from pyomid.tso.kernel import pump_kernel as words
-from pyomid.tso.kernel.pump import PumpReplies
+from pyomid.server.native import sockets as words
+from pyomid.server.native.socket_loop import PumpReplies
 from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
 from pyomid.wire.frames import FrameCutter
+from pyomid.wire.messages import Begin, Fence, FenceReply
 from pyomid.wire.requests import Handshake, encode_request
 from pyomid.wire.responses import decode_answer, encode_answer
 

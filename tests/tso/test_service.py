@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 from service_process import COMMAND, Service, served
 
-from pyomid.client.dialling import tcp_dial
-from pyomid.client.session import TsoSession
-from pyomid.core.requests import Begin, Fence, Refused
+from pyomid.client.session.blocking import TsoSession
+from pyomid.client.session.connecting import tcp_dial
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
 from pyomid.wire.frames import frame
+from pyomid.wire.messages import Begin, Fence, Refused
 from pyomid.wire.requests import Handshake, encode_request
 from pyomid.wire.responses import HandshakeReply
 

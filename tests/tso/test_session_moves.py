@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from service_process import Service, served
 
-from pyomid.client import session as session_module
-from pyomid.client.conversation import Conversation
-from pyomid.client.dialling import tcp_dial
-from pyomid.client.session import TsoSession
+from pyomid.client.session import blocking as session_module
+from pyomid.client.session.blocking import TsoSession
+from pyomid.client.session.client_protocol import Conversation
+from pyomid.client.session.connecting import tcp_dial
 from pyomid.types import CommitRequest
 
 pytestmark = pytest.mark.process

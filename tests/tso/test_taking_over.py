@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from pyomid.client.dialling import tcp_dial
-from pyomid.client.session import TsoSession
+from pyomid.client.session.blocking import TsoSession
+from pyomid.client.session.connecting import tcp_dial
 from pyomid.errors import Unavailable
-from pyomid.tso.ondemand import dial_folder
+from pyomid.server.launcher import dial_folder
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from service_process import Service, served
 
-from pyomid.client.dialling import tcp_dial
-from pyomid.client.session import TsoSession
+from pyomid.client.session.blocking import TsoSession
+from pyomid.client.session.connecting import tcp_dial
 from pyomid.errors import Misuse, Unavailable
 from pyomid.types import CommitRequest
 

@@ -9,11 +9,11 @@ import pytest
 
 import pyomid
 from pyomid.errors import OmidError, StoreFull, Unavailable
+from pyomid.server import launcher
+from pyomid.server.launcher import dial_folder
+from pyomid.server.leadership import LOCK_FILE, holder
+from pyomid.server.logs import LOG_FILE
 from pyomid.storage.embedded import open_folder
-from pyomid.tso import ondemand
-from pyomid.tso.leadership import LOCK_FILE, holder
-from pyomid.tso.logs import LOG_FILE
-from pyomid.tso.ondemand import dial_folder
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -133,7 +133,7 @@ def test_tsos_that_end_in_order_may_follow_at_once(tmp_path: Path) -> None:
 def test_what_the_start_locks_file_says_may_be_anything(tmp_path: Path) -> None:
     open_folder(tmp_path)
     for text in ("", "[]", "{", '{"last_s": "x", "short_lives": [], "failure": 3}', "\udcff", "1" * 5000):
-        (tmp_path / ondemand.START_LOCK_FILE).write_text(text, errors="surrogateescape")
+        (tmp_path / launcher.START_LOCK_FILE).write_text(text, errors="surrogateescape")
         (tmp_path / "starts").unlink(missing_ok=True)
         count, _ = starts_of(tmp_path, FakeTime(), "raise SystemExit('no such thing')", for_s=1.0)
         assert count > 0

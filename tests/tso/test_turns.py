@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 import uvloop
 
-from pyomid.core.conflict_map import BucketMap
-from pyomid.core.instructions import Event, Instruction, RequestCame
-from pyomid.core.requests import AskStatus, Begin, Complete, Fence, Request, Seal
-from pyomid.core.tso_settings import TsoSettings
+from pyomid.oracle.conflict_map import BucketMap
+from pyomid.oracle.instructions import Event, Instruction, RequestCame
+from pyomid.oracle.settings import TsoSettings
+from pyomid.server import metrics
+from pyomid.server.peer import ASKED_MAX, QUANTUM, Connection
+from pyomid.server.service import RECEIVE_BYTES, TURNS_AT_ONCE, TsoService
+from pyomid.server.startup import take_over_and_build
+from pyomid.server.store_calls import TsoStores
 from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
-from pyomid.tso import metrics
-from pyomid.tso.connection import ASKED_MAX, QUANTUM, Connection
-from pyomid.tso.service import RECEIVE_BYTES, TURNS_AT_ONCE, TsoService
-from pyomid.tso.startup import take_over_and_build
-from pyomid.tso.store_calls import TsoStores
 from pyomid.types import CommitRequest
 from pyomid.wire.frames import FrameCutter
+from pyomid.wire.messages import AskStatus, Begin, Complete, Fence, Request, Seal
 from pyomid.wire.requests import Handshake, encode_handshake, encode_request
 from pyomid.wire.responses import Outgoing, decode_answer
 

@@ -6,7 +6,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pyomid.core.requests import (
+from pyomid.errors import Misuse, SnapshotTooOld
+from pyomid.types import (
+    AbortReason,
+    BeginReply,
+    CommitReply,
+    CommitRequest,
+    SealOutcome,
+    Status,
+    WriteSetLevel,
+)
+from pyomid.wire import omid_pb2 as pb
+from pyomid.wire.frames import FrameCutter, FrameTooLong, ProtocolError, frame
+from pyomid.wire.messages import (
     AdvanceHorizon,
     AskStatus,
     Begin,
@@ -24,18 +36,6 @@ from pyomid.core.requests import (
     Seal,
     SealReply,
 )
-from pyomid.errors import Misuse, SnapshotTooOld
-from pyomid.types import (
-    AbortReason,
-    BeginReply,
-    CommitReply,
-    CommitRequest,
-    SealOutcome,
-    Status,
-    WriteSetLevel,
-)
-from pyomid.wire import omid_pb2 as pb
-from pyomid.wire.frames import FrameCutter, FrameTooLong, ProtocolError, frame
 from pyomid.wire.requests import (
     CommitPart,
     Handshake,

@@ -46,9 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_here(arguments: argparse.Namespace) -> int:
     import pyomid
-    from pyomid.client.adoption import check_adoptable, newest_adopted, register_adopted
-    from pyomid.client.drivers import Driver
-    from pyomid.core.adoption import adopt_range_steps
+    from pyomid.client.drive import Driver
+    from pyomid.client.import_table import check_adoptable, newest_adopted, register_adopted
+    from pyomid.protocol.import_table import adopt_range_steps
 
     with pyomid.connect(arguments.url) as database:
         parts, table = database.parts, arguments.table

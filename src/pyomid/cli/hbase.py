@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Misuse
-from pyomid.testing.hbase_server import HBaseServer
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -11,8 +11,8 @@ from pyomid.cli.status import table_lines
 from pyomid.types import TABLES_UNCONFIRMED, ConflictLevel, TableInfo, TableState
 
 if TYPE_CHECKING:
-    from pyomid.client.marks import Discovery
-    from pyomid.client.parts import Parts
+    from pyomid.client.deployment import Parts
+    from pyomid.client.unregistered_tables import Discovery
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -56,7 +56,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def run(arguments: argparse.Namespace) -> int:
     import pyomid
-    from pyomid.client.marks import discover, forget
+    from pyomid.client.unregistered_tables import discover, forget
 
     with pyomid.connect(arguments.url) as database:
         match arguments.action:
@@ -112,7 +112,7 @@ def _found(discovery: Discovery, url: str) -> Iterator[str]:
 
 def _confirm(parts: Parts, url: str, *, anyway: bool) -> int:
     """The mark is read before the tables are looked at: one that a Java TSO leaves meanwhile stays."""
-    from pyomid.client.marks import Discovery, confirm, discover
+    from pyomid.client.unregistered_tables import Discovery, confirm, discover
 
     nonce = parts.catalogue.unknown_tables().get(TABLES_UNCONFIRMED)
     if nonce is None:

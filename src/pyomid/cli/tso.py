@@ -19,8 +19,8 @@ from typing import Any, Final, NoReturn
 from urllib.parse import quote
 
 from pyomid.errors import Misuse, OmidError, Unavailable
-from pyomid.tso.leadership import DOUBT_EXIT_CODE
-from pyomid.tso.ondemand import ERROR_EXIT_CODE, LOST_EXIT_CODE
+from pyomid.server.launcher import ERROR_EXIT_CODE, LOST_EXIT_CODE
+from pyomid.server.leadership import DOUBT_EXIT_CODE
 
 log = logging.getLogger(__name__)
 
@@ -213,8 +213,8 @@ def _file_options(path: str) -> dict[str, object]:
 
 
 def serve_by_hand(options: dict[str, Any]) -> int:
-    from pyomid.tso.leadership import FolderLock, holder
-    from pyomid.tso.logs import log_to
+    from pyomid.server.leadership import FolderLock, holder
+    from pyomid.server.logs import log_to
     from pyomid.wiring import tso_folder
 
     try:
@@ -290,7 +290,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _unix_listener(path: Path, stack: contextlib.ExitStack) -> socket.socket:
-    from pyomid.tso.leadership import SOCKET_FILE, listening_at
+    from pyomid.server.leadership import SOCKET_FILE, listening_at
 
     if path.name == SOCKET_FILE:
         raise Misuse(f"--unix {path}: that name is a folder's own socket")
@@ -347,8 +347,8 @@ def serve_on_demand(folder: Path, options: dict[str, Any]) -> int:
 
     The parent holds nothing afterwards. What went wrong is said on standard error, one line of JSON.
     """
-    from pyomid.tso.leadership import FolderLock
-    from pyomid.tso.ondemand import error_line
+    from pyomid.server.launcher import error_line
+    from pyomid.server.leadership import FolderLock
 
     try:
         lock = FolderLock(folder)
@@ -370,8 +370,8 @@ def serve_on_demand(folder: Path, options: dict[str, Any]) -> int:
 
 def _report(folder: Path, read_end: int, child: int) -> int:
     """What the child said before it closed the pipe: nothing (it died), "ready", or an error."""
-    from pyomid.tso.logs import LOG_FILE
-    from pyomid.tso.ondemand import error_line
+    from pyomid.server.launcher import error_line
+    from pyomid.server.logs import LOG_FILE
 
     with os.fdopen(read_end) as pipe:
         said = pipe.read()
@@ -391,8 +391,8 @@ def _become_service(
     folder: Path, options: dict[str, Any], lock: Any, listener: socket.socket, write_end: int
 ) -> NoReturn:
     """The child's whole life. Its standard output and error go to the log file: they would hold the parent's pipes."""
-    from pyomid.tso.logs import LOG_FILE, log_to
-    from pyomid.tso.ondemand import error_line
+    from pyomid.server.launcher import error_line
+    from pyomid.server.logs import LOG_FILE, log_to
 
     code, died_of = DOUBT_EXIT_CODE, ""
     # Closed once something was said: its number may be another file's by then.
@@ -441,8 +441,8 @@ def _serve(
     """Takes over, serves until told to stop, drains."""
     import uvloop
 
-    from pyomid.client.dialling import read_token
-    from pyomid.tso.startup import ServiceOptions, serve
+    from pyomid.client.session.connecting import read_token
+    from pyomid.server.startup import ServiceOptions, serve
 
     token = read_token(options["token-file"]) if options["token-file"] else b""
     service_options = ServiceOptions.from_options(options, token)

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyomid.core import effects
-from pyomid.core.committing import WriteSet, complete_steps, rollback_steps
-from pyomid.core.effects import Effect, Steps
 from pyomid.errors import OmidError
+from pyomid.protocol import effects
+from pyomid.protocol.commit import WriteSet, complete_steps, rollback_steps
+from pyomid.protocol.effects import Effect, Steps
 
 logger = logging.getLogger(__name__)
 

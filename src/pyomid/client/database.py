@@ -16,25 +16,25 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
-from pyomid.client import tables
+from pyomid.client import table_admin
 from pyomid.client.background import Background, BackgroundCounters
-from pyomid.client.checks import TableRules
-from pyomid.client.drivers import Driver
-from pyomid.client.leases import LeaseKeeper
-from pyomid.client.marker import AlreadyDone, check_transaction_id
-from pyomid.client.parts import Parts
-from pyomid.client.performers import port_performers
+from pyomid.client.deployment import Parts
+from pyomid.client.drive import Driver
+from pyomid.client.effect_handlers import port_performers
+from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import Backoff, check_function, check_result, run_transaction
+from pyomid.client.session.leases import LeaseKeeper
 from pyomid.client.transaction import Transaction
-from pyomid.client.workspace import Workspace
+from pyomid.client.transaction_steps import Workspace
+from pyomid.client.validation import TableRules
 from pyomid.config import Settings
-from pyomid.core.cached_rules import may_go_by
-from pyomid.core.commit_cache import CommitCache
-from pyomid.core.committing import WriteSet
-from pyomid.core.effects import Effect
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.ports import WritesAhead
+from pyomid.protocol.commit import WriteSet
+from pyomid.protocol.commit_cache import CommitCache
+from pyomid.protocol.effects import Effect
+from pyomid.protocol.rule_age import may_go_by
 from pyomid.types import BeginReply, ConflictLevel, Status, TableInfo
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class DatabaseStatus:
 
 @dataclass(frozen=True, slots=True)
 class _KnownRules:
-    """A table's rules as they were read after the start `read_after` was handed out (`core.cached_rules`)."""
+    """A table's rules as they were read after the start `read_after` was handed out (`protocol.rule_age`)."""
 
     rules: TableRules
     read_after: int
@@ -188,7 +188,7 @@ class Database:
         `conflict_level`: "cell" (transactions conflict on a column of a row) or "row" (on a row); it never changes.
         """
         self.check_usable()
-        return tables.create_table(
+        return table_admin.create_table(
             self._parts, name, families, conflict_level=conflict_level, if_not_exists=if_not_exists
         )
 
@@ -196,7 +196,7 @@ class Database:
         """Removes the table and its rows; open transactions that wrote to it abort."""
         self.check_usable()
         self._tables.pop(name, None)
-        tables.drop_table(self._parts, name)
+        table_admin.drop_table(self._parts, name)
 
     def tables(self) -> list[TableInfo]:
         """Every table of the catalogue, system tables too, by name."""
@@ -206,7 +206,7 @@ class Database:
     def table_info(self, name: str) -> TableInfo:
         """One catalogue entry; `UnknownTable` names the nearest that exists."""
         self.check_usable()
-        return tables.find_table(self._parts, name)
+        return table_admin.find_table(self._parts, name)
 
     # The whole
 
@@ -274,7 +274,7 @@ class Database:
         """
         rules = self._known_rules(name, begun)
         if leased:
-            tables.check_leases(self._parts, name)
+            table_admin.check_leases(self._parts, name)
         return rules
 
     def _known_rules(self, name: str, begun: BeginReply) -> TableRules:
@@ -282,7 +282,7 @@ class Database:
         found = self._tables.get(name) if isinstance(name, str) else None
         if found is not None and now < found.until_s and may_go_by(found.read_after, begun):
             return found.rules
-        info = tables.find_table(self._parts, name)
+        info = table_admin.find_table(self._parts, name)
         if found is not None and found.rules.info == info:
             rules = found.rules
         else:

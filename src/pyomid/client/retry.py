@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pyomid.client import marker
-from pyomid.client.marker import AlreadyDone
-from pyomid.client.tables import ensure_markers_table
+from pyomid.client import idempotency
+from pyomid.client.idempotency import AlreadyDone
+from pyomid.client.table_admin import ensure_markers_table
 from pyomid.errors import ConflictError, MisuseType, OmidError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -173,9 +173,9 @@ def _run_one(
 
 def claim_marker(transaction: Transaction, transaction_id: str) -> AlreadyDone | None:
     """Reads the marker in the transaction's snapshot and, where it is not there, writes it with the rest."""
-    markers = transaction.table(marker.MARKERS_TABLE)
-    row = marker.marker_row(transaction_id)
-    done = marker.found_marker_named(transaction_id, markers.get(row))
+    markers = transaction.table(idempotency.MARKERS_TABLE)
+    row = idempotency.marker_row(transaction_id)
+    done = idempotency.found_marker_named(transaction_id, markers.get(row))
     if done is None:
-        markers.put(row, marker.named_marker_cell(transaction.start_ts))
+        markers.put(row, idempotency.named_marker_cell(transaction.start_ts))
     return done

@@ -4,7 +4,7 @@
         tx.table("accounts").put(b"alice", {b"f:balance": b"100"})
 
 A transaction belongs to the thread that began it, in the process that began it: any use from elsewhere is refused.
-`client.states` has its life as a table.
+`client.transaction_states` has its life as a table.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from pyomid.client.leases import Lease
-from pyomid.client.life import Life, refusal
-from pyomid.client.states import ENDED, Event, State
+from pyomid.client.session.leases import Lease
 from pyomid.client.table import Table
-from pyomid.client.workspace import Workspace
-from pyomid.core.effects import Steps
+from pyomid.client.transaction_base import Life, refusal
+from pyomid.client.transaction_states import ENDED, Event, State
+from pyomid.client.transaction_steps import Workspace
+from pyomid.protocol.effects import Steps
 from pyomid.types import BeginReply
 
 if TYPE_CHECKING:

@@ -10,12 +10,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from pyomid.spark.adoption import adopt
-    from pyomid.spark.connection import close_connections
-    from pyomid.spark.failures import original_error, original_errors
-    from pyomid.spark.jobs import compact, sanitize, verify
+    from pyomid.spark.databases import close_connections
+    from pyomid.spark.errors import original_error, original_errors
+    from pyomid.spark.jobs.import_table import adopt
+    from pyomid.spark.jobs.upkeep import compact, sanitize, verify
     from pyomid.spark.registration import register, use_this_python
-    from pyomid.spark.runs import RunOutcome, RunState, look_up_run
+    from pyomid.spark.run_outcome import RunOutcome, RunState, look_up_run
     from pyomid.spark.streaming import stream_sink
     from pyomid.spark.transactions import SparkTransaction, WriteResult, run, transaction
 
@@ -40,18 +40,18 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "adopt": "adoption",
-    "close_connections": "connection",
-    "original_error": "failures",
-    "original_errors": "failures",
-    "compact": "jobs",
-    "sanitize": "jobs",
-    "verify": "jobs",
+    "adopt": "jobs.import_table",
+    "close_connections": "databases",
+    "original_error": "errors",
+    "original_errors": "errors",
+    "compact": "jobs.upkeep",
+    "sanitize": "jobs.upkeep",
+    "verify": "jobs.upkeep",
     "register": "registration",
     "use_this_python": "registration",
-    "RunOutcome": "runs",
-    "RunState": "runs",
-    "look_up_run": "runs",
+    "RunOutcome": "run_outcome",
+    "RunState": "run_outcome",
+    "look_up_run": "run_outcome",
     "stream_sink": "streaming",
     "SparkTransaction": "transactions",
     "WriteResult": "transactions",

@@ -22,19 +22,19 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.client import marker
-from pyomid.client.life import refusal
-from pyomid.client.marker import AlreadyDone
+from pyomid.client import idempotency
+from pyomid.client.idempotency import AlreadyDone
 from pyomid.client.retry import cause_of
-from pyomid.client.tables import ensure_markers_table
-from pyomid.core.committing import commit_steps
-from pyomid.core.effects import WriteCells, WriteShadowCells
-from pyomid.core.hashing import table_id
-from pyomid.core.reading import Snapshot, read_rows_steps
+from pyomid.client.table_admin import ensure_markers_table
+from pyomid.client.transaction_base import refusal
 from pyomid.errors import ConflictError, Misuse, OmidError
-from pyomid.spark.connection import Connection
+from pyomid.protocol.commit import commit_steps
+from pyomid.protocol.effects import WriteCells, WriteShadowCells
+from pyomid.protocol.hashing import table_id
+from pyomid.protocol.reading import Snapshot, read_rows_steps
+from pyomid.spark.databases import Connection
 from pyomid.spark.options import LEVELS, TABLE_LEVEL
-from pyomid.spark.preparation import extended
+from pyomid.spark.prepare_write import extended
 from pyomid.spark.schema import schema_of
 from pyomid.spark.write_task import BranchReport
 from pyomid.types import (
@@ -88,9 +88,9 @@ def find_run(conn: Connection, begun: BeginReply, transaction_id: str) -> Alread
     """The run under this id that this snapshot sees committed."""
     ensure_markers_table(conn.parts)
     snapshot = Snapshot(begun.start_ts, begun.epoch)
-    rows = [marker.marker_row(transaction_id)]
-    (row,) = conn.driver.run(read_rows_steps(marker.MARKERS_TABLE, rows, None, snapshot, conn.cache))
-    return marker.found_marker(transaction_id, row)
+    rows = [idempotency.marker_row(transaction_id)]
+    (row,) = conn.driver.run(read_rows_steps(idempotency.MARKERS_TABLE, rows, None, snapshot, conn.cache))
+    return idempotency.found_marker(transaction_id, row)
 
 
 def commit(
@@ -113,7 +113,7 @@ def commit(
     evidence = {table.info.name: _witnesses(table.reports) for table in written}
     own_marker = _write_marker(conn, begun.start_ts, transaction_id, written)
     if own_marker:
-        evidence[marker.MARKERS_TABLE] = own_marker
+        evidence[idempotency.MARKERS_TABLE] = own_marker
     request = _request(conn, begun.start_ts, written, level, transaction_id)
     reply: CommitReply = conn.driver.run(commit_steps(request, evidence))
     if not reply.committed:
@@ -145,7 +145,7 @@ def end_lease(conn: Connection, start_ts: int) -> None:
 def _repair_marker(conn: Connection, own_marker: Sequence[CellVersion], commit_ts: int) -> None:
     shadows = tuple(ShadowWrite(cell, commit_ts) for cell in own_marker)
     try:
-        conn.driver.perform(WriteShadowCells(marker.MARKERS_TABLE, shadows))
+        conn.driver.perform(WriteShadowCells(idempotency.MARKERS_TABLE, shadows))
     except Exception as error:
         logger.warning("the marker of commit %d has no shadow cell yet: %s", commit_ts, error)
 
@@ -170,11 +170,11 @@ def _write_marker(
     if transaction_id is None:
         return []
     ensure_markers_table(conn.parts)
-    write = marker.marker_write(transaction_id, start_ts)
-    branches = marker.branches_value([report.branch for table in written for report in table.reports])
+    write = idempotency.marker_write(transaction_id, start_ts)
+    branches = idempotency.branches_value([report.branch for table in written for report in table.reports])
     if 0 < len(branches) <= conn.parts.store.limits.value_bytes_max:
-        write = write._replace(cells=(*write.cells, (marker.BRANCHES_COLUMN, branches)))
-    conn.driver.perform(WriteCells(marker.MARKERS_TABLE, start_ts, (write,)))
+        write = write._replace(cells=(*write.cells, (idempotency.BRANCHES_COLUMN, branches)))
+    conn.driver.perform(WriteCells(idempotency.MARKERS_TABLE, start_ts, (write,)))
     return [CellVersion(write.row, *column, start_ts) for column, _ in write.cells]
 
 
@@ -189,9 +189,9 @@ def _request(
         check_ids_count(conn, reports)
         ids = _distinct([report.ids for report in reports]).tolist()
     if transaction_id is not None:
-        ids.append(marker.marker_cell_id(transaction_id))
+        ids.append(idempotency.marker_cell_id(transaction_id))
         if not at_table_level:
-            tables.append(marker.MARKERS_TABLE_ID)
+            tables.append(idempotency.MARKERS_TABLE_ID)
     return CommitRequest(
         start_ts,
         cell_ids=tuple(ids),

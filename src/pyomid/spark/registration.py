@@ -15,7 +15,7 @@ _REGISTERED: Final = "_pyomid_registered"
 def register(spark: SparkSession) -> None:
     """Makes `format("omid")` known to this session. Idempotent. Not needed where pyomid is installed in the
     environment of the driver's Python: there Spark finds it by itself (not through sys.path alone)."""
-    from pyomid.spark.source import OmidDataSource
+    from pyomid.spark.datasource import OmidDataSource
 
     if not getattr(spark, _REGISTERED, False):
         spark.dataSource.register(OmidDataSource)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pyomid.client.checks import SHADOW_SUFFIX
+from pyomid.client.validation import SHADOW_SUFFIX
 from pyomid.errors import Misuse, MisuseType
-from pyomid.spark.columntypes import column_type, nested_arrow_type
-from pyomid.spark.encode import MARKER_QUALIFIER
-from pyomid.spark.rowkey import key_layout
+from pyomid.spark.row_codec.column_types import column_type, nested_arrow_type
+from pyomid.spark.row_codec.encode import MARKER_QUALIFIER
+from pyomid.spark.row_codec.row_key import key_layout
 from pyomid.types import Column, ColumnSchema, RowKeyPart, TableInfo, TableSchema
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyomid.client.marker import AlreadyDone, check_transaction_id
+from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import check_function
 from pyomid.errors import Misuse
 from pyomid.spark.transactions import SparkTransaction, run

@@ -23,12 +23,11 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pyomid.client.life import NEED_LEASE
-from pyomid.client.marker import AlreadyDone, check_transaction_id
+from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import Backoff, Tries, check_function, check_result
-from pyomid.client.states import ENDED, Event, State, next_state
-from pyomid.client.tables import check_leases, find_table
-from pyomid.core.reading import Snapshot
+from pyomid.client.table_admin import check_leases, find_table
+from pyomid.client.transaction_base import NEED_LEASE
+from pyomid.client.transaction_states import ENDED, Event, State, next_state
 from pyomid.crashpoints import crash_point
 from pyomid.errors import (
     AlreadyCommitted,
@@ -37,20 +36,21 @@ from pyomid.errors import (
     OmidError,
     OutcomeUnknown,
 )
+from pyomid.protocol.reading import Snapshot
 from pyomid.spark import commit as large_commit
 from pyomid.spark.commit import TableWrites, ids_for
-from pyomid.spark.connection import Connection, connection
-from pyomid.spark.duplicates import check_distinct
-from pyomid.spark.encode import Duplicates, Nulls
-from pyomid.spark.failures import original_error, original_errors
+from pyomid.spark.databases import Connection, connection
+from pyomid.spark.datasource import BATCH_ROWS, FORMAT
+from pyomid.spark.errors import original_error, original_errors
+from pyomid.spark.key_ranges import key_range
 from pyomid.spark.options import LEVELS, TABLE_LEVEL, checked_choice
-from pyomid.spark.preparation import WriteOptions, is_there, prepared_table, table_or_none
-from pyomid.spark.ranges import key_range
+from pyomid.spark.prepare_write import WriteOptions, is_there, prepared_table, table_or_none
+from pyomid.spark.read_task import ReadPlan, divided
 from pyomid.spark.registration import register
-from pyomid.spark.rowkey import key_layout
-from pyomid.spark.scan import ReadPlan, divided
+from pyomid.spark.row_codec.duplicates import check_distinct
+from pyomid.spark.row_codec.encode import Duplicates, Nulls
+from pyomid.spark.row_codec.row_key import key_layout
 from pyomid.spark.schema import DEFAULT_FAMILY, column_mapping, fields_of, fit_frame, row_key_parts, schema_of
-from pyomid.spark.source import BATCH_ROWS, FORMAT
 from pyomid.spark.write_task import (
     REPORT_DDL,
     BranchReport,
@@ -142,7 +142,7 @@ class SparkTransaction:
         """A lazy frame of the table: this transaction's snapshot, with what the transaction wrote to it so far.
 
         `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes; a datetime
-        without a zone is one of the session's zone (`pyomid.spark.ranges`). `schema`, with `row_key` and `mapping`:
+        without a zone is one of the session's zone (`pyomid.spark.key_ranges`). `schema`, with `row_key` and `mapping`:
         for a table without one in the catalogue.
         Use the frame before the transaction ends.
         """

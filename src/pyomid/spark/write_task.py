@@ -16,13 +16,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch
-from pyomid.core.hashing_batch import cell_ids, row_ids
 from pyomid.crashpoints import crash_point
-from pyomid.spark.connection import Connection, connection
-from pyomid.spark.deletion import delete_keys, delete_range
-from pyomid.spark.encode import Duplicates, Nulls, RowEncoder
-from pyomid.spark.failures import coded_errors
-from pyomid.spark.scan import ReadPlan
+from pyomid.protocol.native.hashing import cell_ids, row_ids
+from pyomid.spark.databases import Connection, connection
+from pyomid.spark.delete_rows import delete_keys, delete_range
+from pyomid.spark.errors import coded_errors
+from pyomid.spark.read_task import ReadPlan
+from pyomid.spark.row_codec.encode import Duplicates, Nulls, RowEncoder
 from pyomid.types import CellVersion, ConflictLevel, KeyRange, TableInfo, TableSchema
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch, batch_of
-from pyomid.core.region_watermarks import with_record
 from pyomid.errors import Deposed, UnknownTable
+from pyomid.protocol.region_watermarks import with_record
 from pyomid.storage.entries import TablesOfEntries
 from pyomid.storage.forks import ProcessGuard
 from pyomid.storage.limits import check_version, check_writes

@@ -23,11 +23,11 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from catalog_entries import put_entry, remove_entry
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Deposed, Misuse, OmidError, UnknownTable
 from pyomid.ports import Catalogue, CommitTable, DataStore, EpochRow
 from pyomid.storage.memory import MemoryStore
-from pyomid.testing.entries import put_entry, remove_entry
 from pyomid.types import (
     NOT_FOUND,
     SEALED,

@@ -16,22 +16,22 @@ from typing import Any, Final
 import pyomid
 from pyomid import crashpoints
 from pyomid.client.database import Database
-from pyomid.client.drivers import Driver
-from pyomid.client.parts import Parts
+from pyomid.client.deployment import Parts
+from pyomid.client.drive import Driver
 from pyomid.client.table import Table
 from pyomid.client.transaction import Transaction
 from pyomid.config import Settings
-from pyomid.core.commit_cache import CommitCache
-from pyomid.core.compaction import compact_region_steps
-from pyomid.core.region_watermarks import covered_watermark
-from pyomid.core.sanitising import sanitise_steps
-from pyomid.core.tso_settings import TsoSettings
 from pyomid.errors import Unavailable
+from pyomid.oracle.settings import TsoSettings
+from pyomid.protocol.commit_cache import CommitCache
+from pyomid.protocol.compaction import compact_region_steps
+from pyomid.protocol.region_watermarks import covered_watermark
+from pyomid.protocol.sanitize import sanitise_steps
+from pyomid.server.local import LocalTso
+from pyomid.server.store_calls import TsoStores
 from pyomid.storage.embedded import EmbeddedCatalogue, EmbeddedCommitTable, EmbeddedEpochRow, EmbeddedStore
 from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow, MemoryStore
 from pyomid.testing.golden import Client, ClientDied, Stage
-from pyomid.tso.local import LocalTso
-from pyomid.tso.store_calls import TsoStores
 from pyomid.types import KeyRange
 
 AGE_S: Final = 600.0

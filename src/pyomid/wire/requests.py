@@ -9,7 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyomid.core.requests import (
+from pyomid.errors import Misuse
+from pyomid.types import CommitRequest, WriteSetLevel
+from pyomid.wire import omid_pb2 as pb
+from pyomid.wire.frames import FRAME_BYTES_MAX, FrameTooLong, ProtocolError, frame, parsed
+from pyomid.wire.messages import (
     AdvanceHorizon,
     AskStatus,
     Begin,
@@ -21,10 +25,6 @@ from pyomid.core.requests import (
     Request,
     Seal,
 )
-from pyomid.errors import Misuse
-from pyomid.types import CommitRequest, WriteSetLevel
-from pyomid.wire import omid_pb2 as pb
-from pyomid.wire.frames import FRAME_BYTES_MAX, FrameTooLong, ProtocolError, frame, parsed
 
 EXTENSIONS_VERSION: Final = 1
 """Of pyomid's own fields; a peer of another version is spoken to as a Java peer."""

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyomid.core.requests import Answer, Done, FenceReply, HorizonReply, LeaseReply, Refused, SealReply
 from pyomid.errors import Misuse
 from pyomid.types import TIMESTAMP_MAX, AbortReason, BeginReply, CommitReply, SealOutcome, Status
 from pyomid.wire import omid_pb2 as pb
 from pyomid.wire.frames import ProtocolError, frame, parsed
+from pyomid.wire.messages import Answer, Done, FenceReply, HorizonReply, LeaseReply, Refused, SealReply
 
 _PLACED: Final = -1
 

@@ -8,10 +8,10 @@
 process, forks, growth, errors), `keys` and `records` are the bytes, `record_kernels` their compiled form.
 """
 
-from pyomid.storage.embedded.catalogue import EmbeddedCatalogue
+from pyomid.storage.embedded.catalog import EmbeddedCatalogue
 from pyomid.storage.embedded.commit_table import EmbeddedCommitTable
-from pyomid.storage.embedded.epoch_row import EmbeddedEpochRow
 from pyomid.storage.embedded.layout import open_folder
+from pyomid.storage.embedded.leader_state import EmbeddedEpochRow
 from pyomid.storage.embedded.store import EmbeddedStore
 
 __all__ = ["EmbeddedCatalogue", "EmbeddedCommitTable", "EmbeddedEpochRow", "EmbeddedStore", "open_folder"]

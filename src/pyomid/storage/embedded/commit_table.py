@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from pyomid.errors import Misuse, OmidError
 from pyomid.owned_files import FileId
-from pyomid.storage.embedded.environments import MAP_BYTES_DEFAULT, Environment, release
+from pyomid.storage.embedded.commit_log.compacted import RECORD_BYTES, RECORD_TIMESTAMPS, SettledCommits
+from pyomid.storage.embedded.commit_log.index import RecentReader, load_kernels
+from pyomid.storage.embedded.commit_log.writer import RecentCommits
+from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Environment, release
 from pyomid.storage.embedded.layout import open_commits, open_folder
-from pyomid.storage.embedded.recent_commits import RecentCommits
-from pyomid.storage.embedded.recent_index import RecentReader, load_kernels
-from pyomid.storage.embedded.settled_commits import RECORD_BYTES, RECORD_TIMESTAMPS, SettledCommits
 from pyomid.storage.forks import ProcessGuard
 from pyomid.types import NOT_FOUND, TIMESTAMP_STEP, SealOutcome
 

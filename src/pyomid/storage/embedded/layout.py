@@ -17,7 +17,7 @@ import lmdb
 
 from pyomid.errors import Misuse, OmidError
 from pyomid.owned_files import LAYOUT_FILE, check_owner, file_mode, is_shared, make_folder, open_own
-from pyomid.storage.embedded.environments import MAP_BYTES_DEFAULT, READERS_MAX, Environment, mapped, open_environment
+from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, READERS_MAX, Environment, mapped, open_environment
 
 LAYOUT_VERSION: Final = 1
 _UPGRADES: dict[int, Callable[[Path], None]] = {}

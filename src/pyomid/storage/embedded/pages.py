@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.owned_files import FileId
-from pyomid.storage.embedded import page_kernels as kernels
-from pyomid.storage.embedded.environments import Transaction
+from pyomid.storage.embedded.environment import Transaction
+from pyomid.storage.embedded.native import pages as kernels
 
 _FILE: Final = "data.mdb"
 _META: Final = struct.Struct("<16x II")

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch
 from pyomid.errors import Misuse
-from pyomid.storage.embedded import record_kernels as kernels
-from pyomid.storage.embedded.cleaning import Cleaning, cleanings, has_twins
-from pyomid.storage.embedded.environments import MAP_BYTES_DEFAULT, Transaction, release
+from pyomid.storage.embedded.compaction_writes import Cleaning, cleanings, has_twins
+from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Transaction, release
 from pyomid.storage.embedded.keys import (
     ESCAPED_ROW_BYTES_MAX,
     VERSION_BYTES,
@@ -30,10 +29,11 @@ from pyomid.storage.embedded.keys import (
     version_suffix,
 )
 from pyomid.storage.embedded.layout import CELLS, SAMPLES, open_data, open_folder
+from pyomid.storage.embedded.native import records as kernels
 from pyomid.storage.embedded.pages import Pages, Records
 from pyomid.storage.embedded.records import Record, corrupt, decode_record, encode_record
-from pyomid.storage.embedded.regions import SAMPLE_MASK, cuts, grown_splits
-from pyomid.storage.embedded.tables import Table, Tables
+from pyomid.storage.embedded.row_samples import SAMPLE_MASK, cuts, grown_splits
+from pyomid.storage.embedded.table_numbers import Table, Tables
 from pyomid.storage.limits import (
     check_column,
     check_row_key,

@@ -14,13 +14,8 @@ from numpy.typing import NDArray
 from pyomid.compiled import anything_is_loaded
 from pyomid.errors import Unavailable
 from pyomid.ports import FlushEnded
-from pyomid.storage.hbase.aio import AsyncCluster
-from pyomid.storage.hbase.bulk import put_commits_steps
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.commit_calls import CommitCalls
-from pyomid.storage.hbase.epoch_row import HBaseEpochRow
-from pyomid.storage.hbase.keyvalues import DELETE_COLUMN, DELETE_VERSION, KeyValue, decode
-from pyomid.storage.hbase.layout import (
+from pyomid.storage.hbase.codec.keyvalues import DELETE_COLUMN, DELETE_VERSION, KeyValue, decode
+from pyomid.storage.hbase.codec.layout import (
     BUCKETS,
     COMMIT_FAMILY,
     COMMIT_QUALIFIER,
@@ -32,7 +27,13 @@ from pyomid.storage.hbase.layout import (
     commit_value,
     start_of_row,
 )
-from pyomid.storage.hbase.requests import (
+from pyomid.storage.hbase.leader_state import HBaseEpochRow
+from pyomid.storage.hbase.regions.bulk_writes import put_commits_steps
+from pyomid.storage.hbase.regions.commit_entries import CommitCalls
+from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, ScanSpec, Steps
+from pyomid.storage.hbase.rpc.aio_client import AsyncCluster
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.requests import (
     UNSURE,
     RowCondition,
     RowGet,
@@ -41,7 +42,6 @@ from pyomid.storage.hbase.requests import (
     deletes,
     puts,
 )
-from pyomid.storage.hbase.steps import Budget, RegionOperations, ScanSpec, Steps
 from pyomid.types import NOT_FOUND, SEALED, KeyRange, SealOutcome
 
 _COLUMNS = ((COMMIT_FAMILY, (COMMIT_QUALIFIER, MARK_QUALIFIER)),)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyomid.errors import Unavailable
-from pyomid.storage.hbase.cluster import Cluster
-from pyomid.storage.hbase.keyvalues import LATEST, KeyValue, decode
-from pyomid.storage.hbase.layout import META_FAMILY, META_TABLE
-from pyomid.storage.hbase.requests import UNSURE, Mutation, RowCondition, RowGet, RowMutation, puts
-from pyomid.storage.hbase.steps import ScanSpec
+from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue, decode
+from pyomid.storage.hbase.codec.layout import META_FAMILY, META_TABLE
+from pyomid.storage.hbase.regions.operations import ScanSpec
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.requests import UNSURE, Mutation, RowCondition, RowGet, RowMutation, puts
 from pyomid.types import prefix_range
 
 _TRIES_MAX = 50

@@ -13,18 +13,8 @@ from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch, CellNames, without_cells
 from pyomid.errors import Misuse, OmidError, Unavailable, UnknownTable
-from pyomid.storage.hbase.admin import Admin, FamilyDescriptor, TableDescriptor
-from pyomid.storage.hbase.batches import BatchDecoder, batch_of_writes
-from pyomid.storage.hbase.bulk import (
-    BegunPut,
-    BulkOutcome,
-    begin_put_steps,
-    end_put_steps,
-    put_batch_steps,
-    put_changes_steps,
-)
-from pyomid.storage.hbase.change_kernel import DROPPED, ORPHANED
-from pyomid.storage.hbase.changes import (
+from pyomid.storage.hbase.codec.batches import BatchDecoder, batch_of_writes
+from pyomid.storage.hbase.codec.changes import (
     Changes,
     changes_of,
     changes_of_batch,
@@ -32,19 +22,31 @@ from pyomid.storage.hbase.changes import (
     missing_cells,
     shadows_of_batch,
 )
-from pyomid.storage.hbase.cluster import Cluster, Scan
-from pyomid.storage.hbase.failures import RemoteFailure
-from pyomid.storage.hbase.gathering import Gatherer
-from pyomid.storage.hbase.keyvalues import LATEST, KeyValue, decode, first_row
-from pyomid.storage.hbase.layout import (
+from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue, decode, first_row
+from pyomid.storage.hbase.codec.layout import (
     COMPACTION_ATTRIBUTE,
     COPROCESSOR,
     LEGACY_TOMBSTONE,
     is_shadow,
     shadow_qualifier,
 )
-from pyomid.storage.hbase.middle_keys import keys_between
-from pyomid.storage.hbase.requests import (
+from pyomid.storage.hbase.codec.native_changes import DROPPED, ORPHANED
+from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.regions.bulk_writes import (
+    BegunPut,
+    BulkOutcome,
+    begin_put_steps,
+    end_put_steps,
+    put_batch_steps,
+    put_changes_steps,
+)
+from pyomid.storage.hbase.regions.operations import ScanSpec
+from pyomid.storage.hbase.regions.row_reads import WantedCells, read_rows_steps
+from pyomid.storage.hbase.regions.split_keys import keys_between
+from pyomid.storage.hbase.rpc.client import Cluster, Scan
+from pyomid.storage.hbase.rpc.failures import RemoteFailure
+from pyomid.storage.hbase.rpc.group_commit import Gatherer
+from pyomid.storage.hbase.rpc.requests import (
     ALL_VERSIONS,
     NAMES_ONLY,
     UNSURE,
@@ -58,8 +60,6 @@ from pyomid.storage.hbase.requests import (
     qualifiers_that_match,
     values_that_do_not_match,
 )
-from pyomid.storage.hbase.row_reads import WantedCells, read_rows_steps
-from pyomid.storage.hbase.steps import ScanSpec
 from pyomid.storage.limits import check_column, check_row_key, check_value_length, check_version, check_writes
 from pyomid.types import (
     TIMESTAMP_STEP,

@@ -1,0 +1,1 @@
+"""A client's session with the TSO: connections, requests and their retries, leases."""

@@ -1,0 +1,412 @@
+"""The blocking session with a TSO: one connection, shared by all threads of the process, requests pipelined.
+
+No thread of its own. Whoever waits and finds nobody reading reads for all (leader); the others sleep (followers)
+until their answer is there, or until the leader has its own and hands the reading over. A thread alone pays for one
+send and one receive, nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from pyomid.client.session.client_protocol import Conversation, is_answered
+from pyomid.client.session.request_retry import (
+    LOOK_S,
+    AskTime,
+    Lost,
+    Pause,
+    Try,
+    ask_steps,
+    expected,
+    this_process,
+    with_epoch,
+)
+from pyomid.errors import Misuse, OmidError
+from pyomid.ports import Clock, Sleep
+from pyomid.types import BeginReply
+from pyomid.wire.messages import Answer, Complete, Request
+from pyomid.wire.oracle_calls import TsoCalls
+
+T = TypeVar("T")
+
+Dial = Callable[[], socket.socket]
+"""A new connection to whoever is the TSO now; starts or finds it. Raises `Unavailable`, or `Misuse` for good."""
+
+RECEIVE_BYTES: Final = 1 << 16
+
+
+class TsoSession(TsoCalls):
+    """`ports.Tso` over a connection. Thread-safe; a forked child gets a connection of its own (C5).
+
+    `request_s` is one try's patience, `retry_s` that of the whole request: longer than a fail-over.
+    `announced_epoch`: where a TSO that tells no epoch (Apache Omid's) announces it; asked after each begin's answer, so
+    that it is never older than the start timestamp that came with it (T6).
+    `has_moved`: where TSOs take turns, whether another one leads now than the one that was dialled last; answers soon,
+    and no where it cannot know. Asked by one thread, once a `LOOK_S` in which nothing came from a TSO that owes an
+    answer: a TSO that is stopped or cut off holds a request no longer than until another one leads.
+    """
+
+    def __init__(
+        self,
+        dial: Dial,
+        *,
+        request_s: float = 5.0,
+        retry_s: float = 60.0,
+        token: bytes = b"",
+        clock: Clock = time.monotonic,
+        sleep: Sleep = time.sleep,
+        announced_epoch: Callable[[], int] | None = None,
+        has_moved: Callable[[], bool] | None = None,
+    ) -> None:
+        self._dial = dial
+        self._has_moved = has_moved
+        self._announced_epoch = announced_epoch
+        self._request_s = request_s
+        self._retry_s = retry_s
+        self._token = token
+        self._clock = clock
+        self._sleep = sleep
+        self._closed = False
+        self._epoch = 0
+        self._database_id = b""
+        self._extended: bool | None = None
+        self._pid = os.getpid()
+        self._connection: _Connection | None = None
+        self._dialling = threading.RLock()
+        """One that knows its owner: who was interrupted while taking it still knows whether to give it back."""
+
+    # ── ports.Tso ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch any answer carried, or that a Java TSO, whose answers carry none, announced."""
+        return self._epoch
+
+    @property
+    def holder(self) -> str:
+        return this_process()
+
+    @property
+    def extended(self) -> bool:
+        """Whether the TSO, as it was last met, speaks pyomid's extensions: leases, branches, seals. `Unavailable`
+        where none was ever met and none answers."""
+        if self._extended is None:
+            self.begin()  # Every TSO answers that, and it is tried again while none is there.
+        assert self._extended is not None
+        return self._extended
+
+    def begin(self, *, not_before: int = 0) -> BeginReply:
+        reply = super().begin(not_before=not_before)
+        self._epoch = max(self._epoch, reply.epoch)
+        if self._announced_epoch is not None and not self._extended:
+            self._epoch = max(self._epoch, self._announced_epoch())
+        return with_epoch(reply, self._epoch)
+
+    def complete(self, starts: Sequence[int]) -> None:
+        """Sent if there is a connection; what is lost the sanitiser deletes."""
+        if not starts:
+            return
+        with contextlib.suppress(Lost):
+            self._connected(self._request_s).post(Complete(tuple(starts)))
+
+    def close(self) -> None:
+        """Further calls raise `Misuse`; those under way end with `Unavailable`."""
+        self._closed = True
+        connection, self._connection = self._connection, None
+        if connection is not None and os.getpid() == self._pid:
+            connection.close(Lost("the session was closed", sent=True))
+
+    # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _ask_for(self, request: Request, kind: type[T]) -> T:
+        return expected(self._ask(request), kind, request)
+
+    def _ask(self, request: Request) -> Answer:
+        """Drives `ask_steps`: the blocking driver."""
+        steps = ask_steps(request, request_s=self._request_s, retry_s=self._retry_s)
+        step = next(steps)
+        while True:
+            try:
+                match step:
+                    case AskTime():
+                        step = steps.send(self._clock())
+                    case Pause(pause_s):
+                        self._sleep(pause_s)
+                        step = steps.send(None)
+                    case Try(asked, timeout_s):
+                        try:
+                            answer = self._connected(timeout_s).ask(asked, timeout_s)
+                        except OmidError as error:
+                            step = steps.throw(error)
+                        else:
+                            step = steps.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+
+    def _connected(self, timeout_s: float) -> _Connection:
+        """The connection, dialled anew where there is none or it broke."""
+        if self._closed:
+            raise Misuse("the session with the TSO is closed")
+        if os.getpid() != self._pid:
+            self._after_fork()
+        connection = self._connection
+        if connection is not None and not connection.broken:
+            return connection
+        # Each waits for the one that dials, but not without end: a hundred threads behind a server that takes no
+        # connection must not wait a hundred times as long.
+        dialling = self._dialling
+        try:
+            if not dialling.acquire(timeout=self._retry_s):
+                raise Lost(f"other threads have been looking for a TSO for {self._retry_s:.1f} s", sent=False)
+            connection = self._connection
+            if connection is None or connection.broken:
+                connection = self._connection = self._open(timeout_s)
+            return connection
+        finally:
+            try:  # noqa: SIM105 - nothing may be called before the release, where an interrupt could come in
+                dialling.release()
+            except RuntimeError:
+                pass  # it was not taken
+
+    def _open(self, timeout_s: float) -> _Connection:
+        conversation = Conversation(token=self._token, commit_retry_s=self._retry_s, database_id=self._database_id)
+        try:
+            connection = _Connection(
+                self._dial(), conversation, timeout_s=timeout_s, clock=self._clock, has_moved=self._has_moved
+            )
+        except (OmidError, OSError) as error:
+            raise Lost(f"no TSO to talk to: {error}", sent=False, reason=error) from error
+        server = conversation.server
+        self._database_id = conversation.database_id
+        self._extended = conversation.extended
+        self._epoch = max(self._epoch, server.epoch if server is not None else 0)
+        return connection
+
+    def _after_fork(self) -> None:
+        """Nothing of the parent is used: not its socket, whose answers are the parent's, and none of its locks."""
+        self._pid = os.getpid()
+        self._connection = None
+        self._dialling = threading.RLock()
+
+
+def _timeval(timeout_s: float) -> bytes:
+    """`struct timeval` for the system's own time-out of a blocking send."""
+    return struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
+
+
+class _Slot:
+    """One request that waits for its answer."""
+
+    __slots__ = ("answer", "error", "key", "leads", "wake")
+
+    def __init__(self) -> None:
+        self.key = 0
+        self.answer: Answer | None = None
+        self.error: OmidError | None = None
+        self.leads = False
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+    def signal(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            self.wake.release()
+
+
+class _Connection:
+    """One socket and everybody who waits on it."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        conversation: Conversation,
+        *,
+        timeout_s: float,
+        clock: Clock,
+        has_moved: Callable[[], bool] | None,
+    ) -> None:
+        self.conversation = conversation
+        self.broken = False
+        self._sock = sock
+        self._clock = clock
+        self._has_moved = has_moved
+        self._sending = threading.Lock()
+        self._state = threading.Lock()
+        self._slots: dict[int, _Slot] = {}
+        self._somebody_reads = False
+        self._pending: Callable[[], int] | None = getattr(sock, "pending", None)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._poll = select.poll()
+        self._poll.register(sock.fileno(), select.POLLIN)
+        self._greet(timeout_s)
+        sock.settimeout(None)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
+
+    def ask(self, request: Request, timeout_s: float) -> Answer:
+        """The answer, or `Lost`. Whatever is thrown in here, and wherever: the others go on reading, or are told."""
+        slot = _Slot()
+        try:
+            try:
+                self._send(request, slot)
+                return self._await(slot, self._clock() + timeout_s)
+            finally:
+                with self._state:
+                    self._slots.pop(slot.key, None)
+                    if slot.leads:
+                        self._hand_over(slot)
+        except OmidError:
+            raise
+        except BaseException:
+            if slot.leads or slot.key in self._slots or self.broken:  # interrupted on its way out, or while it closed
+                self.close(Lost("a thread that read for the others was interrupted", sent=True))
+            raise
+
+    def post(self, request: Request) -> None:
+        """For requests that are not answered."""
+        assert not is_answered(request)
+        self._send(request, None)
+
+    def close(self, why: Lost) -> None:
+        """Everybody who waits is told; again, where it was interrupted the first time."""
+        with self._state:
+            self.broken = True
+            slots = list(self._slots.values())
+        for slot in slots:
+            if slot.answer is None and slot.error is None:
+                slot.error = why
+            slot.signal()
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+
+    # ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _send(self, request: Request, slot: _Slot | None) -> None:
+        with self._sending:
+            try:
+                key, frames = self.conversation.ask(request)
+                if slot is not None:
+                    with self._state:
+                        slot.key = key
+                        self._slots[key] = slot
+                if self.broken:
+                    raise Lost("the connection to the TSO is closed", sent=False)
+                self._sock.sendall(frames)
+            except OmidError:
+                raise
+            except (OSError, ValueError) as error:
+                lost = Lost(f"sending to the TSO failed: {error}", sent=True)
+                self.close(lost)
+                raise lost from error
+            except BaseException:
+                # Half a frame may have gone, or none though an answer is expected in its turn (a Java TSO's).
+                self.close(Lost("sending to the TSO was interrupted", sent=True))
+                raise
+
+    # ── receiving ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _greet(self, timeout_s: float) -> None:
+        deadline_s = self._clock() + timeout_s
+        try:
+            self._sock.settimeout(timeout_s)
+            self._sock.sendall(self.conversation.greeting())
+            while self.conversation.server is None:
+                left_s = deadline_s - self._clock()
+                if left_s <= 0:
+                    raise TimeoutError(f"not whole within {timeout_s:.1f} s")
+                if not self._hears(left_s):
+                    continue
+                self._sock.settimeout(left_s)
+                chunk = self._sock.recv(RECEIVE_BYTES)
+                if not chunk:
+                    raise Lost("the TSO closed the connection before its handshake", sent=False)
+                list(self.conversation.feed(chunk))
+        except OSError as error:
+            self._sock.close()
+            raise Lost(f"the handshake with the TSO failed: {error}", sent=False) from error
+        except OmidError:
+            self._sock.close()
+            raise
+
+    def _await(self, slot: _Slot, deadline_s: float) -> Answer:
+        with self._state:
+            if not self._somebody_reads:
+                slot.leads = self._somebody_reads = True
+        while slot.answer is None and slot.error is None:
+            if slot.leads:
+                self._lead(slot, deadline_s)
+            elif not slot.wake.acquire(timeout=max(0.0, deadline_s - self._clock())):
+                self._give_up(slot)
+        if slot.answer is not None:
+            return slot.answer
+        assert slot.error is not None
+        raise slot.error
+
+    def _lead(self, slot: _Slot, deadline_s: float) -> None:
+        """Reads once, for everybody."""
+        left_s = deadline_s - self._clock()
+        reads = False
+        try:
+            if left_s <= 0:
+                self._give_up(slot)
+                return
+            if not self._hears(left_s):
+                return
+            reads = True
+            chunk = self._sock.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
+            if not chunk:
+                raise ConnectionResetError("closed by the TSO")
+            for key, answer in self.conversation.feed(chunk):
+                self._deliver(key, answer)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError, OmidError) as error:
+            self.close(Lost(f"the connection to the TSO broke: {error}", sent=True))
+        except BaseException:
+            if reads:  # what was taken from the socket is lost, and with it where the next answer begins
+                self.close(Lost("reading from the TSO was interrupted", sent=True))
+            raise
+
+    def _hears(self, left_s: float) -> bool:
+        """Waits for bytes. False: not yet. `ConnectionError` where another TSO leads by now: this one owes an answer
+        that nobody may wait for."""
+        patience_s = left_s if self._has_moved is None else min(left_s, LOOK_S)
+        if self._has_decrypted() or self._poll.poll(patience_s * 1000):
+            return True
+        if self._has_moved is not None and self._has_moved():
+            raise ConnectionAbortedError("it is silent, and another TSO leads")
+        return False
+
+    def _has_decrypted(self) -> bool:
+        """TLS only: bytes that the system's poll does not see any more."""
+        return self._pending is not None and self._pending() > 0
+
+    def _deliver(self, key: int, answer: Answer) -> None:
+        with self._state:
+            slot = self._slots.get(key)
+        if slot is not None:
+            slot.answer = answer
+            slot.signal()
+
+    def _give_up(self, slot: _Slot) -> None:
+        """A try that got no answer in time breaks the connection: a retry must not meet its late answer."""
+        if slot.answer is None:
+            self.close(Lost("the TSO did not answer in time", sent=True))
+
+    def _hand_over(self, leader: _Slot) -> None:
+        """The next who waits reads from now on. `_state` is held; the leader leads until somebody else does."""
+        for slot in self._slots.values():
+            if slot is not leader and slot.answer is None and slot.error is None:
+                slot.leads = True
+                slot.signal()
+                leader.leads = False
+                return
+        self._somebody_reads = leader.leads = False

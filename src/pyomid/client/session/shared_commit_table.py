@@ -1,0 +1,67 @@
+"""A session with the TSO of a store whose commit table clients may write themselves: HBase, as Java Omid's do.
+
+Completion goes straight to the commit table, off the TSO's path. Marks go through the TSO where it speaks pyomid's
+extensions. A Java TSO does not: then a client places the mark itself, as Java's clients do. It does so for a start of
+an earlier epoch (`protocol.reading`; a Java TSO announces its epoch in a znode), and for its own (`protocol.outcome`): nobody
+else was told an outcome, so a commit entry that lands behind the mark changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyomid.client.session.blocking import TsoSession
+from pyomid.ports import CommitTable
+from pyomid.types import BeginReply, CommitReply, CommitRequest, SealOutcome, Status
+
+
+class SharedTableTso:
+    """`ports.Tso` over a session and the commit table beside it; closes the session, not the table."""
+
+    def __init__(self, session: TsoSession, commit_table: CommitTable) -> None:
+        self.session = session
+        self._commit_table = commit_table
+
+    @property
+    def extended(self) -> bool:
+        return self.session.extended
+
+    def begin(self, *, not_before: int = 0) -> BeginReply:
+        return self.session.begin(not_before=not_before)
+
+    def commit(self, request: CommitRequest) -> CommitReply:
+        return self.session.commit(request)
+
+    def fence(self, table_id: int) -> int:
+        return self.session.fence(table_id)
+
+    def grant_lease(self, start_ts: int, term_s: float | None = None) -> float:
+        return self.session.grant_lease(start_ts, term_s)
+
+    def share_lease(self, start_ts: int, term_s: float | None = None) -> tuple[int, float]:
+        return self.session.share_lease(start_ts, term_s)
+
+    def renew_lease(self, start_ts: int) -> float:
+        return self.session.renew_lease(start_ts)
+
+    def end_lease(self, start_ts: int, *, shared: bool = False) -> None:
+        self.session.end_lease(start_ts, shared=shared)
+
+    def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
+        if not starts:
+            return []
+        if self.extended:
+            return self.session.seal(starts)
+        return [self._commit_table.seal(start) for start in starts]
+
+    def complete(self, starts: Sequence[int]) -> None:
+        self._commit_table.delete(starts)
+
+    def advance_horizon(self, horizon: int) -> int:
+        return self.session.advance_horizon(horizon)
+
+    def status(self) -> Status:
+        return self.session.status()
+
+    def close(self) -> None:
+        self.session.close()

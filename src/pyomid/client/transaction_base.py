@@ -1,0 +1,180 @@
+"""What the blocking and the asyncio transaction share: owner, state, lease and workspace."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from pyomid.client.session.leases import Lease
+from pyomid.client.transaction_states import ENDED, Event, State, next_state
+from pyomid.client.transaction_steps import Workspace
+from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld
+from pyomid.protocol.commit import WriteSet, commit_steps
+from pyomid.protocol.effects import Steps
+from pyomid.types import AbortReason, CommitReply
+
+logger = logging.getLogger(__name__)
+
+NEED_LEASE: Final = frozenset({Event.READ, Event.WRITE, Event.COMMIT})
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What became of a commit that was asked for, and of which cells that is to be told or undone."""
+
+    reply: CommitReply
+    written: WriteSet
+
+
+class Life:
+    """One transaction's, from begin to end. Belongs to the thread and process that made it."""
+
+    def __init__(
+        self, workspace: Workspace, *, lease: Lease | None = None, end_lease: Callable[[Lease], None] | None = None
+    ) -> None:
+        self.workspace: Final = workspace
+        """The reads and writes themselves; for pyomid's own use."""
+        self._lease = lease
+        self._end_lease = end_lease
+        self._state = State.ACTIVE
+        self._doom = ""
+        self._commit_ts: int | None = None
+        self._thread = threading.get_ident()
+        self._pid = os.getpid()
+
+    @property
+    def start_ts(self) -> int:
+        """The snapshot: the transaction sees everything that was committed before this timestamp."""
+        return self.workspace.start_ts
+
+    @property
+    def commit_ts(self) -> int | None:
+        """When it committed; None until then, and for a transaction that wrote nothing."""
+        return self._commit_ts
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    def mark_rollback_only(self, reason: str = "marked so by the program") -> None:
+        """Refuses the commit from now on; the transaction can still read."""
+        self.doom(Event.DOOM, reason)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.start_ts} {self._state.value}>"
+
+    # For pyomid's own use
+
+    @property
+    def is_leased(self) -> bool:
+        return self._lease is not None
+
+    def step(self, event: Event) -> None:
+        """Refuses what thread, process, lease or state do not allow; otherwise the state after `event`."""
+        self.check_owner()
+        if self._state is State.ACTIVE and self._lease is None and (event is Event.WRITE or event is Event.READ):
+            return  # Thousands of puts come this way; the table below says the same.
+        if self._lease is not None and self._lease.lost is not None and event in NEED_LEASE:
+            self._doom = self._doom or str(self._lease.lost)
+            self._state = State.DOOMED if self._state is State.ACTIVE else self._state
+            raise self._lease.lost
+        self._state = next_state(self._state, event, start_ts=self.start_ts, reason=self._doom)
+        if self._state in ENDED and self._lease is not None:
+            lease, self._lease = self._lease, None
+            self._give_back(lease)
+
+    def _give_back(self, lease: Lease) -> None:
+        """The end of the transaction is told already: no error of this may pass for one of its commit."""
+        if self._end_lease is None:
+            return
+        try:
+            self._end_lease(lease)
+        except Exception as error:
+            logger.warning("lease on %d not ended, its term will: %s", lease.start_ts, error)
+
+    def doom(self, event: Event, reason: str) -> None:
+        """`step` to rollback-only; the first reason is the one that is told."""
+        self.step(event)
+        self._doom = self._doom or reason
+
+    def commit_steps(self) -> Steps[Decided | None]:
+        """The whole commit; None for a transaction that wrote nothing. Whatever is thrown into it at whatever yield,
+        the state that it leaves is true: before the request rollback-only, from then on until the answer unknown.
+        """
+        if self.workspace.is_torn and self._state is State.ACTIVE:
+            self.doom(Event.DOOM, "a flush of its writes did not end")
+        asked = False
+        try:
+            self.step(Event.COMMIT)
+            yield from self.workspace.flush_steps()
+            if not self.workspace.wrote:
+                self.step(Event.COMMITTED)
+                return None
+            request, written = self.workspace.commit_request(), self.workspace.write_set()
+            asked = True
+            reply = yield from commit_steps(request, written)
+            self._decide(reply)
+            return Decided(reply, written)
+        except BaseException as error:
+            if self._state is State.COMMITTING:
+                self._fail(error, asked=asked)
+            raise
+
+    def _decide(self, reply: CommitReply) -> None:
+        if reply.committed:
+            self._commit_ts = reply.commit_ts
+            self.step(Event.COMMITTED)
+        else:
+            self.step(Event.REFUSED)
+
+    def _fail(self, error: BaseException, *, asked: bool) -> None:
+        if not asked:
+            self.doom(Event.FAILED, f"its writes did not all reach the store: {error}")
+        elif isinstance(error, OmidError) and not isinstance(error, OutcomeUnknown):
+            self.doom(Event.FAILED, f"its commit request took no effect: {error}")
+        else:
+            self.step(Event.LOST)
+
+    def check_owner(self) -> None:
+        if os.getpid() != self._pid:
+            raise Misuse(
+                f"transaction {self.start_ts} was begun by process {self._pid} and is used in its forked child "
+                f"{os.getpid()}: connect and begin again in the child",
+                start_ts=self.start_ts,
+            )
+        if threading.get_ident() != self._thread:
+            raise Misuse(
+                f"transaction {self.start_ts} belongs to the thread that began it and is used in thread "
+                f"{threading.current_thread().name!r}: begin one in each thread",
+                start_ts=self.start_ts,
+            )
+
+    @property
+    def can_roll_back(self) -> bool:
+        """In this process and not ended or ending: what a block's exit asks before it rolls back."""
+        return os.getpid() == self._pid and self._state in (State.ACTIVE, State.DOOMED)
+
+
+def refusal(reply: CommitReply) -> ConflictError:
+    """The error for an aborted commit, with the commit that caused it where it is known."""
+    kind = SnapshotTooOld if reply.reason in _TOO_OLD else ConflictError
+    because = _REASONS.get(reply.reason, "another transaction won") if reply.reason else "another transaction won"
+    values = {"commit_ts": reply.conflict_ts} if reply.conflict_ts else {}
+    by = f" (commit {reply.conflict_ts})" if reply.conflict_ts else ""
+    return kind(f"transaction {reply.start_ts} aborted: {because}{by}", start_ts=reply.start_ts, **values)
+
+
+_TOO_OLD: Final = frozenset({AbortReason.LEASE_LOST})
+_REASONS: Final = {
+    AbortReason.CONFLICT: "another transaction committed a cell that it wrote",
+    AbortReason.LOW_WATERMARK: "it is older than what the TSO remembers of other commits",
+    AbortReason.FENCE: "a table that it wrote was fenced",
+    AbortReason.TABLE: "another transaction committed to a table that it claimed as a whole",
+    AbortReason.SEALED: "it was sealed as dead by a reader",
+    AbortReason.LEASE_LOST: "its lease expired",
+    AbortReason.RETRY_UNKNOWN: "its first commit request was never decided",
+}

@@ -1,0 +1,153 @@
+"""Becoming the TSO, in the only order that is safe (protocol.md, Leadership).
+
+    the lease is held already (a lock in the folder, or ZooKeeper)
+    1. epoch row by compare-and-set: from here on an earlier TSO's writes to it fail, and it dies at its next read
+    2. ceiling kept elsewhere: moved by compare-and-set; the epoch is the value that this replaced. The epoch row notes
+       each ceiling of ours before it is put there: one that it does not know is a Java TSO's, and every table may be
+       missing from the catalogue (K6): a mark says so before the note is written over
+    3. W, H, leases and pending records are read, after the fence
+    4. pending large commits are finished: s committed → its branches' entries; else s and every branch sealed
+    5. W = max(old W, min(epoch, leases − 1)), leases at or below the old W discarded
+    then the address may be announced, and requests answered
+
+Reading before fencing is the classic mistake (T5): the old TSO adds a pending record between the two, and half a
+job is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from pyomid.errors import Deposed
+from pyomid.oracle.instructions import (
+    LookupEntries,
+    MarkUnknownTable,
+    MoveCeiling,
+    PutBranches,
+    ReadCeiling,
+    ReadEpochRow,
+    SealEntries,
+    StoreOperation,
+    TakeOverEpoch,
+    UpdateEpochRow,
+)
+from pyomid.types import (
+    NOT_FOUND,
+    SEALED,
+    TABLES_UNCONFIRMED,
+    TIMESTAMP_STEP,
+    EpochChanges,
+    EpochState,
+    PendingCommit,
+)
+
+TakeOverSteps = Generator[StoreOperation, Any, "TakenOver"]
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """What the machine starts with. Everything that earlier TSOs handed out is at or below `epoch`."""
+
+    epoch: int
+    ceiling: int
+    watermark: int
+    horizon: int
+    leases: frozenset[int]
+    finished: tuple[PendingCommit, ...] = ()
+
+
+def take_over_steps(*, ceiling_step: int, ceiling_elsewhere: bool = False) -> TakeOverSteps:
+    """Raises `Deposed` where another TSO is faster."""
+    if ceiling_elsewhere:
+        epoch, ceiling = yield from _fence_and_move_ceiling_steps(ceiling_step)
+    else:
+        epoch, ceiling = yield from _fence_steps(ceiling_step)
+    state: EpochState = yield ReadEpochRow()
+    if state.epoch != epoch:
+        raise Deposed(f"epoch {state.epoch} replaced {epoch} while it was taking over", epoch=epoch)
+    for record in state.pending:
+        yield from finish_pending_steps(record, epoch)
+    leases = frozenset(lease for lease in _leases_left(state) if lease > state.watermark)
+    watermark = watermark_at_start(epoch, leases, state.watermark)
+    yield UpdateEpochRow(
+        epoch,
+        EpochChanges(watermark=watermark, leases_removed=tuple(sorted(state.leases - leases))),
+    )
+    return TakenOver(epoch, ceiling, watermark, state.horizon, leases, state.pending)
+
+
+def watermark_at_start(epoch: int, leases: frozenset[int], watermark: int) -> int:
+    """W of a new TSO: nothing below its epoch commits any more, but leases hold, and W never goes back."""
+    return max(watermark, min([epoch, *(lease - 1 for lease in leases)]))
+
+
+def finish_pending_steps(record: PendingCommit, epoch: int) -> Generator[StoreOperation, Any, None]:
+    """One pending large commit is whole or not at all afterwards, and its record and lease are gone."""
+    [found] = yield LookupEntries((record.start_ts,))
+    if found == NOT_FOUND:
+        [outcome] = yield SealEntries((record.start_ts,))
+        found = SEALED if outcome.placed else outcome.commit_ts
+    if found == SEALED:
+        yield SealEntries(record.branches)
+    else:
+        yield PutBranches(record.branches, found)
+    yield UpdateEpochRow(epoch, EpochChanges(pending_removed=(record.start_ts,), leases_removed=(record.start_ts,)))
+
+
+def _fence_steps(ceiling_step: int) -> Generator[StoreOperation, Any, tuple[int, int]]:
+    """Epoch and ceiling in one compare-and-set: the epoch is the ceiling that it replaces."""
+    epoch, _ = yield from _replace_epoch_steps(0, lambda epoch, noted: epoch + ceiling_step)
+    return epoch, epoch + ceiling_step
+
+
+def _fence_and_move_ceiling_steps(ceiling_step: int) -> Generator[StoreOperation, Any, tuple[int, int]]:
+    """Fence first; only then is the ceiling's last value of the old TSO known, by replacing it."""
+    ceiling: int = yield ReadCeiling()
+    epoch, noted = yield from _replace_epoch_steps(ceiling, lambda epoch, noted: noted)
+    while True:
+        ceiling = yield ReadCeiling()
+        if ceiling not in (0, noted):
+            yield MarkUnknownTable(TABLES_UNCONFIRMED)
+        fence, epoch = epoch, max(epoch, _aligned(ceiling), _aligned(noted))
+        if epoch != fence and not (yield TakeOverEpoch(fence, epoch, noted)):
+            raise Deposed(f"another TSO replaced epoch {fence} first", epoch=fence)
+        noted = epoch + ceiling_step
+        yield UpdateEpochRow(epoch, EpochChanges(ceiling=noted))
+        if (yield MoveCeiling(ceiling, noted)):
+            return epoch, noted
+
+
+def _replace_epoch_steps(
+    ceiling: int, next_ceiling: Callable[[int, int], int]
+) -> Generator[StoreOperation, Any, tuple[int, int]]:
+    """The new epoch, and the row's ceiling that it found; `next_ceiling` of both is the row's from now on.
+
+    The epoch is at or above both ceilings. The compare-and-set fails too where the old TSO moved the row's ceiling
+    after it was read (decision 0003): then from the beginning.
+    """
+    state: EpochState = yield ReadEpochRow()
+    while True:
+        epoch = _epoch_above(ceiling, state)
+        if (yield TakeOverEpoch(state.epoch, epoch, next_ceiling(epoch, state.ceiling))):
+            return epoch, state.ceiling
+        before = state
+        state = yield ReadEpochRow()
+        if state.epoch != before.epoch or state.ceiling == before.ceiling:
+            raise Deposed(f"another TSO replaced epoch {before.epoch} first", epoch=before.epoch)
+
+
+def _epoch_above(ceiling: int, state: EpochState) -> int:
+    """T3: at or above every timestamp that an earlier TSO may have handed out."""
+    return max(_aligned(ceiling), _aligned(state.ceiling), state.epoch + TIMESTAMP_STEP)
+
+
+def _aligned(ceiling: int) -> int:
+    """A multiple of 50 at or above every timestamp handed out below this ceiling."""
+    return ceiling + -ceiling % TIMESTAMP_STEP
+
+
+def _leases_left(state: EpochState) -> frozenset[int]:
+    """A finished large commit needs its lease no more."""
+    return state.leases - {record.start_ts for record in state.pending}

@@ -1,0 +1,240 @@
+"""Begin without waiting: windows of start timestamps, one below each commit batch (protocol.md).
+
+    batch 1, in flight          batch 2, in flight          batch 3, open
+    [100 … 150)  150 200 250    [300 … 350)  350 400        [450 … 500)  500
+     ^ begins are answered from here: above every released commit, below every commit that may be in flight
+
+Law 3: a start S leaves only when every commit below S is durable. So a begin is answered from the window of the
+oldest batch that is not yet released, and from nowhere else. Flushes end in any order, batches are released in
+order. The edges:
+  - a window that ran out: an empty open batch gets a new one at once (`_widen`); a non-empty one must be flushed and
+    begins wait; never step over a batch, never serve from a batch behind one in flight;
+  - a begin with a floor (LWM, `not_before`) waits until its window lies above it;
+  - a fence is an entry of its batch, and the oldest batch closes behind it; those that come while their batch waits
+    behind others share it, since nobody is served from its window before it is the oldest (T8).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.oracle.timestamps import TimestampClock
+from pyomid.types import TIMESTAMP_STEP
+
+
+class BatchState(Enum):
+    """A batch only ever moves down this list; after DURABLE it is released and forgotten."""
+
+    OPEN = auto()
+    CLOSED = auto()
+    """Takes no more entries, waits for its flush to be started."""
+    IN_FLIGHT = auto()
+    DURABLE = auto()
+    """Its entries, and those of its branches, are in the commit table, and the epoch was read after that."""
+
+
+class EntryBlock:
+    """Entries of one batch decided by a kernel, as rows (start, commit), commits ascending; grows as asked."""
+
+    __slots__ = ("count", "rows")
+
+    def __init__(self, rows_min: int) -> None:
+        self.rows: NDArray[np.int64] = np.empty((rows_min, 2), dtype=np.int64)
+        self.count = 0
+
+    @property
+    def entries(self) -> NDArray[np.int64]:
+        """Only what is filled. A view."""
+        return self.rows[: self.count]
+
+    def grow(self, rows_max: int) -> bool:
+        """Twice the room, up to `rows_max`; False where it has that already."""
+        if len(self.rows) >= rows_max:
+            return False
+        rows = np.empty((min(rows_max, 2 * len(self.rows)), 2), dtype=np.int64)
+        rows[: self.count] = self.entries
+        self.rows = rows
+        return True
+
+
+@dataclass(slots=True)
+class Batch:
+    """One group of decided commits, flushed together, and the window of starts reserved below them."""
+
+    seq: int
+    next_start: int
+    window_end: int
+    state: BatchState = BatchState.OPEN
+    entries: list[tuple[int, int]] = field(default_factory=list)
+    """(start, commit) to be flushed, commits ascending."""
+    block: EntryBlock | None = None
+    """More of them, decided by a kernel."""
+    answers: list[Any] = field(default_factory=list)
+    """What is sent when the batch is released, in order; the machine's business."""
+    fenced: bool = False
+    large: bool = False
+    """A large commit alone in its batch: it becomes durable by its own steps, not by a flush."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self.size == 0 and not self.answers and not self.fenced
+
+    @property
+    def size(self) -> int:
+        return len(self.entries) + (self.block.count if self.block is not None else 0)
+
+    def holds_any(self, starts: frozenset[int]) -> bool:
+        """Whether an entry of one of them is in it."""
+        if any(start in starts for start, _ in self.entries):
+            return True
+        block = self.block
+        return block is not None and bool(np.isin(block.entries[:, 0], list(starts)).any())
+
+    def all_entries(self) -> list[tuple[int, int]]:
+        """Both kinds, by commit. For questions asked seldom."""
+        if self.block is None:
+            return self.entries
+        decided = [(start, commit) for start, commit in self.block.entries.tolist()]
+        return sorted(self.entries + decided, key=lambda entry: entry[1])
+
+
+class BeginWindows:
+    """All batches that are not yet released, oldest first; the last one is open."""
+
+    def __init__(self, clock: TimestampClock, *, window_starts: int) -> None:
+        self.clock = clock
+        self.window_starts = window_starts
+        self.batches: deque[Batch] = deque()
+        self.released_seq = 0
+        self._append_batch(1)
+
+    @property
+    def head(self) -> Batch:
+        """The oldest batch that is not yet released."""
+        return self.batches[0]
+
+    @property
+    def open_batch(self) -> Batch:
+        return self.batches[-1]
+
+    @property
+    def flights(self) -> int:
+        """Flushes under way, large commits not counted."""
+        flights = 0
+        for batch in self.batches:
+            if batch.state is BatchState.IN_FLIGHT and not batch.large:
+                flights += 1
+        return flights
+
+    @property
+    def newest_flight(self) -> Batch | None:
+        """The flush begun last, of those under way."""
+        for batch in reversed(self.batches):
+            if batch.state is BatchState.IN_FLIGHT and not batch.large:
+                return batch
+        return None
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing decided waits for an answer: the window lies above every timestamp handed out before it."""
+        return len(self.batches) == 1 and self.open_batch.is_empty
+
+    def take_start(self, floor: int) -> int | None:
+        """A start above `floor`, or None: the begin waits for a release, or for the ceiling."""
+        head = self.head
+        if self._first_above(head, floor) >= head.window_end:
+            self._widen(head)
+        start_ts = self._first_above(head, floor)
+        if start_ts >= head.window_end:
+            return None
+        head.next_start = start_ts + TIMESTAMP_STEP
+        return start_ts
+
+    def reaches(self, floor: int) -> bool:
+        """Whether `floor` is no reason to wait for a later window than everybody else."""
+        head = self.head
+        is_below = floor < head.next_start or self._first_above(head, floor) < head.window_end
+        return is_below or (head.state is BatchState.OPEN and head.is_empty)
+
+    def close_behind_fences(self) -> None:
+        """T8: no start is handed out below a fence whose batch nothing closes."""
+        if self.head.state is BatchState.OPEN and self.head.fenced:
+            self.close_open_batch()
+
+    def renew_below(self, floor: int) -> None:
+        """Begins are not answered from below `floor`, where no entry lies in between; else with the next batch."""
+        if self.head.window_end <= floor:
+            self._widen(self.head)
+
+    def close_open_batch(self) -> Batch:
+        """The open batch takes no more entries; a new one opens behind it."""
+        batch = self.open_batch
+        batch.state = BatchState.CLOSED
+        self._append_batch(batch.seq + 1)
+        return batch
+
+    def next_to_flush(self) -> Batch | None:
+        """The oldest closed batch; flushes start in order, though they end in any."""
+        for batch in self.batches:
+            if batch.state is BatchState.CLOSED and not batch.large:
+                return batch
+        return None
+
+    def release(self) -> Batch | None:
+        """The oldest batch, if it is durable: it leaves, and the next window serves. None where there is none."""
+        if self.head.state is not BatchState.DURABLE:
+            return None
+        batch = self.batches.popleft()
+        self.released_seq = batch.seq
+        return batch
+
+    def find(self, seq: int) -> Batch | None:
+        """The batch, unless it was released."""
+        index = seq - self.head.seq
+        return self.batches[index] if 0 <= index < len(self.batches) else None
+
+    def _append_batch(self, seq: int) -> None:
+        batch = Batch(seq, self.clock.next_ts, self.clock.next_ts)
+        self.batches.append(batch)
+        self._reserve(batch)
+
+    def _widen(self, batch: Batch) -> None:
+        """An empty batch gets a new window at once: nothing in it could be in flight below a new start."""
+        if batch.state is BatchState.OPEN and batch.is_empty:
+            self._reserve(batch)
+
+    def _reserve(self, batch: Batch) -> None:
+        """A fresh window at the clock, above everything ever handed out; none while the ceiling forbids it."""
+        first = self.clock.reserve(self.window_starts)
+        if first is not None:
+            batch.next_start = first
+            batch.window_end = self.clock.next_ts
+
+    @staticmethod
+    def _first_above(batch: Batch, floor: int) -> int:
+        if batch.next_start > floor:
+            return batch.next_start
+        return floor - floor % TIMESTAMP_STEP + TIMESTAMP_STEP
+
+    def validate(self) -> None:
+        """Windows and commits ascend, never overlap, lie below the clock; only the last batch is open."""
+        behind = 0
+        for position, batch in enumerate(self.batches):
+            assert batch.seq == self.released_seq + 1 + position, (batch.seq, self.released_seq, position)
+            is_last = position == len(self.batches) - 1
+            assert (batch.state is BatchState.OPEN) == is_last, (batch.seq, batch.state)
+            assert not (batch.fenced and is_last and position == 0), "the oldest batch closes behind its fence"
+            assert behind <= batch.next_start <= batch.window_end, (behind, batch)
+            behind = batch.window_end
+            for start_ts, commit_ts in batch.all_entries():
+                assert start_ts < commit_ts, (start_ts, commit_ts)
+                assert commit_ts >= behind, (commit_ts, behind)
+                behind = commit_ts + TIMESTAMP_STEP
+            assert behind <= self.clock.next_ts, (behind, self.clock)
+        assert self.clock.next_ts <= self.clock.ceiling, self.clock

@@ -1,0 +1,102 @@
+"""Compaction of one region: heal what committed, drop what no snapshot above W needs, then record the watermark.
+
+W is read first, the record is made last (laws 4 and 6); between them every unresolved version ≤ W is looked up,
+looked at again, sealed and looked at once more (K2):
+
+    K scans x@100, no shadow cell
+                                    T: shadow cell written, commit-table entry deleted
+    K looks 100 up: nothing
+    K fetches the row again: there is its shadow cell. Deleting x@100 would have lost a commit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pyomid.cells import CellBatch
+from pyomid.protocol.commit_cache import CommitCache
+from pyomid.protocol.effects import (
+    CleanBatch,
+    FlushAndMerge,
+    ReadRange,
+    ReadWatermarks,
+    RecordWatermark,
+    Steps,
+)
+from pyomid.protocol.reading import FetchedBatch, Judgement, Resolution, resolve_steps, version_bound
+from pyomid.protocol.version_cleanup import Indices, plan_cleaning
+from pyomid.types import KeyRange, RegionWatermark
+
+BATCH_ROWS_MAX = 10_000
+"""Rows cleaned between two writes: large enough for the compiled pass, small enough for short write transactions."""
+
+
+@dataclass(slots=True)
+class RegionCleaned:
+    """What compaction did to a region. `watermark` is the W it recorded."""
+
+    table: str
+    key_range: KeyRange
+    watermark: int
+    rows: int = 0
+    cells: int = 0
+    cells_healed: int = 0
+    cells_dropped: int = 0
+    orphans_dropped: int = 0
+    orphan_starts: int = 0
+
+
+def compact_region_steps(
+    table: str,
+    generation: int,
+    region: KeyRange,
+    cache: CommitCache,
+    *,
+    now_s: float,
+    watermark: int | None = None,
+    rows_max: int = BATCH_ROWS_MAX,
+) -> Steps[RegionCleaned]:
+    """Cleans every row of `region` up to W and records it.
+
+    `generation` is the table's, read before the call: a record of a generation that has passed counts for nothing
+    (K5). `watermark`: an older published W to go by, where Java clients share the store; None: W now.
+    `now_s`: wall clock before the call, stored with the record.
+    """
+    published, _ = yield ReadWatermarks()
+    bound = published if watermark is None else min(watermark, published)
+    yield FlushAndMerge(table, region)
+    cleaned = RegionCleaned(table, region, bound)
+    start: bytes | None = region.start
+    while start is not None:
+        batch: CellBatch = yield ReadRange(table, KeyRange(start, region.stop), None, rows_max)
+        start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows else None
+        if batch.rows:
+            yield from _clean_batch_steps(table, batch, bound, cache, cleaned)
+    yield RecordWatermark(RegionWatermark(table, generation, region, bound, now_s))
+    return cleaned
+
+
+def _clean_batch_steps(
+    table: str, batch: CellBatch, watermark: int, cache: CommitCache, cleaned: RegionCleaned
+) -> Steps[None]:
+    fetched = FetchedBatch(table, None, version_bound(watermark), frozenset(), batch)
+    resolution = yield from resolve_steps(fetched, Judgement.of_compactor(), cache)
+    batch = fetched.batch
+    orphans = np.array(sorted(s for s in resolution.missed if s <= watermark), np.int64)
+    heals, drops = plan_cleaning(batch, watermark, orphans, fetched.resolved)
+    _count(cleaned, batch, heals, drops, resolution)
+    if len(heals) or len(drops):
+        yield CleanBatch(table, batch, heals, drops)
+
+
+def _count(cleaned: RegionCleaned, batch: CellBatch, heals: Indices, drops: Indices, resolution: Resolution) -> None:
+    cleaned.rows += batch.rows
+    cleaned.cells += batch.cells
+    cleaned.cells_healed += int((batch.rec_cell[heals + 1] - batch.rec_cell[heals]).sum())
+    cleaned.cells_dropped += len(drops)
+    cleaned.orphan_starts += len(resolution.missed)
+    if len(drops):
+        records = np.searchsorted(batch.rec_cell, drops, side="right") - 1
+        cleaned.orphans_dropped += int((batch.rec_commit[records] == 0).sum())

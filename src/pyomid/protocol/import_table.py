@@ -1,0 +1,154 @@
+"""An existing table becomes transactional: each of its cells counts as committed at its own version.
+
+    its writers stop  →  N drawn: a start timestamp  →  the table is not in the catalogue
+    →  every region read: transactions would see what HBase shows now, else refused, and nothing was changed
+    →  every region: shadow cells beside all cells below N  →  the catalogue entry  →  the first transaction
+
+The look at the catalogue comes behind N, so a second run may go on beside a first one that finished, or a task of it
+that everybody took for dead: transactions begin behind the entry, so their starts are above N, and a cell that is not
+below N is refused, never adopted. The order prevents
+
+    run 1 adopts and registers; T writes x@120, undecided
+                                                            run 2 finds x@120 bare and gives it a shadow cell: T is
+                                                            committed although nobody decided it
+
+An empty value is an ordinary value to HBase (a flag, a member of a set) and a deletion to Omid, Java's readers
+included: adopted it would be hidden, and dropped by the next compaction. No encoding keeps it (decision 0036).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pyomid.cells import CellBatch
+from pyomid.errors import Misuse
+from pyomid.protocol import visibility
+from pyomid.protocol.effects import CleanBatch, ReadRange, Steps
+from pyomid.types import Cell, Column, KeyRange
+
+BATCH_ROWS_MAX = 10_000
+"""As compaction's."""
+
+
+@dataclass(slots=True)
+class RangeAdopted:
+    """What adopting did to a range: `adopted` of its `records` had no shadow cell before."""
+
+    rows: int = 0
+    records: int = 0
+    adopted: int = 0
+
+
+def check_range_steps(
+    table: str, key_range: KeyRange, newest_ts: int, *, rows_max: int = BATCH_ROWS_MAX
+) -> Steps[None]:
+    """Reads only. `Misuse` where adopting the range would change what is seen of it, or as of `adopt_range_steps`."""
+
+    def check(batch: CellBatch) -> Steps[None]:
+        _check_adoptable(table, batch, newest_ts)
+        return
+        yield
+
+    yield from _each_batch_steps(table, key_range, rows_max, check)
+
+
+def adopt_range_steps(
+    table: str, key_range: KeyRange, newest_ts: int, *, rows_max: int = BATCH_ROWS_MAX
+) -> Steps[RangeAdopted]:
+    """Every cell of the range has its shadow cell, durably, on return; those that had one keep it. Idempotent.
+
+    `newest_ts`: N above. `Misuse` where a cell is not below it, or where a transaction committed a cell. Every range
+    of the table was checked before the first one is adopted; what is written since is found here.
+    """
+    done = RangeAdopted()
+    yield from _each_batch_steps(
+        table, key_range, rows_max, lambda batch: _adopt_batch_steps(table, batch, newest_ts, done)
+    )
+    return done
+
+
+def _each_batch_steps(
+    table: str, key_range: KeyRange, rows_max: int, take: Callable[[CellBatch], Steps[None]]
+) -> Steps[None]:
+    start: bytes | None = key_range.start
+    while start is not None:
+        batch: CellBatch = yield ReadRange(table, KeyRange(start, key_range.stop), None, rows_max)
+        start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows else None
+        if batch.rows:
+            yield from take(batch)
+
+
+def _adopt_batch_steps(table: str, batch: CellBatch, newest_ts: int, done: RangeAdopted) -> Steps[None]:
+    _check_adoptable(table, batch, newest_ts)
+    bare = np.flatnonzero(batch.rec_commit == 0)
+    done.rows += batch.rows
+    done.records += len(batch.rec_commit)
+    done.adopted += len(bare)
+    if len(bare):
+        batch.rec_commit[bare] = batch.rec_version[bare]
+        yield CleanBatch(table, batch, bare, np.empty(0, np.int64))
+
+
+def _check_adoptable(table: str, batch: CellBatch, newest_ts: int) -> None:
+    _check_untouched(table, batch, newest_ts)
+    _check_seen_alike(table, batch, newest_ts)
+
+
+def _check_seen_alike(table: str, batch: CellBatch, newest_ts: int) -> None:
+    """Once adopted, of each column the newest version is seen, as HBase shows it."""
+    adopted = replace(batch, rec_commit=batch.rec_version)
+    seen = visibility.visible_cells(adopted, newest_ts)
+    width = len(batch.columns)
+    row_of_cell = np.repeat(np.arange(batch.rows), np.diff(batch.rec_cell[batch.row_rec]))
+    there = np.unique(row_of_cell * width + batch.cell_col)
+    row_of_seen = np.repeat(np.arange(batch.rows), np.diff(seen.row_cell))
+    if len(there) == len(seen.cells):
+        return
+    lost = np.setdiff1d(there, row_of_seen * width + batch.cell_col[seen.cells], assume_unique=True)
+    row, column = divmod(int(lost[0]), width)
+    raise _refusal(table, list(batch.row_cells(row)), batch.columns[column])
+
+
+def _refusal(table: str, cells: list[Cell], lost: Column) -> Misuse:
+    newest = max((cell for cell in cells if (cell.family, cell.qualifier) == lost), key=lambda cell: cell.version)
+    deletions = [cell for cell in cells if cell.family == lost.family and not cell.qualifier and cell.value is None]
+    where = f"table {table}, row {newest.row!r}, column {b'%b:%b' % lost!r}"
+    if deletions:
+        cell = max(deletions, key=lambda each: each.version)
+        said = (
+            f"table {table}, row {cell.row!r} holds an empty value of version {cell.version} in column "
+            f"{cell.family + b':'!r} (no qualifier), by which Omid deletes the whole family in the row: delete all "
+            "versions of that column, or move its content to a column with a name"
+        )
+    elif newest.value is None:
+        said = (
+            f"{where} holds an empty value (version {newest.version}), which every transaction, Java's too, takes for "
+            "a deletion: put another value there (one byte is enough), or delete the cell"
+        )
+    else:
+        said = f"{where} is of version {newest.version}, at which nothing can be committed: write it again, later"
+    return Misuse(f"{said}; then adopt again", table=table, row=newest.row)
+
+
+def _check_untouched(table: str, batch: CellBatch, newest_ts: int) -> None:
+    newest = int(batch.rec_version.max())
+    if newest >= newest_ts:
+        raise Misuse(
+            f"table {table} holds a cell of version {newest}, newer than the TSO's timestamp {newest_ts}: no "
+            "transaction would see it; stop the table's writers, run the TSO with --timestamps world-time, or adopt "
+            "a copy",
+            table=table,
+            version=newest,
+        )
+    of_transactions = np.flatnonzero((batch.rec_commit != 0) & (batch.rec_commit != batch.rec_version))
+    if len(of_transactions):
+        start, commit = (int(of[of_transactions[0]]) for of in (batch.rec_version, batch.rec_commit))
+        raise Misuse(
+            f"table {table} was written by transactions already (start {start}, committed at {commit}): adopting it "
+            "would commit what they left undecided; register it with `pyomid tables URL register NAME FAMILY`",
+            table=table,
+            start_ts=start,
+        )

@@ -1,0 +1,100 @@
+"""The compiled pass of `protocol.version_cleanup`, which says what it means."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.cells import TOMBSTONE
+from pyomid.compiled import kernel
+from pyomid.types import TIMESTAMP_MAX, TIMESTAMP_STEP
+
+Int64s = NDArray[np.int64]
+Int32s = NDArray[np.int32]
+Bools = NDArray[np.bool_]
+
+
+@kernel(
+    "boolean[::1](int64[::1], int64[::1], int64[::1], int64[::1], int32[::1], int32[::1], int32[::1], boolean[::1],"
+    " int64[::1], int64)"
+)
+def dropped_cells(
+    row_rec: Int64s,
+    rec_version: Int64s,
+    rec_commit: Int64s,
+    rec_cell: Int64s,
+    cell_col: Int32s,
+    cell_len: Int32s,
+    family: Int32s,
+    family_column: Bools,
+    orphans: Int64s,
+    watermark: int,
+) -> Bools:
+    """`family` numbers each column's family; `family_column` marks columns with an empty qualifier."""
+    n_cols = len(family)
+    n_families = 0
+    for col in range(n_cols):
+        n_families = max(n_families, family[col] + 1)
+    dropped = np.zeros(len(cell_col), np.bool_)
+    greatest = np.full(n_cols, -1, np.int64)  # greatest version with commit ≤ W
+    oldest_kept = np.full(n_cols, TIMESTAMP_MAX, np.int64)  # oldest version that stays for other reasons
+    family_tombstone = np.full(n_families, -1, np.int64)
+    family_oldest_kept = np.full(n_families, TIMESTAMP_MAX, np.int64)
+    for row in range(len(row_rec) - 1):
+        first, last = row_rec[row], row_rec[row + 1]
+        for record in range(first, last):
+            for cell in range(rec_cell[record], rec_cell[record + 1]):
+                col = cell_col[cell]
+                greatest[col] = -1
+                oldest_kept[col] = TIMESTAMP_MAX
+                family_tombstone[family[col]] = -1
+                family_oldest_kept[family[col]] = TIMESTAMP_MAX
+        for record in range(first, last):
+            version, commit_ts = rec_version[record], rec_commit[record]
+            start = version - version % TIMESTAMP_STEP
+            judged = 0 < commit_ts <= watermark and start <= watermark
+            orphan = False
+            if commit_ts == 0:
+                at = np.searchsorted(orphans, start)
+                orphan = at < len(orphans) and orphans[at] == start
+            for cell in range(rec_cell[record], rec_cell[record + 1]):
+                col = cell_col[cell]
+                if orphan:
+                    dropped[cell] = True
+                elif judged:
+                    greatest[col] = max(greatest[col], version)
+                else:
+                    oldest_kept[col] = min(oldest_kept[col], version)
+                    family_oldest_kept[family[col]] = min(family_oldest_kept[family[col]], version)
+        for record in range(first, last):
+            version, commit_ts = rec_version[record], rec_commit[record]
+            if not (0 < commit_ts <= watermark and version - version % TIMESTAMP_STEP <= watermark):
+                continue
+            for cell in range(rec_cell[record], rec_cell[record + 1]):
+                col = cell_col[cell]
+                if family_column[col] and cell_len[cell] == TOMBSTONE:
+                    family_tombstone[family[col]] = max(family_tombstone[family[col]], version)
+        for record in range(first, last):
+            version, commit_ts = rec_version[record], rec_commit[record]
+            if not (0 < commit_ts <= watermark and version - version % TIMESTAMP_STEP <= watermark):
+                continue
+            for cell in range(rec_cell[record], rec_cell[record + 1]):
+                col = cell_col[cell]
+                hidden_to = family_tombstone[family[col]]
+                if family_column[col] and cell_len[cell] == TOMBSTONE:
+                    dropped[cell] = version < hidden_to
+                else:
+                    dropped[cell] = version < greatest[col] or version <= hidden_to
+        for record in range(first, last):
+            version, commit_ts = rec_version[record], rec_commit[record]
+            if not (0 < commit_ts <= watermark and version - version % TIMESTAMP_STEP <= watermark):
+                continue
+            for cell in range(rec_cell[record], rec_cell[record + 1]):
+                if dropped[cell] or cell_len[cell] != TOMBSTONE:
+                    continue
+                col = cell_col[cell]
+                if family_column[col]:
+                    dropped[cell] = not family_oldest_kept[family[col]] <= version
+                else:
+                    dropped[cell] = not oldest_kept[col] < version
+    return dropped

@@ -1,0 +1,158 @@
+"""Compiled passes over the arrays of a `CellBatch`; `protocol.visibility` says what they mean."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.compiled import kernel
+from pyomid.types import TIMESTAMP_STEP
+
+Int64s = NDArray[np.int64]
+Int32s = NDArray[np.int32]
+
+
+@kernel("boolean(int64, int64[::1])")
+def _is_own(version: int, own: Int64s) -> bool:
+    if len(own) == 0:
+        return False
+    start = version - version % TIMESTAMP_STEP
+    low, high = 0, len(own)
+    while low < high:
+        middle = (low + high) >> 1
+        if own[middle] < start:
+            low = middle + 1
+        else:
+            high = middle
+    return bool(low < len(own) and own[low] == start)
+
+
+@kernel("int64[::1](int64[::1], int64[::1], int64, int64[::1])")
+def unresolved_records(rec_version: Int64s, rec_commit: Int64s, reader_start_ts: int, own: Int64s) -> Int64s:
+    found = np.empty(len(rec_version), dtype=np.int64)
+    count = 0
+    for record in range(len(rec_version)):
+        version = rec_version[record]
+        if rec_commit[record] == 0 and version < reader_start_ts and not _is_own(version, own):
+            found[count] = record
+            count += 1
+    return found[:count]
+
+
+@kernel("int64[::1](int64[::1], int64[::1], int64, int64[::1])")
+def unresolved(rec_version: Int64s, rec_commit: Int64s, reader_start_ts: int, own: Int64s) -> Int64s:
+    """Starts of the unresolved records; runs of equal ones once, else in any order and number."""
+    found = np.empty(len(rec_version), dtype=np.int64)
+    count = 0
+    for record in range(len(rec_version)):
+        version = rec_version[record]
+        if rec_commit[record] == 0 and version < reader_start_ts and not _is_own(version, own):
+            start = version - version % TIMESTAMP_STEP
+            if count == 0 or found[count - 1] != start:
+                found[count] = start
+                count += 1
+    return found[:count]
+
+
+@kernel("int64[::1](int64[::1], int64[::1], int64[::1], int64[::1])")
+def apply_commits(rec_version: Int64s, rec_commit: Int64s, starts: Int64s, commits: Int64s) -> Int64s:
+    resolved = np.empty(len(rec_version), dtype=np.int64)
+    count = 0
+    last = 0
+    for record in range(len(rec_version)):
+        if rec_commit[record] != 0 or len(starts) == 0:
+            continue
+        start = rec_version[record] - rec_version[record] % TIMESTAMP_STEP
+        if starts[last] != start:
+            last = min(np.searchsorted(starts, start), len(starts) - 1)
+        if starts[last] == start and commits[last] > 0:
+            rec_commit[record] = commits[last]
+            resolved[count] = record
+            count += 1
+    return resolved[:count]
+
+
+@kernel(
+    "Tuple((int64[::1], int64[::1]))"
+    "(int64[::1], int64[::1], int64[::1], int64[::1], int32[::1], int32[::1], int64[::1], int64, int64[::1])"
+)
+def visible_cells(
+    row_rec: Int64s,
+    rec_version: Int64s,
+    rec_commit: Int64s,
+    rec_cell: Int64s,
+    cell_col: Int32s,
+    cell_len: Int32s,
+    tombstone_of: Int64s,
+    reader_start_ts: int,
+    own: Int64s,
+) -> tuple[Int64s, Int64s]:
+    """`tombstone_of[column]` is the column of its family's tombstone, -1 where there is none.
+
+    `hidden_to[column]`, of such a column: the greatest visible tombstone in it. Values may stand there too.
+    Per row and column the best version so far; a row with one visible record needs none of that. `touched` are the
+    row's columns with a best version, kept ascending: cells come in one order of columns nearly always, so the
+    insertion seldom moves anything.
+    """
+    rows = len(row_rec) - 1
+    selected = np.empty(len(cell_col), dtype=np.int64)
+    row_cell = np.zeros(rows + 1, dtype=np.int64)
+    best_cell = np.full(len(tombstone_of), -1, dtype=np.int64)
+    best_version = np.zeros(len(tombstone_of), dtype=np.int64)
+    hidden_to = np.full(len(tombstone_of), -1, dtype=np.int64)
+    touched = np.empty(len(tombstone_of), dtype=np.int64)
+    count = 0
+    for row in range(rows):
+        only, visible = row_rec[row], 0
+        for record in range(row_rec[row], row_rec[row + 1]):
+            commit = rec_commit[record]
+            if 0 < commit < reader_start_ts or _is_own(rec_version[record], own):
+                only = record
+                visible += 1
+        first = count
+        ascending = True
+        if visible == 1:
+            before = np.int64(-1)
+            for cell in range(rec_cell[only], rec_cell[only + 1]):
+                column = np.int64(cell_col[cell])
+                if column <= before or tombstone_of[column] >= 0:
+                    ascending = False
+                    break
+                before = column
+                if cell_len[cell] >= 0:
+                    selected[count] = cell
+                    count += 1
+        if visible > 1 or not ascending:
+            count = first
+            columns = 0
+            for record in range(row_rec[row], row_rec[row + 1]):
+                commit, version = rec_commit[record], rec_version[record]
+                if not (0 < commit < reader_start_ts or _is_own(version, own)):
+                    continue
+                for cell in range(rec_cell[record], rec_cell[record + 1]):
+                    column = np.int64(cell_col[cell])
+                    if cell_len[cell] < 0 and tombstone_of[column] == column:
+                        hidden_to[column] = max(hidden_to[column], version)
+                    if best_cell[column] < 0:
+                        place = columns
+                        while place > 0 and touched[place - 1] > column:
+                            touched[place] = touched[place - 1]
+                            place -= 1
+                        touched[place] = column
+                        columns += 1
+                    elif version <= best_version[column]:
+                        continue
+                    best_cell[column] = cell
+                    best_version[column] = version
+            for index in range(columns):
+                chosen = touched[index]
+                above = tombstone_of[chosen]
+                hidden = above >= 0 and best_version[chosen] <= hidden_to[above]
+                if cell_len[best_cell[chosen]] >= 0 and not hidden:
+                    selected[count] = best_cell[chosen]
+                    count += 1
+            for index in range(columns):
+                best_cell[touched[index]] = -1
+                hidden_to[touched[index]] = -1
+        row_cell[row + 1] = count
+    return selected[:count], row_cell

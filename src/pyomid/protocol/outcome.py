@@ -1,0 +1,118 @@
+"""What became of a commit whose answer was lost (protocol.md, "Outcome of a commit whose answer was lost").
+
+The order of the looks is the rule (R1–R4, C3): own shadow cells, commit table with H read after it, seal, own
+cells again. "Rolled back" is said only with evidence: an own cell that is still there without a shadow cell, of a
+start that can never commit. Own cells that are gone may have been superseded and compacted as well as deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyomid.errors import OutcomeUnknown
+from pyomid.protocol.effects import ReadRows, ReadWatermarks, SealStarts, Steps
+from pyomid.protocol.reading import look_up_steps
+from pyomid.types import Cell, CellVersion, Column, ReadBounds, start_of
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`commit_ts` > 0: committed then. 0: never, and it stays so."""
+
+    commit_ts: int
+
+
+ROLLED_BACK = Outcome(0)
+
+OwnCells = Mapping[str, Sequence[CellVersion]]
+
+
+def outcome_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Steps[Outcome]:
+    """The outcome of `start_ts`, made final by a seal where it was still open.
+
+    `own`: cells the transaction wrote, under its start or its branches; more cells find more, one can be enough.
+    OutcomeUnknown, naming the start, where no evidence is left.
+    """
+    while True:
+        commit_ts = _committed((yield from _read_own_steps(own)))
+        if commit_ts:
+            return Outcome(commit_ts)
+        starts = (start_ts, *branches)
+        states, _, horizon = yield from look_up_steps(starts)
+        commit_ts = _vouched_commit(starts, states, horizon)
+        if commit_ts:
+            return Outcome(commit_ts)
+        sealed = yield from _seal_steps(start_ts, branches)
+        if sealed is None:
+            continue
+        cells: list[Cell] = yield from _read_own_steps(own)
+        commit_ts = _committed(cells)
+        if commit_ts:
+            return Outcome(commit_ts)
+        if _proves_rollback(cells, start_ts, sealed):
+            return ROLLED_BACK
+        raise OutcomeUnknown(
+            f"the outcome of transaction {start_ts} cannot be known: none of its cells that were asked for is left "
+            f"(they may have been superseded), and the commit table below {sealed.horizon} was sanitised",
+            start_ts=start_ts,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sealed:
+    """What was sealed just now, and the H that was read after it."""
+
+    starts: frozenset[int]
+    horizon: int
+
+
+def _seal_steps(start_ts: int, branches: Sequence[int]) -> Steps[_Sealed | None]:
+    """None: a seal was refused, or H passed meanwhile: look again from the commit table."""
+    _, horizon = yield ReadWatermarks()
+    wanted = (start_ts,) if start_ts >= horizon else tuple(b for b in branches if b >= horizon)
+    if wanted:
+        outcomes = yield SealStarts(wanted)
+        if not all(outcome.placed for outcome in outcomes):
+            return None
+        _, after = yield ReadWatermarks()
+        if any(start < after for start in wanted):
+            return None
+        horizon = after
+    return _Sealed(frozenset(wanted), horizon)
+
+
+def _vouched_commit(starts: Sequence[int], states: Sequence[int], horizon: int) -> int:
+    """R4: the commit of the first entry that counts, 0 where none does: below H none does."""
+    found = (state for start, state in zip(starts, states, strict=True) if state > 0 and start >= horizon)
+    return next(found, 0)
+
+
+def _proves_rollback(cells: Iterable[Cell], start_ts: int, sealed: _Sealed) -> bool:
+    """C3: any of the own cells, read after the seal and without a shadow cell, is evidence."""
+    return any(_is_evidence(start_of(cell.version), start_ts, sealed) for cell in cells)
+
+
+def _is_evidence(cell_start: int, start_ts: int, sealed: _Sealed) -> bool:
+    """An unshadowed cell that proves "rolled back": of any version if the mark of the transaction itself stands at
+    or above H; else of a start below H, or of a branch sealed just now."""
+    return start_ts in sealed.starts or cell_start < sealed.horizon or cell_start in sealed.starts
+
+
+def _read_own_steps(own: OwnCells) -> Steps[list[Cell]]:
+    found: list[Cell] = []
+    for table, wanted in own.items():
+        if not wanted:
+            continue
+        names = set(wanted)
+        rows = list(dict.fromkeys(cell.row for cell in wanted))
+        columns = sorted({Column(cell.family, cell.qualifier) for cell in wanted})
+        versions = [cell.version for cell in wanted]
+        bounds = ReadBounds(at_least=min(versions), below=max(versions) + 1)
+        lists: list[list[Cell]] = yield ReadRows(table, rows, columns, bounds)
+        found.extend(cell for cells in lists for cell in cells if cell.name in names)
+    return found
+
+
+def _committed(cells: Iterable[Cell]) -> int:
+    return next((cell.commit_ts for cell in cells if cell.commit_ts), 0)

@@ -1,0 +1,370 @@
+"""Reading at a snapshot: which stored versions are visible, asked in the one order that is safe.
+
+A fetched cell without a shadow cell says nothing by itself: its transaction may be running, dead, or committed a
+moment ago. The rules (protocol.md, "Reading a cell"; hazards R1–R7), once for the point and the bulk grain:
+
+    fetch F1
+    look up the unresolved starts           hit, and start ≥ H read after it   → committed, for ever (cached)
+    every other start was *missed*
+    fetch F2 of the same rows               a shadow cell now                  → it decides
+                                            gone                               → F2 begins from its greatest version
+                                            there, without shadow cell         → a verdict about this cell of F2:
+        sealed, or below H                  → not visible
+        of an earlier epoch, or orphan ≤ W  → seal; placed → fetch F3, judge as sealed; refused → look up again
+        else                                → not committed for this snapshot
+
+Why a miss is judged on a *later* fetch (R1):
+
+    R fetches x@100, no shadow cell
+                                T writes x's shadow cell, deletes its commit-table entry
+    R looks 100 up: nothing
+    were R to judge the old fetch now, it would skip a committed version
+
+A miss is a verdict about the cells of the next fetch and lives no longer than this read (R6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.cells import CellBatch
+from pyomid.errors import SnapshotTooOld
+from pyomid.protocol import visibility
+from pyomid.protocol.commit_cache import CommitCache
+from pyomid.protocol.effects import (
+    DeleteOrphans,
+    Effect,
+    Heal,
+    LookupThenWatermarks,
+    ReadRange,
+    ReadRows,
+    ReadWatermarks,
+    SealStarts,
+    Steps,
+)
+from pyomid.types import (
+    SEALED,
+    TIMESTAMP_MAX,
+    TIMESTAMP_STEP,
+    Cell,
+    CellVersion,
+    Column,
+    KeyRange,
+    ReadBounds,
+    ShadowWrite,
+    start_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a reader may see: everything committed before `start_ts`, and what it wrote itself.
+
+    `epoch` is that of the TSO which handed out `start_ts`, or a later one's, never an earlier one's (T6).
+    `own` are the start timestamps whose versions are the reader's own: its start and its finished branches.
+    `seal_all`: the deployment answers begins before commits are durable (low latency), so every miss is sealed.
+    """
+
+    start_ts: int
+    epoch: int
+    own: frozenset[int] = frozenset()
+    seal_all: bool = False
+
+
+VisibleRow = dict[Column, bytes]
+"""What a reader sees of one row: tombstoned and absent columns left out; empty: the row is not there."""
+
+
+def read_rows_steps(
+    table: str,
+    rows: Sequence[bytes],
+    columns: Sequence[Column] | None,
+    snapshot: Snapshot,
+    cache: CommitCache,
+) -> Steps[list[VisibleRow]]:
+    """The visible state of each row, in the order asked. SnapshotTooOld where compaction may have passed."""
+    fetched = _FetchedRows(table, rows, columns, snapshot)
+    resolution = yield from resolve_steps(fetched, Judgement.of_reader(snapshot), cache)
+    yield from check_snapshot_steps(snapshot)
+    known = resolution.commits
+    shadows = tuple(_healed(fetched.rows, known))
+    if shadows:
+        yield Heal(table, shadows)
+    orphans = tuple(_orphaned(fetched.rows, resolution.orphans))
+    if orphans:
+        yield DeleteOrphans(table, orphans)
+    return [visibility.visible_point(cells, snapshot.start_ts, snapshot.own, known) for cells in fetched.rows]
+
+
+def resolve_batch_steps(
+    table: str,
+    batch: CellBatch,
+    columns: Sequence[Column] | None,
+    snapshot: Snapshot,
+    cache: CommitCache,
+) -> Steps[CellBatch]:
+    """A scanned batch with every commit timestamp that decides at this snapshot filled in.
+
+    The batch that comes back may be a later fetch of the same rows. Records that stay at 0 are not visible (or
+    own). Bulk readers leave healing to compaction: each start is looked up once a scan, not once a cell.
+    The caller runs `check_snapshot_steps` after the last batch it took visible cells from, or after each.
+    """
+    fetched = FetchedBatch(table, columns, snapshot.start_ts, snapshot.own, batch)
+    yield from resolve_steps(fetched, Judgement.of_reader(snapshot), cache)
+    return fetched.batch
+
+
+def check_snapshot_steps(snapshot: Snapshot) -> Steps[None]:
+    """R7: after a read, W must still be below the snapshot, or what was read may have holes."""
+    watermark, _ = yield ReadWatermarks()
+    if snapshot.start_ts <= watermark:
+        raise SnapshotTooOld(
+            f"snapshot {snapshot.start_ts} is at or below the published low watermark {watermark}: "
+            "versions it needs may be gone; begin again, or hold a lease for long reads",
+            start_ts=snapshot.start_ts,
+            watermark=watermark,
+        )
+
+
+# --- the resolution that readers and the compactor share ----------------------------------------------------
+
+
+class Fetched(Protocol):
+    """Some rows as one fresh read returned them, and the effect that reads them again."""
+
+    def effect(self) -> Effect | None:
+        """None: the first fetch is in already."""
+
+    def again(self) -> Effect: ...
+
+    def take(self, result: object) -> None: ...
+
+    def unresolved_starts(self) -> set[int]:
+        """Distinct starts of cells without a shadow cell that could matter; never an own one."""
+
+    def apply(self, commits: Mapping[int, int]) -> None:
+        """Commit timestamps learned from the commit table, for the cells of the present fetch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Which missed starts must be sealed before a verdict."""
+
+    epoch: int
+    seal_all: bool = False
+
+    @classmethod
+    def of_reader(cls, snapshot: Snapshot) -> Judgement:
+        return cls(snapshot.epoch, snapshot.seal_all)
+
+    @classmethod
+    def of_compactor(cls) -> Judgement:
+        """K2: whatever the compactor deletes was sealed first."""
+        return cls(epoch=0, seal_all=True)
+
+
+@dataclass(slots=True)
+class Resolution:
+    """`commits`: what the commit table knew. `orphans`: starts ≤ W whose cells in the last fetch without a shadow
+    cell can never commit. `missed`: every start judged as not committed."""
+
+    commits: dict[int, int] = field(default_factory=dict)
+    orphans: set[int] = field(default_factory=set)
+    missed: set[int] = field(default_factory=set)
+
+
+_SETTLED: Final = "sealed or below H"
+_OPEN: Final = "neither entry nor mark"
+
+
+def resolve_steps(fetched: Fetched, judgement: Judgement, cache: CommitCache) -> Steps[Resolution]:
+    """Fetches, looks up, fetches again and seals until every unresolved cell of the last fetch has its answer."""
+    resolution = Resolution()
+    verdicts: dict[int, str] = {}
+    watermark = 0
+    first = fetched.effect()
+    if first is not None:
+        fetched.take((yield first))
+    while True:
+        unresolved = fetched.unresolved_starts() - resolution.commits.keys()
+        _take_hits(unresolved, cache, resolution)
+        asked = tuple(sorted(unresolved - verdicts.keys() - resolution.commits.keys()))
+        if asked:
+            states, watermark, horizon = yield from look_up_steps(asked)
+            verdicts.update(_note_states(asked, states, horizon, cache, resolution))
+            if any(start in verdicts for start in asked):
+                yield from _refetch_missed_steps(fetched)
+                continue
+        present = unresolved & verdicts.keys()
+        to_seal = tuple(sorted(s for s in present if _needs_seal(s, verdicts[s], judgement, watermark)))
+        if not to_seal:
+            break
+        for start, outcome in zip(to_seal, (yield SealStarts(to_seal)), strict=True):
+            if outcome.placed:
+                verdicts[start] = _SETTLED
+            else:
+                del verdicts[start]
+        yield from _refetch_sealed_steps(fetched)
+    fetched.apply(resolution.commits)
+    resolution.missed = set(present)
+    resolution.orphans = {s for s in present if verdicts[s] == _SETTLED and s <= watermark}
+    return resolution
+
+
+def look_up_steps(starts: Sequence[int]) -> Steps[tuple[Sequence[int], int, int]]:
+    """R4: (state of each start, W, H), both watermarks read after the look: H may have passed an entry meanwhile."""
+    found: tuple[Sequence[int], int, int] = yield LookupThenWatermarks(tuple(starts))
+    return found
+
+
+def _refetch_missed_steps(fetched: Fetched) -> Steps[None]:
+    """R1: a miss is judged on a later fetch than the look-up."""
+    fetched.take((yield fetched.again()))
+
+
+def _refetch_sealed_steps(fetched: Fetched) -> Steps[None]:
+    """R3, K2: a shadow cell written before its seal was placed decides."""
+    fetched.take((yield fetched.again()))
+
+
+def _take_hits(unresolved: Iterable[int], cache: CommitCache, resolution: Resolution) -> None:
+    for start in unresolved:
+        commit_ts = cache.get(start)
+        if commit_ts:
+            resolution.commits[start] = commit_ts
+
+
+def _note_states(
+    asked: Sequence[int],
+    states: Sequence[int],
+    horizon: int,
+    cache: CommitCache,
+    resolution: Resolution,
+) -> dict[int, str]:
+    """Hits are kept for ever; below H neither a hit nor a miss says anything (R4), the shadow cell alone decides."""
+    verdicts: dict[int, str] = {}
+    for start, state in zip(asked, states, strict=True):
+        if start < horizon:
+            verdicts[start] = _SETTLED
+        elif state > 0:
+            cache.put(start, state)
+            resolution.commits[start] = state
+        else:
+            verdicts[start] = _SETTLED if state == SEALED else _OPEN
+    return verdicts
+
+
+def _needs_seal(start: int, verdict: str, judgement: Judgement, watermark: int) -> bool:
+    if verdict == _SETTLED:
+        return False
+    return judgement.seal_all or start <= judgement.epoch or start <= watermark
+
+
+# --- the two grains -----------------------------------------------------------------------------------------
+
+
+class _FetchedRows:
+    """Point grain: a few rows as lists of cells. Commits stay in the resolution; cells are not changed."""
+
+    def __init__(self, table: str, keys: Sequence[bytes], columns: Sequence[Column] | None, snapshot: Snapshot) -> None:
+        self._effect = ReadRows(table, keys, columns, _bounds_of(snapshot))
+        self._snapshot = snapshot
+        self.rows: list[list[Cell]] = []
+
+    def effect(self) -> Effect:
+        return self._effect
+
+    def again(self) -> Effect:
+        return self._effect
+
+    def take(self, result: object) -> None:
+        assert isinstance(result, list)
+        self.rows = result
+
+    def unresolved_starts(self) -> set[int]:
+        start_ts, own = self._snapshot.start_ts, self._snapshot.own
+        starts = {
+            start_of(cell.version)
+            for cells in self.rows
+            for cell in cells
+            if not cell.commit_ts and cell.version < start_ts
+        }
+        return starts - own
+
+    def apply(self, commits: Mapping[int, int]) -> None:
+        pass
+
+
+class FetchedBatch:
+    """Bulk grain: one cell batch. `bound`: versions at or above it do not matter."""
+
+    def __init__(
+        self,
+        table: str,
+        columns: Sequence[Column] | None,
+        bound: int,
+        own: frozenset[int],
+        batch: CellBatch,
+    ) -> None:
+        self._table, self._columns, self._bound, self._own = table, columns, bound, own
+        self._range = KeyRange(batch.row_key(0), batch.row_key(batch.rows - 1) + b"\0") if batch.rows else None
+        self.batch = batch
+        self.resolved: NDArray[np.int64] = np.empty(0, np.int64)
+        """Records of `batch` whose commit timestamp came from the commit table."""
+
+    def effect(self) -> None:
+        return None
+
+    def again(self) -> Effect:
+        assert self._range is not None, "an empty batch has nothing unresolved"
+        return ReadRange(self._table, self._range, self._columns)
+
+    def take(self, result: object) -> None:
+        assert isinstance(result, CellBatch)
+        self.batch = result
+
+    def unresolved_starts(self) -> set[int]:
+        if not self.batch.rows:
+            return set()
+        return set(visibility.unresolved_starts(self.batch, self._bound, self._own).tolist())
+
+    def apply(self, commits: Mapping[int, int]) -> None:
+        if commits and self.batch.rows:
+            starts = np.array(sorted(commits), np.int64)
+            found = np.array([commits[start] for start in starts.tolist()], np.int64)
+            self.resolved = visibility.apply_commits(self.batch, starts, found)
+
+
+def _bounds_of(snapshot: Snapshot) -> ReadBounds:
+    """A commit below the snapshot is of a start below it; own versions may be above it."""
+    below = max(snapshot.start_ts, *(start + TIMESTAMP_STEP for start in snapshot.own), 0)
+    return ReadBounds(below=min(below, TIMESTAMP_MAX), committed_below=snapshot.start_ts)
+
+
+def version_bound(watermark: int) -> int:
+    """Versions below this belong to starts ≤ `watermark`."""
+    return start_of(watermark) + TIMESTAMP_STEP
+
+
+def _healed(rows: Iterable[Iterable[Cell]], commits: Mapping[int, int]) -> Iterable[ShadowWrite]:
+    if not commits:
+        return
+    for cells in rows:
+        for cell in cells:
+            commit_ts = 0 if cell.commit_ts else commits.get(start_of(cell.version), 0)
+            if commit_ts:
+                yield ShadowWrite(cell.name, commit_ts)
+
+
+def _orphaned(rows: Iterable[Iterable[Cell]], orphans: Collection[int]) -> Iterable[CellVersion]:
+    if not orphans:
+        return
+    for cells in rows:
+        for cell in cells:
+            if not cell.commit_ts and start_of(cell.version) in orphans:
+                yield cell.name

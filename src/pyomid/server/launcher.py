@@ -1,0 +1,234 @@
+"""A folder's TSO, started by the first client that needs it, found by all others (T14).
+
+    connect ── there ─────────────────────────────────────────────► done
+       └ nobody ─► start lock ─► connect again ─► start the process, wait until it says that it serves ─► connect
+                     └ taken: another client is starting it ─► a little later, from the beginning
+
+The start lock only keeps a storm of clients from starting a storm of processes; who serves is decided by the TSO's
+own lock alone. A client that was stopped while it held the start lock is overtaken after `START_LOCK_PATIENCE_S`.
+
+The start lock's file remembers when a TSO was started last, and how many in a row ended soon and not in order: from
+one start to the next the time doubles, whoever starts. What the last one died of is in every client's error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import random
+import socket
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from pyomid.errors import Misuse, OmidError, Unavailable, by_code
+from pyomid.owned_files import is_shared, open_own
+from pyomid.ports import Clock, Sleep
+from pyomid.server.leadership import SOCKET_FILE, boot_clock, connect_in, holder, is_held, owner_text, state_text
+from pyomid.server.logs import LOG_FILE, append_text
+
+START_LOCK_FILE: Final = "tso.start"
+START_LOCK_PATIENCE_S: Final = 10.0
+PACE_S: Final = 0.1
+PACE_S_MAX: Final = 5.0
+"""From one start to the next while each TSO dies at once: a machine that has a hundred clients starts one in 5 s."""
+SHORT_LIFE_S: Final = 10.0
+"""A TSO that lived longer did not die at its start."""
+PATIENT_STARTS: Final = 4
+"""So many in a row may have ended soon, and a client still waits for its turn without a word."""
+START_S_MAX: Final = 60.0
+"""A cold start imports numpy from a busy disk; a store that is being upgraded takes its time."""
+LOST_EXIT_CODE: Final = 75
+"""EX_TEMPFAIL of sysexits.h: another process holds the folder's lock."""
+ERROR_EXIT_CODE: Final = 3
+"""The started process said on its standard error, as one line of JSON, why it cannot serve."""
+POLL_S: Final = 0.01
+_STARTS_BYTES: Final = 4096
+_SHORT_LIVES_MAX: Final = 1000
+_MESSAGE_CHARS_MAX: Final = 500
+
+
+def dial_folder(
+    folder: Path,
+    command: Sequence[str],
+    *,
+    timeout_s: float = START_S_MAX,
+    clock: Clock = boot_clock,
+    sleep: Sleep = time.sleep,
+) -> socket.socket:
+    """A connection to the folder's TSO, which `command` starts (and leaves running) where there is none.
+
+    `Unavailable` after `timeout_s`; `Misuse` where it belongs to another user, or whatever the started process says.
+    """
+    deadline_s = clock() + timeout_s
+    patience_s = clock() + START_LOCK_PATIENCE_S
+    while True:
+        connected = _try_connect(folder, deadline_s - clock())
+        if connected is not None:
+            return connected
+        if clock() >= deadline_s:
+            raise Unavailable(_nobody_answers(folder, timeout_s), folder=str(folder))
+        with _start_lock(folder) as (starts, is_mine):
+            if is_mine or clock() >= patience_s:
+                connected = _try_connect(folder, deadline_s - clock())
+                if connected is not None:
+                    return connected
+                if starts.may_begin(clock()) and _start_counted(folder, command, starts, clock, deadline_s):
+                    continue
+        sleep(POLL_S * (1 + random.random()))
+
+
+def ensure_running(folder: Path, command: Sequence[str], *, timeout_s: float = START_S_MAX) -> Path:
+    """The folder's socket, with a TSO behind it that answered just now."""
+    dial_folder(folder, command, timeout_s=timeout_s).close()
+    return folder / SOCKET_FILE
+
+
+def _try_connect(folder: Path, timeout_s: float) -> socket.socket | None:
+    """None where nobody listens: no socket, or one that a killed process left behind."""
+    try:
+        return connect_in(folder, timeout_s=max(timeout_s, POLL_S))
+    except (FileNotFoundError, ConnectionRefusedError, ConnectionResetError, BlockingIOError, TimeoutError):
+        if not folder.is_dir():
+            raise Misuse(f"{folder} is not a folder", folder=str(folder)) from None
+        return None
+    except PermissionError as error:
+        owner = owner_text(folder / SOCKET_FILE)
+        raise Misuse(f"the TSO of {folder} belongs to {owner}, not to you", folder=str(folder)) from error
+
+
+@contextlib.contextmanager
+def _start_lock(folder: Path) -> Iterator[tuple[_Starts, bool]]:
+    """True inside where the lock was free. The file stays; a process that dies loses the lock."""
+    try:
+        fd = open_own(folder / START_LOCK_FILE, os.O_RDWR | os.O_CREAT, shared=is_shared(folder))
+    except OSError as error:
+        raise Misuse(f"folder {folder} is not writable: {error.strerror}", folder=str(folder)) from error
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield _Starts(folder, fd), False
+        else:
+            yield _Starts(folder, fd), True
+    finally:
+        os.close(fd)
+
+
+class _Starts:
+    """The last starts, as the start lock's file has them. A file that says nothing sensible counts as none."""
+
+    def __init__(self, folder: Path, fd: int) -> None:
+        self._folder = folder
+        self._fd = fd
+        self._last_s, self._short_lives = 0.0, 0
+        self._failure: dict[str, Any] = {}
+        with contextlib.suppress(ArithmeticError, ValueError, KeyError, TypeError):
+            said = json.loads(os.pread(fd, _STARTS_BYTES, 0))
+            self._last_s, self._short_lives = float(said["last_s"]), min(int(said["short_lives"]), _SHORT_LIVES_MAX)
+            self._failure = dict(said["failure"])
+
+    def may_begin(self, now_s: float) -> bool:
+        """Whether the next one's turn has come. After many short lives the error of the last is raised instead."""
+        ended_in_order = not self._failure and holder(self._folder).get("ended")
+        if ended_in_order or not 0 <= now_s - self._last_s < SHORT_LIFE_S:
+            self._short_lives = 0
+        if not self._short_lives or now_s >= self._last_s + min(PACE_S * 2**self._short_lives, PACE_S_MAX):
+            return True
+        if self._short_lives >= PATIENT_STARTS:
+            raise self._why()
+        return False
+
+    def begun(self, now_s: float) -> None:
+        """Counted as a short life until it has lasted."""
+        self._last_s, self._short_lives, self._failure = now_s, self._short_lives + 1, {}
+        self._write()
+
+    def failed(self, error: OmidError) -> None:
+        self._failure = {"code": error.code, "message": error.message[:_MESSAGE_CHARS_MAX]}
+        self._write()
+
+    def _why(self) -> OmidError:
+        count = f"{self._short_lives} in a row ended soon after their start"
+        if self._failure:
+            kind = by_code(str(self._failure.get("code")))
+            return kind(f"{self._failure.get('message')} ({count})", folder=str(self._folder))
+        return Unavailable(
+            f"the TSO of {self._folder}: {count}; {_last_holder(self._folder)}", folder=str(self._folder)
+        )
+
+    def _write(self) -> None:
+        said = {"last_s": self._last_s, "short_lives": self._short_lives, "failure": self._failure}
+        with contextlib.suppress(OSError):  # a full disk: then they are not counted
+            os.pwrite(self._fd, json.dumps(said).encode()[:_STARTS_BYTES].ljust(_STARTS_BYTES), 0)
+
+
+def _start_counted(folder: Path, command: Sequence[str], starts: _Starts, clock: Clock, deadline_s: float) -> bool:
+    starts.begun(clock())
+    try:
+        return _start(folder, command, deadline_s - clock())
+    except OmidError as error:
+        if not isinstance(error, Misuse):
+            starts.failed(error)
+        raise
+
+
+def _start(folder: Path, command: Sequence[str], timeout_s: float) -> bool:
+    """Runs `command`, which returns when its detached child serves. False where another TSO was faster."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        _, said = process.communicate(timeout=max(timeout_s, POLL_S))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        # Not read to its end: a child of it that was stopped halfway may hold the other side for ever.
+        assert process.stderr is not None
+        process.stderr.close()
+        return False
+    if process.returncode in (0, LOST_EXIT_CODE):
+        return process.returncode == 0
+    raise _error_said(folder, said.decode("utf-8", "replace"), process.returncode)
+
+
+def _error_said(folder: Path, said: str, code: int) -> OmidError:
+    lines = said.strip().splitlines() or ["it said nothing"]
+    if code == ERROR_EXIT_CODE:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            error = json.loads(lines[-1])
+            return by_code(error["code"])(error["message"], **error["values"])
+    append_text(folder / LOG_FILE, said)
+    return Unavailable(
+        f"the TSO of {folder} could not be started (exit {code}): {lines[-1]} (all of it: {folder / LOG_FILE})",
+        exit_code=code,
+    )
+
+
+def error_line(error: OmidError) -> str:
+    """What the started process writes for `_error_said` to read."""
+    return json.dumps({"code": error.code, "message": error.message, "values": error.values}, default=str)
+
+
+def _nobody_answers(folder: Path, timeout_s: float) -> str:
+    return f"the TSO of {folder} did not answer within {timeout_s:.0f} s; {_last_holder(folder)}"
+
+
+def _last_holder(folder: Path) -> str:
+    """Which process, and what is known of it."""
+    last = holder(folder)
+    pid, log_path = last.get("pid"), folder / LOG_FILE
+    if not pid:
+        return f"none has held its lock yet; see {log_path}"
+    if last.get("ended"):
+        return f"process {pid} held its lock last and ended in order; see {log_path}"
+    if last.get("died_of"):
+        return f"process {pid} held its lock last and died: {last['died_of']}; see {log_path}"
+    if is_held(folder):
+        socket_is = "is there" if (folder / SOCKET_FILE).exists() else "is missing"
+        return f"process {pid} holds its lock ({state_text(pid)}), its socket {socket_is}; see {log_path}"
+    return f"process {pid} held its lock last and ended without a word (killed?); see {log_path}"

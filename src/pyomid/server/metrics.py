@@ -1,0 +1,199 @@
+"""What a service counts, for Prometheus (/metrics), whether it is well (/health) and serves (/ready), on
+a port of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from pyomid.errors import Misuse, Unavailable
+from pyomid.server.service import TsoService
+from pyomid.types import AbortReason
+
+log = logging.getLogger(__name__)
+
+PREFIX: Final = "pyomid_tso_"
+REQUEST_BYTES_MAX: Final = 8192
+REQUEST_S_MAX: Final = 5.0
+CONNECTIONS_MAX: Final = 32
+"""At once; beyond it the oldest gives way: who is idle must not keep a health check from its answer."""
+REST_S: Final = 0.01
+"""Between two answers: writing one costs the TSO's clients some milliseconds, and whoever asks chooses how often."""
+
+
+class Watched:
+    """What the port tells of: a process that stands by, and its service from the moment it leads."""
+
+    def __init__(self) -> None:
+        self.service: TsoService | None = None
+
+    @property
+    def state(self) -> str:
+        """serving, standing by (alive, and leads when it is its turn), or not serving (ends, or is dead)."""
+        if self.service is None:
+            return "standing by"
+        return "serving" if self.service.is_serving else "not serving"
+
+
+async def serve_metrics(watched: Watched, address: str) -> asyncio.Server:
+    """Listens on HOST:PORT; answers GET /metrics, /health (is it well?) and /ready (does it serve?)."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or int(port) > 65_535:
+        raise Misuse(f"--metrics {address!r} is not HOST:PORT")
+    registry = CollectorRegistry()
+    registry.register(MachineCollector(watched))
+
+    askers: dict[asyncio.StreamWriter, None] = {}
+    one_at_a_time = asyncio.Lock()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        askers[writer] = None
+        if len(askers) > CONNECTIONS_MAX:
+            oldest = next(iter(askers))
+            del askers[oldest]
+            oldest.transport.abort()
+        try:
+            await _answer(reader, writer)
+        finally:
+            askers.pop(writer, None)
+
+    async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(TimeoutError, ConnectionError, ValueError):
+            await asyncio.wait_for(_answer_one(reader, writer), REQUEST_S_MAX)
+        writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
+
+    async def _answer_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = await reader.readline()
+        while (await reader.readline()).strip():
+            pass  # headers mean nothing here, but unread bytes would reset the connection under our answer
+        async with one_at_a_time:
+            if writer.transport.is_closing():
+                return  # it gave way meanwhile
+            writer.write(_response(line[:REQUEST_BYTES_MAX], watched, registry))
+            await asyncio.sleep(REST_S)
+        await writer.drain()
+
+    try:
+        server = await asyncio.start_server(answer, host or "127.0.0.1", int(port), limit=REQUEST_BYTES_MAX)
+    except OSError as error:
+        raise Unavailable(f"cannot listen on {address} for metrics: {error.strerror}", address=address) from error
+    log.info("metrics and health", extra={"port": server.sockets[0].getsockname()[1]})
+    return server
+
+
+def _response(line: bytes, watched: Watched, registry: CollectorRegistry) -> bytes:
+    path = line.split(b" ")[1].partition(b"?")[0] if line.count(b" ") >= 2 else b""
+    state = watched.state
+    match path:
+        case b"/metrics":
+            return _http("200 OK", "text/plain; version=0.0.4", generate_latest(registry))
+        case b"/health":
+            return _state_response(state, is_good=state != "not serving")
+        case b"/ready":
+            return _state_response(state, is_good=state == "serving")
+    return _http("404 Not Found", "text/plain", b"/metrics, /health or /ready\n")
+
+
+def _state_response(state: str, *, is_good: bool) -> bytes:
+    return _http("200 OK" if is_good else "503 Service Unavailable", "text/plain", f"{state}\n".encode())
+
+
+def _http(status: str, kind: str, body: bytes) -> bytes:
+    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    return head.encode() + body
+
+
+class MachineCollector(Collector):
+    """Reads the machine's counters when it is asked; nothing is counted twice."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+
+    def collect(self) -> Iterator[Metric]:
+        service = self._watched.service
+        yield GaugeMetricFamily(f"{PREFIX}leads", "1 while this process serves", value=float(service is not None))
+        if service is None:
+            return
+        service.count_up()
+        yield from _counters(service)
+        yield from _gauges(service)
+        yield service.flush_seconds.metric(f"{PREFIX}flush_seconds", "Time of one flush of the commit table")
+
+
+COUNTERS: Final = {
+    "begins": "Start timestamps handed out",
+    "commits": "Transactions committed",
+    "begin_waits": "Begins that waited for a window",
+    "flushes": "Flushes of the commit table",
+    "fences": "Fences",
+    "seals": "Starts sealed through the TSO",
+    "completions": "Entries deleted because their transactions are complete",
+    "completions_left": "Entries of complete transactions left to the sanitiser",
+    "stalls": "Silences after which the epoch row was read",
+    "refused": "Requests refused with an error",
+    "protocol_errors": "Peers closed because they broke the rules of the wire",
+    "slow_readers": "Peers cut off because they did not read their answers",
+    "overdue_peers": "Peers cut off because they owed a handshake, half a frame, or any request at all",
+    "hoarders": "Peers cut off because they held most of the memory",
+    "refused_connections": "Connections closed because there were too many",
+    "store_failures": "Store calls that failed and were repeated",
+    "leases_granted": "Leases granted",
+    "leases_shared": "Shared leases promised: many to a lease that is granted once",
+    "leases_expired": "Leases expired",
+    "retries_found": "Retries whose first try was found committed",
+    "entries_sanitised": "Entries deleted below the sanitised horizon",
+    "unknown_tables": "Marks of tables that nobody registered",
+}
+
+GAUGES: Final = {
+    "epoch": "Every timestamp at or below it is of an earlier TSO",
+    "last_timestamp": "The latest timestamp handed out",
+    "low_watermark": "LWM: no transaction at or below it can commit",
+    "low_watermark_lag": "Timestamps between LWM and the latest: what the conflict map remembers",
+    "watermark": "W: compaction may clean up to here",
+    "horizon": "H: the commit table was sanitised below it",
+    "leases": "Leases that hold W back",
+    "pending_large_commits": "Large commits not yet finished",
+    "commits_in_flight": "Commits being made durable",
+    "connections": "Connections of clients",
+    "conflict_map_entries_max": "Slots of the conflict map",
+    "conflict_map_entries": "Slots of the conflict map that are filled",
+}
+
+
+def _counters(service: TsoService) -> Iterator[Metric]:
+    counters = service.machine.counters
+    aborts = CounterMetricFamily(f"{PREFIX}aborts", "Commits refused, by reason", labels=["reason"])
+    for reason in AbortReason:
+        aborts.add_metric([reason.value], counters[f"aborts_{reason.value}"])
+    yield aborts
+    for name, text in COUNTERS.items():
+        yield CounterMetricFamily(PREFIX + name, text, value=counters[name])
+
+
+def _gauges(service: TsoService) -> Iterator[Metric]:
+    status = service.machine.status()
+    conflict_map = service.machine.oracle.conflict_map
+    gauges: dict[str, float] = {
+        "epoch": status.epoch,
+        "last_timestamp": status.last_ts,
+        "low_watermark": status.low_watermark,
+        "low_watermark_lag": status.last_ts - status.low_watermark,
+        "watermark": status.watermark,
+        "horizon": status.horizon,
+        "leases": len(status.leases),
+        "pending_large_commits": len(status.pending),
+        "commits_in_flight": status.in_flight,
+        "connections": service.connections,
+        "conflict_map_entries_max": conflict_map.entries_max,
+        "conflict_map_entries": conflict_map.entries,
+    }
+    for name, text in GAUGES.items():
+        yield GaugeMetricFamily(PREFIX + name, text, value=gauges[name])

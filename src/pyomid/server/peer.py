@@ -1,0 +1,665 @@
+"""One peer of the service: its bytes cut into requests, its answers put on the wire. No peer's mistake is another's.
+
+Limits are per peer: frame size, unanswered requests (reading pauses), unread answers (the peer is cut off), time
+until the handshake, time that half a frame may take however its bytes drip in (slow-loris), time without a request.
+What all of them hold together is bounded by the service.
+
+Fair shares: what the kernel does not decide costs a thousand times as much as what it does. So a peer has a quantum of
+such work; the rest of what it sent waits here, unread, until the service's turn comes round to it again (decision
+0040). A request whose work is many quanta (its ids are many) is done at once and owed for: its peer rests meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import os
+import socket
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.oracle.instructions import EncodedReplies, Event, RequestCame
+from pyomid.types import CommitRequest
+from pyomid.wire.frames import FRAME_BYTES_MAX, HEADER_BYTES, FrameCutter, FrameTooLong, ProtocolError
+from pyomid.wire.messages import Answer, AskStatus, Complete, Refused, Seal
+from pyomid.wire.requests import EXTENSIONS_VERSION, CommitPart, Handshake, decode_request
+from pyomid.wire.responses import HandshakeReply, encode_answer
+
+if TYPE_CHECKING:
+    from pyomid.oracle.native.fast_path import FastPath
+    from pyomid.server.native.socket_loop import Pump
+    from pyomid.server.service import TsoService
+
+DONE: Final = 0
+RARE_FRAME: Final = 1
+"""`oracle.native.decide`'s words, which a service without the kernel does not load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLimits:
+    """What one peer may ask of the service."""
+
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    requests_outstanding_max: int = 65_536
+    """Beyond it the service stops reading from this peer until it has answered half of them."""
+    unread_bytes_max: int = 64 << 20
+    """Answers that the peer does not read; beyond it the peer is cut off."""
+    parts_bytes_max: int = 256 << 20
+    """Ids of commits sent in several frames and not yet complete."""
+    handshake_s_max: float = 10.0
+    frame_s_max: float = 30.0
+    """How long half a frame may wait for its rest."""
+    idle_s_max: float = float("inf")
+    """How long a peer that waits for nothing may be silent."""
+    keepalive_s: float = 60.0
+    """A peer whose machine is gone without a word (half-open) is noticed within about so many seconds."""
+
+
+QUANTUM: Final = 32
+"""Work of one turn, in requests by hand: about a millisecond."""
+
+WORK_BYTES: Final = 256
+"""So many bytes of a request (some thirty ids) are as much work as a request without any."""
+
+STATUS_WORK: Final = 8
+
+SEALS_WORK: Final = 8
+"""So many starts to be sealed are as much work as a request."""
+
+LONG_BYTES: Final = 64 << 10
+"""From here on compiled code parses requests whose frames are too long for a chunk of the kernel's."""
+
+ASKED_MAX: Final = 256
+"""Requests by hand of one peer without an answer (begins without a window, fences, seals, …), beyond which no more of
+its requests are taken: their answers cost as much as they, and all come at once."""
+
+HANDSHAKE_BYTES_MAX: Final = 16 << 10
+"""A stranger's first frame: capabilities and a token. Longer ones are refused before their bytes are kept."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Lives as long as its transport. Receives into the service's one buffer; keeps half a frame between two chunks."""
+
+    def __init__(self, service: TsoService, limits: PeerLimits, address: str = "unix") -> None:
+        self._service = service
+        self._limits = limits
+        self.address = address
+        self.arriving: asyncio.Task[None] | None = None
+        """Until it has a transport: TLS's handshake."""
+        self.has_arrived = False
+        self._cutter = FrameCutter(min(HANDSHAKE_BYTES_MAX, limits.frame_bytes_max))
+        self._tail = b""
+        """The unfinished end of the last chunk, where the kernel takes this peer's frames."""
+        self._transport: asyncio.Transport | None = None
+        self._slot: int | None = None
+        """Where the kernel reads and writes this peer's socket itself (`server.native.socket_loop`); the transport rests."""
+        self._held: list[bytes] = []
+        """Answers of this step of the loop; they leave in one write behind it."""
+        self._parts = CommitParts(limits.parts_bytes_max)
+        self._outstanding = 0
+        self._asked = 0
+        """Of these, requests that were done by hand."""
+        self._spent = 0
+        """Work since its last turn; more than a quantum is owed for."""
+        self._run = 1
+        """Frames that are taken by hand behind one that is not the kernel's."""
+        self._unread = b""
+        """The rest of a chunk, begun in its last turn."""
+        self._is_cut_short = False
+        """The cutter holds whole frames that wait for the next turn."""
+        self._is_in_turn = False
+        """The service has it on its list."""
+        self._paused = False
+        self._greeted = False
+        self._may_go_fast = False
+        """By the kernel: not while the plain side holds something that belongs before what comes now."""
+        self._is_ending = False
+        self._since_s = self._heard_s = service.now_s()
+        """When what it owes began to be owed; when its last bytes came."""
+        self.extended = False
+        self.name = "?"
+
+    # ── asyncio's side ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.has_arrived = True
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self._limits.unread_bytes_max)
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        if sock is not None and sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            _keep_alive(sock, self._limits.keepalive_s)
+        self.name = str(transport.get_extra_info("peername") or "unix")
+        if self._is_ending:
+            self._transport.abort()
+        self._service.connected(self)
+
+    def never_came(self) -> None:
+        """TLS's handshake failed, or lasted for too long."""
+        self._is_ending = True
+        self._service.disconnected(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        tail = self._tail
+        view = self._service.receive.view
+        if not tail:
+            return view
+        view[: len(tail)] = tail
+        return view[len(tail) :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._heard_s = self._service.machine.now_s
+        self._spent = 0
+        end = len(self._tail) + nbytes
+        self._take(end)
+        self._rest_if_due()
+        if end == self._service.receive.bytes_max and self._slot is None and not self._is_ending:
+            self._let_others_be_heard()
+        self._attach_if_plain()
+
+    def _let_others_be_heard(self) -> None:
+        """There is more where a whole chunk came from. libuv would receive 32 of them before it looks at anybody."""
+        self.stop_reading()
+        self._wait_for_turn()
+
+    def _take(self, end: int) -> None:
+        """What lies in the receive buffer, as far as this turn goes."""
+        service, begin = self._service, 0
+        if self._may_go_fast and service.fast is not None:
+            begin = self._decide(service.fast, end)
+        else:
+            self._tail = b""
+        if begin < end:
+            self._read_plainly(bytes(service.receive.view[begin:end]))
+
+    def _decide(self, fast: FastPath, end: int, begin: int = 0) -> int:
+        """By the kernel, frame by frame where it hands one back. Returns where the plain path has to go on."""
+        service = self._service
+        went_on = bool(self._tail)
+        self._tail = b""
+        while begin < end and self._may_go_fast and service.may_decide():
+            decided = fast.decide_more(service.receive.array, begin, end, self, self.extended)
+            self._run = 1 if decided.consumed > begin else min(2 * self._run, QUANTUM)
+            begin = decided.consumed
+            self._outstanding += decided.committed
+            if decided.now:
+                self._hold(decided.now)
+            service.settle_soon()
+            if decided.status == DONE:
+                return end if begin == end else self._keep_tail(begin, end, is_older=went_on and begin == 0)
+            if decided.status == RARE_FRAME:
+                if self._is_spent:
+                    self._unread = bytes(service.receive.view[begin:end])
+                    return end
+                stop = self._end_of_run(begin, end)
+                self._read_plainly(bytes(service.receive.view[begin:stop]))
+                begin = stop
+                if self._is_ending:
+                    return end
+        return begin
+
+    def _end_of_run(self, begin: int, end: int) -> int:
+        """Behind the rare frame at `begin`, and behind as many more whole ones as were rare in a row: one step of the
+        machine for all of them costs little more than for one."""
+        receive, count = self._service.receive, max(1, min(self._run, QUANTUM - self._spent))
+        stop = begin + HEADER_BYTES + receive.frame_bytes(begin)
+        while count > 1 and end - stop >= HEADER_BYTES:
+            following = stop + HEADER_BYTES + receive.frame_bytes(stop)
+            if following > end:
+                break
+            stop = following
+            count -= 1
+        return stop
+
+    # ── turns ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _is_spent(self) -> bool:
+        return self._spent >= QUANTUM or self._asked >= ASKED_MAX
+
+    @property
+    def _has_unread(self) -> bool:
+        """Bytes that came, and wait for us, not for the peer."""
+        return bool(self._unread) or self._is_cut_short
+
+    def _rest_if_due(self) -> None:
+        """Nothing more is received before what came was read, and what it cost is paid."""
+        if self._is_ending:
+            return
+        if self._has_unread or self._spent >= QUANTUM:
+            self.stop_reading()
+            self._wait_for_turn()
+        elif self._outstanding > self._limits.requests_outstanding_max or self._asked >= ASKED_MAX:
+            self.stop_reading()
+
+    def _wait_for_turn(self) -> None:
+        if not self._is_in_turn and not self._is_ending and self._asked < ASKED_MAX:
+            self._is_in_turn = True
+            self._service.wait_for_turn(self)
+
+    @property
+    def rests(self) -> bool:
+        """Its next turn only pays for what it did."""
+        return self._spent >= 2 * QUANTUM
+
+    def take_turn(self) -> bool:
+        """Goes on where the last turn ended. Whether it waits for another one."""
+        self._spent = max(0, self._spent - QUANTUM)
+        if self._transport is None or self._is_ending or self._asked >= ASKED_MAX:
+            self._is_in_turn = False  # where it waits for answers, they bring it back
+            return False
+        if self._spent < QUANTUM and self._has_unread:
+            self._go_on()
+        self._is_in_turn = (self._has_unread or self._spent >= QUANTUM) and self._asked < ASKED_MAX
+        if not self._is_in_turn:
+            self._resume_if_drained()
+        return self._is_in_turn
+
+    def _go_on(self) -> None:
+        if self._unread:
+            unread, self._unread = self._unread, b""
+            self._service.receive.view[: len(unread)] = unread
+            self._take(len(unread))
+        else:
+            self._read_plainly(b"")
+        if not self._has_unread:
+            self._since_s = self._service.now_s()  # the rest of half a frame is the peer's business again
+
+    def _hold(self, data: bytes, *, first: bool = False) -> None:
+        if not self._held:
+            self._service.holding.append(self)
+        self._held.insert(0 if first else len(self._held), data)
+
+    def _keep_tail(self, begin: int, end: int, *, is_older: bool) -> int:
+        """Half a frame waits here for its rest; a long one is gathered (or refused) by the plain path.
+
+        `is_older`: it waited before, and a few more bytes of it win it no more time.
+        """
+        receive = self._service.receive
+        longest = min(receive.bytes_max // 2, self._limits.frame_bytes_max)
+        if end - begin >= HEADER_BYTES and receive.frame_bytes(begin) > longest:
+            return begin
+        self._tail = bytes(receive.view[begin:end])
+        if self._tail and not is_older:
+            self._since_s = self._service.now_s()
+        return end
+
+    # ── the kernel's side ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _attach_if_plain(self) -> None:
+        """While nothing about this peer is out of the ordinary, its transport rests."""
+        pump, transport = self._service.pump, self._transport
+        if self._slot is not None or pump is None or transport is None or not self._may_go_fast:
+            return
+        if self._tail or self._paused or self._is_ending or transport.get_write_buffer_size():
+            return
+        sock: socket.socket | None = transport.get_extra_info("socket")
+        if sock is None or transport.get_extra_info("sslcontext") is not None:
+            return
+        self._slot = self._service.attach(self, sock.fileno())
+        if self._slot is not None:
+            transport.pause_reading()
+
+    def _detach(self) -> None:
+        """What the kernel holds of this peer is held here again."""
+        pump, slot = self._service.pump, self._slot
+        if slot is None or pump is None:
+            return
+        self._slot = None
+        self._take_tail(pump, slot)
+        out = pump.take_out(slot)
+        self._outstanding += pump.detach(slot)
+        if out:
+            self._hold(out, first=True)
+        if self._transport is not None and not self._paused and not self._is_ending:
+            self._transport.resume_reading()
+
+    def _take_tail(self, pump: Pump, slot: int) -> None:
+        """The begin of a frame, and since when it waits for its rest."""
+        since_s = pump.tail_since_s(slot)
+        tail = pump.take_tail(slot)
+        if tail:
+            self._tail, self._since_s = tail, since_s
+
+    def write_rest(self) -> None:
+        """The socket did not take all: the transport keeps the rest, and knows what became of the peer."""
+        self._detach()
+        self.write_held()
+
+    def read_by_hand(self) -> None:
+        """What the kernel does not: its bytes are for the plain side, or there is the end, or an error."""
+        pump, slot = self._service.pump, self._slot
+        if slot is None or pump is None:
+            return
+        self._take_tail(pump, slot)
+        try:
+            count = os.readv(pump.descriptor(slot), [self.get_buffer(-1)])
+        except (BlockingIOError, InterruptedError):
+            self._note_by_hand()
+            return
+        except OSError:
+            count = 0
+        if count:
+            self.buffer_updated(count)
+            self._note_by_hand()
+        else:
+            self._detach()  # the transport meets the same, and ends the connection
+
+    def go_on_by_hand(self, begin: int, end: int) -> None:
+        """The rest of a chunk whose begin the kernel took."""
+        service = self._service
+        assert service.fast is not None
+        self._spent = 0
+        begin = self._decide(service.fast, end, begin)
+        if begin < end:
+            self._read_plainly(bytes(service.receive.view[begin:end]))
+        self._rest_if_due()
+        self._note_by_hand()
+
+    def _note_by_hand(self) -> None:
+        if self._slot is not None and self._service.pump is not None:
+            self._service.pump.read_by_hand(self._slot, bool(self._tail) or not self._may_go_fast)
+
+    def release(self, replies: EncodedReplies) -> None:
+        """Of commits whose batch is durable."""
+        self.hold(replies.data, replies.count)
+
+    # ── the plain side ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def _read_plainly(self, data: bytes) -> None:
+        """By the decoder, request by request; whatever it still holds belongs before all that comes later."""
+        try:
+            self._read_events(data)
+        finally:
+            self._may_go_fast = self._greeted and not self._cutter.unfinished_bytes and not self._parts.pending
+
+    def _read_events(self, data: bytes) -> None:
+        events: list[Event] = []
+        went_on = self._cutter.unfinished_bytes > 0
+        self._is_cut_short = False
+        try:
+            with contextlib.closing(self._cutter.feed(data)) as payloads:
+                for payload in payloads:
+                    went_on = False
+                    self._spent += 1 + len(payload) // WORK_BYTES
+                    self._read(payload, events)
+                    if self._is_spent:
+                        break
+        except ProtocolError as error:
+            self._service.feed(events)
+            self._refuse(error)
+            return
+        self._is_cut_short = self._is_spent and self._cutter.holds_frame
+        if self._cutter.unfinished_bytes and self._greeted and not went_on:
+            self._since_s = self._service.now_s()
+        self._service.feed(events)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        self._detach()
+        self._unread = b""
+        self._service.disconnected(self)
+
+    def pause_writing(self) -> None:
+        """The peer does not read: nobody else waits for it."""
+        self._service.said.warning("slow reader", "cut off a slow reader", peer=self.name)
+        self._service.machine.counters["slow_readers"] += 1
+        self.abort()
+
+    # ── the service's side ───────────────────────────────────────────────────────────────────────────────────────
+
+    def send(self, answers: list[tuple[int, Answer]]) -> None:
+        """All answers of one step in one write; a peer that is gone takes nothing else with it."""
+        self._outstanding -= len(answers)
+        self._asked -= len(answers)
+        if self._transport is None:
+            return
+        frames = [encode_answer(answer, request_id=tag, extended=self.extended) for tag, answer in answers]
+        for _, answer in answers:
+            if isinstance(answer, Refused):
+                self._service.said.warning(answer.code, f"refused a request: {answer.message}", peer=self.name)
+        self._write(b"".join(frame for frame in frames if frame is not None))
+        self._resume_if_drained()
+
+    def hold(self, data: bytes, count: int) -> None:
+        """Answers that are bytes already: the service has them written behind this step."""
+        self._outstanding -= count
+        self._hold(data)
+        if self._paused:
+            self._resume_if_drained()
+
+    def write_held(self) -> None:
+        """What the kernel answered in this step of the loop. Nothing where it left together with other answers."""
+        if self._held:
+            self._write(b"")
+
+    def _write(self, data: bytes) -> None:
+        """In one write with what was held, behind it. A peer that is gone takes nothing else with it."""
+        if self._held:
+            self._held.append(data)
+            data = b"".join(self._held)
+            self._held.clear()
+        if self._transport is None:
+            return
+        if self._slot is not None and self._service.pump is not None:
+            if self._service.pump.put_out(self._slot, data):
+                return
+            self._detach()
+            data, self._held = b"".join((*self._held, data)), []
+        self._transport.write(data)
+
+    def debt(self, now_s: float) -> str:
+        """What it owes for too long: its handshake, the rest of a frame, any request at all; empty: nothing."""
+        if self._is_ending:
+            return ""
+        tail_waits = bool(self._tail)
+        if self._slot is not None and self._service.pump is not None:
+            pump = self._service.pump
+            if pump.heard(self._slot):
+                self._heard_s = now_s
+            if (since_s := pump.tail_since_s(self._slot)) < now_s:
+                self._since_s, tail_waits = since_s, True
+        waited_s = now_s - self._since_s
+        if self._has_unread:
+            return ""
+        if not self._greeted:
+            return f"sent no handshake for {waited_s:.1f} s" if waited_s > self._limits.handshake_s_max else ""
+        if (self._cutter.unfinished_bytes or tail_waits) and waited_s > self._limits.frame_s_max:
+            return f"left half a frame unfinished for {waited_s:.1f} s"
+        silent_s = now_s - self._heard_s
+        if silent_s > self._limits.idle_s_max and self._unanswered <= 0:
+            return f"was silent for {silent_s:.1f} s"
+        return ""
+
+    @property
+    def _unanswered(self) -> int:
+        pump, slot = self._service.pump, self._slot
+        return self._outstanding + (pump.outstanding(slot) if slot is not None and pump is not None else 0)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that this peer occupies: what it has not finished saying, and what it has not read."""
+        unread = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        if self._slot is not None and self._service.pump is not None:
+            unread += self._service.pump.held_bytes(self._slot)
+        return len(self._tail) + len(self._unread) + self._cutter.unfinished_bytes + self._parts.bytes_held + unread
+
+    def stop_reading(self) -> None:
+        if self._transport is not None and not self._paused:
+            self._paused = True
+            if self._slot is None:
+                self._transport.pause_reading()
+            self._detach()
+
+    def close(self) -> None:
+        """After what was written has left."""
+        self._is_ending = True
+        self._detach()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._is_ending = True
+        self._detach()
+        if self._transport is not None:
+            self._transport.abort()
+        elif self.arriving is not None:
+            self.arriving.cancel()
+
+    # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _read(self, payload: bytes, events: list[Event]) -> None:
+        incoming = None
+        if len(payload) > LONG_BYTES and self._service.fast is not None:
+            incoming = self._service.fast.parsed(payload)
+        incoming = incoming or decode_request(payload)
+        body = incoming.body
+        self._since_s = self._service.now_s()
+        if isinstance(body, Handshake):
+            self._greet(body)
+            return
+        if not self._greeted:
+            raise ProtocolError(f"{type(body).__name__} before the handshake")
+        if isinstance(body, CommitPart):
+            self._parts.add(body)
+            return
+        if isinstance(body, CommitRequest):
+            body = self._parts.completed(body)
+        if not isinstance(body, Complete):
+            self._outstanding += 1
+            self._asked += 1
+        if isinstance(body, Seal):
+            self._spent += len(body.starts) // SEALS_WORK
+        if isinstance(body, AskStatus):
+            self._spent += STATUS_WORK + len(self._service.machine.leases) // WORK_BYTES
+        if isinstance(body, CommitRequest) and not self.extended:
+            body = replace(body, is_plain=True)
+        events.append(RequestCame(self, incoming.request_id, body))
+
+    def _greet(self, handshake: Handshake) -> None:
+        if self._greeted:
+            raise ProtocolError("a second handshake on one connection")
+        self._check_token(handshake)
+        self._greeted = True
+        self._service.welcome(self)
+        self._cutter.frame_bytes_max = self._limits.frame_bytes_max
+        self._service.note_commit_retry(handshake.commit_retry_s)
+        self.extended = handshake.extensions == EXTENSIONS_VERSION
+        reply = HandshakeReply(
+            handshake.compatible,
+            extensions=EXTENSIONS_VERSION,
+            epoch=self._service.machine.epoch,
+            frame_bytes_max=self._limits.frame_bytes_max,
+            database_id=self._service.machine.database_id,
+        )
+        frame = encode_answer(reply, extended=self.extended)
+        if self._transport is not None and frame is not None:
+            self._write(frame)
+        if not handshake.compatible:
+            raise ProtocolError("a handshake without capabilities")
+
+    def _check_token(self, handshake: Handshake) -> None:
+        token = self._service.token
+        if token and not hmac.compare_digest(token, handshake.token):
+            self.extended = handshake.extensions > 0
+            raise ProtocolError("the handshake's token is not this TSO's: set the client's option tokenFile")
+
+    def _refuse(self, error: ProtocolError) -> None:
+        self._is_ending = True
+        self._detach()
+        self._service.said.warning(error.code, f"refused a peer: {error}", peer=self.name)
+        self._service.machine.counters["protocol_errors"] += 1
+        if self._service.machine.in_doubt:
+            self._held.clear()  # not even a begin is answered then
+        if self._transport is not None:
+            frame = encode_answer(Refused.of(error), extended=self.extended)
+            self._write(frame or b"")
+            self._transport.close()
+
+    def _resume_if_drained(self) -> None:
+        """What waits for its turn first, then what the peer sends."""
+        if self._asked > ASKED_MAX // 2 or self._is_ending:
+            return
+        if self._has_unread or self._spent >= QUANTUM:
+            self._wait_for_turn()
+            return
+        is_drained = self._outstanding <= self._limits.requests_outstanding_max // 2
+        if self._paused and is_drained and self._transport is not None and not self._is_in_turn:
+            self._paused = False
+            self._transport.resume_reading()
+
+
+def _keep_alive(sock: socket.socket, keepalive_s: float) -> None:
+    """Half the time until the first probe, the rest in three probes; an answer nobody acknowledges has all of it."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", max(1, int(keepalive_s / 2))),
+        ("TCP_KEEPINTVL", max(1, int(keepalive_s / 6))),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", max(1, int(keepalive_s * 1000))),
+    ):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class ReceiveBuffer:
+    """Where the bytes of whoever is being read lie, until that one call returns."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.array: NDArray[np.uint8] = np.zeros(bytes_max, dtype=np.uint8)
+        self.view = memoryview(self.array)  # type: ignore[arg-type]
+
+    def frame_bytes(self, at: int) -> int:
+        """The length that the frame header at `at` announces."""
+        return int.from_bytes(self.view[at : at + HEADER_BYTES], "big")
+
+
+class CommitParts:
+    """Ids of commits that come in several frames, by start; bounded in bytes."""
+
+    _ID_BYTES: Final = 40
+
+    def __init__(self, bytes_max: int) -> None:
+        self._ids_max = bytes_max // self._ID_BYTES
+        self._ids = 0
+        self._parts: dict[int, list[CommitPart]] = {}
+
+    @property
+    def bytes_held(self) -> int:
+        return self._ids * self._ID_BYTES
+
+    @property
+    def pending(self) -> bool:
+        """Whether a commit has begun to come in parts."""
+        return bool(self._parts)
+
+    def add(self, part: CommitPart) -> None:
+        self._ids += len(part.cell_ids) + len(part.branches)
+        if self._ids > self._ids_max:
+            raise FrameTooLong(
+                f"the parts of unfinished commits hold more than {self._ids_max} ids: commit at table level",
+                ids_max=self._ids_max,
+            )
+        self._parts.setdefault(part.start_ts, []).append(part)
+
+    def completed(self, last: CommitRequest) -> CommitRequest:
+        """The commit with everything that came before it."""
+        parts = self._parts.pop(last.start_ts, ())
+        if not parts:
+            return last
+        cell_ids = [cell_id for part in parts for cell_id in part.cell_ids]
+        branches = [branch for part in parts for branch in part.branches]
+        self._ids -= len(cell_ids) + len(branches)
+        return CommitRequest(
+            last.start_ts,
+            (*cell_ids, *last.cell_ids),
+            last.table_ids,
+            (*branches, *last.branches),
+            last.level,
+            last.is_retry,
+        )

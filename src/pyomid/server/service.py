@@ -1,0 +1,601 @@
+"""The TSO as a process: an event loop that drives the machine, store calls on threads beside it.
+
+    peers' bytes ─► Connection ─► events ─┐
+    store threads ─► results ─────────────┼─► machine.handle ─► replies, one write a peer
+    ticks ────────────────────────────────┘                 └─► store calls ─► threads
+
+The loop itself waits for no store, but for the flush of a lone client. Whatever the machine puts out as `Die` ends
+the process at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.errors import OmidError, Unavailable
+from pyomid.oracle.instructions import (
+    DeleteEntries,
+    Die,
+    Event,
+    Flush,
+    Flushed,
+    Instruction,
+    PeerGone,
+    Reply,
+    SendEncoded,
+    StoreCall,
+    StoreDone,
+    StoreFailed,
+)
+from pyomid.oracle.machine import TsoMachine
+from pyomid.ports import Clock
+from pyomid.server.flush import background_flush
+from pyomid.server.latency import Durations
+from pyomid.server.logs import BoundedLog
+from pyomid.server.peer import Connection, PeerLimits, ReceiveBuffer
+from pyomid.server.store_calls import TsoStores, perform, rows_of
+from pyomid.server.unauthenticated import Acceptor, Newcomers
+from pyomid.wire.messages import Answer
+
+if TYPE_CHECKING:
+    from pyomid.oracle.native.fast_path import FastPath
+    from pyomid.server.native.socket_loop import Pump, PumpReplies
+
+log = logging.getLogger(__name__)
+
+RECEIVE_BYTES: Final = 256 << 10
+"""One chunk, of one peer: what a kernel call takes at most."""
+
+FRESH_S: Final = 0.004
+"""How long the machine's notion of the time is good enough for another chunk."""
+
+TICKS_PER_STALL: Final = 4
+"""Ticks in the time after which a silence counts as a stall."""
+
+NEWCOMERS_SHARE: Final = 4
+NEWCOMERS_MIN: Final = 64
+"""Of all connections, at most a quarter are strangers, where there may be many."""
+
+TURN_S: Final = 0.001
+"""How long a peer rests for each quantum of work that it had beyond its turn."""
+
+TURNS_AT_ONCE: Final = 4
+
+COMMIT_RETRY_S_MAX: Final = 24 * 3600.0
+"""Nobody's word about longer retries is taken."""
+
+STORE_THREADS_BESIDE_FLIGHTS: Final = 3
+
+ALL_READ, READ_BY_HAND, GO_ON_BY_HAND, NO_ROOM = 0, 1, 2, 4
+"""`server.native.sockets`'s words, which a service without the kernel does not load."""
+
+
+class TsoService:
+    """Serves one machine on any number of listening sockets until `stop` or idleness ends it."""
+
+    def __init__(
+        self,
+        machine: TsoMachine,
+        stores: TsoStores,
+        *,
+        clock: Clock,
+        die: Callable[[str], None],
+        limits: PeerLimits | None = None,
+        connections_max: int = 10_000,
+        held_bytes_max: int = 1 << 30,
+        idle_exit_s: float = float("inf"),
+        token: bytes = b"",
+        lease_until_s: Callable[[], float] = lambda: float("inf"),
+    ) -> None:
+        self.machine = machine
+        self._lease_until_s = lease_until_s
+        """Until when this process leads, as its keeper knows it now: asked before each step of the machine."""
+        self.token = token
+        self._stores = stores
+        self._clock = clock
+        self._die = die
+        self._limits = limits or PeerLimits()
+        self._connections_max = connections_max
+        self._held_bytes_max = held_bytes_max
+        self.said = BoundedLog(log, clock=clock)
+        """Lines that peers cause: their number must not be theirs to choose."""
+        self._late_commits = 0
+        self._idle_exit_s = idle_exit_s
+        self._connections: set[Connection] = set()
+        self._threads = ThreadPoolExecutor(
+            machine.settings.flights_max + STORE_THREADS_BESIDE_FLIGHTS, thread_name_prefix="tso-store"
+        )
+        self._acceptors: dict[socket.socket, Acceptor] = {}
+        self._newcomers = Newcomers(max(NEWCOMERS_MIN, connections_max // NEWCOMERS_SHARE))
+        self.receive = ReceiveBuffer(RECEIVE_BYTES)
+        self.fast: FastPath | None = None
+        """The kernel, once somebody called `use_kernel`."""
+        self.pump: Pump | None = None
+        """Whose sockets it reads and writes itself."""
+        self._watches_pump = False
+        self.holding: list[Connection] = []
+        """Peers with answers of the kernel that are not yet written."""
+        self._turns: deque[Connection] = deque()
+        """Peers whose requests wait for their turn."""
+        self._is_turn_due = False
+        self._settling = False
+        self._call_soon: Callable[[Callable[[], None]], object] | None = None
+        """Its loop's, once it has one."""
+        self._flushes_inline = bool(getattr(stores.commit_table, "is_immediate", False))
+        self._flushes_promptly = bool(getattr(stores.commit_table, "is_prompt", False))
+        self._background = background_flush(stores.commit_table)
+        self._behind: deque[StoreCall] = deque()
+        """Flushes that wait for the one in the background."""
+        self._stopping = asyncio.Event()
+        self._serving = False
+        self._flushing: dict[int, float] = {}
+        self.flush_seconds = Durations()
+        self._idle_since_s = clock()
+        self._tick_s = machine.settings.stall_s_max / TICKS_PER_STALL
+
+    def count_up(self) -> None:
+        """The machine's counters are complete after this; the kernel counts apart."""
+        if self.fast is not None:
+            self.fast.give_back()
+            self.fast.fold_counters()
+
+    @property
+    def is_serving(self) -> bool:
+        """For health checks: it listens, and the machine is alive."""
+        return self._serving and not self._stopping.is_set() and not self.machine.dead
+
+    def now_s(self) -> float:
+        return self._clock()
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    async def run(
+        self,
+        listeners: Sequence[tuple[socket.socket, ssl.SSLContext | None]],
+        *,
+        ready: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Serves the (bound) sockets until it is stopped or idle; `ready` is called once it does."""
+        self._serving = True
+        for sock, tls in listeners:
+            self.listen(sock, tls)
+        ready()
+        while not self._stopping.is_set():
+            self._tick()
+            try:
+                await asyncio.wait_for(self._stopping.wait(), self._tick_s)
+            except TimeoutError:
+                continue
+
+    def listen(self, sock: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Serves one more (bound) socket."""
+        handshake_s_max = self._limits.handshake_s_max
+        self._acceptors[sock] = Acceptor(
+            sock, tls, arrive=self._arrive, make_room=self._make_room, handshake_s_max=handshake_s_max
+        )
+
+    def stop_listening(self, sock: socket.socket) -> None:
+        """Who is connected by it stays."""
+        self._acceptors.pop(sock).close()
+
+    def stop(self) -> None:
+        """Ends `run`, also one that has not begun; from a signal handler of the loop."""
+        self._stopping.set()
+
+    async def drain(self, *, drain_s_max: float = 10.0) -> bool:
+        """After `run`: no new requests; what was decided is made durable and answered. False where time ran out."""
+        for acceptor in self._acceptors.values():
+            acceptor.close()
+        for connection in self._connections:
+            connection.stop_reading()
+        deadline_s = self._clock() + drain_s_max
+        self.feed([])  # what the kernel decided, and nobody has taken from it yet, is not quiet either
+        while (self._turns or not self.machine.is_quiet) and self._clock() < deadline_s:
+            self.feed([])
+            await asyncio.sleep(0.005)
+        self._write_held()
+        for connection in list(self._connections):
+            connection.close()
+        while self._connections and self._clock() < deadline_s:
+            await asyncio.sleep(0.005)
+        self._threads.shutdown(wait=self.machine.is_quiet, cancel_futures=True)
+        if self._background is not None:
+            self._background.close()
+        if self.pump is not None:
+            if self._watches_pump:
+                asyncio.get_running_loop().remove_reader(self.pump.fileno())
+            self.pump.close()
+            self.pump = None
+        return self.machine.is_quiet
+
+    # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _arrive(self, address: str) -> Connection | None:
+        """A place for a peer that was accepted a moment ago. None where there are too many already, and none of them is
+        a stranger: it is closed, nobody else notices."""
+        newcomers = self._newcomers
+        is_full = len(self._connections) >= self._connections_max
+        if (is_full or len(newcomers) >= newcomers.newcomers_max) and not self._make_room():
+            self.said.warning(
+                "connections", f"refused a connection: there are {self._connections_max} already", peer=address
+            )
+            self.machine.counters["refused_connections"] += 1
+            return None
+        connection = Connection(self, self._limits, address)
+        self._connections.add(connection)
+        newcomers.add(connection, address)
+        return connection
+
+    def _make_room(self) -> bool:
+        """By a stranger's place, of the address that has most of them. False where there is none."""
+        stranger = self._newcomers.who_gives_way()
+        if stranger is None:
+            return False
+        self.said.warning("newcomers", "cut off a peer without handshake, to make room", peer=stranger.address)
+        self.machine.counters["refused_connections"] += 1
+        self._newcomers.remove(stranger, stranger.address)
+        self._connections.discard(stranger)
+        stranger.abort()
+        return True
+
+    def welcome(self, connection: Connection) -> None:
+        """It had its handshake."""
+        self._newcomers.remove(connection, connection.address)
+
+    def connected(self, connection: Connection) -> None:
+        """It has its transport: what nobody heard since is counted from now on."""
+        self._idle_since_s = self._clock()
+
+    def disconnected(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        self._newcomers.remove(connection, connection.address)
+        self._idle_since_s = self._clock()
+        self.feed([PeerGone(connection)])
+
+    def note_commit_retry(self, commit_retry_s: float) -> None:
+        """The longest that any client said it repeats a commit: sanitising takes no younger records (in `status`)."""
+        if 0 < commit_retry_s <= COMMIT_RETRY_S_MAX:
+            counters = self.machine.counters
+            counters["commit_retry_ms_max"] = max(counters["commit_retry_ms_max"], int(commit_retry_s * 1000))
+
+    # ── turns ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def wait_for_turn(self, connection: Connection) -> None:
+        """It sent more than one turn's work by hand: the others' requests come between."""
+        self._turns.append(connection)
+        self._turn_soon()
+
+    def _turn_soon(self) -> None:
+        if self._turns and not self._is_turn_due:
+            self._is_turn_due = True
+            loop = asyncio.get_running_loop()
+            if all(connection.rests for connection in self._turns):
+                loop.call_later(TURN_S, self._take_turns)
+            else:
+                loop.call_soon(self._take_turns)
+
+    def _take_turns(self) -> None:
+        """A few peers' turns; then whoever has something to say is heard first."""
+        self._is_turn_due = False
+        worked = 0
+        for _ in range(len(self._turns)):
+            connection = self._turns.popleft()
+            worked += not connection.rests
+            if connection.take_turn():
+                self._turns.append(connection)
+            if worked == TURNS_AT_ONCE:
+                break
+        self._turn_soon()
+
+    # ── the kernel ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def use_kernel(self, *, wait_for_memory: bool = False) -> None:
+        """From now on compiled code decides plain begins and commits. Loads it first, or compiles it: 20 s."""
+        from pyomid.server.native.switch import adopt
+
+        self.fast = adopt(self.machine, chunk_bytes_max=RECEIVE_BYTES, wait_for_memory=wait_for_memory)
+        self._use_pump(self.fast)
+        prepare = getattr(self._stores.commit_table, "prepare", None)
+        if prepare is not None:
+            self._threads.submit(prepare)
+
+    def _use_pump(self, fast: FastPath) -> None:
+        from pyomid.server.native.socket_loop import Pump
+
+        self.pump = Pump(fast, self.receive, outstanding_max=self._limits.requests_outstanding_max)
+
+    def attach(self, connection: Connection, fileno: int) -> int | None:
+        """The slot of a peer whose socket the kernel reads and writes from now on; None where it has no more."""
+        assert self.pump is not None
+        if not self._watches_pump:
+            self._watches_pump = True
+            asyncio.get_running_loop().add_reader(self.pump.fileno(), self._read_ready)
+        return self.pump.attach(connection, fileno, extended=connection.extended)
+
+    def _read_ready(self) -> None:
+        """Everything that the kernel's peers have said, in one step."""
+        pump = self.pump
+        if pump is None or not pump.look():
+            return
+        may = self.may_decide()
+        self._settling = True
+        while (status := pump.read(self.machine.now_s, by_hand=not may)) != ALL_READ:
+            if status == NO_ROOM:
+                self._settle()
+            else:
+                peer, begin, end = pump.handed_back
+                if status == READ_BY_HAND:
+                    peer.read_by_hand()
+                elif status == GO_ON_BY_HAND:
+                    peer.go_on_by_hand(begin, end)
+                else:
+                    peer.stop_reading()
+            self._settling = True
+            may = self.machine.may_decide_fast
+        self._settle()
+
+    def may_decide(self) -> bool:
+        """Whether a kernel may take a chunk now, with the machine told the time, once a step of the loop."""
+        if not self._settling:
+            now_s = self._clock()
+            if now_s - self.machine.now_s >= FRESH_S or now_s >= self.machine.serve_until_s:
+                self.feed([])
+        return self.machine.may_decide_fast
+
+    def settle_soon(self) -> None:
+        """A flush, once everything was read that is there to be read now."""
+        if not self._settling:
+            self._settling = True
+            if self._call_soon is None:
+                self._call_soon = asyncio.get_running_loop().call_soon
+            self._call_soon(self._settle)
+
+    def _settle(self) -> None:
+        """Behind the step: its commits go to their flush, its answers leave, one write a peer."""
+        self._settling = False
+        if not self._settled_at_once():
+            self.feed([])
+        self._write_held()
+
+    def _settled_at_once(self) -> bool:
+        """The step's commits into memory or on their way to the disk, where nothing else is due. False where more
+        is."""
+        if not self._flushes_inline and self._background is None:
+            return False
+        now_s = self._caught_up()
+        self._complete()
+        windows = self.machine.windows
+        is_busy = self._background is not None and self._background.is_busy
+        if is_busy or (windows.open_batch.is_empty and windows.next_to_flush() is None):
+            return not self.machine.is_step_due(now_s)
+        entries = self.machine.start_plain_flush(now_s)
+        if entries is None:
+            return False
+        if self._flushes_inline or self._is_lone(len(entries)):
+            return self._flush_now(entries, now_s)
+        assert self._background is not None
+        if self._background.begin(entries, partial(self._plain_flush_ended, now_s)):
+            return True
+        self.machine.give_up_plain_flush()
+        return False
+
+    def _complete(self) -> None:
+        """Entries of complete transactions go, as far as nothing has to be waited for. No answer leaves by it."""
+        if self._background is None or not self.machine.may_complete:
+            return
+        starts = self.machine.take_completions()
+        left = self._background.delete_at_once(starts)
+        is_settling, self._settling = self._settling, True
+        self._perform(self.machine.completed(len(starts) - len(left), left))
+        self._settling = is_settling
+
+    def _flush_now(self, entries: NDArray[np.int64], began_s: float) -> bool:
+        try:
+            flushed = perform(self._stores, Flush((), entries))
+        except Exception:
+            log.exception("a flush failed")
+            self.machine.give_up_plain_flush()
+            return False
+        self.flush_seconds.add(self._clock() - began_s)
+        self._perform(self.machine.end_plain_flush(cast(Flushed, flushed)))
+        return True
+
+    def _plain_flush_ended(self, began_s: float, result: Flushed | OmidError) -> None:
+        """Back from the disk. The next flush takes what was decided meanwhile, and what is there to be read now."""
+        now_s = self._caught_up()
+        self.flush_seconds.add(now_s - began_s)
+        if self.machine.is_step_due(now_s):  # a stall is noticed before anything is answered
+            self.feed([])
+        if isinstance(result, OmidError):
+            self.machine.give_up_plain_flush()
+            self.feed([])
+        else:
+            self.settle_soon()
+            self._perform(self.machine.end_plain_flush(result))
+        self._flush_next()
+
+    def _caught_up(self) -> float:
+        """The machine knows what the kernel decided, and until when this process leads. Returns the time."""
+        if self.fast is not None:
+            self.fast.give_back()
+        self.machine.serve_until_s = self._lease_until_s()
+        return self._clock()
+
+    def _write_held(self) -> None:
+        """Begins too are answered only by a process that leads (T4): in doubt they wait, as the machine's own do."""
+        if self.machine.in_doubt or self.machine.dead:
+            return
+        if self.holding:
+            holding, self.holding = self.holding, []
+            for connection in holding:
+                connection.write_held()
+        if self.pump is not None and self.pump.has_ready:
+            for connection in self.pump.send():
+                connection.write_rest()
+
+    # ── the machine ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def feed(self, events: Sequence[Event]) -> None:
+        """One step of the machine, and everything it asks for."""
+        now_s = self._caught_up()
+        self._complete()
+        self._perform(self.machine.handle(events, now_s, time.time_ns() // 1_000_000))
+        if self.machine.has_more_begins:
+            self.settle_soon()
+
+    def _tick(self) -> None:
+        self.feed([])
+        self.count_up()
+        now_s = self._clock()
+        self._cut_off_debtors(now_s)
+        self._cut_off_hoarders()
+        self._tell_of_late_commits()
+        self.said.tell(now_s)
+        self._exit_if_idle(now_s)
+
+    def _cut_off_debtors(self, now_s: float) -> None:
+        for connection in list(self._connections):
+            debt = connection.debt(now_s)
+            if debt:
+                self.said.warning("debt", f"cut off a peer that {debt}", peer=connection.name)
+                self.machine.counters["overdue_peers"] += 1
+                connection.abort()
+
+    def _cut_off_hoarders(self) -> None:
+        """Unfinished requests and unread answers of all peers together are bounded: who holds most goes first."""
+        held = {connection: connection.held_bytes for connection in self._connections}
+        total = sum(held.values())
+        if total <= self._held_bytes_max:
+            return
+        for connection in sorted(held, key=held.__getitem__, reverse=True):
+            self.said.warning("hoarder", f"cut off a peer that holds {held[connection]} bytes", peer=connection.name)
+            self.machine.counters["hoarders"] += 1
+            connection.abort()
+            total -= held[connection]
+            if total <= self._held_bytes_max // 2:
+                return
+
+    def _tell_of_late_commits(self) -> None:
+        """Each was answered "aborted" and is counted; the log says once in a while that there are such."""
+        count = self.machine.counters["aborts_low_watermark"]
+        if count > self._late_commits:
+            self.said.count("late", count - self._late_commits, "commits began at or below the low watermark: aborted")
+            self._late_commits = count
+
+    def _exit_if_idle(self, now_s: float) -> None:
+        """T14: never with a connection open or a lease live.
+
+        What the machine does on its own (it looks at the catalogue every few seconds) makes nobody busy; it only has
+        to have ended.
+        """
+        if self._connections or self.machine.leases.starts or self.machine.large:
+            self._idle_since_s = now_s
+        elif now_s - self._idle_since_s >= self._idle_exit_s and self.machine.is_quiet:
+            log.info("idle", extra={"idle_s": self._idle_exit_s, "epoch": self.machine.epoch})
+            self.stop()
+
+    def _perform(self, instructions: list[Instruction]) -> None:
+        answers: defaultdict[Connection, list[tuple[int, Answer]]] | None = None
+        for instruction in instructions:
+            match instruction:
+                case SendEncoded(replies):
+                    cast("Connection | Pump", replies.peer).release(cast("PumpReplies", replies))
+                case Reply(peer, tag, answer):
+                    assert isinstance(peer, Connection)
+                    answers = defaultdict(list) if answers is None else answers
+                    answers[peer].append((tag, answer))
+                case StoreCall(operation=Flush(), delay_s=0.0):
+                    self._flush(instruction)
+                case StoreCall(token, operation=DeleteEntries(starts), delay_s=0.0) if self._background is not None:
+                    self._delete(token, self._background.delete_at_once(np.array(starts, dtype=np.int64)))
+                case StoreCall(delay_s=0.0):
+                    self._start(instruction)
+                case StoreCall(delay_s=delay_s):
+                    asyncio.get_running_loop().call_later(delay_s, self._start, instruction)
+                case Die(reason):
+                    log.error("died: %s", reason, extra={"epoch": self.machine.epoch})
+                    self._die(reason)
+        if answers is not None:
+            for connection, answered in answers.items():
+                connection.send(answered)
+        if not self._settling:
+            self._write_held()
+
+    def _flush(self, call: StoreCall) -> None:
+        """At once, in the background, or on a thread; behind one that is in the background, if there is one."""
+        assert isinstance(call.operation, Flush)
+        background = self._background
+        if background is not None and background.is_busy:
+            self._behind.append(call)
+            return
+        self._flushing[call.token] = self._clock()
+        ended = partial(self._flush_ended, call.token)
+        if self._flushes_inline or self._is_lone(call.operation.size):
+            self._ended(self._performed(call))
+        elif background is None or not background.begin(rows_of(call.operation), ended):
+            self._start(call)
+
+    def _flush_ended(self, token: int, result: Flushed | OmidError) -> None:
+        self._ended(StoreFailed(token, result) if isinstance(result, OmidError) else StoreDone(token, result))
+        self._flush_next()
+
+    def _flush_next(self) -> None:
+        """Those that waited, in their order, as far as they do not wait again."""
+        assert self._background is not None
+        while self._behind and not self._background.is_busy:
+            self._flush(self._behind.popleft())
+
+    def _is_lone(self, size: int) -> bool:
+        """One commit of the only client there is: nobody's begin would wait, and two changes of thread, or of the
+        loop's step, cost as much as the flush."""
+        return self._flushes_promptly and size == 1 and len(self._connections) == 1
+
+    def _delete(self, token: int, left: NDArray[np.int64]) -> None:
+        if len(left):
+            self._start(StoreCall(token, DeleteEntries(tuple(left.tolist()))))
+        else:
+            self._ended(StoreDone(token))
+
+    def _start(self, call: StoreCall) -> None:
+        loop = asyncio.get_running_loop()
+        if isinstance(call.operation, Flush):
+            self._flushing.setdefault(call.token, self._clock())
+        self._threads.submit(self._call, loop, call)
+
+    def _call(self, loop: asyncio.AbstractEventLoop, call: StoreCall) -> None:
+        """On a store thread."""
+        event = self._performed(call)
+        with suppress(RuntimeError):  # the loop is closed: the service was told to stop and could not wait
+            loop.call_soon_threadsafe(self._ended, event)
+
+    def _performed(self, call: StoreCall) -> StoreDone | StoreFailed:
+        try:
+            return StoreDone(call.token, perform(self._stores, call.operation))
+        except OmidError as error:
+            log.warning("%s failed: %s", type(call.operation).__name__, error, extra={"code": error.code})
+            return StoreFailed(call.token, error)
+        except Exception as error:
+            log.exception("%s failed", type(call.operation).__name__)
+            return StoreFailed(call.token, Unavailable(f"{type(error).__name__}: {error}"))
+
+    def _ended(self, event: StoreDone | StoreFailed) -> None:
+        """Back on the loop."""
+        started_s = self._flushing.pop(event.token, None)
+        if started_s is not None:
+            self.flush_seconds.add(self._clock() - started_s)
+        self.feed([event])

@@ -1,0 +1,298 @@
+"""From stores and settings to a service that answers: take over, make the machine, serve, drain."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import resource
+import signal
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from pyomid.compiled import cache_folder, python_tag
+from pyomid.errors import OmidError
+from pyomid.oracle.conflict_map import BucketMap, ConflictMap
+from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.takeover import take_over_steps
+from pyomid.server.leadership import FolderLock, Leadership, boot_clock, die_now
+from pyomid.server.metrics import Watched, serve_metrics
+from pyomid.server.peer import PeerLimits
+from pyomid.server.service import TsoService
+from pyomid.server.store_calls import TsoStores, take_over
+
+log = logging.getLogger(__name__)
+
+Listener = tuple[socket.socket, ssl.SSLContext | None]
+
+FILES_BESIDE_CONNECTIONS: Final = 128
+"""Stores, logs, listeners, modules that are loaded late, and newcomers on their way to being refused."""
+
+FOLDER_LOOK_S = 0.5
+"""How long a client may find no socket in a folder that is served."""
+
+SWITCH_INTERVAL_S = 0.0005
+"""A store thread that holds the interpreter must not keep the event loop waiting for Python's default 5 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """Everything a service is told, in the words of its rooms."""
+
+    settings: TsoSettings = field(default_factory=TsoSettings)
+    limits: PeerLimits = field(default_factory=PeerLimits)
+    connections_max: int = 10_000
+    held_bytes_max: int = 1 << 30
+    """Unfinished requests and unread answers of all connections together."""
+    idle_exit_s: float = float("inf")
+    token: bytes = b""
+    metrics: str = ""
+    kernel: bool = False
+    """Compiled decisions from the first request on."""
+    kernel_soon: bool = False
+    """Compiled decisions once they are loaded, a second later, while the first clients are served already."""
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], token: bytes) -> ServiceOptions:
+        """From the command's options, by name."""
+        return cls(
+            TsoSettings(
+                conflict_map_entries=options["conflict-map-entries"],
+                window_starts=options["window-starts"],
+                batch_entries_max=options["batch-entries"],
+                flights_max=options["flights"],
+                max_transaction_age_s=options["max-transaction-age"],
+                lease_term_s=options["lease-term"],
+                commit_retry_s=options["commit-retry"],
+                store_retry_s=options["store-retry"],
+                stall_s_max=options["stall"],
+                world_time=options["timestamps"] == "world-time",
+                unknown_tables_max=options["unknown-tables"],
+                leases_max=options["leases"],
+                entries_kept_max=options["memory-entries"] if options["store"] == "memory" else 0,
+            ),
+            PeerLimits(
+                frame_bytes_max=options["frame-bytes"],
+                requests_outstanding_max=options["outstanding"],
+                unread_bytes_max=options["unread-bytes"],
+                handshake_s_max=options["handshake-timeout"],
+                frame_s_max=options["frame-timeout"],
+                idle_s_max=options["idle-timeout"] or float("inf"),
+                keepalive_s=options["keepalive"],
+            ),
+            connections_max=options["connections"],
+            held_bytes_max=options["held-bytes"],
+            idle_exit_s=options["idle-exit"] or float("inf"),
+            token=token,
+            metrics=options["metrics"],
+            kernel=options["kernel"] == "on",
+            kernel_soon=options["kernel"] == "auto" and is_compiled(),
+        )
+
+
+def connections_possible(wanted: int) -> int:
+    """So many, or as many as the system lets this process have files open; that limit is raised as far as it goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + FILES_BESIDE_CONNECTIONS
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return wanted
+    possible = max(1, soft - FILES_BESIDE_CONNECTIONS)
+    log.warning("serves at most %d connections: this process may open %d files", possible, soft)
+    return possible
+
+
+def is_compiled() -> bool:
+    """Whether a kernel's machine code for this Python lies on disk (`make setup` puts it there): else its first use
+    takes 20 s. Whether it is this version's is told when it is loaded."""
+    folder = cache_folder(Path(__file__).with_name("kernel") / "decide_kernel.py")
+    return folder is not None and any(folder.glob(f"decide_kernel.decide_chunk-*.{python_tag()}.nbi"))
+
+
+def empty_map(options: ServiceOptions) -> ConflictMap:
+    """The map of a TSO that begins. The kernel, if it is to decide from the first request on, is loaded (or compiled)
+    here, and the map's memory taken: more than a second, which a standby has spent when the leader dies. Blocking."""
+    entries_max = options.settings.conflict_map_entries
+    if not options.kernel:
+        return BucketMap(entries_max)
+    if not is_compiled():
+        log.warning("compiles its kernel before it serves, some 20 s; next time it is there")
+    from pyomid.server.native.switch import ready_map
+
+    return ready_map(entries_max)
+
+
+def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: ConflictMap) -> TsoMachine:
+    """The machine of a new leader; `Deposed` where another was faster. Blocking."""
+    settings = replace(settings, ceiling_elsewhere=stores.ceiling is not None)
+    steps = take_over_steps(ceiling_step=settings.ceiling_step, ceiling_elsewhere=settings.ceiling_elsewhere)
+    taken_over = take_over(stores, steps)
+    serve_epoch = getattr(stores.commit_table, "serve_epoch", None)
+    if serve_epoch is not None:
+        serve_epoch(taken_over.epoch)
+    machine = TsoMachine(settings, taken_over, now_s=boot_clock(), conflict_map=conflict_map)
+    machine.database_id = stores.epoch_row.database_id()
+    return machine
+
+
+class LeaderTerm:
+    """Until when this process leads, told by the thread that renews the lease. Law: never past what it last wrote."""
+
+    def __init__(self, until_s: float = float("inf")) -> None:
+        self._until_s = until_s
+
+    def renewed(self, until_s: float) -> None:
+        self._until_s = max(self._until_s, until_s)
+
+    def until_s(self) -> float:
+        return self._until_s
+
+
+@dataclass(frozen=True, slots=True)
+class _Duty:
+    """What a process that wants to lead was told, handed from the standby to the leader."""
+
+    stores: TsoStores
+    options: ServiceOptions
+    conflict_map: Awaitable[ConflictMap]
+    """On its way since the process began."""
+    listeners: Sequence[Listener]
+    ready: Callable[[], None]
+    stop_signals: Sequence[signal.Signals]
+    stop: threading.Event
+    """Set by a signal that came before the service was there."""
+    watched: Watched
+    folder_lock: FolderLock | None
+
+
+async def serve(
+    stores: TsoStores,
+    options: ServiceOptions,
+    listeners: Sequence[Listener],
+    *,
+    ready: Callable[[], None],
+    stop_signals: Sequence[signal.Signals] = (),
+    leadership: Leadership | None = None,
+    folder_lock: FolderLock | None = None,
+) -> None:
+    """Serves until a signal or idleness; on return everything decided is durable and answered. `folder_lock`: held,
+    and listening as the last of `listeners`.
+
+    With a `leadership` (a cluster's; a folder's lock is held already) it waits as a standby until it leads.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    loop = asyncio.get_running_loop()
+    stop, watched = threading.Event(), Watched()
+    for each in stop_signals:
+        loop.add_signal_handler(each, stop.set)
+    metrics = await serve_metrics(watched, options.metrics) if options.metrics else None
+    try:
+        conflict_map = loop.run_in_executor(None, empty_map, options)
+        duty = _Duty(stores, options, conflict_map, listeners, ready, stop_signals, stop, watched, folder_lock)
+        if leadership is None:
+            await _lead(duty, LeaderTerm(), announce=lambda epoch: None)
+        else:
+            await _lead_in_turn(duty, leadership)
+    finally:
+        if metrics is not None:
+            metrics.close()
+
+
+async def _lead_in_turn(duty: _Duty, leadership: Leadership) -> None:
+    """Stands by until it leads (or is told to stop); gives the lease back at the end, however it comes."""
+    log.info("stands by")
+    leading = await asyncio.get_running_loop().run_in_executor(None, leadership.acquire, duty.stop)
+    if leading is None:
+        return
+    term = LeaderTerm(leading)
+    try:
+        # From here on, not from the first request on: reading a large store, finishing jobs and loading the kernel
+        # may last longer than a lease, and a leader that lets it end meanwhile dies as if it had been replaced.
+        leadership.keep(term.renewed, die_now)
+        await _lead(duty, term, announce=leadership.announce)
+    finally:
+        leadership.release()
+
+
+async def _lead(duty: _Duty, term: LeaderTerm, *, announce: Callable[[int], object]) -> None:
+    """Takes over, announces itself, serves, drains. The take-over runs beside the loop: a signal is heard meanwhile."""
+    loop = asyncio.get_running_loop()
+    options = duty.options
+    conflict_map = await duty.conflict_map
+    gc.freeze()  # what is loaded by now stays: looking through it again and again would hold up begins
+    machine = await loop.run_in_executor(None, take_over_and_build, duty.stores, options.settings, conflict_map)
+    service = TsoService(
+        machine,
+        duty.stores,
+        clock=boot_clock,
+        die=die_now,
+        limits=options.limits,
+        connections_max=connections_possible(options.connections_max),
+        held_bytes_max=options.held_bytes_max,
+        idle_exit_s=options.idle_exit_s,
+        token=options.token,
+        lease_until_s=term.until_s,
+    )
+    for each in duty.stop_signals:
+        loop.add_signal_handler(each, service.stop)
+    if duty.stop.is_set():
+        service.stop()
+    if options.kernel:
+        service.use_kernel(wait_for_memory=True)
+    service.feed([])
+    announce(machine.epoch)
+    duty.watched.service = service
+    log.info("leads", extra={"epoch": machine.epoch, "watermark": machine.watermark, "horizon": machine.horizon})
+    beside = [asyncio.create_task(_use_kernel_soon(service))] if options.kernel_soon else []
+    if duty.folder_lock is not None:
+        beside.append(asyncio.create_task(_keep_place(service, duty.folder_lock, duty.listeners[-1][0])))
+    await service.run(duty.listeners, ready=duty.ready)
+    for task in beside:
+        task.cancel()
+    log.info("stops", extra={"epoch": machine.epoch, "connections": service.connections})
+    drained = await service.drain()
+    log.info("stopped", extra={"epoch": machine.epoch, "drained": drained})
+
+
+async def _keep_place(service: TsoService, lock: FolderLock, sock: socket.socket) -> None:
+    """Clients find the service, or it ends: a folder that is gone, or another one under its path, is not served."""
+    while True:
+        await asyncio.sleep(FOLDER_LOOK_S)
+        if not lock.is_in_place():
+            log.error("ends at once: the folder %s was removed, moved or replaced", lock.folder)
+            die_now("the folder is gone")
+        try:
+            if not lock.has_socket():
+                log.warning("its socket in %s was removed, or replaced: listens at a new one", lock.folder)
+                old, sock = sock, lock.listen()
+                service.listen(sock)
+                service.stop_listening(old)
+        except (OSError, OmidError) as error:
+            log.warning("cannot listen in %s: %s", lock.folder, error)
+
+
+async def _use_kernel_soon(service: TsoService) -> None:
+    """Loads beside the loop, takes over between two of its steps. Compiles nothing."""
+    if not await asyncio.get_running_loop().run_in_executor(None, _load_kept_kernels):
+        log.info("decides by plain code: its kernel was compiled for another version; pyomid.compile_kernels makes it")
+        return
+    service.use_kernel()
+    gc.freeze()
+
+
+def _load_kept_kernels() -> bool:
+    from pyomid.server.native.socket_loop import kernels_are_kept, load_kernels
+
+    if not kernels_are_kept():
+        return False
+    load_kernels()
+    return True

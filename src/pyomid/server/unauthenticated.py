@@ -1,0 +1,133 @@
+"""Peers from their arrival to their handshake: strangers, whose number, time and memory are bounded.
+
+    accepted ─► TLS's handshake, where it is asked for ─► Connection ─► its own handshake ─► welcome
+       └──────────────── a newcomer: at most so many; the address with most of them gives way ────┘
+
+Somebody who opens connections and says nothing must not use up the descriptors of those who would say something. Where
+there are too many newcomers, the oldest one of the address that has most of them is closed, so a rightful client gets
+in, and has its handshake done long before its turn comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import socket
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyomid.server.peer import Connection
+
+ACCEPTED_AT_ONCE: Final = 64
+"""Between two looks at everybody else."""
+
+NO_DESCRIPTOR_S: Final = 0.1
+"""Until accepting is tried again where the system has no descriptor for it."""
+
+BACKLOG: Final = 1024
+
+
+class Newcomers:
+    """Who has not had its handshake, by address, in the order of arrival."""
+
+    def __init__(self, newcomers_max: int) -> None:
+        self.newcomers_max = newcomers_max
+        self._addresses: dict[str, dict[Connection, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, newcomer: Connection, address: str) -> None:
+        self._addresses.setdefault(address, {})[newcomer] = None
+        self._count += 1
+
+    def remove(self, newcomer: Connection, address: str) -> None:
+        """Welcomed, or gone."""
+        of_address = self._addresses.get(address, {})
+        if newcomer in of_address:
+            del of_address[newcomer]
+            self._count -= 1
+            if not of_address:
+                del self._addresses[address]
+
+    def who_gives_way(self) -> Connection | None:
+        """The oldest one of the address that has most."""
+        crowd = max(self._addresses.values(), key=len, default=None)
+        return None if crowd is None else next(iter(crowd))
+
+
+class Acceptor:
+    """One listening socket. Each peer that comes is the service's business before TLS has said a word."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        tls: ssl.SSLContext | None,
+        *,
+        arrive: Callable[[str], Connection | None],
+        make_room: Callable[[], bool],
+        handshake_s_max: float,
+    ) -> None:
+        """`arrive` gives the connection of a peer at this address, None where it is to be closed; `make_room` closes
+        somebody."""
+        self._sock = sock
+        self._tls = tls
+        self._arrive = arrive
+        self._make_room = make_room
+        self._handshake_s_max = handshake_s_max
+        self._loop = asyncio.get_running_loop()
+        self._is_open = True
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+        self._loop.add_reader(sock.fileno(), self._accept)
+
+    def close(self) -> None:
+        self._is_open = False
+        self._loop.remove_reader(self._sock.fileno())
+        self._sock.close()
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                peer, name = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._wait_for_room()
+                    return
+                raise
+            address = name[0] if isinstance(name, tuple) else "unix"
+            connection = self._arrive(address)
+            if connection is None:
+                peer.close()
+            else:
+                peer.setblocking(False)
+                connection.arriving = self._loop.create_task(self._connect(connection, peer))
+
+    def _wait_for_room(self) -> None:
+        """The listener is readable all the time, and nothing can be done about it."""
+        self._make_room()
+        self._loop.remove_reader(self._sock.fileno())
+        self._loop.call_later(NO_DESCRIPTOR_S, self._go_on)
+
+    def _go_on(self) -> None:
+        if self._is_open:
+            self._loop.add_reader(self._sock.fileno(), self._accept)
+
+    async def _connect(self, connection: Connection, peer: socket.socket) -> None:
+        patience_s = self._handshake_s_max if self._tls is not None else None
+        try:
+            with contextlib.suppress(OSError, ssl.SSLError, TimeoutError):
+                await self._loop.connect_accepted_socket(
+                    lambda: connection, peer, ssl=self._tls, ssl_handshake_timeout=patience_s
+                )
+        finally:
+            connection.arriving = None
+            if not connection.has_arrived:
+                peer.close()
+                connection.never_came()

@@ -1,0 +1,125 @@
+"""One open database a process and URL: what a driver, a task or a data source's planner works with.
+
+Spark's Python workers live for many tasks; each opens a database once. A forked child opens its own (C5).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyomid.client.deployment import Parts
+from pyomid.client.drive import Driver
+from pyomid.client.session.leases import RENEWALS_PER_TERM, LeaseKeeper
+from pyomid.errors import Misuse, OmidError
+from pyomid.protocol.commit_cache import CommitCache
+from pyomid.wiring import open_parts
+
+_open: dict[tuple[int, str], Connection] = {}
+_opening: Final = threading.Lock()
+
+
+@dataclass(slots=True)
+class Connection:
+    """Parts with a driver over them, what is known of commits, and the leases of this process."""
+
+    url: str
+    parts: Parts
+    driver: Driver
+    cache: CommitCache
+    leases: LeaseKeeper
+    """Of transactions that begin and end in this process."""
+    database_id: bytes = b""
+    """What plans name it by: the one in whose timestamps they are written."""
+    _renewed_s: dict[int, float] = field(default_factory=dict)
+    _shared: dict[float | None, tuple[int, float]] = field(default_factory=dict)
+    """By term: a start that is leased for sharers, and until when most of a term is left of it."""
+
+    @property
+    def has_leases(self) -> bool:
+        """Without (a Java TSO) a snapshot is readable for as long as nobody cleans what it sees."""
+        return self.parts.tso.extended
+
+    def require_branches(self) -> None:
+        """`Misuse`, before anything is written, where the TSO cannot decide a write of many tasks."""
+        if not self.parts.tso.extended:
+            raise Misuse(
+                f"the TSO of {self.url} is Apache Omid's, which knows no branches: a write from many tasks cannot be "
+                "one commit there. Reading works. To write from Spark let `pyomid tso` serve this database; to write "
+                "under this TSO use pyomid.connect in one process"
+            )
+
+    def renew(self, leases: Iterable[int]) -> None:
+        """Renews each lease whose last renewal from here is a third of a term ago. SnapshotTooOld: it is gone."""
+        now = self.parts.clock()
+        for start_ts in leases:
+            if now >= self._renewed_s.get(start_ts, 0.0):
+                term_s = self.parts.tso.renew_lease(start_ts)
+                if len(self._renewed_s) > 1_000:
+                    self._renewed_s.clear()
+                self._renewed_s[start_ts] = now + term_s / RENEWALS_PER_TERM
+
+    def share_lease(self, start_ts: int, term_s: float | None) -> None:
+        """Keeps a snapshot whose end nobody will tell, for two thirds of the term at least; a reader that goes on asks
+        again. SnapshotTooOld: W has passed it.
+
+        W stays below a leased start, so what the TSO promised for one start counts for every later one: of thousands
+        of loads one asks in a third of a term. A W that has passed the leased start tells that the lease was ended
+        (by an operator, say): the TSO is asked anew.
+        """
+        now = self.parts.clock()
+        leased_ts, good_until_s = self._shared.get(term_s, (start_ts, now))
+        if leased_ts > start_ts or now >= good_until_s or self.parts.epoch_row.read_watermarks()[0] >= leased_ts:
+            leased_ts, granted_s = self.parts.tso.share_lease(start_ts, term_s)
+            if len(self._shared) > 1_000:
+                self._shared.clear()
+            self._shared[term_s] = (leased_ts, now + granted_s / RENEWALS_PER_TERM)
+
+
+def connection(url: str, database_id: bytes = b"") -> Connection:
+    """This process's connection to `url`, opened at the first call. It is never closed: the process's end does, or the
+    database's, where another was made in its place.
+
+    `database_id`: of the database that a plan was made for. `Misuse` where it is not there any more: the plan's
+    timestamps mean other commits in another one.
+    """
+    found = _connection(url)
+    if not found.database_id:  # read outside of the lock, at the first use: the database may be gone at a later one
+        found.database_id = found.parts.epoch_row.database_id()
+    if database_id and found.database_id != database_id:
+        raise Misuse(
+            f"this was planned for the database {database_id.hex()[:8]}, which was dropped; at {url} there is "
+            f"{found.database_id.hex()[:8]} now, which was made in its place: begin again"
+        )
+    return found
+
+
+def _connection(url: str) -> Connection:
+    key = (os.getpid(), url)
+    with _opening:
+        found = _open.get(key)
+        if found is not None and found.parts.is_gone():
+            _open.pop(key)
+            found.leases.close()
+            with suppress(OmidError):
+                found.parts.close()
+            found = None
+        if found is None:
+            parts = open_parts(url)
+            cache = CommitCache(parts.settings.commit_cache_entries)
+            found = Connection(url, parts, Driver(parts), cache, LeaseKeeper(parts.tso, parts.clock))
+            _open[key] = found
+        return found
+
+
+def close_connections() -> None:
+    """Closes the databases that this process opened: for a driver that is done, and for tests."""
+    with _opening:
+        for key in [key for key in _open if key[0] == os.getpid()]:
+            closed = _open.pop(key)
+            closed.leases.close()
+            closed.parts.close()

@@ -1,0 +1,1 @@
+"""Maintenance as Spark jobs: compaction, sanitizing, verification, import of tables."""

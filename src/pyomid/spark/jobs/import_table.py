@@ -1,0 +1,92 @@
+"""Adopting an existing HBase table as a Spark job: one task a region, large regions divided.
+
+print(pyomid.spark.adopt(spark, url, "events", ["f"]))
+
+A job that died is run again: what has its shadow cell is only read. The table becomes transactional with the catalogue
+entry, which the driver writes when all tasks are done.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from pyomid.client.import_table import check_adoptable, newest_adopted, register_adopted
+from pyomid.client.validation import check_conflict_level, check_families
+from pyomid.crashpoints import crash_point
+from pyomid.protocol.import_table import adopt_range_steps
+from pyomid.spark.databases import connection
+from pyomid.spark.jobs.partitions import Piece, run_pieces
+from pyomid.spark.jobs.report import table_text
+from pyomid.spark.read_task import divided
+from pyomid.types import KeyRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """`records`: versions of rows that were looked at; `adopted`: those that had no shadow cell before."""
+
+    table: str
+    pieces: int
+    rows: int
+    records: int
+    adopted: int
+    seconds: float
+
+    def __str__(self) -> str:
+        if not self.pieces:
+            return f"{self.table} was transactional already: nothing was done"
+        headings = ("table", "pieces", "rows", "records", "of them adopted", "seconds")
+        row = (self.table, self.pieces, self.rows, self.records, self.adopted, round(self.seconds, 1))
+        return table_text(headings, [row])
+
+
+def adopt(
+    spark: SparkSession, url: str, table: str, families: Sequence[str], *, conflict_level: str = "cell"
+) -> Adoption:
+    """Makes `table`, which exists in HBase and whose writers have stopped, transactional. Repeatable.
+
+    `families`: those that transactions will use; all must keep all versions. `Misuse` where a cell is newer than the
+    TSO's timestamps, where transactions wrote the table without pyomid knowing it, or where an empty value stands,
+    which a transaction takes for a deletion: before anything was changed, by a first job that only reads.
+    """
+    conn = connection(url)
+    began = time.monotonic()
+    level = check_conflict_level(conflict_level)
+    newest_ts = newest_adopted(conn.parts, table, check_families(families))
+    if not newest_ts:
+        return Adoption(table, 0, 0, 0, 0, time.monotonic() - began)
+    ranges = divided(conn.parts.store, table, KeyRange(), spark.sparkContext.defaultParallelism)
+    pieces = [Piece(table, 0, each) for each in ranges]
+    run_pieces(spark, url, pieces, functools.partial(_check_piece, newest_ts), _CHECKED_DDL, _CHECKED)
+    rows = run_pieces(spark, url, pieces, functools.partial(_adopt_piece, newest_ts), _ADOPTED_DDL, _ADOPTED)
+    crash_point("spark.adopt.before_register")
+    register_adopted(conn.parts, table, families, level)
+    seen, records, adopted = (sum(row[name] for row in rows) for name in _ADOPTED.names)
+    return Adoption(table, len(pieces), seen, records, adopted, time.monotonic() - began)
+
+
+_ADOPTED: Final = pa.schema([("rows", pa.int64()), ("records", pa.int64()), ("adopted", pa.int64())])
+_ADOPTED_DDL: Final = "rows long, records long, adopted long"
+_CHECKED: Final = pa.schema([("pieces", pa.int64())])
+_CHECKED_DDL: Final = "pieces long"
+
+
+def _check_piece(newest_ts: int, url: str, piece: Piece) -> dict[str, Any]:
+    conn = connection(url)
+    check_adoptable(conn.parts, conn.driver, piece.table, piece.key_range, newest_ts)
+    return {"pieces": 1}
+
+
+def _adopt_piece(newest_ts: int, url: str, piece: Piece) -> dict[str, Any]:
+    adopted = connection(url).driver.run(adopt_range_steps(piece.table, piece.key_range, newest_ts))
+    crash_point("spark.adopt.piece_done")
+    return {name: getattr(adopted, name) for name in _ADOPTED.names}

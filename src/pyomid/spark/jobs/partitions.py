@@ -1,0 +1,89 @@
+"""How the jobs divide a database: pieces of tables, each the work of one task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pyomid.client.table_admin import find_table
+from pyomid.spark.databases import Connection
+from pyomid.spark.errors import coded_errors, original_errors
+from pyomid.spark.read_task import divided
+from pyomid.types import KeyRange, TableInfo
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A range of one generation of a table."""
+
+    table: str
+    generation: int
+    key_range: KeyRange
+
+
+PieceTask = Callable[[str, Piece], dict[str, Any]]
+"""A task: (url, piece) → one row of the job's result schema."""
+
+
+def chosen_tables(conn: Connection, tables: Sequence[str] | None) -> list[TableInfo]:
+    """These tables, or all of the catalogue; `UnknownTable` names a wrong one."""
+    if tables is None:
+        return conn.parts.catalogue.tables()
+    return [find_table(conn.parts, name) for name in tables]
+
+
+def pieces_of(conn: Connection, info: TableInfo, parallelism: int) -> list[Piece]:
+    """The store's regions. A single one is cut as its last compaction cut it, so that its records are replaced and
+    do not pile up; the first time, by size."""
+    ranges = conn.parts.store.regions(info.name)
+    if len(ranges) == 1:
+        ranges = _recorded_tiling(conn, info) or divided(conn.parts.store, info.name, KeyRange(), parallelism)
+    return [Piece(info.name, info.generation, each) for each in ranges]
+
+
+def run_pieces(
+    spark: SparkSession, url: str, pieces: Sequence[Piece], task: PieceTask, ddl: str, schema: pa.Schema
+) -> list[dict[str, Any]]:
+    """One Spark task a piece; the rows that the tasks returned, in no order."""
+    if not pieces:
+        return []
+    rows = [
+        (piece.table, piece.generation, bytearray(piece.key_range.start), _optional(piece.key_range.stop))
+        for piece in pieces
+    ]
+    numbered = spark.sparkContext.parallelize(rows, len(rows))
+    frame = spark.createDataFrame(numbered, "table string, generation long, start binary, stop binary")
+    with original_errors():
+        collected = frame.mapInArrow(partial(_run_task, url, task, schema), ddl).collect()
+    return [row.asDict() for row in collected]
+
+
+def _run_task(
+    url: str, task: PieceTask, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    with coded_errors():
+        for batch in batches:
+            for row in batch.to_pylist():
+                piece = Piece(row["table"], row["generation"], KeyRange(row["start"], row["stop"]))
+                yield pa.RecordBatch.from_pylist([task(url, piece)], schema=schema)
+
+
+def _recorded_tiling(conn: Connection, info: TableInfo) -> list[KeyRange]:
+    """The ranges of the table's records, where they tile all keys; else none."""
+    records = [r for r in conn.parts.catalogue.region_watermarks(info.name) if r.generation == info.generation]
+    ranges = sorted({record.key_range for record in records}, key=lambda each: each.start)
+    if not ranges or ranges[0].start != b"" or ranges[-1].stop is not None:
+        return []
+    return ranges if all(one.stop == other.start for one, other in pairwise(ranges)) else []
+
+
+def _optional(stop: bytes | None) -> bytearray | None:
+    return None if stop is None else bytearray(stop)

@@ -1,0 +1,417 @@
+"""Verification: what is in the store, and whether it may be there. Reads only.
+
+Every cell belongs to a start. Of a start the truth is one: its cells carry one commit timestamp, or none. So per
+region the distinct pairs (start, shadow timestamp) are gathered, and over all of them, with the commit table:
+
+    shadow cell, and an entry that says otherwise          violation (I6)
+    two shadow timestamps of one start                     violation (I6)
+    shadow timestamp not above its start                   violation
+    no shadow cell, entry or seal    another cell of the start has one, or the entry is gone: *torn*, half a commit
+                                     entry                  missing shadow cell: readers look it up, compaction heals
+                                     seal, or start < H     orphan
+                                     nothing, start ≤ W     orphan
+                                     nothing, start > W     open: may still commit
+
+    a timestamp that was never handed out                  violation: a start, a shadow cell or an entry of the future
+    a run's marker names its branches: one of them has neither entry nor shadow cells        torn
+
+A commit that completes while the job runs looks torn for a moment; what looks torn is looked at again.
+
+Some damage looks like what may be. Verification cannot tell, and says so (`doubts`), without calling it damage:
+
+    a start without an entry above the start of a large commit and below its commit: an attempt that failed or another
+        transaction, or a branch whose entry was lost. Of a run under an id the marker names the branches: then it is
+        known
+    an orphan at or below what compaction cleaned: compaction leaves none. A write of a dead client that landed behind
+        it, or a cell whose only shadow cell was lost
+A cell that is gone tells nothing: of a commit whose cells were all dropped nobody can know that it was there.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pyomid.cells import TOMBSTONE, CellBatch
+from pyomid.client import idempotency
+from pyomid.errors import UnknownTable
+from pyomid.protocol.region_watermarks import covered_watermark
+from pyomid.spark.databases import Connection, connection
+from pyomid.spark.jobs.partitions import Piece, chosen_tables, pieces_of, run_pieces
+from pyomid.spark.jobs.report import table_text
+from pyomid.types import SEALED, TIMESTAMP_STEP, KeyRange, TableInfo
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Ints = NDArray[np.int64]
+
+VIOLATIONS_SHOWN_MAX: Final = 20
+
+
+@dataclass(slots=True)
+class TableFigures:
+    """Counts of stored cells, tombstones included. `cleaned_to`: the lowest recorded watermark of its regions."""
+
+    table: str
+    rows: int = 0
+    cells: int = 0
+    tombstones: int = 0
+    missing_shadow_cells: int = 0
+    orphans: int = 0
+    open: int = 0
+    torn: int = 0
+    cleaned_to: int = 0
+
+
+@dataclass(slots=True)
+class Verification:
+    tables: list[TableFigures]
+    watermark: int
+    horizon: int
+    commit_table_entries: int
+    commit_table_seals: int
+    leases: int
+    pending: int
+    violations: list[str]
+    torn_starts: list[int]
+    orphan_starts: dict[int, int]
+    """Starts that can never commit → their cells."""
+    seconds: float
+    doubts: list[str] = field(default_factory=list)
+    """What may be or be damage, and the store cannot tell which."""
+
+    @property
+    def ok(self) -> bool:
+        """Nothing that may not be. Orphans and missing shadow cells may."""
+        return not self.violations and not self.torn_starts
+
+    @property
+    def cells(self) -> int:
+        return sum(table.cells for table in self.tables)
+
+    @property
+    def orphans(self) -> int:
+        return sum(table.orphans for table in self.tables)
+
+    @property
+    def missing_shadow_cells(self) -> int:
+        return sum(table.missing_shadow_cells for table in self.tables)
+
+    def __str__(self) -> str:
+        headings = (
+            "table", "rows", "cells", "tombstones", "no shadow cell", "orphans", "open", "torn", "cleaned to",
+        )  # fmt: skip
+        rows = [
+            (t.table, t.rows, t.cells, t.tombstones, t.missing_shadow_cells, t.orphans, t.open, t.torn, t.cleaned_to)
+            for t in self.tables
+        ]
+        whole = (
+            f"commit table: {self.commit_table_entries} entries, {self.commit_table_seals} seals; W {self.watermark}, "
+            f"H {self.horizon}; {self.leases} leases, {self.pending} pending commits; {self.seconds:.1f} s"
+        )
+        bad = [f"torn commits: {', '.join(map(str, self.torn_starts[:VIOLATIONS_SHOWN_MAX]))}"] * bool(self.torn_starts)
+        doubts = [f"cannot tell: {doubt}" for doubt in self.doubts[:VIOLATIONS_SHOWN_MAX]]
+        return "\n".join([table_text(headings, rows), whole, *bad, *self.violations[:VIOLATIONS_SHOWN_MAX], *doubts])
+
+
+@dataclass(slots=True)
+class _Starts:
+    """Of one region or table: starts with their shadow timestamps (0: none), each pair once, and their cells."""
+
+    starts: Ints
+    commits: Ints
+    cells: Ints
+
+    @classmethod
+    def merged(cls, parts: Iterable[_Starts]) -> _Starts:
+        several = list(parts)
+        if not several:
+            return cls(*(np.empty(0, np.int64) for _ in range(3)))
+        return cls.summed(
+            np.concatenate([part.starts for part in several]),
+            np.concatenate([part.commits for part in several]),
+            np.concatenate([part.cells for part in several]),
+        )
+
+    @classmethod
+    def summed(cls, starts: Ints, commits: Ints, cells: Ints) -> _Starts:
+        order = np.lexsort((commits, starts))
+        starts, commits, cells = starts[order], commits[order], cells[order]
+        if not len(starts):
+            return cls(starts, commits, cells)
+        first = np.concatenate([[True], (starts[1:] != starts[:-1]) | (commits[1:] != commits[:-1])])
+        places = np.flatnonzero(first)
+        return cls(starts[places], commits[places], np.add.reduceat(cells, places))
+
+    def unresolved(self) -> Ints:
+        bare: Ints = self.starts[self.commits == 0]
+        return bare
+
+
+@dataclass(slots=True)
+class _Judged:
+    """Unresolved starts by what they are."""
+
+    states: dict[int, str] = field(default_factory=dict)
+
+    def starts(self, state: str) -> list[int]:
+        return [start for start, found in self.states.items() if found == state]
+
+
+def verify(spark: SparkSession, url: str, tables: Sequence[str] | None = None) -> Verification:
+    """Looks at every stored cell and every commit-table entry: one task a region.
+
+    May run beside writers; what they do meanwhile counts as open.
+    """
+    conn = connection(url)
+    infos = chosen_tables(conn, tables)
+    parallelism = spark.sparkContext.defaultParallelism
+    pieces = [piece for info in infos for piece in pieces_of(conn, info, parallelism)]
+    return verified(conn, infos, lambda: run_pieces(spark, url, pieces, look, _LOOKED_DDL, _LOOKED))
+
+
+def verified(
+    conn: Connection, infos: Sequence[TableInfo], looked: Callable[[], Iterable[dict[str, Any]]]
+) -> Verification:
+    """The same, where `looked` runs `look` on every piece of the tables."""
+    began = time.monotonic()
+    named = _named_branches(conn)
+    figures, starts = _gathered(infos, looked())
+    judged = _judge(conn, _Starts.merged(starts.values()), named)
+    if judged.starts("torn"):
+        figures, starts = _gathered(infos, looked())
+        judged = _judge(conn, _Starts.merged(starts.values()), named)
+    for info in infos:
+        _count(figures[info.name], starts.get(info.name), judged)
+        records = [r for r in conn.parts.catalogue.region_watermarks(info.name) if r.generation == info.generation]
+        figures[info.name].cleaned_to = covered_watermark(records)
+    return _result(conn, figures, starts, judged, named, time.monotonic() - began)
+
+
+def _gathered(
+    infos: Sequence[TableInfo], rows: Iterable[dict[str, Any]]
+) -> tuple[dict[str, TableFigures], dict[str, _Starts]]:
+    figures = {info.name: TableFigures(info.name) for info in infos}
+    found: dict[str, list[_Starts]] = {}
+    for row in rows:
+        table = figures[row["table"]]
+        table.rows += row["rows"]
+        table.cells += row["cells"]
+        table.tombstones += row["tombstones"]
+        part = _Starts(*(np.frombuffer(bytes(row[name]), np.int64) for name in ("starts", "commits", "counts")))
+        found.setdefault(row["table"], []).append(part)
+    return figures, {table: _Starts.merged(parts) for table, parts in found.items()}
+
+
+def _named_branches(conn: Connection) -> frozenset[int]:
+    """The branches of committed runs, as far as their markers name them. Read before everything else: a run that
+    commits later is not judged by them."""
+    cells = [cell for batch in _scanned_manifests(conn) for cell in batch.all_cells() if cell.value is not None]
+    undecided = sorted({cell.version for cell in cells if not cell.commit_ts})
+    states = conn.parts.commit_table.lookup(undecided) if undecided else []
+    committed = {start for start, state in zip(undecided, states, strict=True) if state > 0}
+    done = [cell for cell in cells if cell.commit_ts or cell.version in committed]
+    return frozenset(branch for cell in done for branch in idempotency.branches_of(cell.value or b""))
+
+
+def _scanned_manifests(conn: Connection) -> Iterator[CellBatch]:
+    try:
+        conn.parts.catalogue.table(idempotency.MARKERS_TABLE)
+    except UnknownTable:
+        return
+    yield from conn.parts.store.scan(idempotency.MARKERS_TABLE, KeyRange(), [idempotency.BRANCHES_COLUMN])
+
+
+def _judge(conn: Connection, whole: _Starts, named: frozenset[int]) -> _Judged:
+    unresolved = np.unique(whole.unresolved()).tolist()
+    resolved = set(whole.starts[whole.commits > 0].tolist())
+    unfinished = {branch for pending in conn.parts.epoch_row.read().pending for branch in pending.branches}
+    watermark, _ = conn.parts.epoch_row.read_watermarks()
+    states = conn.parts.commit_table.lookup(unresolved) if unresolved else []
+    _, horizon = conn.parts.epoch_row.read_watermarks()
+    judged = _Judged()
+    for start, state in zip(unresolved, states, strict=True):
+        if state > 0 and start >= horizon:
+            judged.states[start] = "missing"
+        elif start in resolved or (start in named and start not in unfinished):
+            judged.states[start] = "torn"
+        elif state == SEALED or start < horizon or start <= watermark:
+            judged.states[start] = "orphan"
+        else:
+            judged.states[start] = "open"
+    return judged
+
+
+def _count(figures: TableFigures, starts: _Starts | None, judged: _Judged) -> None:
+    if starts is None:
+        return
+    bare = starts.commits == 0
+    for start, cells in zip(starts.starts[bare].tolist(), starts.cells[bare].tolist(), strict=True):
+        state = judged.states[start]
+        if state == "missing":
+            figures.missing_shadow_cells += cells
+        elif state == "orphan":
+            figures.orphans += cells
+        elif state == "torn":
+            figures.torn += cells
+        else:
+            figures.open += cells
+
+
+def _result(
+    conn: Connection,
+    figures: dict[str, TableFigures],
+    starts: dict[str, _Starts],
+    judged: _Judged,
+    named: frozenset[int],
+    seconds: float,
+) -> Verification:
+    whole = _Starts.merged(starts.values())
+    epoch = conn.parts.epoch_row.read()
+    entries = list(conn.parts.commit_table.entries())
+    commits = {start: commit for start, commit in entries if commit > 0}
+    newest = conn.parts.tso.begin().start_ts
+    return Verification(
+        list(figures.values()),
+        epoch.watermark,
+        epoch.horizon,
+        len(commits),
+        len(entries) - len(commits),
+        len(epoch.leases),
+        len(epoch.pending),
+        [*_violations(whole, commits, epoch.watermark, epoch.horizon), *_of_the_future(whole, commits, newest)],
+        sorted(judged.starts("torn")),
+        _cells_of(whole, judged.starts("orphan")),
+        seconds,
+        [*_nameless_branches(whole, commits, judged, named), *_left_by_compaction(figures, starts, judged)],
+    )
+
+
+def _cells_of(whole: _Starts, starts: Sequence[int]) -> dict[int, int]:
+    wanted = (whole.commits == 0) & np.isin(whole.starts, np.array(starts, np.int64))
+    return dict(zip(whole.starts[wanted].tolist(), whole.cells[wanted].tolist(), strict=True))
+
+
+def _violations(whole: _Starts, commits: dict[int, int], watermark: int, horizon: int) -> Iterable[str]:
+    if horizon > watermark:
+        yield f"H {horizon} is above W {watermark}"
+    have = whole.commits > 0
+    starts, shadows = whole.starts[have], whole.commits[have]
+    for index in np.flatnonzero(shadows <= starts).tolist():
+        yield f"start {starts[index]}: shadow timestamp {shadows[index]} is not above it"
+    for index in np.flatnonzero(starts[1:] == starts[:-1]).tolist():
+        yield f"start {starts[index]}: two shadow timestamps, {shadows[index]} and {shadows[index + 1]}"
+    for start, shadow in zip(starts.tolist(), shadows.tolist(), strict=True):
+        entry = commits.get(start, shadow)
+        if entry != shadow and start >= horizon:
+            yield f"start {start}: shadow timestamp {shadow}, commit table {entry}"
+    for start, commit in commits.items():
+        if commit <= start:
+            yield f"commit table: start {start}, commit {commit} is not above it"
+
+
+def _of_the_future(whole: _Starts, commits: dict[int, int], newest: int) -> Iterable[str]:
+    """`newest` was handed out behind everything that was looked at."""
+    late = (whole.starts >= newest) | (whole.commits >= newest)
+    for start, shadow in zip(whole.starts[late].tolist(), whole.commits[late].tolist(), strict=True):
+        what = "it" if start >= newest else f"shadow timestamp {shadow}"
+        yield f"start {start}: {what} was never handed out, the newest is {newest}"
+    for start, commit in commits.items():
+        if max(start, commit) >= newest:
+            yield f"commit table: start {start}, commit {commit} was never handed out, the newest is {newest}"
+
+
+def _nameless_branches(
+    whole: _Starts, commits: dict[int, int], judged: _Judged, named: frozenset[int]
+) -> Iterable[str]:
+    """Starts without a word about them that lie inside a large commit: what several starts committed as one. None
+    where a marker names the commit's branches."""
+    nameless = sorted([*judged.starts("orphan"), *judged.starts("open")])
+    for members, commit in _large_commits(whole, commits):
+        inside = nameless[bisect_right(nameless, members[0]) : bisect_right(nameless, commit)]
+        if inside and named.isdisjoint(members):
+            yield (
+                f"{len(inside)} starts without an entry lie inside the large commit {members[0]} → {commit} of "
+                f"{len(members)} starts: attempts that failed and transactions that did not commit, or branches "
+                f"whose entry was lost ({_some(inside)})"
+            )
+
+
+def _large_commits(whole: _Starts, commits: dict[int, int]) -> Iterable[tuple[list[int], int]]:
+    """The starts, ascending, of each commit that has several."""
+    have = whole.commits > 0
+    entries = np.array(list(commits.items()), np.int64).reshape(-1, 2)
+    pairs = np.unique(
+        np.concatenate([np.column_stack([whole.commits[have], whole.starts[have]]), entries[:, ::-1]]), axis=0
+    )
+    distinct, first, counts = np.unique(pairs[:, 0], return_index=True, return_counts=True)
+    for commit, at, count in zip(distinct.tolist(), first.tolist(), counts.tolist(), strict=True):
+        if count > 1:
+            yield pairs[at : at + count, 1].tolist(), commit
+
+
+def _some(starts: Sequence[int]) -> str:
+    return ", ".join(map(str, starts[:VIOLATIONS_SHOWN_MAX]))
+
+
+def _left_by_compaction(figures: dict[str, TableFigures], starts: dict[str, _Starts], judged: _Judged) -> Iterable[str]:
+    for name, found in sorted(starts.items()):
+        cleaned_to = figures[name].cleaned_to
+        left = [s for s in np.unique(found.unresolved()).tolist() if s <= cleaned_to and judged.states[s] == "orphan"]
+        if left:
+            yield (
+                f"table {name}: cells of {len(left)} starts are orphans at or below {cleaned_to}, to which it was "
+                f"compacted: writes that landed behind it, or cells whose only shadow cell was lost ({_some(left)})"
+            )
+
+
+_LOOKED: Final = pa.schema(
+    [
+        ("table", pa.string()),
+        ("rows", pa.int64()),
+        ("cells", pa.int64()),
+        ("tombstones", pa.int64()),
+        ("starts", pa.binary()),
+        ("commits", pa.binary()),
+        ("counts", pa.binary()),
+    ]
+)
+_LOOKED_DDL: Final = (
+    "table string, rows long, cells long, tombstones long, starts binary, commits binary, counts binary"
+)
+
+
+def look(url: str, piece: Piece) -> dict[str, Any]:
+    """One piece's counts and starts, as a row of _LOOKED."""
+    rows = cells = tombstones = 0
+    parts: list[_Starts] = []
+    for batch in connection(url).parts.store.scan(piece.table, piece.key_range):
+        rows += batch.rows
+        cells += batch.cells
+        tombstones += int((batch.cell_len == TOMBSTONE).sum())
+        parts.append(_starts_of(batch))
+        if len(parts) > 100:
+            parts = [_Starts.merged(parts)]
+    whole = _Starts.merged(parts)
+    return {
+        "table": piece.table,
+        "rows": rows,
+        "cells": cells,
+        "tombstones": tombstones,
+        "starts": whole.starts.tobytes(),
+        "commits": whole.commits.tobytes(),
+        "counts": whole.cells.tobytes(),
+    }
+
+
+def _starts_of(batch: CellBatch) -> _Starts:
+    starts = batch.rec_version - batch.rec_version % TIMESTAMP_STEP
+    return _Starts.summed(starts, batch.rec_commit, np.diff(batch.rec_cell))

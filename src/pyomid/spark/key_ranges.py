@@ -1,0 +1,139 @@
+"""Ranges of row keys from what a person writes: values of the leading key columns, or raw bytes.
+
+    tx.read("flights", prefix=["EWR"])                 all keys whose first column is EWR
+    tx.read("flights", start=["EWR", day], stop=["JFK"])  from (EWR, day) up to, not including, JFK
+    option("rowPrefix", '["EWR"]')  option("rowStart", "EWR")  option("rowPrefix", "0x455752")
+
+In options values are JSON as in nested columns (dates "2013-01-31", timestamps "2013-01-31T10:00:00Z"); a text that
+is no JSON array is the first column's value, and one that begins with 0x is raw bytes. A single ascending text
+column is stored raw, so there a prefix is also one of the text.
+
+Bounds narrow each other: start and stop are whole bounds, a prefix with nothing between them is a mistake.
+
+A `timestamp` is a moment, a `datetime` without a zone is none. In a `transaction` it is one of the session's zone, as
+in Spark; refused where this process's own zone, by which `collect()` gives its datetimes, makes another moment of it.
+An option is read in a process that knows no session: there a moment has its zone with it. A `timestamp_ntz` has none.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from typing import Any, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pyomid.errors import Corruption, Misuse, MisuseType
+from pyomid.spark.row_codec.nested import from_json
+from pyomid.spark.row_codec.row_key import KeyLayout, KeyPart
+from pyomid.types import KeyRange, narrowed_range
+
+Bound = bytes | Sequence[Any] | Any
+
+
+_OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::?(\d{2}))?")
+"""A zone as Spark names it by its distance from UTC."""
+
+
+def key_range(
+    layout: KeyLayout | None,
+    start: Bound = None,
+    stop: Bound = None,
+    prefix: Bound = None,
+    *,
+    session_zone: str | None = None,
+) -> KeyRange:
+    """The range of these bounds together; Misuse names a value that does not fit its column. `layout`: None for a
+    table without a schema, whose bounds are raw bytes."""
+    first, last, whole = (
+        None if bound is None else bound_bytes(layout, bound, session_zone=session_zone)
+        for bound in (start, stop, prefix)
+    )
+    found = narrowed_range(first, last, whole)
+    if found is None:
+        raise Misuse(
+            f"row bounds start={start!r}, stop={stop!r} leave nothing of prefix={prefix!r}: they are whole bounds, "
+            "not what follows the prefix"
+        )
+    return found
+
+
+def bound_bytes(layout: KeyLayout | None, bound: Bound, *, session_zone: str | None = None) -> bytes:
+    """Raw bytes as they are (unless the first column is binary and alone: then they are the same), values encoded."""
+    if isinstance(bound, bytes | bytearray):
+        return bytes(bound)
+    if layout is None:
+        raise MisuseType(f"the table has no schema: row bound {bound!r} must be bytes")
+    values = list(bound) if isinstance(bound, list | tuple) else [bound]
+    for index, (part, value) in enumerate(zip(layout.parts, values, strict=False)):
+        if part.type.name == "timestamp" and isinstance(value, datetime) and value.tzinfo is None:
+            values[index] = _moment(value, session_zone, part.name)
+    return layout.encode_prefix(values)
+
+
+def parse_bound(layout: KeyLayout, text: str | None) -> Bound:
+    """An option's text as a bound."""
+    if text is None:
+        return None
+    if text.startswith("0x"):
+        try:
+            return bytes.fromhex(text[2:])
+        except ValueError:
+            raise Misuse(f"row bound {text!r} is no hexadecimal number") from None
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = text
+    if not isinstance(values, list):
+        values = [text if layout.parts[0].type.is_text else values]
+    if len(values) > len(layout.parts):
+        raise Misuse(f"row bound {text!r} has {len(values)} values, the row key ({', '.join(layout.names)})")
+    return [_typed(part, value, text) for part, value in zip(layout.parts, values, strict=False)]
+
+
+def _typed(part: KeyPart, value: Any, text: str) -> Any:
+    try:
+        return from_json(json.dumps(value).encode(), json.dumps(part.type.name))
+    except Corruption:
+        raise Misuse(
+            f"row bound {text!r}: {value!r} does not fit column {part.name!r} of type {part.type.name}",
+            column=part.name,
+        ) from None
+
+
+def _moment(naive: datetime, session_zone: str | None, column: str) -> datetime:
+    """The moment that a `datetime` without a zone means in the session's zone; MisuseType where that is in doubt."""
+    if session_zone is None:
+        raise MisuseType(
+            f"row bound {naive.isoformat()!r} of column {column!r} has no time zone, and a timestamp is a moment: end "
+            "it with Z or an offset such as +02:00",
+            column=column,
+        )
+    try:
+        moment = naive.replace(tzinfo=_zone(session_zone)).astimezone(UTC)
+        of_process = naive.astimezone(UTC)
+    except (OverflowError, ValueError, OSError, ZoneInfoNotFoundError) as error:
+        raise MisuseType(
+            f"row bound {naive!r} of column {column!r} cannot be read in the session's zone {session_zone!r}: {error}; "
+            "give it a tzinfo",
+            column=column,
+        ) from error
+    if moment != of_process:
+        raise MisuseType(
+            f"row bound {naive!r} of column {column!r} is {moment.isoformat()} in the session's zone {session_zone!r}, "
+            f"but {of_process.isoformat()} in this process's, by which collect() gives its datetimes: give it a tzinfo",
+            column=column,
+        )
+    return moment
+
+
+def _zone(name: str) -> tzinfo:
+    if name in ("Z", "UTC", "GMT"):
+        return UTC
+    found = _OFFSET.fullmatch(name)
+    if found is None:
+        return ZoneInfo(name)
+    sign, hours, minutes, seconds = found.groups()
+    distance = timedelta(hours=int(hours), minutes=int(minutes or 0), seconds=int(seconds or 0))
+    return timezone(distance if sign == "+" else -distance)

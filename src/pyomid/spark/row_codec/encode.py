@@ -1,0 +1,304 @@
+"""Arrow record batches → cell batches, by columns: no cell becomes a Python object.
+
+    row key     encoded part by part into one array of bytes; rows ordered by it
+    columns     each fills one line of a grid (columns by rows) with offset and length of its values;
+                fixed-width values lie as one block, texts stay where Arrow has them
+    packing     one pass turns the grid into a record a row, without gaps, with the marker where it is needed
+
+The marker: a row that shows no value (all its columns null, or none besides the key) still exists, so it gets one
+cell more, column `<family>:00`, value 01. A row with any value needs none. It is deleted with the row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pyomid.cells import TOMBSTONE, CellBatch
+from pyomid.errors import Misuse
+from pyomid.spark.row_codec.column_types import ColumnType, Layout, column_type
+from pyomid.spark.row_codec.fixed_width import ordered_block, text_parts, unscaled_block, validity, value_block
+from pyomid.spark.row_codec.native.decimals import put_decimals
+from pyomid.spark.row_codec.native.escape import escaped_lengths, put_escaped
+from pyomid.spark.row_codec.native.key_order import UNSORTED, WITH_EQUALS, key_order
+from pyomid.spark.row_codec.native.last_of_equals import last_of_equals
+from pyomid.spark.row_codec.native.pack_cells import ABSENT, pack_cells
+from pyomid.spark.row_codec.native.put_blocks import put_blocks
+from pyomid.spark.row_codec.native.zero_texts import zero_texts
+from pyomid.spark.row_codec.nested import to_json
+from pyomid.spark.row_codec.row_key import KeyLayout, KeyPart, key_layout
+from pyomid.types import Column, TableSchema
+
+MARKER_QUALIFIER: Final = b"\x00"
+MARKER_VALUE: Final = b"\x01"
+
+Lengths = NDArray[np.int64]
+
+
+class Duplicates(StrEnum):
+    """What two rows with one key in one write are: a mistake, or a later and an earlier state. LAST is as if they were
+    written one after the other, wherever the borders of batches lie: a null that is to keep what was there keeps the
+    earlier row's value."""
+
+    ERROR = "error"
+    LAST = "last"
+
+
+class Nulls(StrEnum):
+    """What a null does to what was stored: remove it, so that a write replaces the row, or keep it."""
+
+    TOMBSTONE = "tombstone"
+    KEEP = "keep"
+
+
+def marker_column(schema: TableSchema, families: tuple[bytes, ...]) -> Column:
+    """Where a table's row markers are: in the family of its first value column, else in its first family."""
+    family = next((each.column.family for each in schema.columns if each.column is not None), families[0])
+    return Column(family, MARKER_QUALIFIER)
+
+
+@dataclass(frozen=True, slots=True)
+class RowOrder:
+    """`rows`: the last row of each key, by ascending key. Where a key is there twice, `all_rows` are the rows of all
+    keys, of equal ones the earlier before the later, and `ends` the place in them of each key's last."""
+
+    rows: NDArray[np.int64]
+    all_rows: NDArray[np.int64] | None = None
+    ends: NDArray[np.int64] | None = None
+
+    def last_valid(self, valid: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Of each key the last row with a value, by ascending key; its last row where none has one."""
+        if self.all_rows is None or self.ends is None:
+            return self.rows
+        places = np.where(valid[self.all_rows], np.arange(len(self.all_rows)), -1)
+        latest = np.maximum.reduceat(places, np.concatenate([[0], self.ends[:-1] + 1]))
+        chosen: NDArray[np.int64] = self.all_rows[np.where(latest < 0, self.ends, latest)]
+        return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedKeys:
+    """The keys of a record batch, in its order: `data[offsets[i] : offsets[i + 1]]`."""
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+
+    def key(self, row: int) -> bytes:
+        return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes()
+
+    def ascending(self, duplicates: Duplicates, layout: KeyLayout) -> RowOrder:
+        """Row numbers by ascending key, each key once; Misuse names a key that is there twice."""
+        order = np.arange(len(self.offsets) - 1, dtype=np.int64)
+        found = key_order(self.data, self.offsets, order)
+        if found == UNSORTED:
+            order = self._sorted()
+            found = key_order(self.data, self.offsets, order)
+        if found == WITH_EQUALS:
+            last = np.empty(len(order), dtype=np.bool_)
+            last_of_equals(self.data, self.offsets, order, last)
+            if duplicates is Duplicates.ERROR:
+                raise duplicate_key(self.key(int(order[np.argmin(last)])), layout)
+            return RowOrder(order[last], order, np.flatnonzero(last))
+        return RowOrder(order)
+
+    def _sorted(self) -> NDArray[np.int64]:
+        """Stable: of equal keys the later row stays behind the earlier."""
+        keys = pa.Array.from_buffers(
+            pa.large_binary(), len(self.offsets) - 1, [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
+        )
+        order: NDArray[np.int64] = pc.array_sort_indices(keys).to_numpy().astype(np.int64)
+        return order
+
+
+def duplicate_key(key: bytes, layout: KeyLayout) -> Misuse:
+    """The error for two rows with one key."""
+    try:
+        values = dict(zip(layout.names, layout.decode(key), strict=True))
+        shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    except (OverflowError, ValueError):
+        # Python's calendar ends with the year 9999, Spark's does not.
+        shown = f"({', '.join(layout.names)}) = 0x{key.hex()}"
+    return Misuse(
+        f"two rows have the row key {shown}; a write takes each key once, or the last of each with duplicates=last",
+        row=key,
+    )
+
+
+class RowEncoder:
+    """Encodes the record batches of one write into one table. Not for several threads."""
+
+    def __init__(
+        self,
+        schema: TableSchema,
+        families: tuple[bytes, ...],
+        *,
+        written: tuple[str, ...] | None = None,
+        duplicates: Duplicates = Duplicates.ERROR,
+        nulls: Nulls = Nulls.TOMBSTONE,
+    ) -> None:
+        """`written`: the table's columns that the batches have; the others stay as they are in the store."""
+        names = {column.name for column in schema.columns} if written is None else set(written)
+        self.layout = key_layout(schema)
+        self._values = [
+            (column.name, column_type(column.spark_type, column.name), column.column)
+            for column in schema.columns
+            if column.column is not None and column.name in names
+        ]
+        self.columns = [column for _, _, column in self._values] + [marker_column(schema, families)]
+        self._duplicates = duplicates
+        self._null_length = TOMBSTONE if nulls is Nulls.TOMBSTONE else ABSENT
+
+    def encode(self, batch: pa.RecordBatch) -> CellBatch:
+        """Rows by ascending key, each once, a record a row; versions are 0. Columns are found by name."""
+        keys = self.encode_keys(batch)
+        found = keys.ascending(self._duplicates, self.layout)
+        order = found.rows
+        grid = _Grid(keys.data, len(self._values), len(order))
+        for index, (name, kind, _) in enumerate(self._values):
+            column = batch.column(name)
+            valid = validity(column)
+            chosen = order if valid is None or self._null_length == TOMBSTONE else found.last_valid(valid)
+            _FILLERS[kind.layout](grid, index, column, kind, chosen)
+            if valid is not None:
+                grid.lengths[index][~valid[chosen]] = self._null_length
+        return grid.pack(self.columns, keys.offsets[order], (keys.offsets[1:] - keys.offsets[:-1])[order])
+
+    def encode_keys(self, batch: pa.RecordBatch) -> EncodedKeys:
+        """The row keys, in the batch's order; Misuse where one is null or empty."""
+        rows = batch.num_rows
+        parts = [(part, batch.column(part.name)) for part in self.layout.parts]
+        lengths = np.zeros(rows, dtype=np.int64)
+        for part, column in parts:
+            _refuse_null(part, column)
+            _add_part_length(part, column, lengths)
+        offsets = np.zeros(rows + 1, dtype=np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        if rows and lengths.min() == 0:
+            raise Misuse(f"row key ({', '.join(self.layout.names)}) is empty in one row: a row key has bytes")
+        data = np.empty(int(offsets[-1]), dtype=np.uint8)
+        places = offsets[:-1].copy()
+        for part, column in parts:
+            _put_part(part, column, data, places)
+        return EncodedKeys(data, offsets)
+
+
+def _refuse_null(part: KeyPart, column: pa.Array) -> None:
+    if column.null_count:
+        raise Misuse(
+            f"row key column {part.name!r} is null in {column.null_count} rows of a batch: "
+            "a row key has no place for null",
+            column=part.name,
+        )
+
+
+def _add_part_length(part: KeyPart, column: pa.Array, lengths: Lengths) -> None:
+    if not part.type.is_text:
+        lengths += part.type.key_width
+        return
+    data, offsets = text_parts(column)
+    if part.is_raw:
+        lengths += offsets[1:] - offsets[:-1]
+    else:
+        escaped_lengths(data, offsets, lengths)
+
+
+def _put_part(part: KeyPart, column: pa.Array, out: NDArray[np.uint8], places: NDArray[np.int64]) -> None:
+    if not part.type.is_text:
+        put_blocks(out, places, ordered_block(column, part.type, descending=part.descending))
+        return
+    data, offsets = text_parts(column)
+    put_escaped(out, places, data, offsets, 0xFF if part.descending else 0x00, part.is_raw)
+
+
+class _Grid:
+    """Offset and length of every value, columns by rows, over a buffer that grows by whole columns."""
+
+    def __init__(self, keys: NDArray[np.uint8], columns: int, rows: int) -> None:
+        self._pieces = [keys]
+        self._size = len(keys)
+        self.offsets = np.zeros((columns, rows), dtype=np.int64)
+        self.lengths = np.empty((columns, rows), dtype=np.int32)
+
+    def append(self, data: NDArray[np.uint8]) -> int:
+        """Where in the buffer these bytes come to lie."""
+        begin = self._size
+        self._pieces.append(data)
+        self._size += len(data)
+        return begin
+
+    def pack(self, columns: list[Column], row_off: Lengths, row_len: Lengths) -> CellBatch:
+        width, rows = self.offsets.shape
+        room = rows * (width + 1)
+        rec_cell = np.empty(rows + 1, dtype=np.int64)
+        cell_col, cell_len = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
+        cell_off = np.empty(room, dtype=np.int64)
+        marker = self.append(np.frombuffer(MARKER_VALUE, dtype=np.uint8))
+        count = pack_cells(
+            self.offsets, self.lengths, marker, len(MARKER_VALUE), rec_cell, cell_col, cell_off, cell_len
+        )
+        return CellBatch(
+            buffer=np.concatenate(self._pieces),
+            columns=columns,
+            row_off=np.ascontiguousarray(row_off),
+            row_len=row_len.astype(np.int32),
+            row_rec=np.arange(rows + 1, dtype=np.int64),
+            rec_version=np.zeros(rows, dtype=np.int64),
+            rec_commit=np.zeros(rows, dtype=np.int64),
+            rec_cell=rec_cell,
+            cell_col=cell_col[:count],
+            cell_off=cell_off[:count],
+            cell_len=cell_len[:count],
+        )
+
+
+def _fill_fixed(grid: _Grid, index: int, column: pa.Array, kind: ColumnType, order: Lengths) -> None:
+    begin = grid.append(value_block(column, kind).reshape(-1))
+    np.multiply(order, kind.width, out=grid.offsets[index])
+    grid.offsets[index] += begin
+    grid.lengths[index] = kind.width
+
+
+def _fill_decimal(grid: _Grid, index: int, column: pa.Array, kind: ColumnType, order: Lengths) -> None:
+    rows = len(column)
+    out, offsets, lengths = np.empty(rows * 20, np.uint8), np.empty(rows, np.int64), np.empty(rows, np.int32)
+    written = put_decimals(unscaled_block(column), kind.scale, out, offsets, lengths)
+    grid.offsets[index] = offsets[order] + grid.append(out[:written])
+    grid.lengths[index] = lengths[order]
+
+
+def _fill_text(grid: _Grid, index: int, column: pa.Array, kind: ColumnType, order: Lengths) -> None:
+    data, offsets = text_parts(column)
+    first = int(offsets[0])
+    used = data[first : int(offsets[-1])]
+    grid.offsets[index] = offsets[order] + (grid.append(used) - first)
+    grid.lengths[index] = (offsets[1:] - offsets[:-1])[order]
+    zero = np.empty(len(column), dtype=np.bool_)
+    longest = zero_texts(data, offsets, zero)
+    if longest >= 0:
+        zero = zero[order]
+        grid.offsets[index][zero] = grid.append(np.zeros(longest + 1, dtype=np.uint8))
+        grid.lengths[index][zero] += 1
+
+
+def _fill_json(grid: _Grid, index: int, column: pa.Array, kind: ColumnType, order: Lengths) -> None:
+    values = [b"" if value is None else to_json(value, kind.name) for value in column.to_pylist()]
+    offsets = np.cumsum([0] + [len(value) for value in values], dtype=np.int64)
+    grid.offsets[index] = offsets[order] + grid.append(np.frombuffer(b"".join(values), dtype=np.uint8))
+    grid.lengths[index] = (offsets[1:] - offsets[:-1])[order]
+
+
+_FILLERS: Final = {
+    Layout.BOOLEAN: _fill_fixed,
+    Layout.INTEGER: _fill_fixed,
+    Layout.FLOAT: _fill_fixed,
+    Layout.DECIMAL: _fill_decimal,
+    Layout.STRING: _fill_text,
+    Layout.BINARY: _fill_text,
+    Layout.JSON: _fill_json,
+}

@@ -1,0 +1,127 @@
+"""Arrow columns of fixed-width types ↔ matrices of bytes, one row of big-endian bytes a value, by whole columns.
+
+The same bytes serve as stored values and, with `ordered`, as parts of row keys (`rowkey` has the table).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pyomid.spark.row_codec.column_types import ColumnType, Layout
+
+Block = NDArray[np.uint8]
+
+_SIGN: Final = np.uint8(0x80)
+
+
+def validity(column: pa.Array) -> NDArray[np.bool_] | None:
+    """Which rows are not null; None where none is."""
+    if column.null_count == 0:
+        return None
+    valid: NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
+    return valid
+
+
+def numbers(column: pa.Array, kind: ColumnType) -> NDArray[Any]:
+    """The column's numbers, whatever lies under its nulls; a boolean's are 0 and 1."""
+    if kind.layout is Layout.BOOLEAN:
+        bits = np.frombuffer(column.buffers()[1], dtype=np.uint8)
+        window = np.unpackbits(bits, bitorder="little")[column.offset : column.offset + len(column)]
+        return window.astype(np.int8)
+    dtype = np.dtype(f"{'f' if kind.layout is Layout.FLOAT else 'i'}{kind.width}")
+    return np.frombuffer(column.buffers()[1], dtype=dtype)[column.offset : column.offset + len(column)]
+
+
+def unscaled_block(column: pa.Array) -> Block:
+    """A decimal column's numbers: 16 bytes each, little-endian."""
+    raw = np.frombuffer(column.buffers()[1], dtype=np.uint8).reshape(-1, 16)
+    return raw[column.offset : column.offset + len(column)]
+
+
+def value_block(column: pa.Array, kind: ColumnType) -> Block:
+    """Stored values of a fixed-width column."""
+    values = numbers(column, kind)
+    if kind.layout is Layout.BOOLEAN:
+        values = -values
+    return _big_endian(values, kind.width)
+
+
+def ordered_block(column: pa.Array, kind: ColumnType, *, descending: bool) -> Block:
+    """Row key parts of a fixed-width column, decimals too."""
+    if kind.layout is Layout.DECIMAL:
+        block = np.ascontiguousarray(unscaled_block(column)[:, kind.key_width - 1 :: -1])
+        block[:, 0] ^= _SIGN
+    elif kind.layout is Layout.FLOAT:
+        block = _ordered_floats(numbers(column, kind), kind.width)
+    else:
+        block = _big_endian(numbers(column, kind), kind.width)
+        if kind.layout is Layout.INTEGER:
+            block[:, 0] ^= _SIGN
+    return np.bitwise_not(block) if descending else block
+
+
+def fixed_array(
+    data: NDArray[np.uint8], rows: int, kind: ColumnType, arrow: pa.DataType, bits: pa.Buffer | None
+) -> pa.Array:
+    """An Arrow column from values one behind the other, their bytes little-endian; decimals: 16 bytes each.
+
+    `bits`: its validity bitmap, None where nothing is null.
+    """
+    if kind.layout is Layout.BOOLEAN:
+        data = np.packbits(data.reshape(-1) != 0, bitorder="little")
+    return pa.Array.from_buffers(arrow, rows, [bits, pa.py_buffer(data)])
+
+
+def from_ordered(block: Block, kind: ColumnType, arrow: pa.DataType, *, descending: bool) -> pa.Array:
+    """An Arrow column from row key parts."""
+    ascending = np.bitwise_not(block) if descending else block.copy()
+    if kind.layout is Layout.FLOAT:
+        negative = ascending[:, 0] < _SIGN
+        ascending[negative] = np.bitwise_not(ascending[negative])
+        ascending[~negative, 0] ^= _SIGN
+    elif kind.layout is not Layout.BOOLEAN:
+        ascending[:, 0] ^= _SIGN
+    little = np.ascontiguousarray(ascending[:, ::-1])
+    return fixed_array(_widened(little) if kind.layout is Layout.DECIMAL else little, len(block), kind, arrow, None)
+
+
+def text_array(
+    offsets: NDArray[np.int32], data: NDArray[np.uint8], arrow: pa.DataType, bits: pa.Buffer | None
+) -> pa.Array:
+    return pa.Array.from_buffers(arrow, len(offsets) - 1, [bits, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def text_parts(column: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """The bytes under a string or binary column and where each row begins and ends in them."""
+    large = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    _, offsets, data = column.buffers()
+    borders = np.frombuffer(offsets, dtype=np.int64 if large else np.int32)
+    window = borders[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    raw = np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
+    return raw, window
+
+
+def _big_endian(values: NDArray[Any], width: int) -> Block:
+    return values.astype(values.dtype.newbyteorder(">")).view(np.uint8).reshape(len(values), width)
+
+
+def _ordered_floats(values: NDArray[Any], width: int) -> Block:
+    canonical = np.where(np.isnan(values), values.dtype.type(np.nan), values + values.dtype.type(0))
+    block = _big_endian(canonical.astype(values.dtype), width)
+    negative = (block[:, 0] & _SIGN) != 0
+    block[negative] = np.bitwise_not(block[negative])
+    block[~negative, 0] ^= _SIGN
+    return block
+
+
+def _widened(little: Block) -> Block:
+    """Two's complement numbers of any width up to 16 bytes as 16, little-endian."""
+    wide = np.empty((len(little), 16), dtype=np.uint8)
+    width = little.shape[1]
+    wide[:, :width] = little
+    wide[:, width:] = np.where(little[:, -1:] & _SIGN, np.uint8(0xFF), np.uint8(0))
+    return wide

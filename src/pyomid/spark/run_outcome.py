@@ -1,0 +1,79 @@
+"""What became of a run: by its marker, or by the starts that it used (protocol.md, Outcome)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pyomid.client import idempotency
+from pyomid.client.table_admin import ensure_markers_table
+from pyomid.protocol.outcome import outcome_steps
+from pyomid.spark.commit import find_run
+from pyomid.spark.databases import Connection, connection
+from pyomid.types import Cell
+
+
+class RunState(StrEnum):
+    """COMMITTED and ROLLED_BACK are for ever. OPEN: a run wrote its marker and may still commit. ABSENT: no run
+    under this id got as far as its commit, or its marker was deleted."""
+
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    OPEN = "open"
+    ABSENT = "absent"
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """`start_ts` is the run's; `commit_ts` is known where it committed and its marker still says so."""
+
+    transaction_id: str
+    state: RunState
+    start_ts: int = 0
+    commit_ts: int = 0
+
+
+def look_up_run(url: str, transaction_id: str, *, settle: bool = False) -> RunOutcome:
+    """What became of the runs under an id. With `settle` a run that is still open is sealed, so that it never
+    commits: only where its driver is known to be dead."""
+    idempotency.check_transaction_id(transaction_id)
+    conn = connection(url)
+    ensure_markers_table(conn.parts)
+    begun = conn.parts.tso.begin()
+    done = find_run(conn, begun, transaction_id)
+    cells = _marker_cells(conn, transaction_id)
+    if done is not None:
+        return RunOutcome(transaction_id, RunState.COMMITTED, done.start_ts, _commit_ts(conn, cells, done.start_ts))
+    if not cells:
+        return RunOutcome(transaction_id, RunState.ABSENT)
+    latest = max(cells, key=lambda cell: cell.version)
+    if not settle:
+        return RunOutcome(transaction_id, RunState.OPEN, latest.version)
+    for cell in cells:
+        own = {idempotency.MARKERS_TABLE: [cell.name]}
+        outcome = conn.driver.run(outcome_steps(cell.version, (), own))
+        if outcome.commit_ts:
+            return RunOutcome(transaction_id, RunState.COMMITTED, cell.version, outcome.commit_ts)
+    return RunOutcome(transaction_id, RunState.ROLLED_BACK, latest.version)
+
+
+def is_committed(conn: Connection, starts: Sequence[int]) -> bool:
+    """Whether any of these starts has a commit, or may have one that was sanitised already."""
+    states = conn.parts.commit_table.lookup(starts)
+    _, horizon = conn.parts.epoch_row.read_watermarks()
+    return any(state > 0 or start < horizon for start, state in zip(starts, states, strict=True))
+
+
+def _marker_cells(conn: Connection, transaction_id: str) -> list[Cell]:
+    rows = [idempotency.marker_row(transaction_id)]
+    (cells,) = conn.parts.store.read_rows(idempotency.MARKERS_TABLE, rows, [idempotency.MARKER_COLUMN])
+    return cells
+
+
+def _commit_ts(conn: Connection, cells: Sequence[Cell], start_ts: int) -> int:
+    shadow = next((cell.commit_ts for cell in cells if cell.version == start_ts and cell.commit_ts), 0)
+    if shadow:
+        return shadow
+    (state,) = conn.parts.commit_table.lookup([start_ts])
+    return max(state, 0)

@@ -1,0 +1,238 @@
+"""`Catalogue` over LMDB, in the data environment: any process creates tables and compacts them.
+
+t name                          → the table's entry, as JSON
+u table id                      → a mark: somebody wrote to an unknown table; its nonce
+w name length, name, range      → a region watermark, as JSON; the key ends in a hash of the range
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from pyomid.errors import Corruption
+from pyomid.protocol.region_watermarks import with_record
+from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Transaction, release
+from pyomid.storage.embedded.layout import CATALOGUE, open_data, open_folder
+from pyomid.storage.entries import TablesOfEntries, entry_with, state_fields
+from pyomid.storage.unregistered_names import mark_name, mark_of
+from pyomid.storage.watermark_fields import record_fields, records_of
+from pyomid.types import (
+    Column,
+    ColumnSchema,
+    ConflictLevel,
+    KeyRange,
+    RegionWatermark,
+    RowKeyPart,
+    TableEntry,
+    TableInfo,
+    TableSchema,
+)
+
+_TABLE: Final = b"t"
+_UNKNOWN: Final = b"u"
+_WATERMARK: Final = b"w"
+
+
+class EmbeddedCatalogue(TablesOfEntries):
+    """The catalogue of one folder."""
+
+    def __init__(
+        self, folder: str | os.PathLike[str], *, create: bool = True, map_bytes: int = MAP_BYTES_DEFAULT
+    ) -> None:
+        self._environment = open_data(open_folder(folder, create=create), map_bytes=map_bytes)
+        self._closed = False
+
+    @property
+    def _database(self) -> Any:
+        return self._environment.databases[CATALOGUE]
+
+    def entries(self) -> list[TableEntry]:
+        """Sorted by the bytes of the name, which is the order of its characters."""
+        return self._environment.read(
+            lambda transaction: [_entry_of(value) for _, value in self._items(transaction, _TABLE)]
+        )
+
+    def entry(self, name: str) -> TableEntry | None:
+        return self._environment.read(lambda transaction: self._entry(transaction, name))
+
+    def change_entry(self, old: TableEntry | None, new: TableEntry) -> bool:
+        name, value = new.info.name, _entry_json(new)
+
+        def write(transaction: Transaction) -> bool:
+            if self._entry(transaction, name) != old:
+                return False
+            transaction.put(_TABLE + name.encode(), value, db=self._database)
+            return True
+
+        return self._environment.write(write)
+
+    def remove_entry(self, old: TableEntry) -> None:
+        name = old.info.name
+
+        def write(transaction: Transaction) -> None:
+            if self._entry(transaction, name) == old:
+                transaction.delete(_TABLE + name.encode(), db=self._database)
+                for key, _ in self._items(transaction, _watermark_prefix(name)):
+                    transaction.delete(key, db=self._database)
+
+        self._environment.write(write)
+
+    def mark_unknown_table(self, table_id: int) -> None:
+        key, nonce = _unknown_key(table_id), os.urandom(8)
+        self._environment.write(lambda transaction: transaction.put(key, nonce, db=self._database))
+
+    def unknown_tables(self) -> dict[int, bytes]:
+        return self._environment.read(
+            lambda transaction: {mark_of(key[1:]): value for key, value in self._items(transaction, _UNKNOWN)}
+        )
+
+    def clear_unknown_table(self, table_id: int, nonce: bytes) -> None:
+        key = _unknown_key(table_id)
+
+        def write(transaction: Transaction) -> None:
+            if transaction.get(key, db=self._database) == nonce:
+                transaction.delete(key, db=self._database)
+
+        self._environment.write(write)
+
+    def put_region_watermark(self, record: RegionWatermark) -> None:
+        key = _watermark_key(record)
+
+        def write(transaction: Transaction) -> None:
+            found = transaction.get(key, db=self._database)
+            records = with_record(_watermarks_of(found) if found else [], record)
+            transaction.put(key, _watermarks_json(records), db=self._database)
+
+        self._environment.write(write)
+
+    def region_watermarks(self, table: str) -> list[RegionWatermark]:
+        found = self._environment.read(
+            lambda transaction: [
+                record
+                for _, value in self._items(transaction, _watermark_prefix(table))
+                for record in _watermarks_of(value)
+            ]
+        )
+        return sorted(found, key=lambda record: record.key_range.start)
+
+    def drop_region_watermarks(self, newest: Sequence[RegionWatermark]) -> None:
+        def write(transaction: Transaction) -> None:
+            for record in newest:
+                key = _watermark_key(record)
+                found = transaction.get(key, db=self._database)
+                if found and _watermarks_of(found)[0] == record:
+                    transaction.delete(key, db=self._database)
+
+        self._environment.write(write)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            release(self._environment)
+
+    def _entry(self, transaction: Transaction, name: str) -> TableEntry | None:
+        value = transaction.get(_TABLE + name.encode(), db=self._database)
+        return None if value is None else _entry_of(value)
+
+    def _items(self, transaction: Transaction, prefix: bytes) -> list[tuple[bytes, bytes]]:
+        with transaction.cursor(self._database) as cursor:
+            return list(_with_prefix(cursor, prefix)) if cursor.set_range(prefix) else []
+
+
+def _with_prefix(cursor: Any, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+    for key, value in cursor.iternext():
+        if not key.startswith(prefix):
+            return
+        yield key, value
+
+
+def _unknown_key(table_id: int) -> bytes:
+    return _UNKNOWN + mark_name(table_id)
+
+
+def _watermark_prefix(table: str) -> bytes:
+    name = table.encode()
+    return _WATERMARK + len(name).to_bytes(2) + name
+
+
+def _entry_json(entry: TableEntry) -> bytes:
+    info = entry.info
+    content: dict[str, Any] = {
+        "name": info.name,
+        "families": [family.hex() for family in info.families],
+        "conflict_level": info.conflict_level.value,
+        "generation": info.generation,
+        **state_fields(entry),
+    }
+    if info.schema is not None:
+        content["columns"] = [
+            {"name": each.name, "type": each.spark_type, "column": each.column and [part.hex() for part in each.column]}
+            for each in info.schema.columns
+        ]
+        content["row_key"] = [{"name": part.name, "descending": part.descending} for part in info.schema.row_key]
+    return json.dumps(content).encode()
+
+
+@lru_cache(maxsize=1024)
+def _entry_of(value: bytes) -> TableEntry:
+    """Remembered by its bytes: every transaction asks for its tables anew, and they seldom change."""
+    try:
+        content = json.loads(value)
+        info = TableInfo(
+            name=content["name"],
+            families=tuple(bytes.fromhex(family) for family in content["families"]),
+            conflict_level=ConflictLevel(content["conflict_level"]),
+            generation=content["generation"],
+            schema=_schema_of(content) if "columns" in content else None,
+        )
+        return entry_with(info, content)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corruption(f"a table's catalogue entry cannot be read: {value[:200]!r}") from error
+
+
+def _schema_of(content: dict[str, Any]) -> TableSchema:
+    columns = tuple(
+        ColumnSchema(
+            each["name"],
+            each["type"],
+            None if each["column"] is None else Column(*(bytes.fromhex(part) for part in each["column"])),
+        )
+        for each in content["columns"]
+    )
+    return TableSchema(columns, tuple(RowKeyPart(part["name"], part["descending"]) for part in content["row_key"]))
+
+
+def _watermark_key(record: RegionWatermark) -> bytes:
+    start, stop = record.key_range
+    identity = len(start).to_bytes(4) + start + (b"" if stop is None else b"<" + stop)
+    return _watermark_prefix(record.table) + hashlib.blake2b(identity, digest_size=16).digest()
+
+
+def _watermarks_json(records: Sequence[RegionWatermark]) -> bytes:
+    """The newest, and what is needed of earlier ones."""
+    record = records[0]
+    stop = record.key_range.stop
+    return json.dumps(
+        {
+            "table": record.table,
+            "start": record.key_range.start.hex(),
+            "stop": None if stop is None else stop.hex(),
+            **record_fields(records),
+        }
+    ).encode()
+
+
+def _watermarks_of(value: bytes) -> list[RegionWatermark]:
+    """Newest first."""
+    try:
+        content = json.loads(value)
+        stop = content["stop"]
+        key_range = KeyRange(bytes.fromhex(content["start"]), None if stop is None else bytes.fromhex(stop))
+        return records_of(content, content["table"], key_range)
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corruption(f"a region watermark cannot be read: {value[:200]!r}") from error

@@ -1,0 +1,276 @@
+"""Where every process finds the commits that are in the log and not yet in LMDB: one file, mapped by all.
+
+    block 0     magic; a number for the machine's present boot; for each of two tables a sequence number
+    tables 0, 1 as `recent_kernels` has them
+
+The TSO places a row here once it is durable in the log, so what a look-up finds is never lost; it empties a table once
+all of it is durable in LMDB, so who finds nothing here and looks in LMDB *afterwards* misses nothing. While a table is
+emptied its sequence number is odd: there is nothing in it that LMDB lacks. A reader that sees a number change looks
+again, or it might take the slot of another start for its own. On processors that reorder loads and stores, fences and
+`recent_kernels` keep all of this in the order in which it stands here (`word_order`).
+
+The content is never synced. After a loss of power it is not to be believed: then the boot differs, and whoever looks
+up reads the log instead, until the next TSO has recovered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.owned_files import is_shared, open_own
+from pyomid.storage.embedded.commit_log import index_kernels as kernels
+from pyomid.storage.embedded.commit_log import memory_order
+from pyomid.storage.embedded.commit_log.segment import BLOCK_BYTES, Rows, failed, read_segment
+from pyomid.types import TIMESTAMP_STEP
+
+Int64s = NDArray[np.int64]
+
+INDEX_FILE: Final = "recent"
+LOG_FILES: Final = ("recent-log.0", "recent-log.1")
+_MAGIC: Final = 0x31_58_44_49_44_49_4D_4F
+_MAGIC_AT, _BOOT_AT, _SEQUENCE_AT = 0, 1, 2
+_HEADER_WORDS: Final = BLOCK_BYTES // 8
+TABLES: Final = (_HEADER_WORDS, _HEADER_WORDS + kernels.TABLE_WORDS)
+"""Their first words."""
+_FILE_BYTES: Final = 8 * (_HEADER_WORDS + 2 * kernels.TABLE_WORDS)
+FEW: Final = 8 if memory_order.IS_STRONG else 0
+"""So many starts are sooner looked up one by one than as arrays: in Python, which can order nothing by itself."""
+FEW_UNLOADED: Final = 192 if memory_order.IS_STRONG else 0
+"""The same, while the first use of a kernel would load it, for 0.3 s."""
+
+
+class RecentIndex:
+    """The mapped file. `writable` for the one writer, who also makes it."""
+
+    def __init__(self, folder: Path, *, writable: bool) -> None:
+        path = folder / INDEX_FILE
+        if writable:
+            _reserve(path)
+        file = os.open(path, (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC)
+        try:
+            if os.fstat(file).st_size < _FILE_BYTES:
+                raise FileNotFoundError(errno.ENOENT, "not made yet, or cut short", os.fspath(path))
+            self._map = mmap.mmap(file, _FILE_BYTES, prot=mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0))
+        finally:
+            os.close(file)
+        self.words = memoryview(self._map).cast("q")
+        self._bytes = np.frombuffer(self._map, dtype=np.uint8)
+        words = ctypes.c_int64 * (_FILE_BYTES // 8)
+        self.array: Int64s = np.ctypeslib.as_array(words.from_address(self._bytes.ctypes.data))
+        """For kernels, compiled for arrays that may be written; of those a reader calls, none does."""
+
+    @property
+    def is_of_this_boot(self) -> bool:
+        is_of_it: bool = self.words[_BOOT_AT] == _boot() and self.words[_MAGIC_AT] == _MAGIC
+        memory_order.fence()
+        return is_of_it
+
+    def believe(self) -> None:
+        """From now on readers trust it, until the machine starts again."""
+        self.words[_MAGIC_AT] = _MAGIC
+        memory_order.fence()
+        self.words[_BOOT_AT] = _boot()
+
+    def sequences(self) -> tuple[int, int]:
+        """Behind all that was read before, and before all that is read behind it."""
+        memory_order.fence()
+        sequences = self.words[_SEQUENCE_AT], self.words[_SEQUENCE_AT + 1]
+        memory_order.fence()
+        return sequences
+
+    def empty(self, number: int) -> None:
+        """Table `number`, all of which is durable elsewhere. Every word: a writer that was killed may have left a slot
+        without its key."""
+        self.words[_SEQUENCE_AT + number] |= 1
+        memory_order.fence()
+        table = self._table(number)
+        if table.any():
+            table[:] = 0
+        memory_order.fence()
+        self.words[_SEQUENCE_AT + number] += 1
+        memory_order.fence()
+
+    def place(self, number: int, rows: Rows) -> int:
+        """Each start's slot becomes its value, durable already. Returns how many records that took."""
+        if len(rows) <= (FEW if kernels.place.is_loaded else FEW_UNLOADED):
+            return kernels.place_few(self.words, TABLES[number], rows.tolist())
+        starts, values = np.ascontiguousarray(rows[:, 0]), np.ascontiguousarray(rows[:, 1])
+        return _checked(kernels.place(self.array, TABLES[number], starts, values))
+
+    def clear(self, number: int, starts: Int64s, is_missing: NDArray[np.bool_]) -> Rows:
+        """The slots of those that have committed become 0; marks stay. Unsets `is_missing` of those that have a slot;
+        returns what was done, as rows."""
+        if len(starts) <= (FEW if kernels.clear.is_loaded else FEW_UNLOADED):
+            cleared = kernels.clear_few(self.words, TABLES[number], starts.tolist(), is_missing)
+            return np.array(cleared, dtype=np.int64).reshape(-1, 2)
+        rows = np.empty((len(starts), 2), dtype=np.int64)
+        starts = np.ascontiguousarray(starts)
+        return rows[: _checked(kernels.clear(self.array, TABLES[number], starts, is_missing, rows))]
+
+    @staticmethod
+    def is_quick(count: int) -> bool:
+        """Whether `place` and `clear` of so many starts need nothing loaded first."""
+        return count <= FEW_UNLOADED or (kernels.place.is_loaded and kernels.clear.is_loaded)
+
+    def find(self, number: int, starts: Sequence[int] | Int64s) -> list[int]:
+        """One table's slots; 0 where there is nothing."""
+        if len(starts) <= (FEW if kernels.find.is_loaded else FEW_UNLOADED):
+            return kernels.find_few(self.words, TABLES[number], (int(start) for start in starts))
+        found: list[int] = self._found(number, np.array(starts, dtype=np.int64)).tolist()
+        return found
+
+    def find_all(self, number: int, starts: Int64s) -> Int64s:
+        """`find`, of an array."""
+        if len(starts) <= FEW_UNLOADED and not kernels.find.is_loaded:
+            return np.array(self.find(number, starts), dtype=np.int64)
+        return self._found(number, np.ascontiguousarray(starts))
+
+    def _found(self, number: int, starts: Int64s) -> Int64s:
+        found = np.zeros(len(starts), dtype=np.int64)
+        _checked(kernels.find(self.array, TABLES[number], starts, found))
+        return found
+
+    def rows(self, number: int) -> Rows:
+        """All of one table, sorted by start."""
+        table = self._table(number)
+        records = table[np.flatnonzero(table[:, 0])]
+        record, slot = np.nonzero(records[:, 1:])
+        starts = ((records[record, 0] - 1) * kernels.SLOTS + slot) * TIMESTAMP_STEP
+        order = np.argsort(starts)
+        return np.stack([starts[order], records[record, slot + 1][order]], axis=1)
+
+    def used(self, number: int) -> int:
+        """Records of one table."""
+        return int(np.count_nonzero(self._table(number)[:, 0]))
+
+    def _table(self, number: int) -> Int64s:
+        first = TABLES[number]
+        return self.array[first : first + kernels.TABLE_WORDS].reshape(-1, kernels.RECORD_WORDS)
+
+    def close(self) -> None:
+        del self.array, self._bytes
+        with contextlib.suppress(BufferError):  # another thread, or a traceback, still holds a part
+            self.words.release()
+            self._map.close()
+
+
+def _checked(result: int) -> int:
+    if result == kernels.NO_ROOM:
+        raise kernels.no_room()
+    return int(result)
+
+
+def load_kernels() -> None:
+    """Now, and not in the middle of a flush."""
+    kernels.place.compiled()
+    kernels.clear.compiled()
+
+
+_REPLAYED: Final = (-1, -1)
+"""Instead of sequence numbers: the log was read, there is no index to believe."""
+
+
+class RecentReader:
+    """What any process sees of the recent commits. Look in LMDB after it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._index: RecentIndex | None = None
+
+    def lookup(self, starts: Sequence[int]) -> tuple[list[int], tuple[int, int]]:
+        """(slots, 0 where nothing is known here; what `is_unchanged` wants to be asked once LMDB was read)."""
+        index = self._opened()
+        if index is None or not index.is_of_this_boot:
+            replayed = replayed_rows(self._folder)
+            known = dict(zip(replayed[:, 0].tolist(), replayed[:, 1].tolist(), strict=True))
+            return [known.get(start, 0) for start in starts], _REPLAYED
+        sequences = index.sequences()
+        found = [0] * len(starts)
+        for number in (0, 1):
+            if not sequences[number] & 1:
+                found = [old or new for old, new in zip(found, index.find(number, starts), strict=True)]
+        return found, sequences
+
+    def is_unchanged(self, sequences: tuple[int, int]) -> bool:
+        """Whether no table was emptied meanwhile, and no log replayed while it was brought to LMDB: else look again."""
+        index = self._opened()
+        if index is None or sequences == _REPLAYED:
+            return index is None or not index.is_of_this_boot
+        return index.sequences() == sequences
+
+    def rows(self) -> Rows:
+        """All that is here, sorted by start."""
+        while True:
+            rows, sequences = self._rows()
+            if self.is_unchanged(sequences):
+                return rows
+
+    def _rows(self) -> tuple[Rows, tuple[int, int]]:
+        index = self._opened()
+        if index is None or not index.is_of_this_boot:
+            return replayed_rows(self._folder), _REPLAYED
+        sequences = index.sequences()
+        tables = [index.rows(number) for number in (0, 1) if not sequences[number] & 1]
+        return newest_of_each(tables), sequences
+
+    def close(self) -> None:
+        if self._index is not None:
+            self._index.close()
+            self._index = None
+
+    def _opened(self) -> RecentIndex | None:
+        if self._index is None:
+            try:
+                self._index = RecentIndex(self._folder, writable=False)
+            except FileNotFoundError:
+                return None
+        return self._index
+
+
+def replayed_rows(folder: Path) -> Rows:
+    """The logs' last word about each start, values of 0 included; sorted by start."""
+    segments = sorted((read_segment(folder / name) for name in LOG_FILES), key=lambda segment: segment[0])
+    return newest_of_each([rows for _, records in segments for rows in records])
+
+
+def newest_of_each(pieces: Sequence[Rows]) -> Rows:
+    """The last row of each start; sorted by start."""
+    if not pieces:
+        return np.empty((0, 2), dtype=np.int64)
+    rows = np.concatenate(pieces)[::-1]
+    _, first = np.unique(rows[:, 0], return_index=True)
+    return rows[first]
+
+
+@cache
+def _boot() -> int:
+    """A number that another start of the machine has not."""
+    try:
+        return crc32(Path("/proc/sys/kernel/random/boot_id").read_bytes())
+    except OSError:
+        return 0
+
+
+def _reserve(path: Path) -> None:
+    """Made, or completed where a copy was cut short or left holes: a map of a hole ends the process when the disk is
+    full, and so does one behind the end."""
+    try:
+        file = open_own(path, os.O_RDWR | os.O_CREAT, shared=is_shared(path.parent.parent))
+        try:
+            os.posix_fallocate(file, 0, _FILE_BYTES)
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise failed(error, path) from error

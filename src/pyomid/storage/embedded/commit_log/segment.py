@@ -1,0 +1,264 @@
+"""One segment of the log of recent commits: appended to and synced before anyone is told; read again after a crash.
+
+    block 0     magic, generation, whether its records still count (1, 0), CRC-32 of the three
+    then        records, one behind the other:          generation, number of rows, CRC-32, rows (start, value)
+
+All numbers are 8 bytes, little-endian. A row says what the start's slot becomes: a commit timestamp, SEALED, or 0.
+The end is the first record whose generation or checksum is not right: a torn write, or what an earlier generation
+left there. A bad record with a good one behind it is neither, but damage: an append begins when the one before it is
+durable. The segment's blocks are written when it is made, so that an append changes no metadata and its sync is
+one write of the disk; past the page cache (O_DIRECT, O_DSYNC) where the file system allows it, which took half as
+long as `fdatasync` (decision 0013). A sync that failed is never tried again: what it left behind is unknown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
+from pyomid.owned_files import is_shared, open_own
+from pyomid.storage.embedded.commit_log.background_write import BackgroundWriter
+
+Rows = NDArray[np.int64]
+"""(start, value), one a row."""
+
+SEGMENT_BYTES: Final = 4 << 20
+"""A quarter of a million rows: a second of a busy TSO, and what a restart after a crash reads at most twice."""
+BLOCK_BYTES: Final = 4096
+"""What the disk writes at once, and what O_DIRECT wants as its measure."""
+_MAGIC: Final = 0x31_47_4F_4C_44_49_4D_4F
+_HEADER: Final = struct.Struct("<QQQQ")
+_RECORD: Final = struct.Struct("<QQQ")
+ROW_BYTES: Final = 16
+
+
+class Segment:
+    """The writer's side. Not thread-safe."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            if not path.exists() or path.stat().st_size != SEGMENT_BYTES:
+                _make(path)
+            self._file, self._direct = _open(path)
+        except OSError as error:
+            raise failed(error, path) from error
+        self._content = mmap.mmap(-1, SEGMENT_BYTES)
+        """What the file holds, as far as this generation goes: a block is written whole, old rows and new."""
+        self._view = memoryview(self._content)
+        self._words = np.frombuffer(self._content, dtype="<i8")
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._content))
+        self._end = self._begun_end = BLOCK_BYTES
+        self._generation = 0
+        self._broken: str | None = None
+        """Why nothing is written here any more."""
+
+    @property
+    def end(self) -> int:
+        """Of the last record that is durable; what was written behind it by who was interrupted is overwritten."""
+        return self._end
+
+    def begin(self, generation: int) -> None:
+        """Durable: from now on only records of this generation count, which is above every earlier one."""
+        self._head(generation, counts=True)
+        self._generation, self._end = generation, BLOCK_BYTES
+
+    def forget(self, generation: int) -> None:
+        """Durable: no record of up to this generation counts any more. Full, before that may be so: who is interrupted
+        leaves nothing that others could append to in vain."""
+        self._end = SEGMENT_BYTES
+        self._head(generation, counts=False)
+
+    def _head(self, generation: int, *, counts: bool) -> None:
+        words = (_MAGIC, generation, int(counts))
+        _HEADER.pack_into(self._content, 0, *words, crc32(struct.pack("<QQQ", *words)))
+        self._write(0, _HEADER.size)
+
+    def has_room(self, rows: int) -> bool:
+        return self._end + _RECORD.size + rows * ROW_BYTES <= SEGMENT_BYTES
+
+    @property
+    def is_half_full(self) -> bool:
+        return self._end > SEGMENT_BYTES // 2
+
+    def check_in_place(self) -> None:
+        """`Misuse` where the file was removed: who opens the folder next does not find it."""
+        if not os.fstat(self._file).st_nlink:
+            raise Misuse(f"{self._path} was removed while it was open: what was written into it last is lost")
+
+    def append(self, pieces: Sequence[Rows]) -> None:
+        """One record of all their rows; durable on return."""
+        end = self._pack(pieces)
+        self._write(self._end, end)
+        self._end = end
+
+    def begin_append(self, pieces: Sequence[Rows], writer: BackgroundWriter) -> bool:
+        """`append` that does not wait: nothing else may be asked of this segment before `end_append`. False: nothing
+        was begun, and only `append` can."""
+        if self._broken is not None or not self._direct:
+            return False
+        self._begun_end = self._pack(pieces)
+        begin, end = _blocks(self._end, self._begun_end)
+        return writer.begin(self._file, self._address + begin, end - begin, begin)
+
+    def end_append(self, result: int) -> None:
+        """What `begin_append` began has ended so: durable now, or `append`'s error."""
+        begin, end = _blocks(self._end, self._begun_end)
+        if result != end - begin:
+            error = self._short(result, end - begin)
+            if result < 0:
+                error = failed(OSError(-result, os.strerror(-result)), self._path)
+            self._broken = str(error)
+            raise error
+        self._end = self._begun_end
+
+    def _pack(self, pieces: Sequence[Rows]) -> int:
+        """The record behind the last one, in memory. Returns its end."""
+        begin = at = self._end + _RECORD.size
+        for rows in pieces:
+            self._words[at // 8 : at // 8 + rows.size] = rows.reshape(-1)
+            at += ROW_BYTES * len(rows)
+        count = (at - begin) // ROW_BYTES
+        checksum = crc32(self._view[begin:at], crc32(struct.pack("<QQ", self._generation, count)))
+        _RECORD.pack_into(self._content, self._end, self._generation, count, checksum)
+        return at
+
+    def close(self) -> None:
+        del self._words
+        with contextlib.suppress(BufferError):  # a traceback may still hold a part: its memory goes with it
+            self._view.release()
+            self._content.close()
+        os.close(self._file)
+
+    def _write(self, begin: int, end: int) -> None:
+        """The blocks that hold these bytes, to the disk."""
+        if self._broken is not None:
+            raise Unavailable(
+                f"the log {self._path} failed once ({self._broken}): what it holds is known only when it is read again"
+            )
+        begin, end = _blocks(begin, end)
+        try:
+            written = os.pwrite(self._file, self._view[begin:end], begin)
+            if written != end - begin:
+                self._broken = f"{written} of {end - begin} bytes written"
+                raise self._short(written, end - begin)
+            if not self._direct:
+                os.fdatasync(self._file)
+        except OSError as error:
+            self._broken = str(error)
+            raise failed(error, self._path) from error
+
+    def _short(self, written: int, wanted: int) -> OmidError:
+        return Unavailable(f"the log {self._path} took {written} of {wanted} bytes")
+
+
+def _blocks(begin: int, end: int) -> tuple[int, int]:
+    """The whole blocks that hold these bytes."""
+    return begin - begin % BLOCK_BYTES, min(end + -end % BLOCK_BYTES, SEGMENT_BYTES)
+
+
+def read_segment(path: Path, *, is_at_rest: bool = False) -> tuple[int, list[Rows]]:
+    """(its newest generation, those records that count, in order). For recovery, and for readers where no writer
+    has recovered yet.
+
+    `Corruption` if `is_at_rest`, where something is damaged that no write can have left: a header (one sector of the
+    disk), or a record with another of its generation behind it, which was begun when it was durable.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return 0, []
+    if len(data) == SEGMENT_BYTES and not any(data[: _HEADER.size]):  # made, and never begun
+        return 0, []
+    magic, generation, counts, checksum = _HEADER.unpack(data[: _HEADER.size].ljust(_HEADER.size, b"\0"))
+    if magic != _MAGIC or checksum != crc32(data[:24]):
+        if is_at_rest:
+            raise _damaged(path, "its header")
+        return 0, []
+    if not counts:
+        return generation, []
+    records = list(_records(data, generation))
+    if is_at_rest:
+        if len(data) != SEGMENT_BYTES:
+            raise _damaged(path, f"it has {len(data)} bytes instead of {SEGMENT_BYTES}")
+        end = BLOCK_BYTES + sum(_RECORD.size + rows.nbytes for rows in records)
+        if _has_record_behind(data, generation, end):
+            raise _damaged(path, f"the record at byte {end}, with others behind it")
+    return generation, records
+
+
+def _damaged(path: Path, what: str) -> Corruption:
+    return Corruption(
+        f"the log of commits {path} is damaged: {what}; what was acknowledged may be in it", folder=str(path.parent)
+    )
+
+
+def _records(data: bytes, generation: int) -> Iterator[Rows]:
+    at = BLOCK_BYTES
+    while (rows := _record_at(data, generation, at)) is not None:
+        yield rows
+        at += _RECORD.size + rows.nbytes
+
+
+def _record_at(data: bytes, generation: int, at: int) -> Rows | None:
+    """None: there is no record of this generation, or not the whole of one."""
+    begin = at + _RECORD.size
+    if begin > len(data):
+        return None
+    found, count, checksum = _RECORD.unpack_from(data, at)
+    end = begin + count * ROW_BYTES
+    if found != generation or end > len(data) or checksum != crc32(data[begin:end], crc32(data[at : at + 16])):
+        return None
+    return np.frombuffer(data, dtype="<i8", count=2 * count, offset=begin).reshape(-1, 2).astype(np.int64)
+
+
+def _has_record_behind(data: bytes, generation: int, end: int) -> bool:
+    words = np.frombuffer(data, dtype="<u8", count=len(data) // 8)
+    behind = end // 8 + 1 + np.flatnonzero(words[end // 8 + 1 :] == generation)
+    return any(_record_at(data, generation, 8 * at) is not None for at in behind.tolist())
+
+
+def _make(path: Path) -> None:
+    """All its blocks written: only then does an append find them allocated and initialised."""
+    unfinished = path.with_suffix(".new")
+    file = open_own(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, shared=is_shared(path.parent.parent))
+    try:
+        written = os.pwrite(file, bytes(SEGMENT_BYTES), 0)
+        if written != SEGMENT_BYTES:
+            raise StoreFull(f"no room for the log {path}", folder=str(path.parent))
+        os.fsync(file)
+    finally:
+        os.close(file)
+    os.replace(unfinished, path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def failed(error: OSError, path: Path) -> OmidError:
+    """`StoreFull` where there is no room, else `Unavailable`."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return StoreFull(f"no room for {path}: {error.strerror}", folder=str(path.parent))
+    return Unavailable(f"{path}: {error.strerror}", folder=str(path.parent))
+
+
+def _open(path: Path) -> tuple[int, bool]:
+    """(descriptor, whether each write is durable by itself)."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_DIRECT | os.O_DSYNC | os.O_CLOEXEC), True
+    except (OSError, AttributeError):
+        return os.open(path, os.O_RDWR | os.O_CLOEXEC), False

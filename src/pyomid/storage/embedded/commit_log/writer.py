@@ -1,0 +1,626 @@
+"""The writer of the commit table: the log first, then the index that all processes map, LMDB in the background.
+
+    put ─► segment A of the log, synced ─► table A of the index ─► answered
+                segment or table full ─► the same with B
+                B half full ─► what is left in table A ─► LMDB, durable ─► segment A forgotten ─► table A emptied
+
+A flush is one write of the disk, where a commit of LMDB is two and its B-tree's pages (decision 0013). Most entries
+are completed, and so gone, before their table's turn comes: they never reach LMDB. Completion itself is written
+with the next flush and waited for by nobody; one that is lost leaves an entry for sanitising.
+
+Threads that put at the same time are written together, by whichever comes first; an event loop begins a put and goes
+on (`begin_put`), where the system can write in the background. All decisions about a start (is it
+sealed? has it committed?) are made under that one lock, so of a seal and an entry exactly one wins.
+
+A crash leaves rows in the log: whoever opens the table for writing next brings them to LMDB before anything else.
+A row that was durable and not yet in the index was answered to nobody, and lies above every start handed out (law 3).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.errors import Misuse, OmidError, Unavailable
+from pyomid.owned_files import is_shared, open_own
+from pyomid.storage.embedded.commit_log.background_write import BackgroundWriter, open_writer
+from pyomid.storage.embedded.commit_log.compacted import SettledCommits
+from pyomid.storage.embedded.commit_log.index import LOG_FILES, RecentIndex, newest_of_each
+from pyomid.storage.embedded.commit_log.index_kernels import RECORDS
+from pyomid.storage.embedded.commit_log.segment import Rows, Segment, failed, read_segment
+from pyomid.storage.forks import ProcessGuard
+from pyomid.types import NOT_FOUND, SEALED, SealOutcome
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Int64s = NDArray[np.int64]
+
+LOCK_FILE: Final = "recent.lock"
+ROWS_MAX: Final = 32_768
+"""Of one record. More at once is no flush of a TSO: it goes to LMDB."""
+MARKS_MAX: Final = 100_000
+"""Remembered, so that a commit need not be looked up; what is beyond them is looked up."""
+_RECORDS_MAX: Final = RECORDS * 3 // 4
+_LOCK_S_MAX: Final = 5.0
+_UNLOGGED_MAX: Final = ROWS_MAX
+_NO_ROWS: Final[Rows] = np.empty((0, 2), dtype=np.int64)
+
+
+class _Group:
+    """Rows that share one record. What became of them is in one place, whoever asks and whenever."""
+
+    __slots__ = ("at", "error", "is_placing", "is_told", "number", "refused", "rows")
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.refused: list[int] = []
+        self.number = -1
+        """Of the segment, and of the table that they go to."""
+        self.at = -1
+        """Where that segment ended before them: it ends behind them once they are durable."""
+        self.is_placing = False
+        self.error: OmidError | None = None
+        self.is_told = False
+        """They are durable and seen by all."""
+
+
+class _Put:
+    """One thread's entries, until they are durable."""
+
+    __slots__ = ("epoch", "error", "group", "is_abandoned", "refused", "rows")
+
+    def __init__(self, rows: Rows, epoch: int | None) -> None:
+        self.rows = rows
+        self.epoch = epoch
+        self.refused: list[int] = []
+        self.error: OmidError | None = None
+        """Its own; that of writing is the group's."""
+        self.group: _Group | None = None
+        self.is_abandoned = False
+        """Its caller was interrupted: nobody begins with it any more."""
+
+    @property
+    def is_done(self) -> bool:
+        group = self.group
+        return self.error is not None or (group is not None and (group.is_told or group.error is not None))
+
+    def result(self) -> list[int]:
+        error = self.error or (self.group.error if self.group is not None else None)
+        if error is not None:
+            raise error
+        return self.refused
+
+
+class RecentCommits:
+    """The one writer of a folder's commit table. Thread-safe."""
+
+    def __init__(self, folder: Path, settled: SettledCommits) -> None:
+        self._guard = ProcessGuard(f"the commit table in {folder}")
+        self._settled = settled
+        self._writing = threading.RLock()
+        """Held while rows are decided, written and placed; by a put in the background from its begin to its end. It
+        knows its owner: who was interrupted on the way in gives it back all the same."""
+        self._waiting: deque[object] = deque()
+        """Threads that want it. An event loop only tries, and not while one of them waits, or that one might wait for
+        ever."""
+        self._group: _Group | None = None
+        """What is on its way into the log, or from there to the table."""
+        self._background = open_writer()
+        self._begun: tuple[int, _Group] | None = None
+        """By which thread, what."""
+        self._state = threading.RLock()
+        """Held while a table is emptied, or slots are cleared: briefly."""
+        self._settle_turn = threading.Lock()
+        """Held while a table goes to LMDB, and while another one becomes the one in use: it never is both."""
+        self._queue: deque[_Put] = deque()
+        self._marks: set[int] = set()
+        """Sealed by this process, above `_floor`: no entry of theirs is taken."""
+        self._unlogged: list[Rows] = []
+        self._late: list[Int64s] = []
+        """Completed while their table was on its way to LMDB."""
+        self._settling: int | None = None
+        self._settler: threading.Thread | None = None
+        self._used = [0, 0]
+        self._is_dirty = [False, False]
+        self._lock_file = _locked(folder / LOCK_FILE)
+        self._recover(folder)
+        self._floor = settled.newest()
+        """No start above it is in LMDB, but for what this process brings there; no mark above it is but in `_marks`."""
+
+    def put(self, rows: Rows, epoch: int | None) -> list[int]:
+        """Durable on return; the starts that a mark refused."""
+        self._guard.check()
+        if len(rows) > ROWS_MAX:
+            return self._in_turn(lambda: self._put_bulk(rows, epoch))
+        pending = _Put(rows, epoch)
+        try:
+            self._queue.append(pending)
+            self._in_turn(lambda: self._see_to(pending))
+        finally:
+            pending.is_abandoned = True
+        return pending.result()
+
+    def _see_to(self, pending: _Put) -> None:
+        while not pending.is_done:
+            self._write_group()
+
+    def _in_turn(self, work: Callable[[], T]) -> T:
+        """`work` while nobody else decides or writes, and what an interrupted thread left is ended."""
+        if self._begun is not None and self._begun[0] == threading.get_ident():
+            raise Misuse("this thread began a put, and has to end it before it asks for anything else")
+        place = object()
+        try:
+            self._waiting.append(place)
+            with self._writing:
+                self._waiting.remove(place)
+                self._end_group()
+                return work()
+        finally:
+            if place in self._waiting:
+                self._waiting.remove(place)
+
+    def put_ended_fileno(self) -> int | None:
+        """Readable once what `begin_put` began has ended; None where there is no writing in the background."""
+        return None if self._background is None else self._background.fileno()
+
+    def begin_put(self, rows: Rows, epoch: int | None) -> bool:
+        """`put` that waits neither for the disk nor for another thread; `end_put` has its result.
+
+        False: nothing was begun, and only `put` can, which makes room or waits. For one thread, which must not `put`
+        in between: it holds the turn.
+        """
+        self._guard.check()
+        background = self._background
+        if background is None or background.is_busy or self._begun is not None or not self._is_quick(len(rows)):
+            return False
+        try:
+            if not self._waiting and self._writing.acquire(blocking=False):
+                self._end_group()
+                self._begin_write(rows, epoch, background)
+        except BaseException:
+            if self._begun is not None:
+                self._begun = None
+                background.reset()
+            raise
+        finally:
+            if self._begun is None:
+                # No `suppress`: an interrupt could come on its way in, before the release.
+                try:  # noqa: SIM105
+                    self._writing.release()
+                except RuntimeError:
+                    pass  # it was not had
+        return self._begun is not None
+
+    def end_put(self, *, wait: bool = False) -> list[int] | None:
+        """`put`'s result, or its error; None: not yet, and not where it should `wait`.
+
+        An interrupt leaves nothing begun, and what it was to write as after `put`.
+        """
+        assert self._begun is not None, "no put was begun"
+        assert self._background is not None
+        _, group = self._begun
+        is_over = True
+        try:
+            result = self._result_of(self._background.wait if wait else self._background.end)
+            if result is None:
+                is_over = False
+                return None
+            self._segments[group.number].end_append(result)
+            self._end_group()
+            self._settle_other_soon()
+            return group.refused
+        except BaseException:
+            if not group.is_told:
+                self._background.reset()
+            raise
+        finally:
+            if is_over:
+                self._begun = None
+                self._writing.release()
+
+    def finish_put(self) -> None:
+        """Waits for what was begun, if anything was. Nobody was told of it, nor will be."""
+        if self._begun is not None:
+            with contextlib.suppress(OmidError):
+                self.end_put(wait=True)
+
+    @staticmethod
+    def _result_of(end: Callable[[], int | None]) -> int | None:
+        try:
+            return end()
+        except OSError as error:
+            return -(error.errno or errno.EIO)
+
+    def _is_quick(self, count: int) -> bool:
+        return count <= ROWS_MAX and self._index.is_quick(count)
+
+    def _begin_write(self, rows: Rows, epoch: int | None, background: BackgroundWriter) -> None:
+        """`_begun` is set, unless only `put` can do it."""
+        put = _Put(rows, epoch)
+        accepted = self._accepted(put)
+        if put.error is not None:
+            raise put.error
+        if not len(accepted):
+            return
+        completed = self._take_completed(wait=False)
+        number = self._active
+        if self._has_room(number, len(completed) + len(accepted)):
+            group = _Group(accepted)
+            group.refused = put.refused
+            self._begin_group(group, number)
+            self._begun = threading.get_ident(), group
+            if self._segments[number].begin_append((completed, accepted), background):
+                return
+            self._group = self._begun = None
+        if len(completed):
+            with self._state:
+                self._unlogged.insert(0, completed)
+
+    def seal(self, starts: Sequence[int], epoch: int | None) -> list[SealOutcome]:
+        """Durable on return."""
+        self._guard.check()
+        return self._in_turn(lambda: self._seal(starts, epoch))
+
+    def _seal(self, starts: Sequence[int], epoch: int | None) -> list[SealOutcome]:
+        self._settled.check_epoch(epoch)
+        found = self.lookup(starts)
+        is_free = [value in (NOT_FOUND, SEALED) for value in found]
+        marked = [start for start, free, value in zip(starts, is_free, found, strict=True) if free and not value]
+        # Before they are durable: should that fail half way, the ones that are still refuse.
+        self._marks.update(start for start in marked if start > self._floor)
+        self._append_all(np.array([(start, SEALED) for start in marked], dtype=np.int64).reshape(-1, 2))
+        self._forget_old_marks()
+        return [
+            SealOutcome(placed=True) if free else SealOutcome(placed=False, commit_ts=value)
+            for free, value in zip(is_free, found, strict=True)
+        ]
+
+    def _forget_old_marks(self) -> None:
+        """Too many to be remembered: of the older half it is looked up from now on, as of all starts up to `_floor`."""
+        if len(self._marks) > MARKS_MAX:
+            self._floor = sorted(self._marks)[len(self._marks) // 2]
+            self._marks = {start for start in self._marks if start > self._floor}
+
+    def replace(self, rows: Rows, epoch: int | None) -> None:
+        """`put` over marks too: the branches of a decided commit."""
+        self._guard.check()
+        self._in_turn(lambda: self._replace(rows, epoch))
+
+    def _replace(self, rows: Rows, epoch: int | None) -> None:
+        self._settled.check_epoch(epoch)
+        self._append_all(rows)
+        self._replace_marks(rows)
+        self._marks.difference_update(rows[:, 0].tolist())
+
+    def _replace_marks(self, rows: Rows) -> None:
+        """Marks that lie in the other table, or in LMDB: they would be found first, or once the entries are gone."""
+        starts = rows[:, 0]
+        with self._settle_turn:
+            with self._state:
+                for number in (0, 1):
+                    is_mark = self._index.find_all(number, starts) == SEALED
+                    self._index.place(number, rows[is_mark])
+            old = starts[np.array(self._settled.lookup(starts.tolist()), dtype=np.int64) == SEALED]
+            if len(old):
+                self._settled.store(np.stack([old, np.full_like(old, NOT_FOUND)], axis=1))
+
+    def delete(self, starts: Int64s, epoch: int | None) -> None:
+        """Not waited for where the entry is recent; marks stay."""
+        self._guard.check()
+        self._settled.check_epoch(epoch)
+        with self._state:
+            missing = self._delete_recent(starts)
+        self._settled.delete(missing, epoch)
+
+    def delete_at_once(self, starts: Int64s, epoch: int | None) -> Int64s:
+        """`delete` of what needs no wait for the disk or for another thread. Returns the others."""
+        self._guard.check()
+        self._settled.check_epoch(epoch)
+        if not self._is_quick(len(starts)):
+            return starts
+        try:
+            return self._delete_recent(starts) if self._state.acquire(blocking=False) else starts
+        finally:
+            try:  # noqa: SIM105
+                self._state.release()
+            except RuntimeError:
+                pass
+
+    def _delete_recent(self, starts: Int64s) -> Int64s:
+        """Under `_state`. Returns those that are in no table."""
+        is_missing = np.ones(len(starts), dtype=np.bool_)
+        for number in (0, 1):
+            rows = self._index.clear(number, starts, is_missing)
+            if len(rows):
+                self._unlogged.append(rows)
+                if number == self._settling:
+                    self._late.append(rows[:, 0])
+        return starts[is_missing]
+
+    def delete_below(self, horizon: int, epoch: int | None) -> int:
+        """Seldom enough that everything is brought to LMDB first."""
+        self._guard.check()
+        self._in_turn(lambda: self._settle_below(horizon, epoch))
+        return self._settled.delete_below(horizon, epoch)
+
+    def _settle_below(self, horizon: int, epoch: int | None) -> None:
+        self._settled.check_epoch(epoch)
+        self._settle_all()
+        self._marks = {start for start in self._marks if start >= horizon}
+
+    def lookup(self, starts: Sequence[int]) -> list[int]:
+        """As the writer decides by it: under `_writing`."""
+        found = [NOT_FOUND] * len(starts)
+        with self._state:
+            for number in (0, 1):
+                found = [old or new for old, new in zip(found, self._index.find(number, starts), strict=True)]
+        missing = [start for start, value in zip(starts, found, strict=True) if value == NOT_FOUND]
+        known = dict(zip(missing, self._settled.lookup(missing), strict=True)) if missing else {}
+        return [value or known[start] for start, value in zip(starts, found, strict=True)]
+
+    def close(self) -> None:
+        """Everything is in LMDB then. Nothing is begun and not ended."""
+        with self._writing:
+            try:
+                self._end_group()
+                self._settle_all()
+            except OmidError as error:
+                log.warning("left %s of recent commits for the next start: %s", _rows_of(self._used), error)
+            self._index.close()
+            for segment in self._segments:
+                segment.close()
+            if self._background is not None:
+                self._background.close()
+            os.close(self._lock_file)
+
+    # ── the log ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    # Who writes for others may be interrupted anywhere, and they must not be (decision 0039): a put stays in the queue
+    # until what became of it is told, and `_group` is what is under way. Whoever comes next ends that first, by where
+    # its segment ends now:
+    #
+    #     where it ended before       it is not durable: its record is overwritten, its puts are still in the queue
+    #     behind it                   it is: placed, once more if need be; then every put is told
+
+    def _write_group(self) -> None:
+        """All that wait, as one record. Who waits takes turns: nobody starves, as each writes for all before it."""
+        members = self._next_group()
+        pieces = [self._accepted(member) for member in members]
+        group = _Group(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
+        for member in members:
+            member.group = group
+        try:
+            self._append(group)
+        except OmidError as error:
+            group.error = error
+
+    def _next_group(self) -> list[_Put]:
+        queue = self._queue
+        while queue and (queue[0].is_done or queue[0].is_abandoned):
+            queue.popleft()
+        group: list[_Put] = []
+        rows = 0
+        for put in list(queue):
+            if group and rows + len(put.rows) > ROWS_MAX:
+                break
+            if not put.is_done and not put.is_abandoned:
+                group.append(put)
+                rows += len(put.rows)
+        return group
+
+    def _end_group(self) -> None:
+        """Nothing of what is under way is left half done. Any number of times."""
+        group = self._group
+        if group is None:
+            return
+        if self._segments[group.number].end != group.at:
+            self._check_in_place(group)
+            is_again, group.is_placing = group.is_placing, True
+            taken = self._index.place(group.number, group.rows)
+            if is_again:
+                self._used[group.number] = self._index.used(group.number)
+            else:
+                self._used[group.number] += taken
+            group.is_told = True
+        self._group = None
+
+    def _check_in_place(self, group: _Group) -> None:
+        """What is durable counts if that is in the folder still, which may have been removed a moment ago."""
+        try:
+            self._segments[group.number].check_in_place()
+            self._settled.check_in_place()
+        except OmidError as error:
+            group.error, self._group = error, None
+            raise
+
+    def _accepted(self, put: _Put) -> Rows:
+        """What of it may be written; `refused` are the rest."""
+        rows, put.refused = put.rows, []
+        try:
+            self._settled.check_epoch(put.epoch)
+        except OmidError as error:
+            put.error = error
+            return _NO_ROWS
+        starts = rows[:, 0]
+        if not self._marks and len(starts) and int(starts.min()) > self._floor:
+            return rows
+        is_old = starts <= self._floor
+        refused = self._marks.intersection(starts.tolist())
+        old = starts[is_old].tolist()
+        refused.update(start for start, value in zip(old, self.lookup(old), strict=True) if value == SEALED)
+        if not refused:
+            return rows
+        put.refused = [start for start in starts.tolist() if start in refused]
+        return rows[~np.isin(starts, list(refused))]
+
+    def _put_bulk(self, rows: Rows, epoch: int | None) -> list[int]:
+        put = _Put(rows, epoch)
+        accepted = self._accepted(put)
+        if put.error is not None:
+            raise put.error
+        self._settle_all()
+        self._settled.store(accepted[np.argsort(accepted[:, 0], kind="stable")], epoch)
+        self._floor = max(self._floor, self._settled.newest())
+        return put.refused
+
+    def _append_all(self, rows: Rows) -> None:
+        for first in range(0, len(rows), ROWS_MAX):
+            self._append(_Group(rows[first : first + ROWS_MAX]))
+
+    def _append(self, group: _Group) -> None:
+        """Durable in the log, then seen by all. Completions since the last time go along, before the rows."""
+        if not len(group.rows):
+            group.is_told = True
+            return
+        completed = self._take_completed()
+        self._make_room(len(completed) + len(group.rows))
+        number = self._active
+        self._begin_group(group, number)
+        self._segments[number].append((completed, group.rows))
+        self._end_group()
+        self._settle_other_soon()
+
+    def _begin_group(self, group: _Group, number: int) -> None:
+        group.number, group.at = number, self._segments[number].end
+        self._is_dirty[number] = True
+        self._group = group
+
+    def _take_completed(self, *, wait: bool = True) -> Rows:
+        """Those not yet in the log, but what is too much, and left for sanitising. None of them if it should not
+        `wait`, and would have to: the next record has them."""
+        unlogged: list[Rows] = []
+        try:
+            if self._state.acquire(blocking=wait):
+                unlogged, self._unlogged = self._unlogged, []
+        finally:
+            try:  # noqa: SIM105
+                self._state.release()
+            except RuntimeError:
+                pass
+        return np.concatenate(unlogged)[:_UNLOGGED_MAX] if unlogged else _NO_ROWS
+
+    def _has_room(self, number: int, rows: int) -> bool:
+        return self._segments[number].has_room(rows) and self._used[number] + rows <= _RECORDS_MAX
+
+    def _make_room(self, rows: int) -> None:
+        if self._has_room(self._active, rows):
+            return
+        other = 1 - self._active
+        with self._settle_turn:
+            self._settle(other)
+            self._begin(other)
+
+    def _begin(self, number: int) -> None:
+        self._generation += 1
+        self._segments[number].begin(self._generation)
+        self._active = number
+
+    # ── to LMDB ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _settle_other_soon(self) -> None:
+        """Once half of the active one is used: its entries had that long to be completed."""
+        other = 1 - self._active
+        is_half_full = self._segments[self._active].is_half_full or self._used[self._active] > _RECORDS_MAX // 2
+        if is_half_full and self._is_dirty[other] and (self._settler is None or not self._settler.is_alive()):
+            settler = threading.Thread(target=self._settle_beside, args=(other,), daemon=True)
+            try:
+                settler.start()
+            except RuntimeError as error:  # what called us is durable; `_make_room` will do without the thread
+                log.warning("no thread to settle recent commits: %s", error)
+            else:
+                self._settler = settler
+
+    def _settle_beside(self, number: int) -> None:
+        """A thread that comes late may find the table emptied and in use again: what is placed beside it would go
+        with the rest, unseen."""
+        try:
+            with self._settle_turn:
+                if number != self._active:
+                    self._settle(number)
+        except OmidError as error:
+            log.warning("recent commits stay in the log: %s", error)
+
+    def _settle_all(self) -> None:
+        """Under `_writing`. The older first: of a start in both the newer row counts."""
+        if not any(self._is_dirty):
+            return
+        with self._settle_turn:
+            for number in (1 - self._active, self._active):
+                self._settle(number)
+            self._begin(1 - self._active)
+
+    def _settle(self, number: int) -> None:
+        """What is left in one table: durable in LMDB, then gone from log and index, in this order.
+
+        Under `_settle_turn`; the table in use under `_writing` too.
+        """
+        if not self._is_dirty[number]:
+            return
+        with self._state:
+            self._settling = number
+            rows = self._index.rows(number)
+        self._settled.store(rows)
+        self._segments[number].forget(self._generation)
+        with self._state:
+            late, self._late, self._settling = self._late, [], None
+            self._index.empty(number)
+            self._used[number], self._is_dirty[number] = 0, False
+        if late:
+            self._settled.delete(np.concatenate(late))
+
+    def _recover(self, folder: Path) -> None:
+        """What a crash left in the log goes to LMDB; then the tables are emptied and believed, then the log forgotten.
+
+        The older segment first: without the newer one its rows would be taken for the last word.
+        """
+        found = [read_segment(folder / name, is_at_rest=True) for name in LOG_FILES]
+        oldest_first = sorted((0, 1), key=lambda number: found[number][0])
+        rows = newest_of_each([each for number in oldest_first for each in found[number][1]])
+        if len(rows):
+            self._settled.store(rows)
+            log.info("recovered %s of the commit log", _rows_of([len(rows)]))
+        self._generation = found[oldest_first[-1]][0]
+        self._segments = [Segment(folder / name) for name in LOG_FILES]
+        self._index = RecentIndex(folder, writable=True)
+        for number in (0, 1):
+            self._index.empty(number)
+        self._index.believe()
+        for number in oldest_first:
+            self._segments[number].forget(self._generation)
+        self._active = 0
+        self._begin(0)
+
+
+def _locked(path: Path) -> int:
+    """Held until this process ends or closes it. A child of fork does not inherit it."""
+    file = open_own(path, os.O_RDWR | os.O_CREAT, shared=is_shared(path.parent.parent))
+    give_up_s = time.monotonic() + _LOCK_S_MAX
+    while True:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except (BlockingIOError, PermissionError) as error:
+            if time.monotonic() > give_up_s:
+                os.close(file)
+                raise Unavailable(f"another process writes the commit table in {path.parent}") from error
+            time.sleep(0.01)
+        except OSError as error:
+            os.close(file)
+            raise failed(error, path) from error
+
+
+def _rows_of(counts: Sequence[int]) -> str:
+    return f"{sum(counts)} rows"

@@ -1,0 +1,137 @@
+"""`EpochRow` over LMDB, in the commit table's environment, so that one transaction can span both.
+
+epoch, ceiling, watermark, horizon    name → 8 bytes, big-endian
+L start                               a lease
+P start                               a pending record: its branches, 8 bytes each
+id                                    the database's
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import Final
+
+from pyomid.errors import Corruption, Deposed
+from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Environment, Transaction, release
+from pyomid.storage.embedded.layout import EPOCH, open_commits, open_folder
+from pyomid.types import EpochChanges, EpochState, PendingCommit
+
+_NUMBER: Final = struct.Struct(">Q")
+_LEASE: Final = b"L"
+_ID: Final = b"id"
+_PENDING: Final = b"P"
+
+
+class EmbeddedEpochRow:
+    """The epoch row of one folder."""
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        writable: bool,
+        create: bool = True,
+        map_bytes: int = MAP_BYTES_DEFAULT,
+    ) -> None:
+        path = open_folder(folder, create=create)
+        self._environment = open_commits(path, writable=writable, map_bytes=map_bytes)
+        self._closed = False
+
+    def database_id(self) -> bytes:
+        def write(transaction: Transaction) -> bytes:
+            database = self._environment.databases[EPOCH]
+            transaction.put(_ID, os.urandom(16), overwrite=False, db=database)
+            return bytes(transaction.get(_ID, db=database))
+
+        def read(transaction: Transaction) -> bytes:
+            return bytes(transaction.get(_ID, b"", db=self._environment.databases[EPOCH]))
+
+        return self._environment.read(read) or self._environment.write(write)
+
+    def read(self) -> EpochState:
+        return self._environment.read(self._state)
+
+    def read_watermarks(self) -> tuple[int, int]:
+        return self._environment.read(
+            lambda transaction: (self._number(transaction, b"watermark"), self._number(transaction, b"horizon"))
+        )
+
+    def take_over(self, *, expected: int, epoch: int, ceiling: int) -> bool:
+        def write(transaction: Transaction) -> bool:
+            if self._number(transaction, b"epoch") != expected or self._number(transaction, b"ceiling") > epoch:
+                return False
+            self._put(transaction, b"epoch", epoch)
+            self._put(transaction, b"ceiling", ceiling)
+            return True
+
+        return self._environment.write(write)
+
+    def update(self, epoch: int, changes: EpochChanges) -> None:
+        def write(transaction: Transaction) -> None:
+            check_epoch(self._environment, transaction, epoch)
+            self._apply(transaction, changes)
+
+        self._environment.write(write)
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            release(self._environment)
+
+    def _apply(self, transaction: Transaction, changes: EpochChanges) -> None:
+        database = self._environment.databases[EPOCH]
+        for name in ("ceiling", "watermark", "horizon"):
+            if (value := getattr(changes, name)) is not None:
+                self._put(transaction, name.encode(), value)
+        for start in changes.leases_removed:
+            transaction.delete(_LEASE + _NUMBER.pack(start), db=database)
+        for start in changes.leases_added:
+            transaction.put(_LEASE + _NUMBER.pack(start), b"", db=database)
+        for start in changes.pending_removed:
+            transaction.delete(_PENDING + _NUMBER.pack(start), db=database)
+        for record in changes.pending_added:
+            branches = struct.pack(f">{len(record.branches)}Q", *record.branches)
+            transaction.put(_PENDING + _NUMBER.pack(record.start_ts), branches, db=database)
+
+    def _state(self, transaction: Transaction) -> EpochState:
+        leases: set[int] = set()
+        pending: list[PendingCommit] = []
+        with transaction.cursor(self._environment.databases[EPOCH]) as cursor:
+            for key, value in cursor:
+                if key.startswith(_LEASE):
+                    leases.add(int.from_bytes(key[1:]))
+                elif key.startswith(_PENDING):
+                    branches = struct.unpack(f">{len(value) // 8}Q", value)
+                    pending.append(PendingCommit(int.from_bytes(key[1:]), branches))
+        return EpochState(
+            epoch=self._number(transaction, b"epoch"),
+            ceiling=self._number(transaction, b"ceiling"),
+            watermark=self._number(transaction, b"watermark"),
+            horizon=self._number(transaction, b"horizon"),
+            leases=frozenset(leases),
+            pending=tuple(pending),
+        )
+
+    def _number(self, transaction: Transaction, name: bytes) -> int:
+        return read_number(self._environment, transaction, name)
+
+    def _put(self, transaction: Transaction, name: bytes, value: int) -> None:
+        transaction.put(name, _NUMBER.pack(value), db=self._environment.databases[EPOCH])
+
+
+def read_number(environment: Environment, transaction: Transaction, name: bytes) -> int:
+    """One of the row's numbers; 0 before it was ever written."""
+    value = transaction.get(name, db=environment.databases[EPOCH])
+    if value is None:
+        return 0
+    if len(value) != _NUMBER.size:
+        raise Corruption(f"the epoch row's {name.decode()} has {len(value)} bytes instead of {_NUMBER.size}")
+    return int.from_bytes(value)
+
+
+def check_epoch(environment: Environment, transaction: Transaction, epoch: int) -> None:
+    """`Deposed`, and with it the end of the transaction, where the row holds another epoch."""
+    found = read_number(environment, transaction, b"epoch")
+    if found != epoch:
+        raise Deposed(f"the epoch row holds epoch {found}, not {epoch}: another TSO leads", epoch=epoch, found=found)

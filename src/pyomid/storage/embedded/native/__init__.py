@@ -1,0 +1,1 @@
+"""Compiled loops between LMDB's bytes and cell batches."""

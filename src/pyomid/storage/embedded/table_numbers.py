@@ -1,0 +1,200 @@
+"""Tables and their columns by number: what makes keys and records short.
+
+    n name            → {"number", "families"} as JSON
+    c number column   → length of the family (2 bytes), family, qualifier
+    s number          → the region splits, as JSON
+    d number          → a dropped table whose records may not all be gone yet
+    #                 → the last number given to a table
+
+A table's number is never used again, so numbers of columns may be cached for ever. They are cached from read
+transactions only: what a write transaction allocated may still be undone.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Collection, Iterable, Iterator
+from functools import lru_cache
+from typing import Any, Final
+
+from pyomid.errors import Misuse, UnknownTable
+from pyomid.storage.embedded.environment import Environment, Transaction
+from pyomid.storage.embedded.keys import TABLE_BYTES, table_prefix
+from pyomid.storage.embedded.layout import TABLES
+from pyomid.types import Column, TableInfo
+
+COLUMNS_MAX: Final = 65_535
+"""Enough for every schema; a table that uses qualifiers as data belongs into row keys here."""
+_COLUMN_BYTES: Final = 4
+
+
+class Table:
+    """One table's number, families and columns, as far as this process has read them."""
+
+    def __init__(self, name: str, entry: bytes) -> None:
+        content = json.loads(entry)
+        self.name = name
+        self.entry = entry
+        self.number: int = content["number"]
+        self.prefix = table_prefix(self.number)
+        self.families = frozenset(bytes.fromhex(family) for family in content["families"])
+        self.columns: list[Column] = []
+        """Column number i is at i − 1."""
+        self.numbers: dict[Column, int] = {}
+        self._loading = threading.Lock()
+
+    def load(self, transaction: Transaction, database: Any) -> None:
+        """Columns that were added since; in a read transaction."""
+        with self._loading:
+            for column in self.added(transaction, database):
+                self.columns.append(column)
+                self.numbers[column] = len(self.columns)
+
+    def added(self, transaction: Transaction, database: Any) -> Iterator[Column]:
+        """Columns beyond those loaded, in the order of their numbers."""
+        prefix = b"c" + self.prefix
+        with transaction.cursor(database) as cursor:
+            found = cursor.set_range(prefix + (len(self.columns) + 1).to_bytes(_COLUMN_BYTES))
+            while found and cursor.key().startswith(prefix):
+                yield _column(cursor.value())
+                found = cursor.next()
+
+    def column_key(self, number: int) -> bytes:
+        return b"c" + self.prefix + number.to_bytes(_COLUMN_BYTES)
+
+
+class Tables:
+    """The tables of one environment. Every method is called inside a transaction."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._known: dict[str, Table] = {}
+
+    @property
+    def database(self) -> Any:
+        return self._environment.databases[TABLES]
+
+    def table(self, transaction: Transaction, name: str) -> Table:
+        """As of this transaction; `UnknownTable`."""
+        entry = transaction.get(_name_key(name), db=self.database)
+        if entry is None:
+            raise UnknownTable(f"there is no table {name!r} in this store", table=name)
+        known = self._known.get(name)
+        if known is not None and known.entry == entry:
+            return known
+        table = Table(name, entry)
+        if known is not None and known.number == table.number:
+            table.columns, table.numbers = list(known.columns), dict(known.numbers)
+        return table
+
+    def entry(self, transaction: Transaction, table: Table) -> bytes | None:
+        """What stands under the table's name now: another entry than `table.entry` means that it changed."""
+        entry: bytes | None = transaction.get(_name_key(table.name), db=self.database)
+        return entry
+
+    def loaded(self, transaction: Transaction, name: str, columns: Collection[Column] = ()) -> Table:
+        """`table` in a read transaction, with these columns loaded if they exist, and remembered."""
+        table = self.table(transaction, name)
+        if self._known.get(name) is not table or (columns and any(each not in table.numbers for each in columns)):
+            table.load(transaction, self.database)
+            self._known[name] = table
+        return table
+
+    def numbers(self, transaction: Transaction, table: Table, columns: Iterable[Column]) -> dict[Column, int]:
+        """The columns' numbers, new ones allocated; in a write transaction, whose end decides about them."""
+        wanted = list(columns)
+        if all(column in table.numbers for column in wanted):
+            return table.numbers
+        numbers = dict(table.numbers)
+        for column in table.added(transaction, self.database):
+            numbers[column] = len(numbers) + 1
+        for column in wanted:
+            if column not in numbers:
+                self._allocate(transaction, table, numbers, column)
+        return numbers
+
+    def _allocate(self, transaction: Transaction, table: Table, numbers: dict[Column, int], column: Column) -> None:
+        number = len(numbers) + 1
+        if number > COLUMNS_MAX:
+            raise Misuse(
+                f"column {column} would be the table's number {number}; an embedded table has at most "
+                f"{COLUMNS_MAX} different columns: put what varies into the row key",
+                limit=COLUMNS_MAX,
+            )
+        content = len(column.family).to_bytes(2) + column.family + column.qualifier
+        transaction.put(table.column_key(number), content, db=self.database)
+        numbers[column] = number
+
+    def has(self, transaction: Transaction, info: TableInfo) -> bool:
+        entry = transaction.get(_name_key(info.name), db=self.database)
+        return entry is not None and Table(info.name, entry).families.issuperset(info.families)
+
+    def create(self, transaction: Transaction, info: TableInfo) -> None:
+        entry = transaction.get(_name_key(info.name), db=self.database)
+        families = set(info.families)
+        if entry is None:
+            number = int.from_bytes(transaction.get(b"#", b"", db=self.database)) + 1
+            transaction.put(b"#", number.to_bytes(TABLE_BYTES), db=self.database)
+        else:
+            number = Table(info.name, entry).number
+            families |= Table(info.name, entry).families
+        content = {"number": number, "families": sorted(family.hex() for family in families)}
+        transaction.put(_name_key(info.name), json.dumps(content).encode(), db=self.database)
+
+    def number(self, transaction: Transaction, name: str) -> int | None:
+        """None where there is no such table."""
+        entry = transaction.get(_name_key(name), db=self.database)
+        return None if entry is None else Table(name, entry).number
+
+    def drop(self, transaction: Transaction, name: str, wanted: object | None = None) -> bool:
+        """The name is gone at once, the records are what `dropped` says to sweep. False where the name is that of
+        another number than `wanted`."""
+        number = self.number(transaction, name)
+        if number is None:
+            return True
+        if wanted is not None and wanted != number:
+            return False
+        transaction.delete(_name_key(name), db=self.database)
+        transaction.put(b"d" + table_prefix(number), b"", db=self.database)
+        return True
+
+    def dropped(self, transaction: Transaction) -> list[bytes]:
+        """Prefixes of dropped tables."""
+        found = []
+        with transaction.cursor(self.database) as cursor:
+            more = cursor.set_range(b"d")
+            while more and cursor.key().startswith(b"d"):
+                found.append(cursor.key()[1:])
+                more = cursor.next()
+        return found
+
+    def forget(self, transaction: Transaction, prefix: bytes) -> None:
+        """The last of a dropped table, after its records."""
+        with transaction.cursor(self.database) as cursor:
+            more = cursor.set_range(b"c" + prefix)
+            while more and cursor.key().startswith(b"c" + prefix):
+                more = cursor.delete()
+        transaction.delete(b"s" + prefix, db=self.database)
+        transaction.delete(b"d" + prefix, db=self.database)
+
+    def splits(self, transaction: Transaction, table: Table) -> list[bytes]:
+        stored = transaction.get(b"s" + table.prefix, db=self.database)
+        return [] if stored is None else [bytes.fromhex(key) for key in json.loads(stored)]
+
+    def put_splits(self, transaction: Transaction, table: Table, splits: list[bytes]) -> None:
+        content = json.dumps([key.hex() for key in splits]).encode()
+        transaction.put(b"s" + table.prefix, content, db=self.database)
+
+
+@lru_cache(maxsize=1000)
+def _name_key(name: str) -> bytes:
+    encoded = name.encode()
+    if not 0 < len(encoded) <= 255:
+        raise Misuse(f"table name {name!r} must have 1 … 255 bytes, it has {len(encoded)}")
+    return b"n" + encoded
+
+
+def _column(content: bytes) -> Column:
+    family = 2 + int.from_bytes(content[:2])
+    return Column(content[2:family], content[family:])

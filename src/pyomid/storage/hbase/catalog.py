@@ -1,0 +1,186 @@
+"""`Catalogue` in PYOMID_META.
+
+t/<name>      info       the table's entry
+u/<table id>  mark       a commit named this id; the sanitiser refuses until it is registered. The value is a nonce;
+              "unconfirmed" in place of an id: a Java TSO led, any table may be missing
+w/<name>      <key range>   a region's watermark; the qualifier is its key range
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, Final
+
+from pyomid.errors import Corruption
+from pyomid.protocol.region_watermarks import with_record
+from pyomid.storage.entries import TablesOfEntries, entry_with, state_fields
+from pyomid.storage.hbase.codec.layout import META_TABLE
+from pyomid.storage.hbase.meta_cells import MetaCells
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.unregistered_names import mark_name, mark_of
+from pyomid.storage.watermark_fields import record_fields, records_of
+from pyomid.types import (
+    Column,
+    ColumnSchema,
+    ConflictLevel,
+    KeyRange,
+    RegionWatermark,
+    RowKeyPart,
+    TableEntry,
+    TableInfo,
+    TableSchema,
+)
+
+_TABLE: Final = b"t/"
+_UNKNOWN: Final = b"u/"
+_WATERMARK: Final = b"w/"
+_INFO: Final = b"info"
+_MARK: Final = b"mark"
+_FORMAT: Final = 1
+
+
+class HBaseCatalogue(TablesOfEntries):
+    """See `ports.Catalogue`."""
+
+    def __init__(self, cluster: Cluster, *, table: str = META_TABLE) -> None:
+        self._cells = MetaCells(cluster, table=table)
+
+    def entries(self) -> list[TableEntry]:
+        rows = self._cells.read_prefix(_TABLE)
+        return sorted((decode_entry(row[_INFO]) for row in rows.values()), key=lambda entry: entry.info.name)
+
+    def entry(self, name: str) -> TableEntry | None:
+        value = self._cells.read(_TABLE + name.encode(), _INFO)
+        return decode_entry(value) if value else None
+
+    def change_entry(self, old: TableEntry | None, new: TableEntry) -> bool:
+        return self._change(new.info.name, old, encode_entry(new))
+
+    def remove_entry(self, old: TableEntry) -> None:
+        if self.entry(old.info.name) != old:
+            return
+        # Watermarks first: an entry without watermarks counts as never cleaned, the reverse would outlive the table.
+        row = _WATERMARK + old.info.name.encode()
+        for qualifier in self._cells.read_row(row):
+            self._cells.change(row, qualifier, lambda _: b"")
+        self._change(old.info.name, old, b"")
+
+    def _change(self, name: str, old: TableEntry | None, value: bytes) -> bool:
+        """Where `value` stands already a first try arrived whose answer was lost."""
+
+        def decide(found: bytes) -> bytes | None:
+            return value if found == value or (decode_entry(found) if found else None) == old else None
+
+        return self._cells.change(_TABLE + name.encode(), _INFO, decide)
+
+    def mark_unknown_table(self, table_id: int) -> None:
+        nonce = os.urandom(8)
+        self._cells.change(_unknown_row(table_id), _MARK, lambda _: nonce)
+
+    def unknown_tables(self) -> dict[int, bytes]:
+        rows = self._cells.read_prefix(_UNKNOWN)
+        return {mark_of(row.removeprefix(_UNKNOWN)): cells[_MARK] for row, cells in rows.items()}
+
+    def clear_unknown_table(self, table_id: int, nonce: bytes) -> None:
+        self._cells.change(_unknown_row(table_id), _MARK, lambda found: b"" if found == nonce else None)
+
+    def put_region_watermark(self, record: RegionWatermark) -> None:
+        table, key_range = record.table, record.key_range
+
+        def decide(found: bytes) -> bytes:
+            return _encode_records(with_record(_decode_records(table, key_range, found) if found else [], record))
+
+        self._cells.change(_WATERMARK + table.encode(), _range_name(key_range), decide)
+
+    def region_watermarks(self, table: str) -> list[RegionWatermark]:
+        row = self._cells.read_row(_WATERMARK + table.encode())
+        records = [record for name, value in row.items() for record in _decode_records(table, _range_of(name), value)]
+        return sorted(records, key=lambda record: record.key_range.start)
+
+    def drop_region_watermarks(self, newest: Sequence[RegionWatermark]) -> None:
+        for record in newest:
+            table, key_range = record.table, record.key_range
+            self._cells.change(
+                _WATERMARK + table.encode(),
+                _range_name(key_range),
+                lambda found, record=record: (  # type: ignore[misc]
+                    b"" if found and _decode_records(record.table, record.key_range, found)[0] == record else None
+                ),
+            )
+
+
+def _unknown_row(table_id: int) -> bytes:
+    return _UNKNOWN + mark_name(table_id)
+
+
+def _range_name(key_range: KeyRange) -> bytes:
+    """4-byte length of the start, start, then the stop behind 01, or 00 for a range without an end."""
+    stop = b"\x00" if key_range.stop is None else b"\x01" + key_range.stop
+    return len(key_range.start).to_bytes(4, "big") + key_range.start + stop
+
+
+def _range_of(name: bytes) -> KeyRange:
+    size = int.from_bytes(name[:4], "big")
+    start, stop = name[4 : 4 + size], name[4 + size :]
+    return KeyRange(start, None if stop == b"\x00" else stop[1:])
+
+
+def _encode_records(records: Sequence[RegionWatermark]) -> bytes:
+    return json.dumps({"format": _FORMAT, **record_fields(records)}).encode()
+
+
+def _decode_records(table: str, key_range: KeyRange, value: bytes) -> list[RegionWatermark]:
+    """Newest first."""
+    return records_of(_load(value, "region watermark"), table, key_range)
+
+
+def encode_entry(entry: TableEntry) -> bytes:
+    """JSON, with bytes as hexadecimal text."""
+    info = entry.info
+    fields: dict[str, Any] = {
+        "format": _FORMAT,
+        "name": info.name,
+        "families": [family.hex() for family in info.families],
+        "conflict_level": info.conflict_level.value,
+        "generation": info.generation,
+        **state_fields(entry),
+    }
+    if info.schema is not None:
+        fields["columns"] = [
+            [c.name, c.spark_type, c.column and [c.column.family.hex(), c.column.qualifier.hex()]]
+            for c in info.schema.columns
+        ]
+        fields["row_key"] = [[part.name, part.descending] for part in info.schema.row_key]
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def decode_entry(value: bytes) -> TableEntry:
+    fields = _load(value, "catalogue entry")
+    schema = None
+    if "columns" in fields:
+        columns = tuple(
+            ColumnSchema(name, kind, column and Column(bytes.fromhex(column[0]), bytes.fromhex(column[1])))
+            for name, kind, column in fields["columns"]
+        )
+        schema = TableSchema(columns, tuple(RowKeyPart(name, bool(down)) for name, down in fields["row_key"]))
+    info = TableInfo(
+        fields["name"],
+        tuple(bytes.fromhex(family) for family in fields["families"]),
+        ConflictLevel(fields["conflict_level"]),
+        fields["generation"],
+        schema,
+    )
+    return entry_with(info, fields)
+
+
+def _load(value: bytes, what: str) -> dict[str, Any]:
+    try:
+        fields: dict[str, Any] = json.loads(value)
+        known = fields["format"] == _FORMAT
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corruption(f"a {what} cannot be read: {value[:40]!r}") from error
+    if not known:
+        raise Corruption(f"a {what} is of format {fields['format']}, this version reads {_FORMAT}")
+    return fields

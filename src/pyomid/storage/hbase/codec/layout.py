@@ -1,0 +1,103 @@
+"""Apache Omid's bytes in HBase, as interop needs them; and the names of pyomid's own.
+
+    shadow cell       same row, family, version; qualifier 00 C2 80 | qualifier | C2 80; commit timestamp, 8 bytes
+    tombstone         a put of an empty value; of a family: with an empty qualifier. Old data: __OMID_TOMBSTONE__
+    commit table      row: bucket (start & 0x0F, 1 byte), start (8 bytes); C = varint(commit - start), IT = mark
+
+Facts of Apache Omid 1.1.x (CellUtils, HBaseCommitTable, HBaseTimestampStorage), each checked against the real one in
+tests/hbase.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyomid.errors import Corruption
+from pyomid.storage.hbase.rpc.frames import read_varint, varint
+
+SHADOW_PREFIX: Final = b"\x00\xc2\x80"
+SHADOW_SUFFIX: Final = b"\xc2\x80"
+LEGACY_TOMBSTONE: Final = b"__OMID_TOMBSTONE__"
+
+COMMIT_TABLE: Final = "OMID_COMMIT_TABLE"
+COMMIT_FAMILY: Final = b"F"
+COMMIT_QUALIFIER: Final = b"C"
+MARK_QUALIFIER: Final = b"IT"
+MARK_VALUE: Final = (1).to_bytes(4, "big")
+BUCKETS: Final = 16
+_SPLIT_SPACE: Final = 0x0F80
+"""What OmidTableManager divides among the regions (read off tables of 16 regions that it made)."""
+
+WATERMARK_FAMILY: Final = b"LWF"
+WATERMARK_ROW: Final = b"LOW_WATERMARK"
+WATERMARK_QUALIFIER: Final = b"LWC"
+
+TIMESTAMP_TABLE: Final = "OMID_TIMESTAMP_TABLE"
+TIMESTAMP_FAMILY: Final = b"MAX_TIMESTAMP_CF"
+TIMESTAMP_ROW: Final = b"MAX_TIMESTAMP_R"
+TIMESTAMP_QUALIFIER: Final = b"MAX_TIMESTAMP_Q"
+
+META_TABLE: Final = "PYOMID_META"
+META_FAMILY: Final = b"M"
+
+COPROCESSOR: Final = "org.apache.omid.transaction.OmidCompactor"
+"""Omid's compaction coprocessor: it keeps versions by start timestamp, which breaks long readers."""
+COMPACTION_ATTRIBUTE: Final = b"OMID_ENABLED"
+"""Where it stands on a family with the value true, the coprocessor is at work (CellUtils, OmidCompactor)."""
+
+
+def shadow_qualifier(qualifier: bytes) -> bytes:
+    return SHADOW_PREFIX + qualifier + SHADOW_SUFFIX
+
+
+def is_shadow(qualifier: bytes) -> bool:
+    return qualifier.endswith(SHADOW_SUFFIX)
+
+
+def shadowed_qualifier(qualifier: bytes) -> bytes:
+    """The qualifier of the cell that a shadow cell stands beside; old ones lack the prefix."""
+    return qualifier.removesuffix(SHADOW_SUFFIX).removeprefix(SHADOW_PREFIX)
+
+
+def is_tombstone(value: bytes) -> bool:
+    return not value or value == LEGACY_TOMBSTONE
+
+
+def timestamp_bytes(timestamp: int) -> bytes:
+    return timestamp.to_bytes(8, "big")
+
+
+def timestamp_of(value: bytes) -> int:
+    if len(value) != 8:
+        raise Corruption(f"a timestamp of {len(value)} bytes: {value[:16]!r}")
+    return int.from_bytes(value, "big")
+
+
+def commit_row(start: int) -> bytes:
+    """The bucket spreads starts, which ascend in steps of 50, over 16 regions: 50 k & 15 takes the even values."""
+    return bytes((start & (BUCKETS - 1),)) + start.to_bytes(8, "big")
+
+
+def start_of_row(row: bytes) -> int:
+    if len(row) != 9:
+        raise Corruption(f"a row of the commit table has {len(row)} bytes: {row[:16]!r}")
+    return int.from_bytes(row[1:], "big")
+
+
+def commit_value(start: int, commit_ts: int) -> bytes:
+    return varint(commit_ts - start)
+
+
+def commit_of_value(start: int, value: bytes) -> int:
+    try:
+        difference, end = read_varint(value, 0)
+    except IndexError as error:
+        raise Corruption(f"the commit entry of {start} ends inside its number: {value[:16]!r}") from error
+    if end != len(value):
+        raise Corruption(f"the commit entry of {start} holds {len(value) - end} bytes behind its number")
+    return start + difference
+
+
+def commit_table_splits(regions: int = BUCKETS) -> list[bytes]:
+    """Borders as Apache Omid 1.1.3's OmidTableManager makes them: multiples of 0F80 / `regions`, then zeros."""
+    return [(_SPLIT_SPACE * index // regions).to_bytes(2, "big") + bytes(7) for index in range(1, regions)]

@@ -1,0 +1,72 @@
+"""The parts of one database in HBase, over one client; chosen by `wiring`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyomid.ports import CeilingStore
+from pyomid.storage.hbase.catalog import HBaseCatalogue
+from pyomid.storage.hbase.commit_table import HBaseCommitTable
+from pyomid.storage.hbase.leader_state import HBaseEpochRow
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.requests import Durability
+from pyomid.storage.hbase.store import HBaseStore
+from pyomid.storage.hbase.system_tables import check_database
+from pyomid.storage.hbase.timestamp_ceiling import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+
+
+@dataclass(frozen=True, slots=True)
+class HBaseDatabase:
+    """`close` ends the connections of all of them."""
+
+    cluster: Cluster
+    store: HBaseStore
+    commit_table: HBaseCommitTable
+    epoch_row: HBaseEpochRow
+    catalogue: HBaseCatalogue
+    ceiling: ChosenCeiling
+
+    @property
+    def zookeeper(self) -> ZooKeeper:
+        return self.cluster.zookeeper
+
+    def close(self) -> None:
+        self.cluster.close()
+
+
+@dataclass(frozen=True, slots=True)
+class HBaseOptions:
+    """What a deployment chooses; the words are those of URLs (`config.Settings`)."""
+
+    ceiling: str = "hbase"
+    durability: str = "table"
+    others_seal: bool = False
+
+
+def open_hbase(
+    quorum: str, znode: str, *, deadline_s: float = 60.0, options: HBaseOptions | None = None
+) -> HBaseDatabase:
+    """`UnknownTable` where `pyomid init` never ran; `Unavailable` or `Misuse` where no HBase is found there."""
+    options = options or HBaseOptions()
+    durability = Durability[options.durability.upper()]
+    cluster = Cluster(ZooKeeper(quorum, znode), deadline_s=deadline_s, durability=durability)
+    try:
+        check_database(cluster)
+    except BaseException:
+        cluster.close()
+        raise
+    epoch_row = HBaseEpochRow(cluster)
+    return HBaseDatabase(
+        cluster,
+        HBaseStore(cluster, read_watermark=lambda: epoch_row.read_watermarks()[0]),
+        HBaseCommitTable(cluster, others_seal=options.others_seal, epoch_row=epoch_row),
+        epoch_row,
+        HBaseCatalogue(cluster),
+        chosen_ceiling(cluster, options.ceiling),
+    )
+
+
+def chosen_ceiling(cluster: Cluster, place: str) -> ChosenCeiling:
+    places: dict[str, CeilingStore] = {"hbase": HBaseCeiling(cluster), "zookeeper": ZooKeeperCeiling(cluster.zookeeper)}
+    return ChosenCeiling(places.pop(place), places)

@@ -1,0 +1,180 @@
+"""`EpochRow` in PYOMID_META: one row, changed by compare-and-set of one cell that holds all of the fixed part.
+
+    state        format, nonce, revision, epoch, ceiling, W, H        40-odd bytes: what is read after each flush
+    l<start>     a lease                                              written in the same mutation, iff `state` is
+    p<start>     a pending record: its branches, 8 bytes each         what the writer saw
+    id           the database's, random, put once
+
+Every cell's version is the revision that wrote or deleted it: the server's clock has no say in what is newest.
+A revision is used once, and the nonce tells writers of the same revision apart: a late write of a process that died
+finds another state and has no effect.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass, replace
+from typing import Final
+
+from pyomid.errors import Corruption, Deposed, Unavailable
+from pyomid.storage.hbase.codec.keyvalues import DELETE_COLUMN, LATEST, KeyValue
+from pyomid.storage.hbase.codec.layout import (
+    COMMIT_TABLE,
+    META_FAMILY,
+    META_TABLE,
+    WATERMARK_FAMILY,
+    WATERMARK_QUALIFIER,
+    WATERMARK_ROW,
+    timestamp_bytes,
+)
+from pyomid.storage.hbase.meta_cells import MetaCells
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.requests import Mutation, RowGet, RowMutation, deletes, puts
+from pyomid.types import EpochChanges, EpochState, PendingCommit
+
+ROW: Final = b"epoch"
+_STATE: Final = b"state"
+_LEASE: Final = b"l"
+_PENDING: Final = b"p"
+_ID: Final = b"id"
+_FORMAT: Final = 1
+_FIELDS: Final = struct.Struct(">B8sQQQQQ")
+_TRIES_MAX: Final = 50
+_PRESENT: Final = b"\x01"
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """The fixed part."""
+
+    nonce: bytes = bytes(8)
+    revision: int = 0
+    epoch: int = 0
+    ceiling: int = 0
+    watermark: int = 0
+    horizon: int = 0
+
+    def encode(self) -> bytes:
+        return _FIELDS.pack(_FORMAT, self.nonce, self.revision, self.epoch, self.ceiling, self.watermark, self.horizon)
+
+    @classmethod
+    def decode(cls, value: bytes) -> _State:
+        if not value:
+            return cls()
+        if len(value) != _FIELDS.size or value[0] != _FORMAT:
+            raise Corruption(f"the epoch row is not of format {_FORMAT}: {value[:16]!r} ({len(value)} bytes)")
+        return cls(*_FIELDS.unpack(value)[1:])
+
+
+class HBaseEpochRow:
+    """See `ports.EpochRow`. After W is durable here it is copied to the row where Java's coprocessor looks."""
+
+    def __init__(self, cluster: Cluster, *, table: str = META_TABLE, commit_table: str = COMMIT_TABLE) -> None:
+        self._cluster = cluster
+        self._commit_table = commit_table
+        self._cells = MetaCells(cluster, table=table)
+        self.table = table
+        self._nonce = os.urandom(8)
+
+    def database_id(self) -> bytes:
+        self._cells.change(ROW, _ID, lambda found: None if found else os.urandom(16))
+        return self._cells.read(ROW, _ID)
+
+    def read(self) -> EpochState:
+        return _epoch_state(self._cells.read_row(ROW))
+
+    @property
+    def state_get(self) -> RowGet:
+        """Of `table`: brings the one cell that `epoch_of` and `watermarks_of` read."""
+        return RowGet(ROW, ((META_FAMILY, (_STATE,)),), max_versions=1)
+
+    @staticmethod
+    def epoch_of(found: list[KeyValue]) -> int:
+        return _State.decode(found[0].value if found else b"").epoch
+
+    @staticmethod
+    def watermarks_of(found: list[KeyValue]) -> tuple[int, int]:
+        """(W, H)."""
+        state = _State.decode(found[0].value if found else b"")
+        return state.watermark, state.horizon
+
+    def read_epoch(self) -> int:
+        """Fresh. Leases and pending records are left where they are."""
+        return _State.decode(self._cells.read(ROW, _STATE)).epoch
+
+    def read_watermarks(self) -> tuple[int, int]:
+        state = _State.decode(self._cells.read(ROW, _STATE))
+        return state.watermark, state.horizon
+
+    def take_over(self, *, expected: int, epoch: int, ceiling: int) -> bool:
+        for _ in range(_TRIES_MAX):
+            old = self._cells.read(ROW, _STATE)
+            state = _State.decode(old)
+            if state.epoch != expected or state.ceiling > epoch:
+                return False
+            if self._swap(old, replace(state, epoch=epoch, ceiling=ceiling)):
+                return True
+        raise Unavailable(f"the epoch row changed {_TRIES_MAX} times under us")
+
+    def update(self, epoch: int, changes: EpochChanges) -> None:
+        for _ in range(_TRIES_MAX):
+            old = self._cells.read(ROW, _STATE)
+            state = _State.decode(old)
+            if state.epoch != epoch:
+                raise Deposed(f"the epoch row holds epoch {state.epoch}, not {epoch}", epoch=state.epoch)
+            if self._swap(old, _changed(state, changes), changes):
+                if changes.watermark is not None:
+                    self._copy_watermark(changes.watermark)
+                return
+        raise Unavailable(f"the epoch row changed {_TRIES_MAX} times under us")
+
+    def _copy_watermark(self, watermark: int) -> None:
+        """A copy that comes late or never is a lower one, which is safe; nobody of ours reads it."""
+        cell = KeyValue(WATERMARK_ROW, WATERMARK_FAMILY, WATERMARK_QUALIFIER, LATEST, timestamp_bytes(watermark))
+        self._cluster.rows(self._commit_table, [RowMutation(WATERMARK_ROW, (puts([cell]),))])
+
+    def _swap(self, old: bytes, state: _State, changes: EpochChanges | None = None) -> bool:
+        fresh = replace(state, nonce=self._nonce, revision=state.revision + 1)
+        others = _mutations(changes or EpochChanges(), fresh.revision)
+        return self._cells.swap(ROW, _STATE, old or None, fresh.encode(), version=fresh.revision, others=others)
+
+
+def _changed(state: _State, changes: EpochChanges) -> _State:
+    """Watermark and horizon never go back, whatever is asked."""
+    return replace(
+        state,
+        ceiling=state.ceiling if changes.ceiling is None else changes.ceiling,
+        watermark=max(state.watermark, changes.watermark or 0),
+        horizon=max(state.horizon, changes.horizon or 0),
+    )
+
+
+def _mutations(changes: EpochChanges, revision: int) -> tuple[Mutation, ...]:
+    """Leases and pending records. What is removed and added in one change is there afterwards."""
+    added: dict[bytes, bytes] = {_name(_LEASE, start): _PRESENT for start in changes.leases_added}
+    for start, branches in ((pending.start_ts, pending.branches) for pending in changes.pending_added):
+        added[_name(_PENDING, start)] = struct.pack(f">B{len(branches)}Q", _FORMAT, *branches)
+    removed = {_name(_LEASE, start) for start in changes.leases_removed}
+    removed |= {_name(_PENDING, start) for start in changes.pending_removed}
+    mutations = []
+    if added:
+        mutations.append(puts([KeyValue(ROW, META_FAMILY, name, revision, value) for name, value in added.items()]))
+    if gone := sorted(removed.difference(added)):
+        mutations.append(deletes(KeyValue(ROW, META_FAMILY, name, revision, b"", DELETE_COLUMN) for name in gone))
+    return tuple(mutations)
+
+
+def _name(kind: bytes, start: int) -> bytes:
+    return kind + start.to_bytes(8, "big")
+
+
+def _epoch_state(row: dict[bytes, bytes]) -> EpochState:
+    state = _State.decode(row.get(_STATE, b""))
+    leases = frozenset(int.from_bytes(name[1:], "big") for name in row if name[:1] == _LEASE)
+    pending = tuple(
+        PendingCommit(int.from_bytes(name[1:], "big"), struct.unpack_from(f">{len(value) // 8}Q", value, 1))
+        for name, value in sorted(row.items())
+        if name[:1] == _PENDING
+    )
+    return EpochState(state.epoch, state.ceiling, state.watermark, state.horizon, leases, pending)

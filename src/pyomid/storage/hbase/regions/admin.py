@@ -1,0 +1,341 @@
+"""Tables and regions: create, drop, flush, compact, split, merge, move; each returns when the master is done."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from google.protobuf.message import Message
+
+from pyomid.errors import Misuse, Unavailable, UnknownTable
+from pyomid.storage.hbase.regions.locations import Region, table_name, table_of
+from pyomid.storage.hbase.regions.operations import Budget, FindServer, Pause, Role, Steps, ask_steps
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
+from pyomid.storage.hbase.rpc.frames import ADMIN, MASTER, Address, Call, Reply
+from pyomid.storage.hbase.rpc.hbase_pb2 import (
+    CompactRegionRequest,
+    CompactRegionResponse,
+    CreateTableRequest,
+    FlushRegionRequest,
+    FlushRegionResponse,
+    GetProcedureResultRequest,
+    GetProcedureResultResponse,
+    GetRegionInfoRequest,
+    GetRegionInfoResponse,
+    GetTableDescriptorsRequest,
+    GetTableDescriptorsResponse,
+    GetTableNamesRequest,
+    GetTableNamesResponse,
+    IsSnapshotDoneRequest,
+    IsSnapshotDoneResponse,
+    MergeTableRegionsRequest,
+    ModifyTableRequest,
+    MoveRegionRequest,
+    ProcedureStarted,
+    RegionSpecifier,
+    RestoreSnapshotRequest,
+    RestoreSnapshotResponse,
+    SnapshotDescription,
+    SnapshotRequest,
+    SplitTableRegionRequest,
+    TableName,
+    TableRequest,
+    TableSchema,
+)
+from pyomid.storage.hbase.rpc.requests import ALL_VERSIONS
+
+M = TypeVar("M", bound=Message)
+
+_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyDescriptor:
+    """A family as HBase describes it."""
+
+    name: bytes
+    versions_max: int = ALL_VERSIONS
+    ttl_s: int | None = None
+    """Seconds after which HBase drops a cell; None: never."""
+    attributes: Mapping[bytes, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescriptor:
+    """A table as HBase describes it; `attributes` hold its coprocessors, among others."""
+
+    name: str
+    families: tuple[FamilyDescriptor, ...]
+    attributes: Mapping[bytes, bytes] = field(default_factory=dict)
+
+    @property
+    def coprocessors(self) -> list[str]:
+        """Class names of the coprocessors that the table has enabled."""
+        values = (value for key, value in self.attributes.items() if key.lower().startswith(b"coprocessor$"))
+        return [value.decode().split("|")[1] for value in values if value.count(b"|") >= 1]
+
+
+class Admin:
+    """Blocking, by way of a `Cluster`."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def create_table(self, descriptor: TableDescriptor, splits: Sequence[bytes] = ()) -> bool:
+        """False, and nothing changed, where a table of this name exists."""
+        request = CreateTableRequest(table_schema=_schema(descriptor), split_keys=sorted(splits))
+        try:
+            self._procedure("CreateTable", request, f"creating table {descriptor.name}")
+        except Misuse as error:
+            if "TableExistsException" in error.message:
+                return False
+            raise
+        self._cluster.operations.cache.forget_table(descriptor.name)
+        return True
+
+    def drop_table(self, table: str) -> bool:
+        """Idempotent: a table that is not there is dropped. True."""
+        while True:
+            try:
+                self.disable_table(table)
+            except UnknownTable:
+                return True
+            if self.delete_table(table):
+                return True
+
+    def delete_table(self, table: str) -> bool:
+        """A disabled one, or one that is not there. False, and nothing is deleted, where it is enabled."""
+        try:
+            self._procedure("DeleteTable", TableRequest(table_name=_name(table)), f"dropping table {table}")
+        except UnknownTable:
+            pass
+        except (Misuse, Unavailable) as error:
+            if "TableNotDisabledException" not in error.message:
+                raise
+            return False
+        self._cluster.operations.cache.forget_table(table)
+        return True
+
+    def disable_table(self, table: str) -> None:
+        self._disable(TableRequest(table_name=_name(table)), table)
+
+    def enable_table(self, table: str) -> None:
+        self._procedure("EnableTable", TableRequest(table_name=_name(table)), f"enabling table {table}")
+
+    def enable_again(self, table: str) -> None:
+        """`enable_table`; one that is gone, or enabled by now, is let be."""
+        try:
+            self.enable_table(table)
+        except UnknownTable:
+            pass
+        except (Misuse, Unavailable) as error:
+            if "TableNotDisabledException" not in error.message:
+                raise
+
+    def modify_table(self, descriptor: TableDescriptor) -> None:
+        """Attributes and families become the descriptor's."""
+        request = ModifyTableRequest(table_name=_name(descriptor.name), table_schema=_schema(descriptor))
+        self._procedure("ModifyTable", request, f"altering table {descriptor.name}")
+
+    def tables(self) -> list[str]:
+        """Users' tables by name."""
+        reply = self._master("GetTableNames", GetTableNamesRequest(), GetTableNamesResponse, "listing tables")
+        return sorted(table_of(name.namespace, name.qualifier) for name in reply.table_names)
+
+    def table(self, table: str) -> TableDescriptor:
+        """`UnknownTable` where there is none."""
+        request = GetTableDescriptorsRequest(table_names=[_name(table)])
+        reply = self._master("GetTableDescriptors", request, GetTableDescriptorsResponse, f"looking at {table}")
+        if not reply.table_schema:
+            raise UnknownTable(f"HBase has no table {table!r}", table=table)
+        return _descriptor(reply.table_schema[0])
+
+    def flush_region(self, region: Region) -> None:
+        """What the region held in memory is in files when this returns."""
+        self._region("FlushRegion", region, FlushRegionRequest(region=region.specifier), FlushRegionResponse)
+
+    def flush(self, table: str) -> None:
+        for region in self._cluster.regions(table):
+            self.flush_region(region)
+
+    def compact(self, table: str, *, major: bool = True) -> None:
+        """Asks for it; the region servers do it in their own time."""
+        for region in self._cluster.regions(table):
+            request = CompactRegionRequest(region=region.specifier, major=major)
+            self._region("CompactRegion", region, request, CompactRegionResponse)
+
+    def best_split(self, region: Region) -> bytes | None:
+        """The row in the middle of the region's largest file; None where it has too few."""
+        request = GetRegionInfoRequest(region=region.specifier, best_split_row=True)
+        return self._region("GetRegionInfo", region, request, GetRegionInfoResponse).best_split_row or None
+
+    def split(self, table: str, row: bytes) -> None:
+        """A region begins at `row` when this returns."""
+        region = next(each for each in self._cluster.regions(table) if row in each.key_range)
+        if region.key_range.start == row:
+            return
+        request = SplitTableRegionRequest(split_row=row)
+        info = request.region_info
+        info.region_id = region.region_id
+        info.table_name.CopyFrom(_name(table))
+        info.start_key, info.end_key = region.key_range.start, region.key_range.stop or b""
+        info.split = info.offline = False
+        self._procedure("SplitRegion", request, f"splitting {table} at {row!r}")
+
+    def merge(self, table: str, row: bytes) -> None:
+        """The region that begins at `row` is one with the region before it when this returns."""
+        regions = self._cluster.regions(table)
+        index = next(i for i, region in enumerate(regions) if region.key_range.start == row and i)
+        request = MergeTableRegionsRequest(forcible=True)
+        for region in regions[index - 1 : index + 1]:
+            request.region.add(type=RegionSpecifier.ENCODED_REGION_NAME, value=region.encoded_name)
+        self._procedure("MergeTableRegions", request, f"merging regions of {table} at {row!r}")
+
+    def move(self, region: Region, server: Address, start_code: int) -> None:
+        """`start_code` tells two lives of a server at one address apart (`servers` lists them)."""
+        request = MoveRegionRequest()
+        request.region.type, request.region.value = RegionSpecifier.ENCODED_REGION_NAME, region.encoded_name
+        request.dest_server_name.host_name, request.dest_server_name.port = server
+        request.dest_server_name.start_code = start_code
+        self._master("MoveRegion", request, ProcedureStarted, f"moving a region of {region.table} to {server}")
+
+    def servers(self) -> list[tuple[Address, int]]:
+        """Live region servers with their start codes, as ZooKeeper lists them."""
+        zookeeper = self._cluster.zookeeper
+        names = zookeeper.ask("get_children", f"{zookeeper.znode}/rs")
+        parsed = (name.split(",") for name in names)
+        return sorted((Address(host, int(port)), int(code)) for host, port, code in parsed)
+
+    def snapshot(self, name: str, table: str) -> None:
+        description = SnapshotDescription(name=name, table=table, type=SnapshotDescription.FLUSH)
+        what = f"snapshot {name} of {table}"
+        self._master("Snapshot", SnapshotRequest(snapshot=description), ProcedureStarted, what)
+        budget = self._cluster.budget(what)
+        while True:
+            request = IsSnapshotDoneRequest(snapshot=description)
+            if self._master("IsSnapshotDone", request, IsSnapshotDoneResponse, what).done:
+                return
+            self._cluster.run(_pause_steps(budget))
+
+    def clone_snapshot(self, name: str, table: str) -> None:
+        """The snapshot's content as table `table`, which a restore makes anew where it is disabled."""
+        description = SnapshotDescription(name=name, table=table)
+        what = f"restoring snapshot {name} as {table}"
+        request = RestoreSnapshotRequest(snapshot=description)
+        reply = self._master("RestoreSnapshot", request, RestoreSnapshotResponse, what)
+        self._cluster.run(self._wait_steps(reply.proc_id, self._cluster.budget(what)))
+        self._cluster.operations.cache.forget_table(table)
+
+    def _disable(self, request: TableRequest, table: str) -> None:
+        try:
+            self._procedure("DisableTable", request, f"disabling table {table}")
+        except Unavailable as error:
+            if "TableNotEnabledException" not in error.message:
+                raise
+
+    def _procedure(self, method: str, request: Message, what: str) -> None:
+        budget = self._cluster.budget(what)
+        started = self._cluster.run(self._master_steps(method, request, ProcedureStarted, budget))
+        if started.HasField("proc_id"):
+            self._cluster.run(self._wait_steps(started.proc_id, budget))
+
+    def _master(self, method: str, request: Message, reply: type[M], what: str) -> M:
+        return self._cluster.run(self._master_steps(method, request, reply, self._cluster.budget(what)))
+
+    def _master_steps(self, method: str, request: Message, reply: type[M], budget: Budget) -> Steps[M]:
+        call = Call(MASTER, method, request.SerializeToString())
+        while True:
+            master = yield FindServer(Role.MASTER)
+            answer = yield from ask_steps(master, call, budget)
+            failure = answer.failure if isinstance(answer, Reply) else answer
+            if failure is None and isinstance(answer, Reply):
+                return reply.FromString(answer.message)  # type: ignore[arg-type]
+            budget.last = failure
+            if isinstance(failure, RemoteFailure) and failure.reaction is Reaction.FAIL:
+                raise failure.as_error(budget.what)
+            yield budget.pause()
+
+    def _wait_steps(self, procedure_id: int, budget: Budget) -> Steps[None]:
+        request = GetProcedureResultRequest(proc_id=procedure_id)
+        while True:
+            reply = yield from self._master_steps("getProcedureResult", request, GetProcedureResultResponse, budget)
+            if reply.state == GetProcedureResultResponse.FINISHED:
+                if reply.HasField("exception"):
+                    generic = reply.exception.generic_exception
+                    raise RemoteFailure(generic.class_name, generic.message, do_not_retry=True).as_error(budget.what)
+                return
+            if reply.state == GetProcedureResultResponse.NOT_FOUND:
+                return  # Done so long ago that the master has forgotten it.
+            yield from _pause_steps(budget)
+
+    def _region(self, method: str, region: Region, request: Message, reply: type[M]) -> M:
+        what = f"{method} of {region.name!r}"
+        return self._cluster.run(self._region_steps(method, region, request, reply, self._cluster.budget(what)))
+
+    def _region_steps(self, method: str, region: Region, request: Message, reply: type[M], budget: Budget) -> Steps[M]:
+        call = Call(ADMIN, method, request.SerializeToString())
+        present = region
+        while True:
+            if present.server is not None:
+                answer = yield from ask_steps(present.server, call, budget)
+                failure = answer.failure if isinstance(answer, Reply) else answer
+                if failure is None and isinstance(answer, Reply):
+                    return reply.FromString(answer.message)  # type: ignore[arg-type]
+                budget.last = failure
+                if isinstance(failure, RemoteFailure) and failure.reaction is Reaction.FAIL:
+                    raise failure.as_error(budget.what)
+                yield budget.pause()
+            # Looked up by its first row: the region may have moved since it was listed.
+            operations = self._cluster.operations
+            if known := operations.cache.find(region.table, region.key_range.start):
+                operations.cache.forget_region(known)
+            present = yield from operations.locate_steps(region.table, region.key_range.start, budget)
+            if present.name != region.name:
+                raise Misuse(f"{budget.what}: the region was split or merged meanwhile; list the regions again")
+
+
+def _pause_steps(budget: Budget) -> Steps[None]:
+    budget.tries = 0
+    budget.pause()
+    yield Pause(_POLL_S)
+
+
+def _name(table: str) -> TableName:
+    namespace, qualifier = table_name(table)
+    return TableName(namespace=namespace, qualifier=qualifier)
+
+
+def _schema(descriptor: TableDescriptor) -> TableSchema:
+    schema = TableSchema(table_name=_name(descriptor.name))
+    for key, value in descriptor.attributes.items():
+        schema.attributes.add(first=key, second=value)
+    for family in descriptor.families:
+        attributes = {**family.attributes, b"VERSIONS": b"%d" % family.versions_max}
+        if family.ttl_s is not None:
+            attributes[b"TTL"] = b"%d" % family.ttl_s
+        message = schema.column_families.add(name=family.name)
+        for key, value in attributes.items():
+            message.attributes.add(first=key, second=value)
+    return schema
+
+
+def _descriptor(schema: TableSchema) -> TableDescriptor:
+    families = []
+    for family in schema.column_families:
+        attributes = {pair.first: pair.second for pair in family.attributes}
+        ttl = attributes.get(b"TTL", b"FOREVER").decode()
+        families.append(
+            FamilyDescriptor(
+                family.name,
+                int(attributes.get(b"VERSIONS", b"1")),
+                None if ttl in ("FOREVER", "2147483647") else int(ttl.split()[0]),
+                attributes,
+            )
+        )
+    return TableDescriptor(
+        table_of(schema.table_name.namespace, schema.table_name.qualifier),
+        tuple(families),
+        {pair.first: pair.second for pair in schema.attributes},
+    )

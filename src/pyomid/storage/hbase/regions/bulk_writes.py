@@ -1,0 +1,411 @@
+"""Bulk writes: rows encoded by compiled kernels, region by region, the next piece encoded while one is on its way.
+
+A piece is one call to one server, and two of them are two handlers' work. One whose reply holds any failure, and only
+such a piece, is taken apart row by row: refusals go again by the ordinary way, everything else is unsure.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.cells import CellBatch
+from pyomid.storage.hbase.codec.changes import Changes
+from pyomid.storage.hbase.codec.layout import commit_row
+from pyomid.storage.hbase.codec.native_changes import encode_changes
+from pyomid.storage.hbase.codec.native_encode import (
+    ACTION_BYTES_MAX,
+    CELL_BYTES_MAX,
+    COMMIT_CELL_BYTES_MAX,
+    COMMIT_ROW_BYTES,
+    all_succeeded,
+    encode_commits,
+    encode_puts,
+)
+from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX
+from pyomid.storage.hbase.regions.locations import Region
+from pyomid.storage.hbase.regions.operations import (
+    Answer,
+    Budget,
+    Flight,
+    RegionOperations,
+    Start,
+    Steps,
+    finish_steps,
+    is_unsure,
+)
+from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
+from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited
+from pyomid.storage.hbase.rpc.hbase_pb2 import MultiResponse
+from pyomid.types import Column
+
+PIECE_ROWS_MAX: Final = 500
+"""One handler writes a piece; a thousand rows are written sooner by two than by one."""
+PIECE_BYTES_MAX: Final = 2 << 20
+FLIGHTS_MAX: Final = 2
+"""Pieces on their way while another is encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkOutcome:
+    """What is still to be done: rows that a server refused before it began, and rows whose answer was lost."""
+
+    refused: list[int]
+    unsure: list[int]
+    hopeless: list[RemoteFailure] = field(default_factory=list)
+    """What will never work; raised once everything else is settled."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BegunPut:
+    """Rows on their way: every piece was sent, no answer was waited for. To be ended once, by any thread."""
+
+    table: str
+    version: int
+    batch: CellBatch
+    flights: list[tuple[_Piece, Flight]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """One region action, encoded. `rows`: their numbers in the whole, as its actions are numbered."""
+
+    region: Region
+    rows: Sequence[int]
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Region actions for one server, in one call."""
+
+    server: Address
+    groups: list[_Group] = field(default_factory=list)
+    parameters: list[bytes] = field(default_factory=list)
+    blocks: list[memoryview] = field(default_factory=list)
+    rows: int = 0
+    bytes_count: int = 0
+
+    def call(self) -> Call:
+        cells = self.blocks[0] if len(self.blocks) == 1 else b"".join(self.blocks)
+        return Call(CLIENT, "Multi", b"".join(self.parameters), cells)
+
+
+class _Rows(Protocol):
+    """Rows in the order of their keys, ready to be encoded."""
+
+    @property
+    def count(self) -> int: ...
+
+    @property
+    def rows_max(self) -> int:
+        """In one piece."""
+
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """For each row an upper bound of the encoded bytes up to its end."""
+
+    def key(self, row: int) -> bytes: ...
+
+    def encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece) -> None:
+        """Adds rows of one region to a piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnNames:
+    """The columns of a batch as the kernel wants them."""
+
+    names: NDArray[np.uint8]
+    begin: NDArray[np.int64]
+    family_len: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, columns: Sequence[Column]) -> ColumnNames:
+        joined = b"".join(column.family + column.qualifier for column in columns)
+        sizes = [len(column.family) + len(column.qualifier) for column in columns]
+        return cls(
+            np.frombuffer(bytearray(joined or b"\0"), dtype=np.uint8),
+            np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.array(sizes, dtype=np.int64))]),
+            np.array([len(column.family) for column in columns], dtype=np.int64),
+        )
+
+
+def put_batch_steps(
+    operations: RegionOperations, table: str, version: int, batch: CellBatch, budget: Budget
+) -> Steps[BulkOutcome]:
+    """`CellBatch` rows, sorted and unique, one record each, under `version`."""
+    (outcome,) = yield from _send_steps(operations, table, (_BatchRows(version, batch),), budget)
+    return outcome
+
+
+def begin_put_steps(
+    operations: RegionOperations, table: str, version: int, batch: CellBatch, budget: Budget
+) -> Steps[BegunPut]:
+    """The same without its answers, which `end_put_steps` takes. Raises only where nothing was sent."""
+    pieces: list[_Piece] = yield from _Pieces(operations, table, _BatchRows(version, batch), budget).all_steps()
+    flights: list[Flight] = yield Start([(piece.server, piece.call()) for piece in pieces], budget.call_s)
+    return BegunPut(table, version, batch, list(zip(pieces, flights, strict=True)))
+
+
+def end_put_steps(operations: RegionOperations, begun: BegunPut, budget: Budget) -> Steps[BulkOutcome]:
+    outcome = BulkOutcome([], [])
+    for piece, flight in begun.flights:
+        yield from _settle_steps(operations, piece, flight, outcome, budget)
+    _raise_hopeless(outcome, budget)
+    return outcome
+
+
+def put_changes_steps(
+    operations: RegionOperations, table: str, changes: Sequence[Changes], budget: Budget
+) -> Steps[list[BulkOutcome]]:
+    """Each row's changes take effect together or not at all; an outcome for each of `changes`."""
+    outcomes = yield from _send_steps(operations, table, [_ChangedRows(each) for each in changes], budget)
+    return outcomes
+
+
+def put_commits_steps(
+    operations: RegionOperations, table: str, entries: NDArray[np.int64], budget: Budget
+) -> Steps[BulkOutcome]:
+    """Commit-table rows of entries (start, commit)."""
+    rows = _CommitRows(entries)
+    (outcome,) = yield from _send_steps(operations, table, (rows,), budget)
+    return rows.renumbered(outcome)
+
+
+def _send_steps(
+    operations: RegionOperations, table: str, sources: Sequence[_Rows], budget: Budget
+) -> Steps[list[BulkOutcome]]:
+    """Each piece goes out at once, a few are on their way."""
+    outcomes = [BulkOutcome([], []) for _ in sources]
+    flights: list[tuple[_Piece, Flight, BulkOutcome]] = []
+    for rows, outcome in zip(sources, outcomes, strict=True):
+        pieces = _Pieces(operations, table, rows, budget)
+        while (piece := (yield from pieces.next_steps())) is not None:
+            (flight,) = yield Start(((piece.server, piece.call()),), budget.call_s)
+            flights.append((piece, flight, outcome))
+            if len(flights) > FLIGHTS_MAX:
+                yield from _settle_steps(operations, *flights.pop(0), budget)
+    for each in flights:
+        yield from _settle_steps(operations, *each, budget)
+    for outcome in outcomes:
+        _raise_hopeless(outcome, budget)
+    return outcomes
+
+
+def _raise_hopeless(outcome: BulkOutcome, budget: Budget) -> None:
+    if outcome.hopeless:
+        raise outcome.hopeless[0].as_error(budget.what)
+
+
+class _Pieces:
+    """Cuts rows into pieces: neighbours, of one server, bounded in rows and bytes."""
+
+    def __init__(self, operations: RegionOperations, table: str, rows: _Rows, budget: Budget) -> None:
+        self._operations = operations
+        self._table = table
+        self._rows = rows
+        self._budget = budget
+        self._next = 0
+
+    def next_steps(self) -> Steps[_Piece | None]:
+        piece: _Piece | None = None
+        rows, ends = self._rows, self._rows.ends
+        while self._next < rows.count:
+            first = self._next
+            region = yield from self._operations.locate_steps(self._table, rows.key(first), self._budget)
+            assert region.server is not None
+            if piece is None:
+                piece = _Piece(region.server)
+            elif piece.server != region.server:
+                break
+            before = int(ends[first - 1]) if first else 0
+            end = int(np.searchsorted(ends, before + PIECE_BYTES_MAX - piece.bytes_count, side="right"))
+            end = min(end, first + rows.rows_max - piece.rows, rows.count)
+            if end <= first:
+                if piece.rows:
+                    break
+                end = first + 1
+            end = _within(rows, first, end, region.key_range.stop)
+            rows.encode(first, end, region, self._operations.durability.value, piece)
+            piece.rows += end - first
+            piece.bytes_count += int(ends[end - 1]) - before
+            self._next = end
+        return piece
+
+    def all_steps(self) -> Steps[list[_Piece]]:
+        pieces = []
+        while (piece := (yield from self.next_steps())) is not None:
+            pieces.append(piece)
+        return pieces
+
+
+def _within(rows: _Rows, first: int, end: int, stop: bytes | None) -> int:
+    """The first of the rows `first` + 1 … `end` that is not before `stop`."""
+    if stop is None or rows.key(end - 1) < stop:
+        return end
+    return bisect_left(range(end), stop, lo=first + 1, hi=end, key=rows.key)
+
+
+def _settle_steps(
+    operations: RegionOperations, piece: _Piece, flight: Flight, outcome: BulkOutcome, budget: Budget
+) -> Steps[None]:
+    answer: Answer = yield from finish_steps(flight, budget)
+    if isinstance(answer, Reply) and answer.failure is None:
+        if all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
+            return
+        failed = _failed_rows(piece, answer)
+    else:
+        failure = answer.failure if isinstance(answer, Reply) else answer
+        assert failure is not None
+        failed = [(group, row, failure) for group in piece.groups for row in group.rows]
+    for group, row, each in failed:
+        if operations.react(group.region, each, budget) is Reaction.FAIL:
+            assert isinstance(each, RemoteFailure)
+            outcome.hopeless.append(each)
+        else:
+            (outcome.unsure if is_unsure(each) else outcome.refused).append(row)
+
+
+def _failed_rows(piece: _Piece, answer: Reply) -> list[tuple[_Group, int, Exception]]:
+    """A region action's own failure is everybody's in it."""
+    response = MultiResponse.FromString(answer.message)  # type: ignore[arg-type]
+    failed: list[tuple[_Group, int, Exception]] = []
+    for group, result in zip(piece.groups, response.regionActionResult, strict=True):
+        if result.HasField("exception"):
+            failure = RemoteFailure.of_pair(result.exception.name, result.exception.value)
+            failed += [(group, row, failure) for row in group.rows]
+            continue
+        failed += [
+            (group, group.rows[each.index], RemoteFailure.of_pair(each.exception.name, each.exception.value))
+            for each in result.resultOrException
+            if each.HasField("exception")
+        ]
+    return failed
+
+
+class _BatchRows:
+    """Data cells, without shadow cells."""
+
+    rows_max = PIECE_ROWS_MAX
+
+    def __init__(self, version: int, batch: CellBatch) -> None:
+        self._version = version
+        self._batch = batch
+        self._names = ColumnNames.of(batch.columns)
+        self.count = batch.rows
+        self.ends = self._block_ends()
+
+    def _block_ends(self) -> NDArray[np.int64]:
+        batch = self._batch
+        value_bytes = np.maximum(batch.cell_len, 0).astype(np.int64)
+        name_bytes = np.diff(self._names.begin)[batch.cell_col]
+        row_cells = np.diff(batch.rec_cell[batch.row_rec])
+        row_of_cell = np.repeat(np.arange(batch.rows), row_cells)
+        cell_bytes = value_bytes + name_bytes + CELL_BYTES_MAX + batch.row_len[row_of_cell]
+        return np.cumsum(np.bincount(row_of_cell, weights=cell_bytes, minlength=batch.rows).astype(np.int64))
+
+    def key(self, row: int) -> bytes:
+        return self._batch.row_key(row)
+
+    def encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece) -> None:
+        batch, names = self._batch, self._names
+        before = int(self.ends[first - 1]) if first else 0
+        actions = np.empty(int((ACTION_BYTES_MAX + batch.row_len[first:end].astype(np.int64)).sum()), dtype=np.uint8)
+        block = np.empty(int(self.ends[end - 1]) - before, dtype=np.uint8)
+        sizes = np.zeros(2, dtype=np.int64)
+        encode_puts(
+            first, end, self._version, durability, batch.buffer, batch.row_off, batch.row_len, batch.row_rec,
+            batch.rec_cell, batch.cell_col, batch.cell_off, batch.cell_len, names.names, names.begin, names.family_len,
+            actions, block, sizes,
+        )  # fmt: skip
+        _add(piece, region, actions, block, sizes, range(first, end))
+
+
+class _CommitRows:
+    """Entries in the order of their rows: by bucket, then by start."""
+
+    rows_max = ENTRIES_MAX
+
+    def __init__(self, entries: NDArray[np.int64]) -> None:
+        starts = entries[:, 0]
+        self._entries = entries
+        self._order = np.lexsort((starts, starts & 15))
+        self.count = len(entries)
+        self.ends = np.arange(1, len(entries) + 1, dtype=np.int64) * COMMIT_CELL_BYTES_MAX
+
+    def key(self, row: int) -> bytes:
+        return commit_row(int(self._entries[self._order[row], 0]))
+
+    def encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece) -> None:
+        actions = np.empty((end - first) * (ACTION_BYTES_MAX + COMMIT_ROW_BYTES), dtype=np.uint8)
+        block = np.empty((end - first) * COMMIT_CELL_BYTES_MAX, dtype=np.uint8)
+        sizes = np.zeros(2, dtype=np.int64)
+        encode_commits(self._entries, self._order, first, end, durability, actions, block, sizes)
+        _add(piece, region, actions, block, sizes, range(first, end))
+
+    def renumbered(self, outcome: BulkOutcome) -> BulkOutcome:
+        """By the numbers of the entries as they were given."""
+        return BulkOutcome(self._order[outcome.refused].tolist(), self._order[outcome.unsure].tolist())
+
+
+class _ChangedRows:
+    """Shadow cells and exact deletes."""
+
+    rows_max = PIECE_ROWS_MAX
+
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+        self.count = changes.rows
+        self.ends = changes.block_ends()
+
+    def key(self, row: int) -> bytes:
+        return self._changes.key(row)
+
+    def encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece) -> None:
+        self._encode(first, end, region, durability, piece, atomic=False)
+        self._encode(first, end, region, durability, piece, atomic=True)
+
+    def _encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece, *, atomic: bool) -> None:
+        changes = self._changes
+        specifier = np.frombuffer(bytearray(region.specifier.SerializeToString()), dtype=np.uint8)
+        row_bytes = int(changes.row_bytes[first:end].sum())
+        actions_max = 2 * ((end - first) * ACTION_BYTES_MAX + row_bytes) + (end - first) * (len(specifier) + 16)
+        before = int(self.ends[first - 1]) if first else 0
+        actions = np.empty(actions_max, dtype=np.uint8)
+        block = np.empty(int(self.ends[end - 1]) - before, dtype=np.uint8)
+        encoded = np.empty(end - first, dtype=np.int64)
+        sizes = np.zeros(3, dtype=np.int64)
+        encode_changes(
+            first, end, atomic, specifier, durability, changes.keys, changes.row_at, changes.row_bytes,
+            changes.row_cell, changes.names, changes.name_at, changes.family_bytes, changes.qualifier_bytes,
+            changes.version, changes.change, actions, block, encoded, sizes,
+        )  # fmt: skip
+        rows = encoded[: sizes[2]].tolist()
+        if atomic and rows:
+            piece.parameters.append(actions[: sizes[0]].tobytes())
+            piece.blocks.append(block[: sizes[1]].data)
+            piece.groups += [_Group(region, (row,)) for row in rows]
+        elif rows:
+            _add(piece, region, actions, block, sizes, rows)
+
+
+def _add(
+    piece: _Piece,
+    region: Region,
+    actions: NDArray[np.uint8],
+    block: NDArray[np.uint8],
+    sizes: NDArray[np.int64],
+    rows: Sequence[int],
+) -> None:
+    piece.parameters.append(_region_action(region, actions[: sizes[0]].tobytes()))
+    piece.blocks.append(block[: sizes[1]].data)
+    piece.groups.append(_Group(region, rows))
+
+
+def _region_action(region: Region, actions: bytes) -> bytes:
+    """As a field of a MultiRequest."""
+    return b"\x0a" + delimited(region.specifier_field + actions)

@@ -1,0 +1,217 @@
+"""Entries of the commit table put, or got, and a cell of another row read behind them: in one call to one server.
+
+    actions of the entries, region by region  ┐ one Multi; a server takes the region actions of a call one after the
+    a region action of its own: the cell      ┘ other, in their order, and answers a put's after it is in its log
+                                                (RSRpcServices.multi; decisions 0022 and 0027)
+
+So the cell is read when all entries are durable, or when all of them were read. Where it would not be all one call
+(several servers, too many rows), or anything in it failed, the answer is None and says nothing about the entries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.errors import Corruption
+from pyomid.storage.hbase.codec import native_commits as kernels
+from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
+from pyomid.storage.hbase.codec.layout import commit_row
+from pyomid.storage.hbase.codec.native_encode import (
+    ACTION_BYTES_MAX,
+    COMMIT_CELL_BYTES_MAX,
+    COMMIT_ROW_BYTES,
+    all_succeeded,
+)
+from pyomid.storage.hbase.regions.locations import Region
+from pyomid.storage.hbase.regions.operations import Answer, Budget, RegionOperations, Steps, ask_steps, parsed
+from pyomid.storage.hbase.rpc.failures import RemoteFailure
+from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited, varint
+from pyomid.storage.hbase.rpc.hbase_pb2 import MultiResponse
+from pyomid.storage.hbase.rpc.requests import RowGet
+
+Int64s = NDArray[np.int64]
+
+ENTRIES_MAX: Final = 4000
+"""In one call: one handler of the region server is held while it runs."""
+
+
+class _Ranges:
+    """The commit table as far as its regions are known, ready for the kernels."""
+
+    def __init__(self, regions: Sequence[Region]) -> None:
+        self.known = regions
+        ranges = list(_ranges(regions))
+        self.regions = [region for _, region in ranges]
+        borders = [_border(begin) for begin, _ in ranges]
+        self.border_bucket = np.array([bucket for bucket, _ in borders], dtype=np.int64)
+        self.border_start = np.array([start for _, start in borders], dtype=np.int64)
+        self.addresses = list(dict.fromkeys(each.server for each in regions if each.server is not None))
+        self.servers = np.array(
+            [-1 if each is None or each.server is None else self.addresses.index(each.server) for each in self.regions],
+            dtype=np.int64,
+        )
+        fields = [b"" if each is None else each.specifier_field for each in self.regions]
+        self.specifiers = np.frombuffer(bytearray(b"".join(fields) or b"\0"), dtype=np.uint8)
+        self.specifier_at = np.array([*accumulate(map(len, fields), initial=0)], dtype=np.int64)
+
+
+class _Behind:
+    """The row that is read behind entries, where its region is."""
+
+    def __init__(self, region: Region, get: bytes) -> None:
+        self.region = region
+        self._specifier = region.specifier_field
+        self._get = b"\x1a" + delimited(get)
+
+    def action(self, index: int) -> bytes:
+        """As a field of a MultiRequest."""
+        return b"\x0a" + delimited(self._specifier + b"\x1a" + delimited(b"\x08" + varint(index) + self._get))
+
+
+class _Placed:
+    """Starts, all of whose rows one server has, with the row that is read behind them."""
+
+    def __init__(self, ranges: _Ranges, server: Address, where: Int64s, counts: Int64s, behind: _Behind) -> None:
+        self.ranges, self.server, self.where, self.counts = ranges, server, where, counts
+        self._behind = behind
+
+    @property
+    def specifiers_bytes(self) -> int:
+        """Room for all that region actions hold beside their actions."""
+        return int(self.ranges.specifier_at[-1]) + 16 * len(self.ranges.regions)
+
+    def call(self, parameter: bytes, index: int, cells: bytes | memoryview = b"") -> Call:
+        """`index`: of the action that reads what is behind."""
+        return Call(CLIENT, "Multi", parameter + self._behind.action(index), cells)
+
+    def learn(self, operations: RegionOperations, answer: Reply, budget: Budget) -> None:
+        """What is believed of regions may be wrong where actions failed. A failure of the whole call says nothing of
+        a single region; whoever asks in the ordinary way meets it again."""
+        asked = [region for region, count in zip(self.ranges.regions, self.counts.tolist(), strict=True) if count]
+        response = parsed(MultiResponse, answer)
+        if len(response.regionActionResult) != len(asked) + 1:
+            raise Corruption(f"{len(response.regionActionResult)} results for {len(asked) + 1} actions on regions")
+        for region, result in zip([*asked, self._behind.region], response.regionActionResult, strict=True):
+            failed = [result] if result.HasField("exception") else result.resultOrException
+            for each in failed:
+                if region is not None and each.HasField("exception"):
+                    failure = RemoteFailure.of_pair(each.exception.name, each.exception.value)
+                    operations.react(region, failure, budget)
+
+
+class CommitCalls:
+    """Of one commit table. `behind`: what is read of `behind_table` behind the entries. Safe from any thread."""
+
+    def __init__(self, table: str, entry_get: RowGet, behind_table: str, behind: RowGet) -> None:
+        """`entry_get`: how an entry is read, of whatever row."""
+        self._table = table
+        self._behind_table = behind_table
+        self._behind = behind
+        self._behind_last: _Behind | None = None
+        encoded = entry_get.message().SerializeToString()
+        row_field = b"\x0a" + delimited(entry_get.row)
+        assert encoded.startswith(row_field), "the row comes first"
+        self._tail = np.frombuffer(bytearray(encoded[len(row_field) :]), dtype=np.uint8)
+        self._ranges = _Ranges(())
+
+    def put_steps(
+        self, operations: RegionOperations, entries: NDArray[np.int64], budget: Budget
+    ) -> Steps[list[KeyValue] | None]:
+        """Entries (start, commit), and the cells of `behind` as they were when all entries were durable."""
+        placed = yield from self._placed_steps(operations, np.ascontiguousarray(entries.reshape(-1, 2)[:, 0]), budget)
+        if placed is None:
+            return None
+        ranges, count = placed.ranges, len(entries)
+        parameter = np.empty(placed.specifiers_bytes + count * (ACTION_BYTES_MAX + COMMIT_ROW_BYTES), dtype=np.uint8)
+        block = np.empty(count * COMMIT_CELL_BYTES_MAX, dtype=np.uint8)
+        sizes = np.zeros(2, dtype=np.int64)
+        kernels.encode_commit_puts(
+            np.ascontiguousarray(entries), placed.where, placed.counts, ranges.specifiers, ranges.specifier_at,
+            operations.durability.value, parameter, block, sizes,
+        )  # fmt: skip
+        call = placed.call(parameter[: sizes[0]].tobytes(), 0, block[: sizes[1]].data)
+        answer: Answer = yield from ask_steps(placed.server, call, budget)
+        if isinstance(answer, Reply) and answer.failure is None:
+            if all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
+                return list(decode(answer.cells))
+            placed.learn(operations, answer, budget)
+        return None
+
+    def get_steps(
+        self, operations: RegionOperations, starts: Sequence[int], budget: Budget
+    ) -> Steps[tuple[list[int], list[KeyValue]] | None]:
+        """Each start's commit timestamp, SEALED or NOT_FOUND, and the cells of `behind` as they were after that."""
+        wanted = np.array(starts, dtype=np.int64)
+        placed = yield from self._placed_steps(operations, wanted, budget)
+        if placed is None:
+            return None
+        ranges, count = placed.ranges, len(wanted)
+        action_bytes = kernels.GET_BYTES_MAX + len(self._tail)
+        parameter = np.empty(placed.specifiers_bytes + count * action_bytes, dtype=np.uint8)
+        size = kernels.encode_commit_gets(
+            wanted, placed.where, placed.counts, ranges.specifiers, ranges.specifier_at, self._tail, parameter
+        )
+        call = placed.call(parameter[:size].tobytes(), count)
+        answer: Answer = yield from ask_steps(placed.server, call, budget)
+        if isinstance(answer, Reply) and answer.failure is None:
+            found, last = np.empty(count, dtype=np.int64), np.empty(2, dtype=np.int64)
+            message = np.frombuffer(answer.message, dtype=np.uint8)
+            if kernels.read_commit_gets(message, np.frombuffer(answer.cells, dtype=np.uint8), wanted, found, last):
+                return found.tolist(), list(decode(answer.cells[last[0] : last[1]]))
+            placed.learn(operations, answer, budget)
+        return None
+
+    def _placed_steps(self, operations: RegionOperations, starts: Int64s, budget: Budget) -> Steps[_Placed | None]:
+        if not 0 < len(starts) <= ENTRIES_MAX:
+            return None
+        while True:
+            ranges = self._ranges_now(operations)
+            where = np.empty(len(starts), dtype=np.int64)
+            counts = np.zeros(len(ranges.regions), dtype=np.int64)
+            server = kernels.place(starts, ranges.border_bucket, ranges.border_start, ranges.servers, where, counts)
+            if server > kernels.UNKNOWN:
+                break
+            row = commit_row(int(starts[kernels.UNKNOWN - server]))
+            yield from operations.locate_steps(self._table, row, budget)
+        region = yield from operations.locate_steps(self._behind_table, self._behind.row, budget)
+        if server == kernels.SEVERAL or ranges.addresses[server] != region.server:
+            return None
+        return _Placed(ranges, ranges.addresses[server], where, counts, self._behind_in(region))
+
+    def _behind_in(self, region: Region) -> _Behind:
+        behind = self._behind_last
+        if behind is None or behind.region is not region:
+            behind = self._behind_last = _Behind(region, self._behind.message().SerializeToString())
+        return behind
+
+    def _ranges_now(self, operations: RegionOperations) -> _Ranges:
+        known = operations.cache.known(self._table)
+        ranges = self._ranges
+        if ranges.known is not known:
+            ranges = self._ranges = _Ranges(known)
+        return ranges
+
+
+def _ranges(regions: Sequence[Region]) -> Iterator[tuple[bytes, Region | None]]:
+    """Where each begins: regions in the order of their keys, and gaps between those that are known."""
+    end: bytes | None = b""
+    for region in regions:
+        if end is not None and region.key_range.start > end:
+            yield end, None
+        yield region.key_range.start, region
+        end = region.key_range.stop
+    if end is not None:
+        yield end, None
+
+
+def _border(key: bytes) -> tuple[int, int]:
+    """The least bucket and start whose row is not before `key`."""
+    row_bytes = COMMIT_ROW_BYTES
+    number = int.from_bytes(key[:row_bytes].ljust(row_bytes, b"\0"), "big") + (len(key) > row_bytes)
+    bucket, start = divmod(number, 1 << 64)
+    return (bucket, start) if start < 1 << 63 else (bucket + 1, 0)

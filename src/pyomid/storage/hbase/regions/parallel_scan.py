@@ -1,0 +1,130 @@
+"""A long scan reads ahead in several places of its range at once, and hands on what it finds in key order.
+
+HBase serves a scanner by one thread, and sends nothing while the caller has not said where to go on. So a scan whose
+calls come back full guesses where the next calls' worth of rows begin, by the distance of the rows it saw, and asks
+for several of them at once:
+
+    rows seen     |a………b|                      one call full: a call's worth reaches from a to b
+    lanes             |b……c|c……d|d……           each a cursor of its own; c, d guessed
+    taken             first, then second, …     their calls run beside each other
+
+A guess decides how evenly the work is divided, nothing else. A lane that turns out too long goes on call by call
+while the others wait. Where one holds next to nothing (a gap between rows, the end of a table) nothing is guessed until
+a call came back full again. At most `CALLS_AHEAD` answers wait for their
+turn, which bounds what a scan holds in memory, and what is read for nobody when its caller leaves.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyomid.storage.hbase.codec.keyvalues import first_row
+from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, ScanBlock, ScanCursor, ScanSpec, Steps
+from pyomid.storage.hbase.regions.split_keys import KeyScale
+
+CALLS_AHEAD: Final = 3
+"""Of one scan at once, that of the block which is wanted next included."""
+
+BLOCK_BYTES_LEAST: Final = 256 << 10
+"""Calls that bring less are over before a second one beside them would be of use."""
+
+_FILL: Final = 0.9
+"""Of a call, by the guess: a lane of a little more than a call would need another for the rest."""
+
+_TOO_LITTLE: Final = 0.25
+
+
+class ScanLanes:
+    """The blocks of a range in key order, as `ScanCursor` gives them, from one cursor or several."""
+
+    def __init__(self, operations: RegionOperations, spec: ScanSpec) -> None:
+        self._read_ahead = spec.read_ahead
+        self._lanes = [ScanCursor(operations, spec)]
+        self._pace = Pace() if spec.is_fresh and not spec.limit else None
+        self._blocks = 0
+        self._blocks_of_lane = 0
+
+    def settled(self, row: bytes) -> None:
+        """The caller has all rows up to and including this one whole."""
+        if self._lanes:
+            self._lanes[0].settled_row = row
+
+    def fetch_steps(self, budget: Budget) -> Steps[ScanBlock | None]:
+        """The next block that holds a row or part of one; None when the range is done."""
+        while self._lanes:
+            lane = self._lanes[0]
+            block = yield from lane.fetch_steps(budget)
+            if self._pace is not None and (lane.was_full or (lane.is_done and not self._blocks_of_lane)):
+                self._pace.learn(lane, block)
+            self._blocks += 1
+            self._blocks_of_lane += 1
+            if lane.is_done:
+                self._lanes.pop(0)
+                self._blocks_of_lane = 0
+            if self._read_ahead:
+                yield from self._send_ahead_steps(budget)
+            if block is not None:
+                return block
+        return None
+
+    def close_steps(self, budget: Budget) -> Steps[None]:
+        """No answer is waited for; the server is told of scanners that are still open."""
+        lanes, self._lanes = self._lanes, []
+        for lane in lanes:
+            yield from lane.close_steps(budget)
+
+    def _send_ahead_steps(self, budget: Budget) -> Steps[None]:
+        """More with each block: who takes the first few only shall not have much read for nothing."""
+        free = min(CALLS_AHEAD, self._blocks + 1) - sum(lane.is_sent for lane in self._lanes)
+        place = 0
+        while place < len(self._lanes) and (free > 0 or place == 0):
+            lane = self._lanes[place]
+            if not lane.is_sent:
+                self._cut(place)
+                yield from lane.send_steps(budget)
+                free -= 1
+            place += 1
+
+    def _cut(self, place: int) -> None:
+        lane = self._lanes[place]
+        key = self._pace.key_behind(lane) if self._pace is not None and lane.can_be_cut else None
+        if key is not None:
+            self._lanes.insert(place + 1, lane.cut_at(key))
+
+
+class Pace:
+    """How far apart rows lie a call's worth from each other, by the blocks that came."""
+
+    def __init__(self) -> None:
+        self._scale = KeyScale()
+        self._full_bytes = 0
+        self._first = self._last = b""
+        self._times = 0.0
+
+    def learn(self, lane: ScanCursor, block: ScanBlock | None) -> None:
+        """From a call that was full, or one that brought all there was in its lane; None: nothing."""
+        found = 0 if block is None else len(block.cells)
+        if lane.was_full:
+            self._full_bytes = found
+        if block is None or found < _TOO_LITTLE * self._full_bytes or self._full_bytes < BLOCK_BYTES_LEAST:
+            self._times = 0.0
+            return
+        if lane.was_full:
+            self._first, self._last = first_row(block.cells), lane.start
+        elif lane.key_range.stop is not None:
+            self._first, self._last = lane.key_range.start, lane.key_range.stop
+        else:
+            return
+        self._scale.learn(self._first)
+        self._scale.learn(self._last)
+        self._times = _FILL * self._full_bytes / found
+
+    def key_behind(self, lane: ScanCursor) -> bytes | None:
+        """Where to end it after about a call; None where nothing is known, or little would be left behind."""
+        if not self._times:
+            return None
+        key = self._scale.ahead(lane.start, self._first, self._last, self._times)
+        if key is None or lane.key_range.stop is None:
+            return key
+        far = self._scale.ahead(lane.start, self._first, self._last, 1.5 * self._times)
+        return key if far is not None and far < lane.key_range.stop else None

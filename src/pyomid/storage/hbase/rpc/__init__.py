@@ -1,0 +1,1 @@
+"""HBase's native RPC: connections, frames, calls; blocking and asyncio."""

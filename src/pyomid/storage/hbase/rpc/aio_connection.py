@@ -1,0 +1,173 @@
+"""One connection of an event loop. Whoever sends a call is told its answer by a function, within the step of the loop
+that brought it: a future, and a task that waits for it, would cost two more turns of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from pyomid.errors import Corruption
+from pyomid.storage.hbase.regions.operations import Answer
+from pyomid.storage.hbase.rpc.client_settings import CONNECT_S_MAX
+from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost
+from pyomid.storage.hbase.rpc.frames import Address, Call, FrameAssembler, decode_reply, encode_call
+from pyomid.storage.hbase.rpc.handshake import Handshake, HandshakeSteps
+
+
+class PendingAnswer:
+    """A call on its way. `tell` is called once, as soon as its answer is there."""
+
+    __slots__ = ("_address", "_call_id", "_calls", "_tell", "_timer", "answer")
+
+    def __init__(self, calls: dict[int, PendingAnswer], call_id: int, address: Address) -> None:
+        self._calls, self._call_id, self._address = calls, call_id, address
+        self._tell: Callable[[Answer], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.answer: Answer | None = None
+
+    def when_answered(self, tell: Callable[[Answer], None], *, timeout_s: float) -> None:
+        """`CallTimedOut` is what it is told when the time is up. Only while there is no answer."""
+        self._tell = tell
+        self._timer = asyncio.get_running_loop().call_later(timeout_s, self._expire)
+
+    async def wait(self, timeout_s: float) -> Answer:
+        """The answer, for a task."""
+        if self.answer is None:
+            answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+            def tell(answer: Answer) -> None:
+                if not answered.done():  # its task was cancelled
+                    answered.set_result(answer)
+
+            self.when_answered(tell, timeout_s=timeout_s)
+            return await answered
+        return self.answer
+
+    def settle(self, answer: Answer) -> None:
+        """The first answer counts."""
+        if self.answer is not None:
+            return
+        self.answer = answer
+        self._calls.pop(self._call_id, None)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._tell is not None:
+            self._tell(answer)
+
+    def _expire(self) -> None:
+        self.settle(CallTimedOut(f"{self._address} did not answer in time"))
+
+
+class AsyncConnection(asyncio.BufferedProtocol):
+    """A service of one server."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self._assembler = FrameAssembler()
+        self._calls: dict[int, PendingAnswer] = {}
+        self._next_id = 0
+        self._transport: asyncio.Transport | None = None
+        self._lost: str | None = None
+
+    @classmethod
+    async def open(cls, address: Address, service: str, handshake: Handshake) -> AsyncConnection:
+        """`ConnectionLost` where nobody listens in time."""
+        try:
+            async with asyncio.timeout(CONNECT_S_MAX):
+                return await cls._open(address, handshake.steps(service))
+        except (OSError, TimeoutError) as error:
+            raise ConnectionLost(f"no connection to {address}: {error}") from error
+
+    @classmethod
+    async def _open(cls, address: Address, steps: HandshakeSteps) -> AsyncConnection:
+        loop = asyncio.get_running_loop()
+        opened = await asyncio.to_thread(socket.create_connection, address, CONNECT_S_MAX)
+        try:
+            opened.setblocking(False)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await _introduce(loop, opened, steps)
+            _, connection = await loop.create_connection(lambda: cls(address), sock=opened)
+        except BaseException:
+            opened.close()
+            raise
+        return connection
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost is not None
+
+    def start(self, call: Call, *, timeout_s: float) -> PendingAnswer:
+        """Sends the call."""
+        if self._lost is not None or self._transport is None:
+            raise ConnectionLost(self._lost or "not connected")
+        self._next_id = (self._next_id + 1) & 0x7FFFFFFF
+        head, cells = encode_call(self._next_id, call, max(1, int(timeout_s * 1000)))
+        pending = self._calls[self._next_id] = PendingAnswer(self._calls, self._next_id, self.address)
+        try:
+            self._transport.write(head)
+            if cells:
+                self._transport.write(cells)
+        except BaseException as error:
+            self._tear(f"connection to {self.address} lost while sending: {error!r}")
+            raise
+        return pending
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+        self._lose("closed")
+
+    # ── asyncio.BufferedProtocol ─────────────────────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one, and says not so
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._assembler.space()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            for frame in self._assembler.filled(nbytes):
+                reply = decode_reply(frame)
+                pending = self._calls.get(reply.call_id)
+                if pending is not None:
+                    pending.settle(reply)
+        except BaseException as error:
+            self._tear(str(error) if isinstance(error, Corruption) else repr(error))
+            if not isinstance(error, Corruption):
+                raise
+
+    def _tear(self, reason: str) -> None:
+        """Left in the middle of a frame, whatever the reason: the next call would be taken for its rest."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._lose(reason)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._lose(f"connection to {self.address} lost: {error or 'the server closed it'}")
+
+    def _lose(self, reason: str) -> None:
+        self._lost = self._lost or reason
+        for pending in list(self._calls.values()):
+            pending.settle(ConnectionLost(self._lost))
+
+
+async def _introduce(loop: asyncio.AbstractEventLoop, opened: socket.socket, steps: HandshakeSteps) -> None:
+    """Not a byte more is read than the handshake wants: what follows belongs to the calls."""
+    request: bytes | int | None = next(steps, None)
+    while request is not None:
+        received = b""
+        if isinstance(request, bytes):
+            await loop.sock_sendall(opened, request)
+        else:
+            while len(received) < request:
+                piece = await loop.sock_recv(opened, request - len(received))
+                if not piece:
+                    raise ConnectionResetError("the server closed it during the handshake")
+                received += piece
+        try:
+            request = steps.send(received)
+        except StopIteration:
+            request = None

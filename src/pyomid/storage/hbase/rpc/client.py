@@ -1,0 +1,165 @@
+"""A blocking client of one HBase cluster, shared by any number of threads.
+
+    cluster = Cluster(ZooKeeper("zk1:2181"))
+    cluster.rows("t", [RowGet(b"r")])
+    for block in cluster.scan(ScanSpec("t", KeyRange())): ...
+
+One connection a server and service. Every call is bounded by `deadline_s`; errors are of pyomid's tree.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from pyomid.errors import Misuse
+from pyomid.storage.forks import ProcessGuard
+from pyomid.storage.hbase.regions.locations import Region
+from pyomid.storage.hbase.regions.operations import (
+    Answer,
+    Finish,
+    Flight,
+    Pause,
+    Request,
+    ScanBlock,
+    ScanSpec,
+    Start,
+    Steps,
+)
+from pyomid.storage.hbase.regions.parallel_scan import ScanLanes
+from pyomid.storage.hbase.rpc.client_settings import CONNECT_S_MAX, ClusterClient
+from pyomid.storage.hbase.rpc.connection import Connection
+from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost, RemoteFailure
+from pyomid.storage.hbase.rpc.frames import Address
+from pyomid.storage.hbase.rpc.handshake import Handshake
+from pyomid.storage.hbase.rpc.requests import Durability, RowRequest, RowResult
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+
+T = TypeVar("T")
+
+
+class Cluster(ClusterClient):
+    """See the module's essay. Not to be used in a forked child (`Misuse`)."""
+
+    def __init__(
+        self,
+        zookeeper: ZooKeeper,
+        *,
+        user: str | None = None,
+        handshake: Handshake | None = None,
+        deadline_s: float = 60.0,
+        call_s_max: float = 20.0,
+        durability: Durability = Durability.TABLE,
+    ) -> None:
+        super().__init__(
+            zookeeper,
+            user=user,
+            handshake=handshake,
+            deadline_s=deadline_s,
+            call_s_max=call_s_max,
+            durability=durability,
+        )
+        self._connections: dict[tuple[Address, str], Connection] = {}
+        self._connecting = threading.Lock()
+        self._guard = ProcessGuard("HBase client")
+        self._closed = False
+
+    def rows(self, table: str, requests: Sequence[RowRequest], *, deadline_s: float | None = None) -> list[RowResult]:
+        """Each request's result, in order."""
+        return self.run(self.operations.rows_steps(table, requests, self.budget(f"rows of {table}", deadline_s)))
+
+    def settle_rows(self, table: str, requests: Sequence[RowRequest]) -> list[RowResult | RemoteFailure]:
+        """The same with the failure in its place where a request can never work."""
+        return self.run(self.operations.settle_rows_steps(table, requests, self.budget(f"rows of {table}")))
+
+    def check_process(self) -> None:
+        """`Misuse` in a forked child."""
+        self._guard.check()
+
+    def regions(self, table: str) -> list[Region]:
+        """As meta says now."""
+        return self.run(self.operations.regions_steps(table, self.budget(f"regions of {table}")))
+
+    def scan(self, spec: ScanSpec) -> Scan:
+        return Scan(self, spec)
+
+    def run(self, steps: Steps[T]) -> T:
+        """Drives an operation to its end."""
+        self._guard.check()
+        result: Any = None
+        try:
+            request = next(steps)
+            while True:
+                result = self._perform(request)
+                request = steps.send(result)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """Idempotent. Calls on their way fail."""
+        with self._connecting:
+            self._closed = True
+            connections, self._connections = list(self._connections.values()), {}
+        for connection in connections:
+            connection.close()
+        self.zookeeper.close()
+
+    def _perform(self, request: Request) -> Any:
+        if isinstance(request, Start):
+            return [self._start(address, call, request.timeout_s) for address, call in request.sends]
+        if isinstance(request, Finish):
+            return self._finish(request.flight, request.timeout_s)
+        if isinstance(request, Pause):
+            time.sleep(request.seconds)
+            return None
+        return self._find(request)
+
+    def _start(self, address: Address, call: Any, timeout_s: float) -> Flight:
+        try:
+            connection = self._connection(address, call.service)
+            return Flight(address, (connection, connection.start(call, timeout_s=timeout_s)))
+        except ConnectionLost as failure:
+            return Flight(address, failure=failure)
+
+    @staticmethod
+    def _finish(flight: Flight, timeout_s: float) -> Answer:
+        connection, pending = flight.handle
+        try:
+            return connection.finish(pending, timeout_s=timeout_s)  # type: ignore[no-any-return]
+        except (ConnectionLost, CallTimedOut) as failure:
+            return failure
+
+    def _connection(self, address: Address, service: str) -> Connection:
+        connection = self._connections.get((address, service))
+        if connection is not None and not connection.is_lost:
+            return connection
+        with self._connecting:
+            if self._closed:
+                raise Misuse("the HBase client is closed")
+            connection = self._connections.get((address, service))
+            if connection is None or connection.is_lost:
+                connection = Connection(address, service, self.handshake, connect_timeout_s=CONNECT_S_MAX)
+                self._connections[(address, service)] = connection
+            return connection
+
+
+class Scan:
+    """Blocks of a scan. Call `settled` after each; `close` frees the server's scanner."""
+
+    def __init__(self, cluster: Cluster, spec: ScanSpec) -> None:
+        self._cluster = cluster
+        self._spec = spec
+        self._lanes = ScanLanes(cluster.operations, spec)
+
+    def settled(self, row: bytes) -> None:
+        """Everything up to and including `row` was received whole: a scan that breaks goes on behind it."""
+        self._lanes.settled(row)
+
+    def fetch(self) -> ScanBlock | None:
+        budget = self._cluster.budget(f"scan of {self._spec.table}")
+        return self._cluster.run(self._lanes.fetch_steps(budget))
+
+    def close(self) -> None:
+        self._cluster.run(self._lanes.close_steps(self._cluster.budget("closing a scan", 1.0)))

@@ -1,0 +1,201 @@
+"""HBase's RPC frames: bytes ↔ calls and replies, without a socket.
+
+    connection   "HBas", version 0, authentication 80 (simple); length, ConnectionHeader; no answer comes
+    request      length | delimited RequestHeader | delimited parameter | cell block
+    reply        length | delimited ResponseHeader | delimited result   | cell block
+
+Lengths are 4 bytes, big-endian; "delimited" is a varint length before a message. Calls are pipelined, answered in
+any order, matched by call id. (RPC.proto of hbase-protocol-shaded 2.6.1.)
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from pyomid.errors import Corruption
+from pyomid.storage.hbase.rpc.failures import RemoteFailure
+from pyomid.storage.hbase.rpc.hbase_pb2 import ConnectionHeader, RequestHeader, ResponseHeader
+
+CLIENT: Final = "ClientService"
+ADMIN: Final = "AdminService"
+MASTER: Final = "MasterService"
+
+_AUTH_SIMPLE: Final = 80
+_CODEC: Final = "org.apache.hadoop.hbase.codec.KeyValueCodec"
+_LENGTH: Final = struct.Struct(">I")
+
+REPLY_BYTES_MAX: Final = 1 << 30
+"""A longer frame is taken for garbage: HBase's own bound on a scan's reply is 100 MiB and one row beyond it."""
+
+_JOIN_BYTES_MAX: Final = 64 << 10
+"""A cell block up to this size is sent with its head."""
+
+_BUFFER_BYTES: Final = 64 << 10
+"""What one read may bring: many small replies at once; a larger frame gets a buffer of its own."""
+
+
+class Address(NamedTuple):
+    """A region server or master."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request: `parameter` is the serialized message, `cells` the cell block (empty: none)."""
+
+    service: str
+    method: str
+    parameter: bytes
+    cells: bytes | bytearray | memoryview = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer. `message` and `cells` are views of the frame, which nobody else holds."""
+
+    call_id: int
+    failure: RemoteFailure | None
+    message: memoryview
+    cells: memoryview
+
+
+def preamble(service: str, user: str) -> bytes:
+    """What opens a connection with simple authentication."""
+    header = ConnectionHeader(service_name=service, cell_block_codec_class=_CODEC)
+    header.user_info.effective_user = user
+    encoded = header.SerializeToString()
+    return b"HBas" + bytes([0, _AUTH_SIMPLE]) + _LENGTH.pack(len(encoded)) + encoded
+
+
+def encode_call(call_id: int, call: Call, timeout_ms: int) -> tuple[bytes, bytes | bytearray | memoryview]:
+    """The frame, in one piece, or in two where its cell block is large: a copy of a small one costs less than another
+    system call, and nothing can come between. `timeout_ms`: the server drops the call when it waited longer."""
+    header = RequestHeader(call_id=call_id, method_name=call.method, request_param=True, timeout=timeout_ms)
+    if call.cells:
+        header.cell_block_meta.length = len(call.cells)
+    encoded = header.SerializeToString()
+    head = delimited(encoded) + delimited(call.parameter)
+    head = _LENGTH.pack(len(head) + len(call.cells)) + head
+    return (head, call.cells) if len(call.cells) > _JOIN_BYTES_MAX else (b"".join((head, call.cells)), b"")
+
+
+def decode_reply(frame: memoryview) -> Reply:
+    """`frame` without its length. `Corruption` where it breaks the grammar."""
+    try:
+        encoded, rest = _taken(frame)
+        header = ResponseHeader.FromString(encoded)  # type: ignore[arg-type]
+        cells_bytes = header.cell_block_meta.length
+        if cells_bytes > len(rest):
+            raise Corruption(f"a reply announces {cells_bytes} bytes of cells and holds {len(rest)}")
+        cells = rest[len(rest) - cells_bytes :]
+        if header.HasField("exception"):
+            return Reply(header.call_id, RemoteFailure.of(header.exception), rest[:0], cells)
+        message, extra = _taken(rest[: len(rest) - cells_bytes]) if len(rest) > cells_bytes else (rest[:0], b"")
+    except (DecodeError, IndexError) as error:
+        raise Corruption(f"a reply of {len(frame)} bytes is not HBase's: {error}") from error
+    if len(extra):
+        raise Corruption(f"a reply holds {len(extra)} bytes that belong to nothing")
+    return Reply(header.call_id, None, message, cells)
+
+
+class FrameAssembler:
+    """Cuts a stream into frames: fill `space()`, say how much with `filled()`, take the frames.
+
+    Small frames share a buffer and are copied out; a large one is received straight into its own.
+    """
+
+    def __init__(self) -> None:
+        self._shared = bytearray(_BUFFER_BYTES)
+        self._begin = 0
+        self._end = 0
+        self._large: bytearray | None = None
+        self._large_filled = 0
+
+    def space(self) -> memoryview:
+        """Where the next bytes of the stream go; never empty."""
+        if self._large is not None:
+            return memoryview(self._large)[self._large_filled :]
+        return memoryview(self._shared)[self._end :]
+
+    def filled(self, count: int) -> Iterator[memoryview]:
+        """The frames that `count` more bytes complete, without their lengths. To be exhausted by the caller."""
+        if self._large is not None:
+            self._large_filled += count
+            if self._large_filled == len(self._large):
+                frame, self._large = memoryview(self._large), None
+                yield frame
+            return
+        self._end += count
+        yield from self._cut_shared()
+
+    def _cut_shared(self) -> Iterator[memoryview]:
+        while self._end - self._begin >= 4:
+            (length,) = _LENGTH.unpack_from(self._shared, self._begin)
+            if length > REPLY_BYTES_MAX:
+                raise Corruption(f"a reply of {length} bytes is over the bound of {REPLY_BYTES_MAX}")
+            body = self._begin + 4
+            if body + length > self._end:
+                if length + 4 > _BUFFER_BYTES // 2:
+                    self._begin_large(body, length)
+                break
+            yield memoryview(self._shared[body : body + length])
+            self._begin = body + length
+        self._compact()
+
+    def _begin_large(self, body: int, length: int) -> None:
+        self._large = bytearray(length)
+        self._large_filled = self._end - body
+        self._large[: self._large_filled] = self._shared[body : self._end]
+        self._begin = self._end
+
+    def _compact(self) -> None:
+        rest = self._end - self._begin
+        if self._begin and rest:
+            self._shared[:rest] = self._shared[self._begin : self._end]
+        self._begin, self._end = 0, rest
+
+
+def varint(value: int) -> bytes:
+    """Protobuf's base-128 form of an unsigned number."""
+    if value <= 0x7F:
+        return bytes((value,))
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def delimited(message: bytes) -> bytes:
+    """A message behind its length."""
+    return varint(len(message)) + message
+
+
+def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
+    """The number at `position` and the position behind it; IndexError where the data end inside it."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+
+
+def _taken(data: memoryview) -> tuple[memoryview, memoryview]:
+    length, begin = read_varint(data, 0)
+    if begin + length > len(data):
+        raise IndexError("a message reaches beyond its frame")
+    return data[begin : begin + length], data[begin + length :]

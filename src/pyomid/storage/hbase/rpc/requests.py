@@ -1,0 +1,226 @@
+"""What is asked of one row, as values: gets, mutations, conditions; and their messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from pyomid.storage.hbase.codec.keyvalues import KeyValue, encode
+from pyomid.storage.hbase.rpc.frames import varint
+from pyomid.storage.hbase.rpc.hbase_pb2 import (
+    EQUAL,
+    NOT_EQUAL,
+    BinaryComparator,
+    Comparator,
+    Condition,
+    Get,
+    MutationProto,
+    Scan,
+)
+from pyomid.types import Column
+
+ALL_VERSIONS: Final = 0x7FFFFFFF
+"""`max_versions` of reads and VERSIONS of families: Integer.MAX_VALUE."""
+
+_FILTERS: Final = "org.apache.hadoop.hbase.filter."
+_DOT_IS_ANY: Final = 32
+"""Java's Pattern.DOTALL."""
+_NULL: Final = Comparator(name=_FILTERS + "NullComparator", serialized_comparator=b"")
+
+
+class Filter(NamedTuple):
+    """What a server leaves out of an answer: the name of HBase's class, and its message."""
+
+    name: str
+    message: bytes
+
+
+NAMES_ONLY: Final = Filter("KeyOnlyFilter", b"\x08\x00")
+"""Values come back empty (len_as_val = 1: false)."""
+
+
+def qualifiers_that_match(pattern: str) -> Filter:
+    """Java's regular expression, of bytes as Latin-1."""
+    return Filter("QualifierFilter", _field(1, _compare(EQUAL, pattern)))
+
+
+def values_that_do_not_match(pattern: str) -> Filter:
+    return Filter("ValueFilter", _field(1, _compare(NOT_EQUAL, pattern)))
+
+
+def any_of(filters: Sequence[Filter]) -> Filter:
+    return Filter("FilterList", _flag(1, 2) + b"".join(_field(2, _filter_bytes(each)) for each in filters))
+
+
+def all_of(filters: Sequence[Filter]) -> Filter:
+    return Filter("FilterList", _flag(1, 1) + b"".join(_field(2, _filter_bytes(each)) for each in filters))
+
+
+def set_filter(message: Get | Scan, filters: Sequence[Filter]) -> None:
+    """All of them, in their order; none: nothing is left out."""
+    if filters:
+        one = filters[0] if len(filters) == 1 else all_of(filters)
+        message.filter.name, message.filter.serialized_filter = _FILTERS + one.name, one.message
+
+
+def _filter_bytes(one: Filter) -> bytes:
+    return _field(1, (_FILTERS + one.name).encode()) + _field(2, one.message)
+
+
+def _compare(operation: int, pattern: str) -> bytes:
+    """`CompareFilter` with a `RegexStringComparator`."""
+    comparator = _field(1, pattern.encode()) + _flag(2, _DOT_IS_ANY) + _field(3, b"ISO-8859-1")
+    return _flag(1, operation) + _field(
+        2, _field(1, (_FILTERS + "RegexStringComparator").encode()) + _field(2, comparator)
+    )
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def _flag(number: int, value: int = 1) -> bytes:
+    return varint(number << 3) + varint(value)
+
+
+class Durability(Enum):
+    """When a mutation counts as written. `TABLE`: as the table says; HBase's own default is SYNC."""
+
+    TABLE = MutationProto.USE_DEFAULT
+    SYNC = MutationProto.SYNC_WAL
+    """In the memory of the log's replicas (hflush)."""
+    FSYNC = MutationProto.FSYNC_WAL
+    """On the disks of the log's replicas (hsync): survives loss of power everywhere at once."""
+
+
+class Unsure(Enum):
+    """The result of a mutation that must not be repeated and whose answer was lost: look first."""
+
+    UNSURE = "unsure"
+
+
+UNSURE: Final = Unsure.UNSURE
+
+
+@dataclass(frozen=True, slots=True)
+class RowGet:
+    """→ list[KeyValue]: versions of the wanted columns of one row, from one atomic read."""
+
+    row: bytes
+    columns: tuple[tuple[bytes, tuple[bytes, ...]], ...] = ()
+    """Families with their qualifiers; no qualifier is the whole family; empty is everything."""
+    max_versions: int = ALL_VERSIONS
+    time_range: tuple[int, int] | None = None
+    """From (inclusive) to (exclusive)."""
+
+    cells_max: int | None = None
+    """Of a family; those that HBase sorts behind them are left out, versions and shadow cells among them."""
+    names_only: bool = False
+    """Values come back empty: for who asks whether cells are there."""
+
+    def message(self) -> Get:
+        get = Get(row=self.row, max_versions=self.max_versions, store_limit=self.cells_max)
+        for family, qualifiers in self.columns:
+            get.column.add(family=family, qualifier=qualifiers)
+        if self.time_range is not None:
+            set_time_range(get, *self.time_range)
+        if self.names_only:
+            set_filter(get, (NAMES_ONLY,))
+        return get
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """Cells put, or exact versions deleted. `block` holds them as a cell block does."""
+
+    kind: int
+    block: bytes
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowCondition:
+    """The cell holds `value`; None: there is no such cell. `version`: only that version counts."""
+
+    family: bytes
+    qualifier: bytes
+    value: bytes | None
+    version: int | None = None
+    negated: bool = False
+
+    def message(self, row: bytes) -> Condition:
+        condition = Condition(
+            row=row,
+            family=self.family,
+            qualifier=self.qualifier,
+            compare_type=NOT_EQUAL if self.negated else EQUAL,
+            comparator=_NULL if self.value is None else _binary(self.value),
+        )
+        if self.version is not None:
+            set_time_range(condition, self.version, self.version + 1)
+        return condition
+
+
+@dataclass(frozen=True, slots=True)
+class RowMutation:
+    """→ None once durable. Several mutations take effect together or not at all.
+
+    With a condition: → True (it held, all took effect), False (it did not, nothing did). `UNSURE` where the answer
+    was lost and a repetition would not be the same: with a condition, or where `repeatable` is False (law 10).
+    """
+
+    row: bytes
+    mutations: tuple[Mutation, ...]
+    condition: RowCondition | None = None
+    repeatable: bool = True
+
+    @property
+    def is_simple(self) -> bool:
+        return len(self.mutations) == 1 and self.condition is None
+
+    @property
+    def bytes_count(self) -> int:
+        return sum(len(mutation.block) for mutation in self.mutations)
+
+
+RowRequest = RowGet | RowMutation
+RowResult = list[KeyValue] | bool | Unsure | None
+
+
+def set_time_range(message: Get | Scan | Condition, begin: int, end: int) -> None:
+    """`from` is a word of Python's, so the generated attribute cannot be written plainly."""
+    setattr(message.time_range, "from", begin)
+    message.time_range.to = end
+
+
+def puts(cells: Sequence[KeyValue]) -> Mutation:
+    return Mutation(MutationProto.PUT, b"".join(map(encode, cells)), len(cells))
+
+
+def deletes(cells: Iterable[KeyValue]) -> Mutation:
+    """KeyValues of a delete kind: DELETE_VERSION for exactly that version."""
+    encoded = [encode(cell) for cell in cells]
+    return Mutation(MutationProto.DELETE, b"".join(encoded), len(encoded))
+
+
+def column_list(columns: Iterable[Column]) -> tuple[tuple[bytes, tuple[bytes, ...]], ...]:
+    """Grouped by family, as `RowGet.columns`."""
+    grouped: dict[bytes, list[bytes]] = {}
+    for family, qualifier in columns:
+        grouped.setdefault(family, []).append(qualifier)
+    return tuple((family, tuple(qualifiers)) for family, qualifiers in grouped.items())
+
+
+def mutation_message(row: bytes, mutation: Mutation, durability: Durability) -> MutationProto:
+    message = MutationProto(row=row, mutate_type=mutation.kind, associated_cell_count=mutation.count)  # type: ignore[arg-type]
+    if durability is not Durability.TABLE:
+        message.durability = durability.value
+    return message
+
+
+def _binary(value: bytes) -> Comparator:
+    comparator = BinaryComparator()
+    comparator.comparable.value = value
+    return Comparator(name=_FILTERS + "BinaryComparator", serialized_comparator=comparator.SerializeToString())

@@ -1,0 +1,120 @@
+"""Where Apache Omid keeps its timestamp ceiling: an HBase table or a znode; `CeilingStore` over both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
+
+from pyomid.errors import Misuse, Unavailable
+from pyomid.ports import CeilingStore
+from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue
+from pyomid.storage.hbase.codec.layout import (
+    TIMESTAMP_FAMILY,
+    TIMESTAMP_QUALIFIER,
+    TIMESTAMP_ROW,
+    TIMESTAMP_TABLE,
+    timestamp_bytes,
+    timestamp_of,
+)
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.requests import UNSURE, RowCondition, RowGet, RowMutation, puts
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+
+CEILING_ZNODE = "/omid/timestamp"
+
+
+class ChosenCeiling:
+    """The ceiling where the options say, `others` being the places where an earlier TSO may have kept it.
+
+    Timestamps are handed out up to the ceiling, so one that lies lower than another's would hand them out twice.
+    """
+
+    def __init__(self, chosen: CeilingStore, others: Mapping[str, CeilingStore]) -> None:
+        self._chosen = chosen
+        self._others = others
+
+    def read(self) -> int:
+        """`Misuse` where it is kept elsewhere and higher."""
+        found = self._chosen.read()
+        for place, other in self._others.items():
+            elsewhere = other.read()
+            if elsewhere > found:
+                raise Misuse(
+                    f"the timestamp ceiling is kept in {place} (option ceiling={place}), at {elsewhere}; here it is "
+                    f"{found}: give that option, or stop every TSO and run `pyomid init` with the URL as it is to "
+                    "move it here",
+                    ceiling=elsewhere,
+                )
+        return found
+
+    def compare_and_set(self, expected: int, ceiling: int) -> bool:
+        return self._chosen.compare_and_set(expected, ceiling)
+
+    def move_here(self) -> int:
+        """At least as high as everywhere else when this returns, with no TSO running; what it is then."""
+        while True:
+            found = self._chosen.read()
+            highest = max([found, *(other.read() for other in self._others.values())])
+            if highest == found or self._chosen.compare_and_set(found, highest):
+                return highest
+
+
+class HBaseCeiling:
+    """The cell of OMID_TIMESTAMP_TABLE, changed by compare-and-set on its value as Java's TSO does."""
+
+    def __init__(self, cluster: Cluster, *, table: str = TIMESTAMP_TABLE) -> None:
+        self._cluster = cluster
+        self._table = table
+
+    def read(self) -> int:
+        wanted = ((TIMESTAMP_FAMILY, (TIMESTAMP_QUALIFIER,)),)
+        (found,) = self._cluster.rows(self._table, [RowGet(TIMESTAMP_ROW, wanted, max_versions=1)])
+        assert isinstance(found, list)
+        return timestamp_of(found[0].value) if found else 0
+
+    def compare_and_set(self, expected: int, ceiling: int) -> bool:
+        """An answer that was lost is False: whoever asked reads again, and takes a ceiling above what it finds."""
+        old = timestamp_bytes(expected) if expected else None
+        cell = KeyValue(TIMESTAMP_ROW, TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, LATEST, timestamp_bytes(ceiling))
+        condition = RowCondition(TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, old)
+        (result,) = self._cluster.rows(self._table, [RowMutation(TIMESTAMP_ROW, (puts([cell]),), condition)])
+        return result is not UNSURE and bool(result)
+
+
+class ZooKeeperCeiling:
+    """The znode `timestamp` in Omid's namespace, changed by compare-and-set on the znode's version."""
+
+    def __init__(self, zookeeper: ZooKeeper, *, path: str = f"/omid{CEILING_ZNODE}") -> None:
+        self._zookeeper = zookeeper
+        self._path = path
+
+    def read(self) -> int:
+        return self._read()[0]
+
+    def compare_and_set(self, expected: int, ceiling: int) -> bool:
+        ask = self._zookeeper.ask
+        try:
+            found, version = self._read()
+            if found != expected:
+                return False
+            if version < 0:
+                ask("create", self._path, timestamp_bytes(ceiling), makepath=True)
+            else:
+                ask("set", self._path, timestamp_bytes(ceiling), version=version)
+        except (BadVersionError, NodeExistsError):
+            return False
+        except KazooException as error:
+            raise Unavailable(f"ZooKeeper did not answer for {self._path}: {error!r}") from error
+        return True
+
+    def _read(self) -> tuple[int, int]:
+        """Ceiling and znode version; (0, -1) where there is none."""
+        zookeeper = self._zookeeper
+        try:
+            content, stat = zookeeper.session().retry(zookeeper.ask, "get", self._path)
+        except NoNodeError:
+            return 0, -1
+        except KazooException as error:
+            raise Unavailable(f"ZooKeeper did not answer for {self._path}: {error!r}") from error
+        return timestamp_of(content), stat.version

@@ -1,0 +1,650 @@
+"""Who lives in a simulated universe: clients over the core's own steps, each recording what it was told.
+
+A session of `World.ask` does what the client's session does: a request whose answer is lost is sent again, a commit
+as a retry (T7), and `OutcomeUnknown` where that does not settle it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from catalog_entries import put_entry
+from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable
+from pyomid.protocol import effects
+from pyomid.protocol.hashing import cell_id, table_id
+from pyomid.testing.history import History, Item, Outcome, Read, Scan, Transaction, Write
+from pyomid.types import (
+    TIMESTAMP_STEP,
+    BeginReply,
+    CellVersion,
+    Column,
+    CommitReply,
+    CommitRequest,
+    KeyRange,
+    RowWrite,
+    TableInfo,
+    WriteSetLevel,
+    start_of,
+)
+from pyomid.wire import messages as req
+from simulation.build import Build
+from simulation.oracle import Host, Hosts, LeaderLock, perform_leader_step
+from simulation.storage import Disk, PlainCommitTable, Storage, lost
+from simulation.truth import Truth
+from simulation.universe import Call, Choices, Process, Sleep, Task, Universe
+
+FAMILY: Final = b"f"
+TABLES: Final = ("a", "b")
+ROWS: Final = tuple(f"r{number}".encode() for number in range(4))
+COLUMNS: Final = (Column(FAMILY, b"x"), Column(FAMILY, b"y"))
+RETRY_BOUND_S: Final = 20.0
+"""A client gives up sending a commit again after this long; sanitising goes by it."""
+SHARED_TERM_S: Final = 2.0
+"""Shorter than some pauses of a reader: what was kept no longer is found too."""
+
+Steps = Generator[Any, Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A task's request to the TSO; → Answer, or `Unavailable` where the answer was lost."""
+
+    request: req.Request
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The shape of one universe."""
+
+    plain_puts: bool = False
+    """A commit table without conditional puts (HBase)."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    wall_skew_s: Sequence[float] = (0.0,)
+    """The wall clock of each TSO in turn, off by so much."""
+
+
+class World:
+    """A universe with a disk, TSO processes and a history."""
+
+    def __init__(self, build: Build, choices: Choices, plan: Plan) -> None:
+        self.build, self.plan = build, plan
+        self.universe = Universe(choices)
+        self.disk = Disk(commits=PlainCommitTable()) if plan.plain_puts else Disk()
+        self.truth = Truth(self.disk)
+        self.truth.now_s = lambda: self.universe.now_s
+        self.truth.in_flight = self._in_flight
+        self.storage = Storage(self.disk, self.truth)
+        self.lock = LeaderLock()
+        self.hosts = Hosts()
+        self.history = History()
+        self.closing = False
+        """Set when the safety phase ends: nobody begins anything new."""
+        self.universe.perform = self._perform
+        self.universe.after_move.append(self.truth.after_move)
+        self._tags = 0
+        for name in TABLES:
+            info = TableInfo(name, (FAMILY,))
+            self.disk.store.create_table(info)
+            put_entry(self.disk.catalogue, info)
+
+    def _in_flight(self) -> list[int]:
+        epoch = self.disk.epoch_row.read().epoch
+        leading = [host for host in self.hosts.living if host.serving and host.machine.epoch == epoch]
+        return [start for host in leading for batch in host.machine.windows.batches for start, _ in batch.entries]
+
+    def start_tso(self) -> Host:
+        number = len(self.hosts.hosts)
+        skew = self.plan.wall_skew_s[number % len(self.plan.wall_skew_s)]
+        host = Host(
+            self.universe,
+            self.build,
+            self.storage,
+            self.truth,
+            self.lock,
+            self.plan.settings,
+            f"O{number + 1}",
+            skew,
+        )
+        self.hosts.hosts.append(host)
+        return host
+
+    def client(self, name: str) -> Client:
+        return Client(self, self.universe.process(name))
+
+    # ------------------------------------------------------------ what tasks yield
+
+    def _perform(self, task: Task, effect: Any) -> Call:
+        if isinstance(effect, Ask):
+            return self._send(task, effect.request)
+        if isinstance(effect, effects.LookupThenWatermarks):
+            return self._look_up(task, effect)
+        if isinstance(effect, effects.Effect):
+            return self.storage_call(task.process, effect, task.answer, task.fail)
+        host = next(host for host in self.hosts.hosts if host.process is task.process)
+        return perform_leader_step(host, task, effect)
+
+    def _look_up(self, task: Task, effect: effects.LookupThenWatermarks) -> Call:
+        """Two calls, the second sent when the first is answered. Stores may do both in one; what takes effect between
+        them is what R4 is about."""
+
+        def read_watermarks(states: list[int]) -> None:
+            task.call = self.storage_call(
+                task.process,
+                effects.ReadWatermarks(),
+                lambda watermarks: task.answer((states, *watermarks)),
+                task.fail,
+            )
+
+        return self.storage_call(task.process, effect, read_watermarks, task.fail)
+
+    def storage_call(
+        self,
+        process: Process,
+        effect: effects.Effect,
+        done: Callable[[Any], None],
+        failed: Callable[[BaseException], None],
+    ) -> Call:
+        parts, combine, ordered = self.storage.parts_of(effect)
+        return self.universe.call(
+            process,
+            label_of(effect),
+            effect,
+            parts,
+            done=done,
+            failed=failed,
+            combine=combine,
+            ordered=ordered,
+            fallible=lost,
+        )
+
+    def launch(self, process: Process, effect: effects.Effect) -> None:
+        """Done later, or never: nobody waits."""
+        self.storage_call(process, effect, lambda _: None, lambda _: None)
+
+    def _send(self, task: Task, request: req.Request) -> Call:
+        """Over a connection: it may reach a TSO that is deposed, late, or nobody."""
+        self._tags += 1
+        tag = self._tags
+        host = self.hosts.find()
+        waits = not isinstance(request, req.Complete)
+        call = self.universe.call(
+            task.process,
+            f"{type(request).__name__} {_short(request)} to {host.process.name if host else 'nobody'}",
+            request,
+            [],
+            done=task.answer,
+            failed=task.fail,
+            fallible=lost,
+            combine=lambda results: results[-1] if results else None,
+        )
+        call.waits = waits
+        if host is None:
+            call.parts.append(lambda: call.reject(lost()))
+        else:
+            call.parts.append(lambda: host.receive(task.process.name, tag, request, call if waits else None))
+        return call
+
+
+def _short(request: Any) -> str:
+    if isinstance(request, CommitRequest):
+        return f"{request.start_ts}{' again' if request.is_retry else ''}"
+    return str(getattr(request, "start_ts", getattr(request, "starts", "")))
+
+
+def label_of(effect: effects.Effect) -> str:
+    match effect:
+        case effects.ReadRows(table, rows, _):
+            return f"ReadRows {table} {b' '.join(rows).decode()}"
+        case effects.LookupThenWatermarks(starts):
+            return f"LookupThenWatermarks {list(starts)}"
+        case effects.WriteCells(table, version, rows):
+            return f"WriteCells {table} @{version} {b' '.join(row.row for row in rows).decode()}"
+        case effects.WriteShadowCells(table, shadows) | effects.Heal(table, shadows):
+            told = ", ".join(f"{s.cell.row.decode()}@{s.cell.version}={s.commit_ts}" for s in shadows)
+            return f"{type(effect).__name__} {table} {told}"
+        case effects.DeleteVersions(table, cells) | effects.DeleteOrphans(table, cells):
+            return f"{type(effect).__name__} {table} {', '.join(f'{c.row.decode()}@{c.version}' for c in cells)}"
+        case effects.RecordWatermark(record):
+            return f"RecordWatermark {record.table} {record.watermark}"
+        case effects.ReadRange(table, key_range, _, rows_max):
+            return f"ReadRange {table} {key_range.start!r}…{key_range.stop!r} {rows_max or ''}"
+        case effects.CleanBatch(table, _, heals, drops):
+            return f"CleanBatch {table} heals {len(heals)} drops {len(drops)}"
+    return type(effect).__name__
+
+
+class Client:
+    """One client process: session, cache, and the transactions it runs."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self.world, self.process = world, process
+        self.universe, self.build = world.universe, world.build
+        self.choices = world.universe.choices
+        self.cache = world.build.commit_cache.CommitCache()
+        self.epoch = 0
+        self._count = 0
+
+    def spawn(self, name: str, steps: Steps) -> Task:
+        return self.universe.spawn(self.process, f"{self.process.name}.{name}" if name else self.process.name, steps)
+
+    # ------------------------------------------------------------ the session
+
+    def ask(self, request: req.Request, tries: int = 6) -> Steps:
+        """The answer; errors as the client's session raises them."""
+        began_s = self.universe.now_s
+        while True:
+            try:
+                answer = yield Ask(request)
+            except Unavailable:
+                answer = None
+            if isinstance(answer, req.Refused):
+                raise answer.as_error()
+            if answer is not None or isinstance(request, req.Complete):
+                return answer
+            tries -= 1
+            if isinstance(request, CommitRequest):
+                request = replace(request, is_retry=True)
+            if tries == 0 or self.universe.now_s - began_s > RETRY_BOUND_S:
+                if isinstance(request, CommitRequest):
+                    raise OutcomeUnknown(f"no answer for {request.start_ts}", start_ts=request.start_ts)
+                raise lost()
+            yield Sleep(0.5)
+
+    def run(self, steps: Steps) -> Steps:
+        """Drives core steps: what asks the TSO goes through the session, what nobody waits for is launched."""
+        result: Any = None
+        error: OmidError | None = None
+        while True:
+            try:
+                effect = steps.send(result) if error is None else steps.throw(error)
+            except StopIteration as stop:
+                return stop.value
+            result, error = None, None
+            try:
+                result = yield from self._effect(effect)
+            except OmidError as failed:
+                error = failed
+
+    def _effect(self, effect: Any) -> Steps:
+        match effect:
+            case effects.Heal() | effects.DeleteOrphans():
+                self.world.launch(self.process, effect)
+                return None
+            case effects.SendCommit(request):
+                return (yield from self.ask(request))
+            case effects.SealStarts(starts):
+                return list((yield from self.ask(req.Seal(starts))).outcomes)
+            case effects.DeleteCommitEntries(starts):
+                return (yield from self.ask(req.Complete(starts)))
+            case effects.AdvanceHorizon(horizon):
+                return (yield from self.ask(req.AdvanceHorizon(horizon))).deleted
+        return (yield effect)
+
+    # ------------------------------------------------------------ transactions
+
+    def begin(self, kind: str = "") -> Generator[Any, Any, Tx]:
+        self._count += 1
+        record = Transaction(f"{self.process.name}{kind}.{self._count}", begin_called=self.universe.steps)
+        begun: BeginReply = yield from self.ask(req.Begin())
+        self.epoch = max(self.epoch, begun.epoch)
+        record.begin_answered, record.start_ts = self.universe.steps, begun.start_ts
+        self.world.history.transactions.append(record)
+        return Tx(self, record, begun.start_ts, max(self.epoch, begun.epoch))
+
+
+class Tx:
+    """A transaction of a simulated client, over `protocol.reading` and `protocol.commit`."""
+
+    def __init__(self, client: Client, record: Transaction, start_ts: int, epoch: int) -> None:
+        self.client, self.record, self.start_ts = client, record, start_ts
+        self.build = client.build
+        self.snapshot = client.build.reading.Snapshot(start_ts, epoch, own=frozenset((start_ts,)))
+        self.written: dict[str, dict[CellVersion, None]] = {}
+        self.branches: list[int] = []
+        self._values = 0
+
+    # ------------------------------------------------------------ reads
+
+    def get(self, table: str, row: bytes) -> Steps:
+        """The visible columns; recorded one by one, absence too."""
+        [found] = yield from self.client.run(
+            self.build.reading.read_rows_steps(table, [row], None, self.snapshot, self.client.cache)
+        )
+        for column in COLUMNS:
+            value = found.get(column)
+            self.record.operations.append(Read(item_of(table, row, column), _text(value), self.client.universe.steps))
+        return found
+
+    def scan(self, table: str) -> Steps:
+        """A whole table as bulk readers do it, in batches of a few rows."""
+        rows_max = self.client.choices.pick((1, 2, 100))
+        found: list[tuple[Item, str]] = []
+        start: bytes | None = b""
+        while start is not None:
+            batch = yield effects.ReadRange(table, KeyRange(start, None), None, rows_max)
+            start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows >= rows_max else None
+            if not batch.rows:
+                break
+            batch = yield from self.client.run(
+                self.build.reading.resolve_batch_steps(table, batch, None, self.snapshot, self.client.cache)
+            )
+            found.extend(self._visible(table, batch))
+        yield from self.client.run(self.build.reading.check_snapshot_steps(self.snapshot))
+        self.record.operations.append(Scan(table, "", None, tuple(found), at=self.client.universe.steps))
+        return found
+
+    def _visible(self, table: str, batch: Any) -> list[tuple[Item, str]]:
+        seen = self.build.visibility.visible_cells(batch, self.snapshot.start_ts, self.snapshot.own)
+        found = []
+        for row in range(batch.rows):
+            for cell in seen.cells[seen.row_cell[row] : seen.row_cell[row + 1]].tolist():
+                column = batch.columns[int(batch.cell_col[cell])]
+                found.append((item_of(table, batch.row_key(row), column), _text(batch.value(cell)) or ""))
+        return found
+
+    # ------------------------------------------------------------ writes
+
+    def write(self, table: str, rows: dict[bytes, dict[Column, bool]], version: int | None = None) -> Steps:
+        """Puts (True) and deletes (False), flushed at once."""
+        version = self.start_ts if version is None else version
+        writes = []
+        for row, cells in rows.items():
+            values = {column: self._value() if put else None for column, put in cells.items()}
+            writes.append(RowWrite(row, tuple(values.items())))
+            for column, value in values.items():
+                self._wrote(table, row, column, value, version)
+        yield effects.WriteCells(table, version, writes)
+
+    def _wrote(self, table: str, row: bytes, column: Column, value: bytes | None, version: int) -> None:
+        self.written.setdefault(table, {})[CellVersion(row, *column, version)] = None
+        self.record.operations.append(Write(item_of(table, row, column), _text(value)))
+
+    def _value(self) -> bytes:
+        self._values += 1
+        return f"{self.record.name}~{self._values}".encode()
+
+    # ------------------------------------------------------------ the end
+
+    def commit(self, level: WriteSetLevel = WriteSetLevel.IDS) -> Steps:
+        """The commit timestamp, 0 for aborted; completion or rollback follow."""
+        written = {table: tuple(cells) for table, cells in self.written.items()}
+        if not written:
+            self.record.outcome = Outcome.COMMITTED
+            return 0
+        request = CommitRequest(
+            self.start_ts,
+            cell_ids=() if level is WriteSetLevel.TABLE else tuple(sorted(self._ids(written))),
+            table_ids=tuple(table_id(table.encode()) for table in written),
+            branches=tuple(self.branches),
+            level=level,
+        )
+        self.record.commit_called = self.client.universe.steps
+        try:
+            reply: CommitReply = yield from self.client.run(self.build.commit.commit_steps(request, written))
+        except OutcomeUnknown:
+            return 0
+        self._told(reply.commit_ts)
+        if not reply.commit_ts:
+            self.roll_back()
+        elif not self.branches:
+            self._in_background(self.build.commit.complete_steps(self.start_ts, reply.commit_ts, written))
+        return reply.commit_ts
+
+    def _in_background(self, steps: Steps) -> None:
+        self.client.spawn(f"ends {self.start_ts}", self.client.run(steps))
+
+    def _ids(self, written: dict[str, tuple[CellVersion, ...]]) -> set[int]:
+        return {
+            cell_id(table.encode(), cell.row, cell.family, cell.qualifier)
+            for table, cells in written.items()
+            for cell in cells
+        }
+
+    def _told(self, commit_ts: int) -> None:
+        self.client.world.truth.outcome_told(self.start_ts, commit_ts)
+        self.record.commit_answered = self.client.universe.steps
+        self.record.outcome = Outcome.COMMITTED if commit_ts else Outcome.ABORTED
+        self.record.commit_ts = commit_ts or None
+
+    def roll_back(self) -> None:
+        """Only where "not committed" is certain."""
+        written = {table: tuple(cells) for table, cells in self.written.items()}
+        self.record.outcome = Outcome.ABORTED
+        if written:
+            self._in_background(self.build.commit.rollback_steps(written))
+
+    def give_up(self) -> None:
+        """Dead without a commit request: never visible."""
+        self.record.outcome = Outcome.ABORTED
+
+    # ------------------------------------------------------------ leases and branches
+
+    def lease(self, term_s: float = 0.0) -> Steps:
+        yield from self.client.ask(req.GrantLease(self.start_ts, term_s))
+
+    def share_lease(self, term_s: float) -> Steps:
+        yield from self.client.ask(req.GrantLease(self.start_ts, term_s, shared=True))
+
+    def end_lease(self) -> Steps:
+        yield from self.client.ask(req.EndLease(self.start_ts))
+
+    def branch(self) -> Steps:
+        """A start timestamp of its own for a task attempt."""
+        begun = yield from self.client.ask(req.Begin())
+        return begun.start_ts
+
+
+def item_of(table: str, row: bytes, column: Column) -> Item:
+    return Item(table, row.decode(), str(column))
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode()
+
+
+# ---------------------------------------------------------------- lives
+
+
+def writer(client: Client) -> Steps:
+    """Small transactions: reads, scans, puts and deletes, sometimes in two flushes."""
+    choices = client.choices
+    while not client.world.closing:
+        try:
+            yield from _one_transaction(client)
+        except (ConflictError, Unavailable, OutcomeUnknown):
+            yield Sleep(choices.pick((0.0, 0.1, 1.0)))
+
+
+def _one_transaction(client: Client) -> Steps:
+    choices = client.choices
+    tx = yield from client.begin()
+    try:
+        for _ in range(choices.number(0, 2)):
+            yield from tx.get(choices.pick(TABLES), choices.pick(ROWS))
+        if choices.chance(0.2):
+            yield from tx.scan(choices.pick(TABLES))
+        for _ in range(choices.number(1, 2)):
+            yield from tx.write(choices.pick(TABLES), _random_rows(choices))
+            if choices.chance(0.2):
+                yield Sleep(choices.pick((0.1, 0.5, 2.0)))
+        if choices.chance(0.2):
+            yield from tx.get(choices.pick(TABLES), choices.pick(ROWS))
+        if choices.chance(0.1):
+            tx.roll_back()
+            return
+    except OmidError:
+        tx.give_up()
+        raise
+    yield from tx.commit()
+
+
+def _random_rows(choices: Choices) -> dict[bytes, dict[Column, bool]]:
+    return {
+        row: {column: not choices.chance(0.25) for column in choices.sample(COLUMNS, choices.number(1, 2))}
+        for row in choices.sample(ROWS, choices.number(1, 2))
+    }
+
+
+def reader(client: Client, *, leased: bool = False) -> Steps:
+    """Snapshot after snapshot, each read twice over; with a lease, of its own or a shared one, they last long."""
+    choices = client.choices
+    while not client.world.closing:
+        try:
+            tx = yield from client.begin()
+            shares = leased and tx.start_ts // TIMESTAMP_STEP % 2 == 0
+            if leased and not shares:
+                yield from tx.lease()
+            for _ in range(choices.number(2, 6)):
+                if shares:
+                    yield from tx.share_lease(SHARED_TERM_S)
+                if choices.chance(0.4):
+                    yield from tx.scan(choices.pick(TABLES))
+                else:
+                    yield from tx.get(choices.pick(TABLES), choices.pick(ROWS))
+                if leased or choices.chance(0.3):
+                    yield Sleep(choices.pick((0.0, 0.5, 3.0) if leased else (0.1, 0.5, 1.0)))
+            yield from tx.commit()
+            if leased and not shares:
+                yield from tx.end_lease()
+        except (SnapshotTooOld, Unavailable):
+            yield Sleep(0.5)
+
+
+def large_writer(client: Client) -> Steps:
+    """A driver with a lease, task attempts with branches of their own, one commit that names the winners."""
+    while not client.world.closing:
+        try:
+            yield from _one_job(client)
+        except (ConflictError, Unavailable, OutcomeUnknown, Misuse):
+            yield Sleep(0.5)
+
+
+def _one_job(client: Client) -> Steps:
+    choices = client.choices
+    tx = yield from client.begin("job")
+    try:
+        yield from tx.lease()
+        if choices.chance(0.5):
+            yield from tx.get(choices.pick(TABLES), choices.pick(ROWS))
+        kept = len(tx.record.operations)
+        for row in choices.sample(ROWS, choices.number(1, 3)):
+            yield from _one_task(client, tx, row, kept)
+    except OmidError:
+        tx.give_up()
+        raise
+    if not tx.branches:
+        tx.give_up()
+        return
+    yield from tx.commit(choices.pick((WriteSetLevel.IDS, WriteSetLevel.TABLE)))
+
+
+def _one_task(client: Client, tx: Tx, row: bytes, kept: int) -> Steps:
+    """A task of a job: the first attempt that finishes counts; what others wrote belongs to nobody."""
+    choices = client.choices
+    for _ in range(choices.number(1, 2)):
+        branch = yield from tx.branch()
+        before = {table: dict(cells) for table, cells in tx.written.items()}
+        operations = list(tx.record.operations)
+        try:
+            yield from tx.write(choices.pick(TABLES), {row: {choices.pick(COLUMNS): True}}, branch)
+            wins = choices.chance(0.7)
+        except Unavailable:
+            wins = False
+        if wins:
+            tx.branches.append(branch)
+            return
+        tx.written = before
+        tx.record.operations[:] = operations
+
+
+def compactor(client: Client) -> Steps:
+    """Region after region, round after round; now and then one is forgotten."""
+    while not client.world.closing:
+        yield Sleep(client.choices.pick((0.2, 0.5, 2.0)))
+        yield from compact_all(client, lazy=True)
+
+
+def compact_all(client: Client, *, lazy: bool) -> Steps:
+    """One round over all regions of all tables."""
+    for table in TABLES:
+        info = client.world.disk.catalogue.table(table)
+        for region in client.world.disk.store.regions(table):
+            if lazy and client.choices.chance(0.3):
+                continue
+            steps = client.build.compaction.compact_region_steps(
+                table,
+                info.generation,
+                region,
+                client.cache,
+                now_s=client.universe.now_s,
+                rows_max=client.choices.pick((1, 2, 100)),
+            )
+            try:
+                yield from client.run(steps)
+            except (Unavailable, SnapshotTooOld):
+                yield Sleep(0.5)
+
+
+def sanitiser(client: Client) -> Steps:
+    while not client.world.closing:
+        yield Sleep(client.choices.pick((0.5, 2.0)))
+        yield from sanitise(client)
+
+
+def sanitise(client: Client) -> Steps:
+    """Returns whether it was answered; after Unavailable nobody knows how much of it was done."""
+    try:
+        yield from client.run(
+            client.build.sanitize.sanitise_steps(now_s=client.universe.now_s, retry_bound_s=RETRY_BOUND_S)
+        )
+    except Unavailable:
+        yield Sleep(0.1)
+        return False
+    except Misuse:
+        yield Sleep(0.1)
+    return True
+
+
+def splitter(client: Client) -> Steps:
+    """Regions split and merge behind everybody's back."""
+    choices, store = client.choices, client.world.disk.store
+    while not client.world.closing:
+        yield Sleep(choices.pick((3.0, 20.0)))
+        table = choices.pick(TABLES)
+        borders = [region.start for region in store.regions(table) if region.start]
+        if borders and choices.chance(0.4):
+            store.merge_regions(table, choices.pick(borders))
+        else:
+            store.split_region(table, choices.pick(ROWS[1:]))
+
+
+def meddler(client: Client) -> Steps:
+    """A Java client or a low-latency reader: fences starts of unresolved cells in the commit table, by itself (T13)."""
+    choices, world = client.choices, client.world
+    while not world.closing:
+        yield Sleep(choices.pick((0.5, 3.0)))
+        unresolved = [cell for table in TABLES for cell in world.truth.cells_of(table) if not cell.commit_ts]
+        if unresolved:
+            start = start_of(choices.pick(unresolved).version)
+            if start >= world.disk.epoch_row.read().horizon:
+                client.universe.note(f"{client.process.name} seals {start}: {world.disk.commits.seal(start)}")
+
+
+def keeper(world: World) -> Steps:
+    """Starts a TSO where none lives, and now and then one more: it takes over when the old one's lease ends.
+    Writers that died come again under new names, as long as there are faults.
+    """
+    choices, born = world.universe.choices, 100
+    while True:
+        yield Sleep(2.0)
+        living = world.hosts.living
+        stopped = [host for host in living if host.process.stopped]
+        if len(living) - len(stopped) == 0 or (len(living) < 2 and choices.chance(0.03)):
+            world.start_tso()
+        writing = [process for process in world.universe.processes if process.alive and process.name[0] == "T"]
+        if len(writing) < 3 and world.universe.faults.kill:
+            born += 1
+            client = world.client(f"T{born}")
+            client.spawn("", writer(client))

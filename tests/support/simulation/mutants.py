@@ -1,0 +1,733 @@
+"""The mutation gate: take one rule out of the core, and a run that was green turns red.
+
+Each row: the rule of hazards.md, the function or method that embodies it, what stands there without it, and what must
+go red: the random universes from `first_seed` on (the first of `seeds` that does ends the row), or a directed
+schedule of `directed` by its name. A rule that lives outside the core (sockets, processes, Spark, a store) names the
+test that catches it instead; `ELSEWHERE` lists those.
+
+    python -m simulation.mutants            every row, and where its first red run is
+    python -m simulation.mutants R4 T1      some
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from pyomid.cells import TOMBSTONE
+from pyomid.oracle import instructions
+from pyomid.protocol import effects
+from pyomid.types import SealOutcome
+from pyomid.wire import messages
+from simulation.build import Build
+from simulation.directed import run_directed
+from simulation.hooks import Hook, Replacement, answers, nothing, relayed, with_step, without_step
+from simulation.runs import run_seed
+
+SEEDS_MAX: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One rule taken out. `name` is the rule's number, with a letter where it has several halves."""
+
+    name: str
+    without: str
+    hook: Hook
+    directed: str = ""
+    """The schedule that goes red; empty: random universes."""
+    seeds: int = SEEDS_MAX
+
+
+def _m(name: str, without: str, place: str, instead: Replacement, directed: str = "") -> Mutant:
+    return Mutant(name, without, Hook(place, instead), directed)
+
+
+# ---------------------------------------------------------------- what stands where a rule stood
+
+
+def _horizon_read_first(original: Any, starts: Any) -> Any:
+    watermark, horizon = yield effects.ReadWatermarks()
+    states, _, _ = yield from original(starts)
+    return states, watermark, horizon
+
+
+def _no_horizon(original: Any, starts: Any, states: Any, horizon: int, *more: Any) -> Any:
+    return original(starts, states, 0, *more)
+
+
+def _old_rows_stay(original: Any, fetched: Any, rows: Any) -> None:
+    original(fetched, [now or before for now, before in zip(rows, fetched.rows or rows, strict=True)])
+
+
+def _misses_are_cached(original: Any, starts: Any, states: Any, horizon: int, cache: Any, resolution: Any) -> Any:
+    verdicts = original(starts, states, horizon, cache, resolution)
+    for start, state in zip(starts, states, strict=True):
+        if start >= horizon and state <= 0:
+            cache.put(start, 1 << 62)
+    return verdicts
+
+
+def _no_epoch(original: Any, start: int, verdict: str, judgement: Any, watermark: int) -> Any:
+    return original(start, verdict, replace(judgement, epoch=0), watermark)
+
+
+def _the_compactor_seals_nothing(original: Any, start: int, verdict: str, judgement: Any, watermark: int) -> Any:
+    return original(start, verdict, replace(judgement, seal_all=False), -1)
+
+
+def _entry_first(original: Any, start_ts: int, commit_ts: int, written: Any) -> Any:
+    yield effects.DeleteCommitEntries((start_ts,))
+    yield from original(start_ts, commit_ts, written)
+
+
+def _rolled_back(original: Any, request: Any, written: Any) -> Any:
+    return original.__globals__["Outcome"](0)
+    yield
+
+
+def _no_refusals(original: Any, machine: Any, answer: Any, refused: Any) -> Any:
+    return original(machine, answer, frozenset())
+
+
+def _from_the_open_batch(original: Any, windows: Any, floor: int) -> Any:
+    batches, windows.batches = windows.batches, deque([windows.open_batch])
+    try:
+        return original(windows, floor)
+    finally:
+        windows.batches = batches
+
+
+def _low_watermark_settles_at_once(original: Any, machine: Any) -> None:
+    released, machine.windows.released_seq = machine.windows.released_seq, 1 << 62
+    try:
+        original(machine)
+    finally:
+        machine.windows.released_seq = released
+
+
+def _ceiling_forgotten(original: Any, ceiling: int, state: Any) -> Any:
+    return original(ceiling, replace(state, ceiling=0))
+
+
+def _above_the_ceiling(original: Any, clock: Any, count: int) -> Any:
+    ceiling, clock.ceiling = clock.ceiling, 1 << 62
+    try:
+        return original(clock, count)
+    finally:
+        clock.ceiling = ceiling
+
+
+def _answered_at_once(original: Any, machine: Any, reply: Any) -> None:
+    machine._reply(reply.peer, reply.tag, reply.answer)
+
+
+def _signed(original: Any, table: Any, cell_id: int) -> int:
+    return int(abs(cell_id) * table.buckets >> 63)
+
+
+def _without_large_commits(original: Any, machine: Any) -> Any:
+    large, machine.large = machine.large, {}
+    try:
+        return original(machine)
+    finally:
+        machine.large = large
+
+
+def _drawn_counts_as_above(original: Any, machine: Any) -> None:
+    before = machine.newest_start
+    original(machine)
+    if machine.newest_start != before:
+        machine._issued_when_aged = machine.clock.next_ts
+
+
+def _by_start(original: Any, row_rec: Any, rec_version: Any, rec_commit: Any, *more: Any) -> Any:
+    return original(row_rec, rec_version, np.minimum(rec_commit, more[-1]), *more)
+
+
+def _tombstones_first(original: Any, *arguments: Any) -> Any:
+    """What they hide goes with a later compaction."""
+    dropped, (rec_commit, _, is_tombstone) = original(*arguments), _cells(arguments)
+    return dropped & (is_tombstone | (rec_commit == 0))
+
+
+def _all_tombstones(original: Any, *arguments: Any) -> Any:
+    dropped, (rec_commit, rec_version, is_tombstone) = original(*arguments), _cells(arguments)
+    watermark = arguments[-1]
+    return dropped | (is_tombstone & (rec_commit > 0) & (rec_commit <= watermark) & (rec_version <= watermark))
+
+
+def _cells(arguments: Sequence[Any]) -> tuple[Any, Any, Any]:
+    """(commit, version, whether a tombstone) of each cell."""
+    _, rec_version, rec_commit, rec_cell, _, cell_len, *_ = arguments
+    counts = np.diff(rec_cell)
+    return np.repeat(rec_commit, counts), np.repeat(rec_version, counts), cell_len == TOMBSTONE
+
+
+def _records_w_of_now(step: Any) -> Any:
+    watermark, _ = yield effects.ReadWatermarks()
+    yield replace(step, record=replace(step.record, watermark=watermark))
+
+
+def _holes_are_clean(original: Any, records: Any) -> Any:
+    return [(key, watermark or 1 << 62) for key, watermark in original(records)]
+
+
+def _any_generation(original: Any, record: Any, table: Any, before_s: float) -> Any:
+    return original(replace(record, generation=table.generation), table, before_s)
+
+
+def _tables_first(original: Any) -> Any:
+    tables = yield effects.ReadTables()
+    marks = yield effects.ReadUnknownTables()
+    return marks, tables
+
+
+def _promised_first(original: Any, machine: Any, peer: Any, tag: int, request: Any, term_s: float) -> Any:
+    def promised(step: Any) -> Any:
+        machine._reply(peer, tag, messages.LeaseReply(request.start_ts, term_s))
+        return (yield step)
+
+    return relayed(original(machine, peer, tag, request, term_s), "EpochWrite", promised)
+
+
+def _kept_for_the_first(original: Any, leases: Any, start_ts: int, term_s: float, now_s: float, *more: Any) -> Any:
+    found = leases.find_shared(start_ts, term_s, now_s)
+    until_s = found.shared_until_s if found is not None else now_s + term_s
+    lease = original(leases, start_ts, term_s, now_s, *more)
+    lease.shared_until_s = until_s
+    return lease
+
+
+def _above_the_start(original: Any, leases: Any, start_ts: int, *more: Any) -> Any:
+    return original(leases, start_ts, *more) or original(leases, 1 << 62, *more)
+
+
+def _sharers_end_too(original: Any, leases: Any, start_ts: int, now_s: float, **_: Any) -> Any:
+    return original(leases, start_ts, now_s, sharers=True)
+
+
+def _shared_before_its_row(original: Any, machine: Any, peer: Any, tag: int, request: Any, term_s: float) -> Any:
+    serves = machine.leases.find_shared(request.start_ts, term_s, machine.now_s) is not None
+    steps = without_step("EpochWrite") if serves else with_step("", nothing)
+    return steps(original, machine, peer, tag, request, term_s)
+
+
+def _without_leases(original: Any, epoch: int, leases: Any, watermark: int) -> Any:
+    return original(epoch, frozenset(), watermark)
+
+
+def _no_pending_record(step: Any) -> Any:
+    if not step.changes.pending_added:
+        return (yield step)
+    return None
+
+
+def _branches_first(original: Any, machine: Any, batch: Any, pending: Any, commit_ts: int) -> Any:
+    def decided(step: Any) -> Any:
+        yield instructions.PutBranches(pending.branches, commit_ts)
+        return (yield step)
+
+    return relayed(original(machine, batch, pending, commit_ts), "PutDecision", decided)
+
+
+MUTANTS: Final = (
+    _m(
+        "R1",
+        "a missed start is judged on the fetch before the look-up",
+        "protocol.reading:_refetch_missed_steps",
+        nothing,
+        "a_scan_racing_completion_sees_both_cells",
+    ),
+    _m(
+        "R2",
+        "a start that was sealed may still be decided",
+        "oracle.machine:TsoMachine._refuse_from_now_on",
+        answers(None),
+        "a_start_that_was_sealed_is_never_decided",
+    ),
+    _m(
+        "R2b",
+        "a commit refused by a mark is answered as committed",
+        "oracle.machine:TsoMachine._final",
+        _no_refusals,
+        "a_mark_placed_by_another_hand_wins",
+    ),
+    _m(
+        "R3",
+        "no look at the cell after its seal was placed",
+        "protocol.reading:_refetch_sealed_steps",
+        nothing,
+        "an_old_reader_that_seals_after_completion",
+    ),
+    _m(
+        "R4",
+        "a hit below H is believed",
+        "protocol.reading:_note_states",
+        _no_horizon,
+        "a_cell_that_lands_late_below_h_is_not_visible",
+    ),
+    _m(
+        "R4c",
+        "a client that looks its outcome up believes a hit below H",
+        "protocol.outcome:_vouched_commit",
+        _no_horizon,
+        "a_lost_answer_below_h_is_unknown",
+    ),
+    _m(
+        "R4d",
+        "H is read before the entries are looked up",
+        "protocol.reading:look_up_steps",
+        _horizon_read_first,
+        "an_entry_that_lands_below_h_during_a_read_is_not_believed",
+    ),
+    _m(
+        "R4e",
+        "a client that looks its outcome up reads H before the entries",
+        "protocol.outcome:look_up_steps",
+        _horizon_read_first,
+        "a_lost_answer_below_h_that_passes_meanwhile_is_unknown",
+    ),
+    _m(
+        "R4b",
+        "entries are deleted before H is durable",
+        "oracle.machine:TsoMachine._sanitise_steps",
+        without_step("EpochWrite"),
+        "h_is_durable_before_the_first_entry_goes",
+    ),
+    _m(
+        "R4f",
+        "a sanitiser asks for nothing where H stands already",
+        "protocol.sanitize:_has_work_at",
+        lambda original, lowest, horizon: lowest > horizon,
+        "what_a_dead_tso_left_below_h_goes_the_next_time",
+    ),
+    _m(
+        "R5",
+        "a row that vanished is judged by its old fetch",
+        "protocol.reading:_FetchedRows.take",
+        _old_rows_stay,
+        "a_deleted_row_stays_deleted_when_both_vanish",
+    ),
+    _m(
+        "R6",
+        "a miss is remembered",
+        "protocol.reading:_note_states",
+        _misses_are_cached,
+        "a_miss_is_not_remembered",
+    ),
+    _m(
+        "R7",
+        "no reader looks at W",
+        "protocol.reading:check_snapshot_steps",
+        nothing,
+        "a_reader_below_w_is_told",
+    ),
+    _m(
+        "T1",
+        "a begin is answered from the open batch, over one in flight",
+        "oracle.windows:BeginWindows.take_start",
+        _from_the_open_batch,
+        "a_begin_during_a_held_flush_sees_no_half_commit",
+    ),
+    _m(
+        "T2",
+        "W is sent before the commit that moved LWM is durable",
+        "oracle.machine:TsoMachine._settle_low_watermark",
+        _low_watermark_settles_at_once,
+        "w_waits_for_the_commit_in_flight",
+    ),
+    _m(
+        "T3",
+        "a new TSO does not start above the old ceiling",
+        "oracle.takeover:_epoch_above",
+        _ceiling_forgotten,
+        "a_new_tso_starts_above_the_old_ceiling",
+    ),
+    _m(
+        "T3b",
+        "timestamps above the durable ceiling are handed out",
+        "oracle.timestamps:TimestampClock.reserve",
+        _above_the_ceiling,
+        "no_timestamp_leaves_above_the_ceiling",
+    ),
+    _m(
+        "T4",
+        "a leader whose lease ended goes on",
+        "oracle.machine:TsoMachine._judge_own_lease",
+        answers(None),
+        "a_leader_without_its_lease_answers_no_begin",
+    ),
+    _m(
+        "T5",
+        "the epoch is not looked at after a flush",
+        "oracle.machine:TsoMachine._check_epoch",
+        answers(None),
+        "a_flush_that_outlives_its_leader_is_not_acknowledged",
+    ),
+    _m(
+        "T6",
+        "versions of a dead TSO are not sealed",
+        "protocol.reading:_needs_seal",
+        _no_epoch,
+        "a_version_of_a_dead_tso_is_sealed",
+    ),
+    _m(
+        "T7",
+        "a retry that finds nothing is answered without a seal",
+        "oracle.machine:TsoMachine._outcome_steps",
+        without_step("SealEntries", [SealOutcome(True)]),
+        "a_retry_that_finds_nothing_is_sealed",
+    ),
+    _m(
+        "T7b",
+        "a retry below H is answered",
+        "oracle.machine:TsoMachine._is_sanitised",
+        answers(False),
+        "a_retry_that_arrives_below_h_is_not_answered",
+    ),
+    _m(
+        "T8",
+        "a begin is served below a fence that was answered",
+        "oracle.machine:TsoMachine._answer_behind_batch",
+        _answered_at_once,
+        "a_begin_after_a_fence_lies_above_it",
+    ),
+    _m(
+        "T10",
+        "buckets by signed arithmetic",
+        "oracle.conflict_map:BucketMap.bucket_of",
+        _signed,
+        "the_most_negative_id_is_an_id",
+    ),
+    _m(
+        "T12",
+        "W does not wait for an unfinished large commit",
+        "oracle.machine:TsoMachine._watermark_candidate",
+        _without_large_commits,
+        "w_waits_for_an_unfinished_job",
+    ),
+    _m(
+        "T12b",
+        "a lease is granted by the W that is durable, not by the W that was sent",
+        "oracle.machine:TsoMachine._may_be_passed",
+        lambda original, machine, start_ts: start_ts <= machine.watermark,
+        "a_lease_is_granted_only_above_the_w_that_was_sent",
+    ),
+    _m(
+        "T15",
+        "LWM does not rise by age",
+        "oracle.machine:TsoMachine._age",
+        answers(None),
+    ),
+    _m(
+        "T15b",
+        "a start drawn while a commit was in flight counts as drawn above it",
+        "oracle.machine:TsoMachine._sample_age",
+        _drawn_counts_as_above,
+        "a_commit_in_flight_when_a_quiet_tso_draws_a_start_falls_below_w",
+    ),
+    _m(
+        "C3",
+        "a commit without an answer is rolled back",
+        "protocol.commit:_look_up_steps",
+        _rolled_back,
+        "rolled_back_is_not_said_without_a_seal",
+    ),
+    _m(
+        "C3b",
+        '"rolled back" is said without sealing',
+        "protocol.outcome:_seal_steps",
+        without_step("SealStarts", ()),
+        "rolled_back_is_not_said_without_a_seal",
+    ),
+    _m(
+        "C3c",
+        '"rolled back" is said without evidence',
+        "protocol.outcome:_proves_rollback",
+        answers(True),
+        "an_outcome_without_evidence_is_unknown",
+    ),
+    _m(
+        "C4",
+        "the commit-table entry goes before the shadow cells are there",
+        "protocol.commit:complete_steps",
+        _entry_first,
+    ),
+    _m(
+        "K1",
+        "compaction keeps the greatest start, not the greatest commit ≤ W",
+        "protocol.native.version_cleanup:dropped_cells",
+        _by_start,
+        "a_reader_between_two_commits_keeps_its_version",
+    ),
+    _m(
+        "K2",
+        "the compactor drops what it did not seal",
+        "protocol.reading:_needs_seal",
+        _the_compactor_seals_nothing,
+        "a_flush_that_lands_after_compaction_is_refused",
+    ),
+    _m(
+        "K2b",
+        "the compactor does not look at the cell after its seal",
+        "protocol.reading:_refetch_sealed_steps",
+        nothing,
+        "compaction_racing_a_late_commit_loses_nothing",
+    ),
+    _m(
+        "K3",
+        "a tombstone goes before what it hides",
+        "protocol.native.version_cleanup:dropped_cells",
+        _tombstones_first,
+        "a_tombstone_goes_only_after_what_it_hides",
+    ),
+    _m(
+        "K3b",
+        "a tombstone goes though an older version stays",
+        "protocol.native.version_cleanup:dropped_cells",
+        _all_tombstones,
+        "a_tombstone_stays_while_it_hides_a_later_commit",
+    ),
+    _m(
+        "K4",
+        "the record names a W that the scan did not go by",
+        "protocol.compaction:compact_region_steps",
+        with_step("RecordWatermark", _records_w_of_now),
+        "the_record_names_the_w_that_was_gone_by",
+    ),
+    _m(
+        "K5",
+        "a key without a record counts as clean",
+        "protocol.region_watermarks:_by_key",
+        _holes_are_clean,
+        "a_region_without_a_record_holds_back_the_horizon",
+    ),
+    _m(
+        "K5b",
+        "records of an older generation count",
+        "protocol.sanitize:_counts",
+        _any_generation,
+        "a_restored_table_starts_from_nothing",
+    ),
+    _m(
+        "K6",
+        "a commit to an unknown table leaves no mark",
+        "oracle.machine:TsoMachine._mark_steps",
+        without_step("MarkUnknownTable"),
+        "a_table_nobody_registered_stops_the_sanitiser",
+    ),
+    _m(
+        "K6b",
+        "the sanitiser goes on while a mark stands",
+        "protocol.sanitize:_demand_registered",
+        answers(None),
+        "a_table_nobody_registered_stops_the_sanitiser",
+    ),
+    _m(
+        "K6c",
+        "tables are listed before marks",
+        "protocol.sanitize:_marks_and_tables_steps",
+        _tables_first,
+        "a_table_registered_between_two_looks_is_not_forgotten",
+    ),
+    _m(
+        "K6d",
+        "a fence makes the TSO forget no table",
+        "oracle.known_tables:KnownTables.forget",
+        answers(None),
+        "a_table_that_others_made_again_is_marked_anew",
+    ),
+    _m(
+        "K7",
+        "a lease is promised before its row is durable",
+        "oracle.machine:TsoMachine._grant_steps",
+        _promised_first,
+        "a_promised_lease_survives_its_tso",
+    ),
+    _m(
+        "K7b",
+        "a new TSO forgets the leases it finds",
+        "oracle.takeover:watermark_at_start",
+        _without_leases,
+        "a_lease_holds_w_through_a_fail_over",
+    ),
+    _m(
+        "K7f",
+        "a shared lease ends with the term of whoever opened it",
+        "oracle.leases:Leases.share",
+        _kept_for_the_first,
+        "a_shared_lease_is_kept_for_its_last_sharer",
+    ),
+    _m(
+        "K7g",
+        "a lease above a start serves it",
+        "oracle.leases:Leases.find_shared",
+        _above_the_start,
+        "a_start_shares_no_lease_above_it",
+    ),
+    _m(
+        "K7h",
+        "an owner ends the lease of those who share it",
+        "oracle.leases:Leases.end",
+        _sharers_end_too,
+        "an_owners_end_leaves_the_lease_to_its_sharers",
+    ),
+    _m(
+        "K7i",
+        "a lease is shared before its row is durable",
+        "oracle.machine:TsoMachine._share_steps",
+        _shared_before_its_row,
+        "a_shared_lease_is_promised_once_its_row_is_durable",
+    ),
+    _m(
+        "S1",
+        "no pending record before the decision",
+        "oracle.machine:TsoMachine._large_commit_steps",
+        with_step("EpochWrite", _no_pending_record),
+        "a_job_is_whole_whenever_its_tso_dies",
+    ),
+    _m(
+        "S1c",
+        "a new TSO does not finish what it finds pending",
+        "oracle.takeover:finish_pending_steps",
+        nothing,
+        "a_job_is_whole_whenever_its_tso_dies",
+    ),
+    _m(
+        "S1b",
+        "branches before the decision",
+        "oracle.machine:TsoMachine._large_commit_steps",
+        _branches_first,
+        "a_job_is_whole_whenever_its_tso_dies",
+    ),
+)
+
+
+ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
+    "T9": (
+        "tests/client/test_client_cached_rules.py::test_a_client_goes_by_no_rules_of_a_table_that_is_gone",
+        "tests/spark/test_spark_dataframes.py::test_two_conflict_levels_never_meet_on_one_table",
+    ),
+    "T11": (
+        "tests/tso/test_service.py::test_t11_a_peer_that_breaks_the_rules_is_told_logged_and_closed_and_nobody_else_notices",
+        "tests/core/test_tso_machine.py::test_t11_bad_input_is_refused_by_name_and_nobody_else_notices",
+    ),
+    "T13": ("tests/core/test_tso_machine.py::test_t13_entries_of_branches_replace_a_seal",),
+    "T14": (
+        "tests/tso/test_ondemand.py::test_t14_a_start_storm_ends_with_one_tso",
+        "tests/tso/test_ondemand.py::test_t14_no_idle_exit_with_a_connection_open_or_a_lease_live",
+    ),
+    "C1": ("tests/client/test_client_failures.py::test_one_failed_put_of_five_makes_the_transaction_rollback_only",),
+    "C2": (
+        "tests/core/test_visibility.py::test_own_writes_overlay_with_their_greatest_version",
+        "tests/golden/test_golden.py::test_script",
+    ),
+    "C5": (
+        "tests/process/test_client_races.py::"
+        "test_forked_children_under_load_connect_anew_and_neither_side_gets_the_others_answers",
+    ),
+    "C6": (
+        "tests/process/test_client_stops.py::"
+        "test_while_a_client_is_frozen_at_any_step_others_commit_and_it_finishes_when_it_wakes",
+    ),
+    "C7": ("tests/client/test_client_failures.py::test_of_all_runs_under_one_id_one_commits",),
+    "C9": (
+        "tests/interrupts/test_writer_interrupts.py::"
+        "test_an_interrupted_writer_neither_loses_nor_repeats_a_write_of_others",
+        "tests/interrupts/test_commit_table_interrupts.py::"
+        "test_an_interrupted_put_neither_loses_nor_fails_that_of_others",
+        "tests/interrupts/test_session_interrupts.py::test_an_interrupted_reader_leaves_its_neighbours_answers_to_them",
+        "tests/interrupts/test_driver_interrupts.py::test_the_outcome_told_is_true_wherever_it_is_thrown",
+    ),
+    "K8": (
+        "tests/client/test_client_catalogue.py::test_a_new_table_never_shows_rows_older_than_itself",
+        "tests/client/test_client_catalogue.py::test_a_dropper_that_slept_drops_no_later_table",
+        "tests/client/test_client_catalogue.py::test_a_drop_that_took_effect_drops_no_later_table",
+        "tests/client/test_client_catalogue.py::test_a_slow_writer_of_an_entry_keeps_what_others_added",
+    ),
+    "C8": (
+        "tests/tso/test_folder_is_replaced.py::test_nothing_is_written_or_read_in_a_removed_folder",
+        "tests/tso/test_folder_is_replaced.py::test_who_connects_again_shares_what_others_see",
+        "tests/tso/test_folder_is_replaced.py::test_no_commit_is_promised_in_files_that_are_gone",
+    ),
+    "S2": (
+        "tests/spark/test_spark_dataframes.py::test_many_tables_commit_together_and_a_failed_block_leaves_nothing",
+        "tests/spark/test_spark_faults.py::test_a_plain_write_that_dies_around_its_commit_is_counted_once_under_its_id",
+        "tests/spark/test_spark_faults.py::"
+        "test_an_exception_between_the_answer_and_the_end_of_the_block_loses_and_repeats_nothing",
+    ),
+    "S3": (
+        "tests/spark/test_spark_dataframes.py::test_a_transaction_id_commits_once_and_says_so",
+        "tests/spark/test_spark_faults.py::test_a_driver_killed_at_each_step_and_run_again_under_its_id_is_counted_once",
+    ),
+    "S4": (
+        "tests/spark/test_sink_claims.py::test_a_second_function_is_refused_while_and_after_the_first",
+        "tests/spark/test_spark_streaming.py::test_two_named_sinks_of_one_query_both_count_once",
+        "tests/spark/test_spark_streaming.py::test_each_batch_is_one_transaction_and_a_replayed_one_counts_once",
+        "tests/spark/test_spark_streaming.py::test_two_drivers_that_are_handed_the_same_batch_count_it_once",
+        "tests/spark/test_spark_streaming.py::"
+        "test_a_driver_killed_around_a_batchs_commit_and_started_again_counts_it_once",
+    ),
+    "S6": (
+        "tests/spark/test_writer.py::test_a_write_whose_cells_were_cleaned_away_is_not_acknowledged",
+        "tests/spark/test_writer.py::test_of_two_writes_under_one_id_one_set_of_rows_is_seen",
+    ),
+    "S7": ("tests/spark/test_writer.py::test_a_failed_tries_own_table_hides_no_rows",),
+    "S8": ("tests/spark/test_writer.py::test_a_failure_behind_the_answer_does_not_say_not_committed",),
+    "S5": (
+        "tests/spark/test_spark_dataframes.py::test_a_snapshot_is_one_for_all_reads_and_partitions",
+        "tests/spark/test_spark_dataframes.py::test_one_frame_used_twice_keeps_both_its_filters",
+    ),
+}
+"""Rules that live outside the core: the tests that go red without them, as file::name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Where a mutant was caught; `where` empty: nowhere."""
+
+    mutant: Mutant
+    where: str
+    failure: str
+    tries: int
+    seconds: float
+
+
+def hunt(mutant: Mutant, *, first_seed: int = 1) -> Finding:
+    """The first run that goes red without the rule."""
+    build, began = Build([mutant.hook]), time.monotonic()
+    if mutant.directed:
+        failure = run_directed(mutant.directed, build)
+        where = mutant.directed if failure else ""
+        return Finding(mutant, where, failure or "", 1, time.monotonic() - began)
+    for seed in range(first_seed, first_seed + mutant.seeds):
+        report = run_seed(seed, build)
+        if not report.ok:
+            tries = seed - first_seed + 1
+            return Finding(mutant, f"seed {seed}", report.failure or "", tries, time.monotonic() - began)
+    return Finding(mutant, "", "", mutant.seeds, time.monotonic() - began)
+
+
+def chosen(names: Sequence[str]) -> list[Mutant]:
+    return [mutant for mutant in MUTANTS if not names or mutant.name in names]
+
+
+def main(names: Sequence[str]) -> int:
+    survivors = 0
+    for mutant in chosen(names):
+        found = hunt(mutant)
+        survivors += not found.where
+        verdict = found.where or "SURVIVES"
+        print(f"{mutant.name:5} {verdict:50} {found.seconds:6.1f} s  {found.failure[:90]!r}", flush=True)
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
