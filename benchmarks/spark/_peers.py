@@ -61,7 +61,7 @@ class Raw(DataSource):
         return "bench_raw"
 
     def schema(self) -> Any:
-        schema = schema_of(connection(self.options["url"]).parts.catalogue.table(self.options["table"]))
+        schema = schema_of(connection(self.options["url"]).parts.catalog.table(self.options["table"]))
         return struct_of(schema, [column.name for column in schema.columns])
 
     def reader(self, schema: Any) -> DataSourceReader:
@@ -78,7 +78,7 @@ class _RawReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         conn = connection(self._url)
-        schema = schema_of(conn.parts.catalogue.table(self._table))
+        schema = schema_of(conn.parts.catalog.table(self._table))
         arrow = to_arrow_schema(self._schema, timezone="UTC")
         decoder = RowDecoder(schema, arrow.names, arrow)
         for batch in conn.parts.store.scan(self._table, KeyRange(*partition.value)):

@@ -60,7 +60,7 @@ def settle(at: Setting) -> float:
     for lease in conn.parts.tso.status().leases:
         conn.parts.tso.end_lease(lease)
     target = conn.parts.tso.begin().start_ts
-    while conn.parts.epoch_row.read_watermarks()[0] < target:
+    while conn.parts.leader_state.read_watermarks()[0] < target:
         time.sleep(0.2)
     return pyomid.spark.compact(at.spark, at.url).seconds
 

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedEpochRow
+from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedLeaderState
 
 LOOKUPS_PER_S = 10_000
 STARTS = 100
@@ -23,7 +23,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     stopping: list[int] = []
     signal.signal(signal.SIGTERM, lambda *_: stopping.append(1))
-    table, row = EmbeddedCommitTable(folder, writable=False), EmbeddedEpochRow(folder, writable=False)
+    table, row = EmbeddedCommitTable(folder, writable=False), EmbeddedLeaderState(folder, writable=False)
     epoch, rng = row.read().epoch, random.Random(1)
     probe = os.open(folder / "sync-probe", os.O_CREAT | os.O_WRONLY)
     os.posix_fallocate(probe, 0, 1 << 20)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pyomid.storage.embedded import EmbeddedCatalogue, EmbeddedCommitTable, EmbeddedEpochRow
-from pyomid.types import EpochChanges, PendingCommit
+from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState
+from pyomid.types import LeaderStateChanges, PendingCommit
 from pyomid.wire.frames import FrameCutter
 from pyomid.wire.messages import Begin
 from pyomid.wire.requests import Handshake, encode_handshake, encode_request
@@ -29,26 +29,26 @@ SLOTS = 100_000_000
 
 def make(folder: Path, entries: int) -> None:
     """Starts and commits take turns, as they do; leases and the pending commit are the newest."""
-    table, row = EmbeddedCommitTable(folder, writable=True), EmbeddedEpochRow(folder, writable=True)
-    EmbeddedCatalogue(folder).close()
+    table, row = EmbeddedCommitTable(folder, writable=True), EmbeddedLeaderState(folder, writable=True)
+    EmbeddedCatalog(folder).close()
     for first in range(0, entries, PIECE):
         starts = 100 * (1 + np.arange(first, min(first + PIECE, entries), dtype=np.int64))
         table.put_block(np.stack([starts, starts + 50], axis=1))
     newest = 100 * (entries + 1)
     assert row.take_over(expected=row.read().epoch, epoch=50, ceiling=newest + 50 * (LEASES + BRANCHES + 10))
     leases = tuple(newest + 50 * index for index in range(1, LEASES + 1))
-    row.update(50, EpochChanges(leases_added=leases))
+    row.update(50, LeaderStateChanges(leases_added=leases))
     row.close()
     table.close()
 
 
 def leave_pending(folder: Path) -> None:
     """A large commit that its TSO did not finish, as new as its timestamps go: the next one seals 10 001 starts."""
-    row = EmbeddedEpochRow(folder, writable=True)
+    row = EmbeddedLeaderState(folder, writable=True)
     state = row.read()
     start = state.ceiling - 50 * (BRANCHES + 10)
     branches = tuple(start + 50 * index for index in range(1, BRANCHES + 1))
-    row.update(state.epoch, EpochChanges(leases_added=(start,), pending_added=(PendingCommit(start, branches),)))
+    row.update(state.epoch, LeaderStateChanges(leases_added=(start,), pending_added=(PendingCommit(start, branches),)))
     row.close()
 
 

@@ -21,7 +21,7 @@ from pyomid.oracle.settings import TsoSettings
 from pyomid.ports import FlushEnded
 from pyomid.server.startup import ServiceOptions, serve
 from pyomid.server.store_calls import TsoStores
-from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
+from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 from pyomid.types import TableInfo
 
 
@@ -32,10 +32,10 @@ class SlowCommitTable(MemoryCommitTable):
     is_immediate = False
     flushes_on_loop = True
 
-    def __init__(self, delay_s: float, epoch_row: MemoryEpochRow) -> None:
+    def __init__(self, delay_s: float, leader_state: MemoryLeaderState) -> None:
         super().__init__()
         self._delay_s = delay_s
-        self._epoch_row = epoch_row
+        self._leader_state = leader_state
 
     def flush_on_loop(self, entries: NDArray[np.int64], ended: FlushEnded) -> None:
         asyncio.get_running_loop().call_later(self._delay_s, self._end, entries, ended)
@@ -44,7 +44,7 @@ class SlowCommitTable(MemoryCommitTable):
         pass
 
     def _end(self, entries: NDArray[np.int64], ended: FlushEnded) -> None:
-        ended((self.put_block(entries), self._epoch_row.read().epoch))
+        ended((self.put_block(entries), self._leader_state.read().epoch))
 
 
 def main() -> None:
@@ -52,11 +52,11 @@ def main() -> None:
     sock = socket.socket(socket.AF_UNIX)
     sock.bind(path)
     sock.listen(1024)
-    epoch_row = MemoryEpochRow()
-    commits = MemoryCommitTable() if delay_ms == "none" else SlowCommitTable(float(delay_ms) / 1000, epoch_row)
-    stores = TsoStores(commits, epoch_row, MemoryCatalogue())
+    leader_state = MemoryLeaderState()
+    commits = MemoryCommitTable() if delay_ms == "none" else SlowCommitTable(float(delay_ms) / 1000, leader_state)
+    stores = TsoStores(commits, leader_state, MemoryCatalog())
     for name in sys.argv[4:]:
-        put_entry(stores.catalogue, TableInfo(name, (b"f",)))
+        put_entry(stores.catalog, TableInfo(name, (b"f",)))
     settings = TsoSettings(conflict_map_entries=1 << 20, window_starts=1 << 16, flights_max=4)
     options = ServiceOptions(settings=settings, kernel=kernel == "on")
     uvloop.run(

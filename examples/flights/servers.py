@@ -29,7 +29,7 @@ from examples.flights.places import CLUSTER, EXAMPLE_FAILING, EXAMPLE_RATE, SECO
 from pyomid.cli.hbase_server import HBaseServer, Process
 from pyomid.errors import Misuse, OmidError
 from pyomid.spark.row_codec.row_key import key_layout
-from pyomid.storage.hbase.catalog import HBaseCatalogue
+from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, commit_row
 from pyomid.storage.hbase.coordination import find_tso
 from pyomid.storage.hbase.regions.admin import Admin
@@ -221,7 +221,7 @@ class Servers:
             injection.fault.outcome = f"{injection.did}; {jobs}" if injection.did else "never done"
 
     def _split(self) -> str | None:
-        (table,) = [info for info in HBaseCatalogue(self.cluster).tables() if info.name == settings.FLIGHTS]
+        (table,) = [info for info in HBaseCatalog(self.cluster).tables() if info.name == settings.FLIGHTS]
         assert table.schema is not None, "Spark made it"
         if not self._split_at:
             return None

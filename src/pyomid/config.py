@@ -101,8 +101,8 @@ class Settings:
     commit_cache_entries: int = 100_000
     """Known commits (start → commit) that a client remembers: they never change, 100 k cost about 15 MB."""
 
-    catalogue_cache_seconds: float = 0.0
-    """How long a table's catalogue entry is believed. 0 reads it at each transaction's first use of a table: a local
+    catalog_cache_seconds: float = 0.0
+    """How long a table's catalog entry is believed. 0 reads it at each transaction's first use of a table: a local
     look-up of some microseconds. HBase's default is 30, as it costs a round trip there. A table that was dropped
     meanwhile is noticed at the next begin, whatever is set here; under a Java TSO, which does not tell of drops, the
     entry is read in each transaction."""
@@ -334,7 +334,7 @@ def _memory(url: str, netloc: str, path: str) -> Address:
 
 
 def _base(address: Address) -> Settings:
-    return Settings(catalogue_cache_seconds=30.0) if isinstance(address, HBaseAddress) else Settings()
+    return Settings(catalog_cache_seconds=30.0) if isinstance(address, HBaseAddress) else Settings()
 
 
 _SCHEMES: Final[dict[str, Callable[[str, str, str], Address]]] = {

@@ -101,7 +101,7 @@ class MisuseType(Misuse, TypeError):
 
 
 class UnknownTable(Misuse, LookupError):
-    """No such table in the catalogue."""
+    """No such table in the catalog."""
 
     code = "OMID-UNKNOWN-TABLE"
 

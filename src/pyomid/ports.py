@@ -22,9 +22,9 @@ from pyomid.types import (
     Column,
     CommitReply,
     CommitRequest,
-    EpochChanges,
-    EpochState,
     KeyRange,
+    LeaderRecord,
+    LeaderStateChanges,
     ReadBounds,
     RegionWatermark,
     RowWrite,
@@ -116,7 +116,7 @@ class DataStore(Protocol):
         """Brings what is only in memory to where `scan` for compaction sees it (K4); may do nothing."""
 
     def create_table(self, info: TableInfo) -> None:
-        """The physical table exists, all versions kept. Idempotent. The catalogue entry is not its business.
+        """The physical table exists, all versions kept. Idempotent. The catalog entry is not its business.
 
         In a store that holds others' tables one that exists is named by no earlier `withdraw_table` any more.
         """
@@ -141,7 +141,7 @@ class DataStore(Protocol):
 
 
 @runtime_checkable
-class WritesAhead(Protocol):
+class PipelinedWrites(Protocol):
     """A store behind a network, which takes rows while its caller goes on. Optional."""
 
     def begin_write(self, table: str, version: int, batch: CellBatch) -> object:
@@ -191,7 +191,7 @@ class CommitTable(Protocol):
 
     def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
         """Entries (start, commit), durable on return. Returns the starts that a mark refused; empty where the
-        store cannot tell (plain writes): then only `EpochRow.read` after it makes the answer safe."""
+        store cannot tell (plain writes): then only `LeaderState.read` after it makes the answer safe."""
 
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
         """The decision of a large commit: one conditional write; False where a mark stands."""
@@ -226,7 +226,7 @@ class TakesBlocks(Protocol):
 
 @runtime_checkable
 class FlushesAtOnce(Protocol):
-    """A commit table that shares a server with the epoch row. Optional."""
+    """A commit table that shares a server with the leader state. Optional."""
 
     def flush(self, entries: NDArray[np.int64]) -> tuple[list[int], int] | None:
         """`put_block`, and the epoch as it was read *after* all entries were durable, in one round trip.
@@ -237,7 +237,7 @@ class FlushesAtOnce(Protocol):
 
 @runtime_checkable
 class LooksUpAtOnce(Protocol):
-    """A commit table that shares a server with the epoch row. Optional."""
+    """A commit table that shares a server with the leader state. Optional."""
 
     def lookup_then_watermarks(self, starts: Sequence[int]) -> tuple[list[int], int, int] | None:
         """`CommitTable.lookup`, then W and H as they were read *after* all entries were, in one round trip.
@@ -296,14 +296,14 @@ class SealsMany(Protocol):
         """`CommitTable.seal` of each, in order; all durable on return, in one write."""
 
 
-class EpochRow(Protocol):
+class LeaderState(Protocol):
     """The row that says who leads, and what must not be forgotten (protocol.md, Leadership)."""
 
     def database_id(self) -> bytes:
         """Random, and this database's for as long as it lives: one made in its place has another. The first who asks,
         a TSO, makes it; durable on return."""
 
-    def read(self) -> EpochState:
+    def read(self) -> LeaderRecord:
         """Fresh."""
 
     def read_watermarks(self) -> tuple[int, int]:
@@ -314,7 +314,7 @@ class EpochRow(Protocol):
         row's ceiling is above `epoch`: the old leader moved it after it was read, and may hand out timestamps above
         `epoch` (decision 0003)."""
 
-    def update(self, epoch: int, changes: EpochChanges) -> None:
+    def update(self, epoch: int, changes: LeaderStateChanges) -> None:
         """All changes durable together, or `Deposed` and none, iff the row holds another epoch.
 
         One whose answer was lost may have taken effect, but never does so after a later one (decision 0004): over a
@@ -324,14 +324,14 @@ class EpochRow(Protocol):
 
 
 class CeilingStore(Protocol):
-    """Where the timestamp ceiling is kept when it is not the epoch row (ZooKeeper, an HBase table)."""
+    """Where the timestamp ceiling is kept when it is not the leader state (ZooKeeper, an HBase table)."""
 
     def read(self) -> int: ...
 
     def compare_and_set(self, expected: int, ceiling: int) -> bool: ...
 
 
-class Catalogue(Protocol):
+class Catalog(Protocol):
     """Tables, marks of unregistered tables, region watermarks. Writes are durable on return."""
 
     def entries(self) -> list[TableEntry]:

@@ -234,8 +234,8 @@ class PendingCommit:
 
 
 @dataclass(frozen=True, slots=True)
-class EpochState:
-    """What the epoch row holds. W is `watermark`, H is `horizon` (protocol.md, Words)."""
+class LeaderRecord:
+    """What the leader state holds. W is `watermark`, H is `horizon` (protocol.md, Words)."""
 
     epoch: int = 0
     ceiling: int = 0
@@ -246,8 +246,8 @@ class EpochState:
 
 
 @dataclass(frozen=True, slots=True)
-class EpochChanges:
-    """One atomic change of the epoch row, applied only while the row still holds the writer's epoch."""
+class LeaderStateChanges:
+    """One atomic change of the leader state, applied only while the row still holds the writer's epoch."""
 
     ceiling: int | None = None
     watermark: int | None = None
@@ -286,7 +286,7 @@ class TableSchema:
 
 @dataclass(frozen=True, slots=True)
 class TableInfo:
-    """A table's catalogue entry."""
+    """A table's catalog entry."""
 
     name: str
     families: tuple[bytes, ...]
@@ -297,7 +297,7 @@ class TableInfo:
 
 
 class TableState(StrEnum):
-    """How far a table's making or dropping has come (protocol.md, Catalogue)."""
+    """How far a table's making or dropping has come (protocol.md, Catalog)."""
 
     CREATING = "creating"
     """No table yet: its physical table may be there or not."""
@@ -308,7 +308,7 @@ class TableState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """What the catalogue holds under a table's name."""
+    """What the catalog holds under a table's name."""
 
     info: TableInfo
     state: TableState

@@ -1,6 +1,6 @@
 """Chooses the concrete parts of a database by its URL. Besides the command line the only place that knows every room.
 
-Parts of kinds that are not asked for are not imported.
+Deployment of kinds that are not asked for are not imported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pyomid.client.deployment import Parts, boot_clock
+from pyomid.client.deployment import Deployment, boot_clock
 from pyomid.config import Address, EmbeddedAddress, HBaseAddress, MemoryAddress, Settings, parse_url
 from pyomid.errors import Misuse
 
@@ -40,7 +40,7 @@ def open_database(url: str, **options: Any) -> Database:
     """What `pyomid.connect` returns; owns its parts."""
     from pyomid.client.database import Database
 
-    return Database(open_parts(url, **options), url=url)
+    return Database(open_deployment(url, **options), url=url)
 
 
 async def open_async_database(url: str, **options: Any) -> AsyncDatabase:
@@ -87,30 +87,30 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
     from pyomid.server.store_calls import TsoStores
 
     if store == "memory":
-        from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
+        from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 
-        return TsoStores(MemoryCommitTable(), MemoryEpochRow(), MemoryCatalogue()), lambda: None
+        return TsoStores(MemoryCommitTable(), MemoryLeaderState(), MemoryCatalog()), lambda: None
     address, settings = parse_url(store)
     match address:
         case EmbeddedAddress(folder):
-            from pyomid.storage.embedded import EmbeddedCatalogue, EmbeddedCommitTable, EmbeddedEpochRow
+            from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState
 
             map_bytes = _map_bytes(settings)
             commit_table = EmbeddedCommitTable(folder, writable=True, map_bytes=map_bytes)
-            epoch_row = EmbeddedEpochRow(folder, writable=True, map_bytes=map_bytes)
-            catalogue = EmbeddedCatalogue(folder, map_bytes=map_bytes)
+            leader_state = EmbeddedLeaderState(folder, writable=True, map_bytes=map_bytes)
+            catalog = EmbeddedCatalog(folder, map_bytes=map_bytes)
 
             def close() -> None:
-                catalogue.close()
-                epoch_row.close()
+                catalog.close()
+                leader_state.close()
                 commit_table.close()
 
-            return TsoStores(commit_table, epoch_row, catalogue), close
+            return TsoStores(commit_table, leader_state, catalog), close
         case HBaseAddress(quorum, znode):
             from pyomid.storage.hbase.deployment import open_hbase
 
             database = open_hbase(quorum, znode, deadline_s=_TSO_STORE_TRY_S, options=_hbase_options(settings))
-            stores = TsoStores(database.commit_table, database.epoch_row, database.catalogue, database.ceiling)
+            stores = TsoStores(database.commit_table, database.leader_state, database.catalog, database.ceiling)
             return stores, database.close
         case _:
             raise Misuse(f"a TSO cannot serve {store!r}: memory, omid:///folder or omid+hbase://…", store=store)
@@ -130,7 +130,7 @@ def open_leadership(store: str, address: str, *, lease_s: float) -> Leadership |
     return LeaderLease(zookeeper, address, clock=boot_clock, period_s=lease_s)
 
 
-def open_parts(url: str, **options: Any) -> Parts:
+def open_deployment(url: str, **options: Any) -> Deployment:
     """Everything that a client of the database needs, opened; the caller closes it.
 
     `Misuse` for a bad URL or option, `Unavailable` where no TSO or store answers, `Corruption` for a folder whose
@@ -140,8 +140,8 @@ def open_parts(url: str, **options: Any) -> Parts:
     return parts_at(address, settings)
 
 
-def parts_at(address: Address, settings: Settings) -> Parts:
-    """`open_parts` after the URL has been read."""
+def parts_at(address: Address, settings: Settings) -> Deployment:
+    """`open_deployment` after the URL has been read."""
     match address:
         case MemoryAddress():
             return _memory_parts(address, settings)
@@ -162,10 +162,10 @@ def tso_settings(settings: Settings) -> TsoSettings:
     )
 
 
-def _embedded_parts(address: EmbeddedAddress, settings: Settings) -> Parts:
+def _embedded_parts(address: EmbeddedAddress, settings: Settings) -> Deployment:
     """The TSO first: it makes the commit table's environment, which clients only read."""
     from pyomid.client.session.blocking import TsoSession
-    from pyomid.storage.embedded import EmbeddedCatalogue, EmbeddedCommitTable, EmbeddedEpochRow, EmbeddedStore
+    from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 
     folder, map_bytes = _open_folder(address, settings), _map_bytes(settings)
     store = EmbeddedStore(folder, map_bytes=map_bytes)
@@ -178,13 +178,13 @@ def _embedded_parts(address: EmbeddedAddress, settings: Settings) -> Parts:
         )
         tso.status()
         commit_table = EmbeddedCommitTable(folder, writable=False, map_bytes=map_bytes)
-        epoch_row = EmbeddedEpochRow(folder, writable=False, map_bytes=map_bytes)
-        catalogue = EmbeddedCatalogue(folder, map_bytes=map_bytes)
+        leader_state = EmbeddedLeaderState(folder, writable=False, map_bytes=map_bytes)
+        catalog = EmbeddedCatalog(folder, map_bytes=map_bytes)
     except BaseException:
         store.close()
         raise
-    closers = (catalogue.close, epoch_row.close)
-    return Parts(store, commit_table, epoch_row, catalogue, tso, settings, closers=closers, is_gone=store.is_gone)
+    closers = (catalog.close, leader_state.close)
+    return Deployment(store, commit_table, leader_state, catalog, tso, settings, closers=closers, is_gone=store.is_gone)
 
 
 def folder_dial(folder: Path, settings: Settings) -> Callable[[], socket.socket]:
@@ -212,11 +212,11 @@ def _map_bytes(settings: Settings) -> int:
     return int(settings.map_size_gib * (1 << 30))
 
 
-_memory_databases: Final[dict[str, Parts]] = {}
+_memory_databases: Final[dict[str, Deployment]] = {}
 _memory_lock: Final = threading.Lock()
 
 
-def _memory_parts(address: MemoryAddress, settings: Settings) -> Parts:
+def _memory_parts(address: MemoryAddress, settings: Settings) -> Deployment:
     """Every connection to one name shares stores and TSO, which live as long as the process; the settings of the
     first one are the TSO's.
     """
@@ -227,10 +227,10 @@ def _memory_parts(address: MemoryAddress, settings: Settings) -> Parts:
     return replace(shared, settings=settings)
 
 
-def _new_memory_parts(settings: Settings) -> Parts:
+def _new_memory_parts(settings: Settings) -> Deployment:
     from pyomid.server.local import LocalTso
     from pyomid.server.store_calls import TsoStores
-    from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow, MemoryStore
+    from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
 
     class SharedTso(LocalTso):
         """Outlives the connections to it."""
@@ -238,9 +238,9 @@ def _new_memory_parts(settings: Settings) -> Parts:
         def close(self) -> None:
             pass
 
-    commit_table, epoch_row, catalogue = MemoryCommitTable(), MemoryEpochRow(), MemoryCatalogue()
-    tso = SharedTso(TsoStores(commit_table, epoch_row, catalogue), tso_settings(settings), clock=boot_clock)
-    return Parts(MemoryStore(), commit_table, epoch_row, catalogue, tso, settings)
+    commit_table, leader_state, catalog = MemoryCommitTable(), MemoryLeaderState(), MemoryCatalog()
+    tso = SharedTso(TsoStores(commit_table, leader_state, catalog), tso_settings(settings), clock=boot_clock)
+    return Deployment(MemoryStore(), commit_table, leader_state, catalog, tso, settings)
 
 
 def _hbase_options(settings: Settings) -> HBaseOptions:
@@ -282,7 +282,7 @@ class _LeaderDial:
         return self._dialled is not None and leads_another(self._zookeeper, self._dialled)
 
 
-def _hbase_parts(address: HBaseAddress, settings: Settings) -> Parts:
+def _hbase_parts(address: HBaseAddress, settings: Settings) -> Deployment:
     """Stores by HBase's native RPC, the TSO found through the cluster's ZooKeeper."""
     from pyomid.client.session.blocking import TsoSession
     from pyomid.client.session.shared_commit_table import SharedTableTso
@@ -301,11 +301,11 @@ def _hbase_parts(address: HBaseAddress, settings: Settings) -> Parts:
         clock=boot_clock,
         announced_epoch=lambda: find_tso(database.zookeeper).epoch,
     )
-    return Parts(
+    return Deployment(
         database.store,
         database.commit_table,
-        database.epoch_row,
-        database.catalogue,
+        database.leader_state,
+        database.catalog,
         SharedTableTso(session, database.commit_table),
         settings,
         closers=(database.close,),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from pyomid.client.database import Database
-from pyomid.wiring import open_parts
+from pyomid.wiring import open_deployment
 
 
 class Around:
@@ -29,7 +29,7 @@ class Around:
 @contextmanager
 def database_with(url: str, **parts_around: dict[str, Callable[..., Any]]) -> Iterator[Database]:
     """A database whose parts named in `parts_around` have some methods replaced."""
-    parts = open_parts(url)
+    parts = open_deployment(url)
     around: dict[str, Any] = {name: Around(getattr(parts, name), **methods) for name, methods in parts_around.items()}
     with Database(replace(parts, **around), url=url) as database:
         yield database

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pyomid.client.session.request_retry import AskSteps, AskTime, Lost, Pause, Try, ask_steps
+from pyomid.client.session.request_retry import AskSteps, AskTime, Attempt, ConnectionBroken, Pause, ask_steps
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
 from pyomid.types import CommitRequest
 from pyomid.wire.messages import AskStatus, Refused, Request
@@ -27,7 +27,7 @@ def drive(request: Request, losses: Sequence[OmidError | Refused], retry_s: floa
                     step = steps.send(now_s)
                 case Pause():
                     step = steps.send(None)
-                case Try():
+                case Attempt():
                     tries += 1
                     said = losses[min(tries, len(losses)) - 1]
                     step = steps.send(said) if isinstance(said, Refused) else steps.throw(said)
@@ -36,8 +36,8 @@ def drive(request: Request, losses: Sequence[OmidError | Refused], retry_s: floa
         raise
 
 
-def lost(reason: BaseException | None = None, *, sent: bool = False) -> Lost:
-    return Lost(f"no TSO to talk to: {reason}", sent=sent, reason=reason)
+def lost(reason: BaseException | None = None, *, sent: bool = False) -> ConnectionBroken:
+    return ConnectionBroken(f"no TSO to talk to: {reason}", sent=sent, reason=reason)
 
 
 @pytest.mark.parametrize("reason", [StoreFull("no room"), Misuse("no folder")])

@@ -12,7 +12,7 @@ import pyomid
 import pyomid.aio
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError
-from pyomid.ports import Catalogue
+from pyomid.ports import Catalog
 from pyomid.protocol.rule_age import may_go_by
 from pyomid.types import TIMESTAMP_MAX, BeginReply, TableEntry
 
@@ -21,7 +21,7 @@ from pyomid.types import TIMESTAMP_MAX, BeginReply, TableEntry
 def keeper(db: Database, url: str) -> Iterator[Database]:
     """Another client, which keeps rules for as long as the test runs and has those of `t`, of level cell."""
     option = "&" if "?" in url else "?"
-    with pyomid.connect(f"{url}{option}catalogueCacheSeconds=1000") as database:
+    with pyomid.connect(f"{url}{option}catalogCacheSeconds=1000") as database:
         with database.begin() as tx:
             tx.table("t").put(b"r", {b"f:x": b"0"})
         yield database
@@ -50,7 +50,7 @@ def test_an_asyncio_client_goes_by_none_either(db: Database, url: str) -> None:
     option = "&" if "?" in url else "?"
 
     async def go() -> None:
-        async with await pyomid.aio.connect(f"{url}{option}catalogueCacheSeconds=1000") as keeper:
+        async with await pyomid.aio.connect(f"{url}{option}catalogCacheSeconds=1000") as keeper:
             async with keeper.begin() as tx:
                 await (await tx.table("t")).put(b"r", {b"f:x": b"0"})
             remake(db)
@@ -93,26 +93,26 @@ def test_a_run_that_met_a_dropped_table_runs_again_by_new_rules(db: Database, ke
     assert len(tries) == 2
 
 
-class CountingCatalogue:
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
+class CountingCatalog:
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
         self.reads = 0
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self._catalogue, name)
+        return getattr(self._catalog, name)
 
     def table(self, name: str) -> object:
         self.reads += 1
-        return self._catalogue.table(name)
+        return self._catalog.table(name)
 
     def entry(self, name: str) -> TableEntry | None:
-        return self._catalogue.entry(name)
+        return self._catalog.entry(name)
 
 
 def test_rules_are_read_once_while_no_table_is_dropped(memory_db: Database) -> None:
-    counting = CountingCatalogue(memory_db.parts.catalogue)
-    settings = replace(memory_db.settings, catalogue_cache_seconds=1000.0)
-    kept = Database(replace(memory_db.parts, settings=settings, catalogue=counting))  # type: ignore[arg-type]
+    counting = CountingCatalog(memory_db.parts.catalog)
+    settings = replace(memory_db.settings, catalog_cache_seconds=1000.0)
+    kept = Database(replace(memory_db.parts, settings=settings, catalog=counting))  # type: ignore[arg-type]
 
     def transactions() -> int:
         for number in range(10):

@@ -11,7 +11,7 @@ import pytest
 import pyomid
 from pyomid.client.session.aio import AsyncTsoSession
 from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.request_retry import Lost
+from pyomid.client.session.request_retry import ConnectionBroken
 from pyomid.config import Settings
 from pyomid.errors import Misuse
 from pyomid.wiring import folder_dial
@@ -40,7 +40,7 @@ def test_a_session_meets_its_own_database_again(folders: list[Path]) -> None:
     for _ in range(2):
         session.begin()
         assert session._connection is not None
-        session._connection.close(Lost("cut off", sent=False))
+        session._connection.close(ConnectionBroken("cut off", sent=False))
     session.close()
 
 
@@ -50,7 +50,7 @@ def test_a_session_refuses_a_database_in_place_of_its_own(folders: list[Path]) -
     session.begin()
     dial.folder = folders[1]
     assert session._connection is not None
-    session._connection.close(Lost("cut off", sent=False))
+    session._connection.close(ConnectionBroken("cut off", sent=False))
     for _ in range(2):
         with pytest.raises(Misuse, match=r"was dropped.*connect again"):
             session.begin()
@@ -65,7 +65,7 @@ def test_an_asyncio_session_refuses_it_too(folders: list[Path]) -> None:
         await session.begin()
         dial.folder = folders[1]
         assert session._connection is not None
-        session._connection.close(Lost("cut off", sent=False))
+        session._connection.close(ConnectionBroken("cut off", sent=False))
         with pytest.raises(Misuse, match=r"was dropped.*connect again"):
             await session.begin()
         await session.close()

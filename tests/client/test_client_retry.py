@@ -14,7 +14,7 @@ import pyomid
 from pyomid.client.database import Database
 from pyomid.client.retry import Backoff
 from pyomid.errors import ConflictError, OutcomeUnknown, Unavailable
-from pyomid.wiring import open_parts
+from pyomid.wiring import open_deployment
 
 pytestmark = pytest.mark.fast
 
@@ -42,7 +42,7 @@ def pauses() -> list[float]:
 
 @pytest.fixture
 def db(memory_url: str, pauses: list[float]) -> Any:
-    with Database(open_parts(memory_url, retries=3), url=memory_url, sleep=pauses.append) as database:
+    with Database(open_deployment(memory_url, retries=3), url=memory_url, sleep=pauses.append) as database:
         database.create_table("t", families=["f"])
         yield database
 

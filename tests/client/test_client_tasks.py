@@ -12,8 +12,8 @@ import pytest
 
 import pyomid.aio
 from pyomid.client.aio.database import AsyncDatabase
-from pyomid.client.transaction_steps import Workspace
-from pyomid.client.write_buffer import OwnWrites
+from pyomid.client.transaction_steps import TransactionSteps
+from pyomid.client.write_buffer import WriteBuffer
 from pyomid.errors import Misuse
 from pyomid.protocol.commit_cache import CommitCache
 from pyomid.protocol.effects import WriteCells
@@ -92,11 +92,11 @@ def test_a_commit_beside_a_flush_is_refused_and_ends_nothing(memory_url: str, mo
     with_database(memory_url, body)
 
 
-def workspace() -> Workspace:
-    return Workspace(BeginReply(50, 0), CommitCache(10), flush_bytes=1 << 20)
+def workspace() -> TransactionSteps:
+    return TransactionSteps(BeginReply(50, 0), CommitCache(10), flush_bytes=1 << 20)
 
 
-def held(space: Workspace, row: bytes, value: bytes) -> None:
+def held(space: TransactionSteps, row: bytes, value: bytes) -> None:
     cells: Mapping[Column, bytes | None] = {X: value}
     space.hold(INFO, row, cells)
 
@@ -122,7 +122,7 @@ def test_a_write_held_during_a_flush_stays_for_the_next() -> None:
 
 
 def test_a_write_that_failed_is_shown_under_later_ones() -> None:
-    own = OwnWrites(INFO)
+    own = WriteBuffer(INFO)
     own.hold(b"a", {X: b"1"})
     rows, _ = own.take_rows()
     own.hold(b"a", {Column(b"f", b"y"): b"2"})

@@ -20,10 +20,10 @@ from pyomid.client.database import Database
 from pyomid.client.transaction_states import State
 from pyomid.client.transaction_steps import AHEAD_MAX, BATCH_ROWS_MIN
 from pyomid.errors import ConflictError, OmidError, StoreFull, TransactionEnded, Unavailable
-from pyomid.ports import DataStore, WritesAhead
+from pyomid.ports import DataStore, PipelinedWrites
 from pyomid.protocol.hashing import cell_id, row_id
 from pyomid.types import CellVersion, CommitRequest, ShadowWrite
-from pyomid.wiring import open_parts
+from pyomid.wiring import open_deployment
 
 pytestmark = pytest.mark.fast
 
@@ -90,7 +90,7 @@ def late_database(
     fails: dict[int, OmidError] | None = None,
     commit: Callable[..., Any] | None = None,
 ) -> Iterator[tuple[Database, LateStore]]:
-    parts = open_parts(url)
+    parts = open_deployment(url)
     store = LateStore(parts.store, at_once=at_once, fails=fails)
     tso: Any = parts.tso if commit is None else Around(parts.tso, commit=commit)
     with Database(replace(parts, store=store, tso=tso), url=url) as database:
@@ -324,7 +324,7 @@ def test_of_what_left_the_names_alone_are_kept(memory_url: str) -> None:
 
 
 def test_a_store_that_does_not_take_writes_ahead_gets_none(memory_db: Database) -> None:
-    assert not isinstance(memory_db.parts.store, WritesAhead)
+    assert not isinstance(memory_db.parts.store, PipelinedWrites)
     assert not memory_db.writes_ahead
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from pyomid.client.session.client_protocol import Conversation
-from pyomid.client.session.request_retry import AskTime, Lost, Pause, Try, ask_steps
+from pyomid.client.session.client_protocol import ClientProtocol
+from pyomid.client.session.request_retry import AskTime, Attempt, ConnectionBroken, Pause, ask_steps
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
 from pyomid.types import BeginReply, CommitReply, CommitRequest
 from pyomid.wire.frames import FrameCutter, FrameTooLong, ProtocolError
@@ -22,8 +22,8 @@ OURS = HandshakeReply(True, extensions=1, epoch=50, frame_bytes_max=1000)
 JAVA = HandshakeReply(True)
 
 
-def greeted(reply: HandshakeReply) -> Conversation:
-    conversation = Conversation(token=b"secret")
+def greeted(reply: HandshakeReply) -> ClientProtocol:
+    conversation = ClientProtocol(token=b"secret")
     [payload] = FrameCutter().feed(conversation.greeting())
     assert decode_request(payload).body == Handshake(1, b"secret")
     assert feed(conversation, [(0, reply)]) == []
@@ -31,7 +31,7 @@ def greeted(reply: HandshakeReply) -> Conversation:
 
 
 def feed(
-    conversation: Conversation, answers: Iterable[tuple[int, Answer | HandshakeReply]]
+    conversation: ClientProtocol, answers: Iterable[tuple[int, Answer | HandshakeReply]]
 ) -> list[tuple[int, Answer]]:
     """What the conversation makes of these answers, sent with these request ids."""
     data = b"".join(
@@ -50,16 +50,16 @@ def test_answers_find_their_requests_by_id_in_any_order() -> None:
 
 def test_a_client_of_a_database_that_is_gone_is_told_so() -> None:
     """Its caches of commits, its epoch and its rules of tables are of the former one."""
-    first = Conversation()
+    first = ClientProtocol()
     list(first.feed(encode_answer(replace(OURS, database_id=b"one")) or b""))
-    again = Conversation(database_id=first.database_id)
+    again = ClientProtocol(database_id=first.database_id)
     list(again.feed(encode_answer(replace(OURS, database_id=b"one")) or b""))
     for silent in (JAVA, OURS):
-        untold = Conversation(database_id=again.database_id)
+        untold = ClientProtocol(database_id=again.database_id)
         list(untold.feed(encode_answer(silent) or b""))
         assert untold.database_id == b"one"
     with pytest.raises(Misuse, match=r"was dropped, and another one.*connect again"):
-        list(Conversation(database_id=b"one").feed(encode_answer(replace(OURS, database_id=b"two")) or b""))
+        list(ClientProtocol(database_id=b"one").feed(encode_answer(replace(OURS, database_id=b"two")) or b""))
 
 
 def test_a_java_tsos_answers_are_matched_as_java_matches_them() -> None:
@@ -104,13 +104,13 @@ def test_an_answer_before_the_handshake_is_a_protocol_error() -> None:
     data = encode_answer(BeginReply(50))
     assert data is not None
     with pytest.raises(ProtocolError):
-        list(Conversation().feed(data))
+        list(ClientProtocol().feed(data))
 
 
 class Asked:
-    """Drives `ask_steps` by hand: answers, or `Lost`, one a try; time goes by with each pause."""
+    """Drives `ask_steps` by hand: answers, or `ConnectionBroken`, one a try; time goes by with each pause."""
 
-    def __init__(self, request: Request, *outcomes: Answer | Lost) -> None:
+    def __init__(self, request: Request, *outcomes: Answer | ConnectionBroken) -> None:
         self.tries: list[Request] = []
         self.paused_s = 0.0
         self._steps = ask_steps(request, request_s=1.0, retry_s=10.0)
@@ -126,15 +126,19 @@ class Asked:
                     case Pause(pause_s):
                         self.paused_s += pause_s
                         step = self._steps.send(None)
-                    case Try(request, _):
+                    case Attempt(request, _):
                         self.tries.append(request)
                         outcome = self._outcomes.pop(0) if len(self._outcomes) > 1 else self._outcomes[0]
-                        step = self._steps.throw(outcome) if isinstance(outcome, Lost) else self._steps.send(outcome)
+                        step = (
+                            self._steps.throw(outcome)
+                            if isinstance(outcome, ConnectionBroken)
+                            else self._steps.send(outcome)
+                        )
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
 
 
-SENT, UNSENT = Lost("no answer", sent=True), Lost("no connection", sent=False)
+SENT, UNSENT = ConnectionBroken("no answer", sent=True), ConnectionBroken("no connection", sent=False)
 
 
 def test_a_commit_that_may_have_been_decided_is_repeated_as_a_retry() -> None:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from pyomid.client.deployment import Parts
+from pyomid.client.deployment import Deployment
 from pyomid.client.effect_handlers import store_performers
 from pyomid.config import Settings
 from pyomid.protocol.effects import LookupThenWatermarks
-from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow, MemoryStore
-from pyomid.types import EpochChanges
+from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
+from pyomid.types import LeaderStateChanges
 
 pytestmark = pytest.mark.fast
 
@@ -21,12 +21,12 @@ EPOCH = 1000
 class MovingTable(MemoryCommitTable):
     """H moves, and an entry that tells so is put, whenever entries are looked up."""
 
-    def __init__(self, row: MemoryEpochRow) -> None:
+    def __init__(self, row: MemoryLeaderState) -> None:
         super().__init__()
         self.row = row
 
     def lookup(self, starts: Sequence[int]) -> list[int]:
-        self.row.update(EPOCH, EpochChanges(watermark=60, horizon=50))
+        self.row.update(EPOCH, LeaderStateChanges(watermark=60, horizon=50))
         return super().lookup(starts)
 
 
@@ -40,27 +40,27 @@ class TableThatDoesBoth(MovingTable):
 
 
 @pytest.fixture
-def row() -> MemoryEpochRow:
-    made = MemoryEpochRow()
+def row() -> MemoryLeaderState:
+    made = MemoryLeaderState()
     assert made.take_over(expected=0, epoch=EPOCH, ceiling=2000)
     return made
 
 
 def looked_up(table: MovingTable) -> object:
     table.put([(50, 110)])
-    parts = Parts(MemoryStore(), table, table.row, MemoryCatalogue(), None, Settings())  # type: ignore[arg-type]
+    parts = Deployment(MemoryStore(), table, table.row, MemoryCatalog(), None, Settings())  # type: ignore[arg-type]
     return store_performers(parts)[LookupThenWatermarks](LookupThenWatermarks((50, 100)))
 
 
-def test_in_two_calls_h_is_read_after_the_look_up(row: MemoryEpochRow) -> None:
+def test_in_two_calls_h_is_read_after_the_look_up(row: MemoryLeaderState) -> None:
     assert looked_up(MovingTable(row)) == ([110, 0], 60, 50)
 
 
-def test_a_table_that_does_both_is_asked_once(row: MemoryEpochRow) -> None:
+def test_a_table_that_does_both_is_asked_once(row: MemoryLeaderState) -> None:
     assert looked_up(TableThatDoesBoth(row)) == ([110, 0], 61, 51)
 
 
-def test_where_it_cannot_both_are_asked_for_in_order(row: MemoryEpochRow) -> None:
+def test_where_it_cannot_both_are_asked_for_in_order(row: MemoryLeaderState) -> None:
     table = TableThatDoesBoth(row)
     table.can = False
     assert looked_up(table) == ([110, 0], 60, 50)

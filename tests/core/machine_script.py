@@ -27,8 +27,8 @@ from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.takeover import take_over_steps
 from pyomid.server.store_calls import TsoStores, perform, take_over
-from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
-from pyomid.types import BeginReply, CommitRequest, EpochState
+from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
+from pyomid.types import BeginReply, CommitRequest, LeaderRecord
 from pyomid.wire.messages import Answer, Begin, Refused, Request
 
 
@@ -46,8 +46,8 @@ class Waiting:
         return self.answer.as_error()
 
 
-def memory_stores(state: EpochState | None = None) -> TsoStores:
-    return TsoStores(MemoryCommitTable(), MemoryEpochRow(state), MemoryCatalogue())
+def memory_stores(state: LeaderRecord | None = None) -> TsoStores:
+    return TsoStores(MemoryCommitTable(), MemoryLeaderState(state), MemoryCatalog())
 
 
 SMALL = {"window_starts": 4, "conflict_map_entries": 1 << 10, "flights_max": 2}

@@ -17,11 +17,11 @@ JAVA = table_id(b"java")
 
 
 def marks(tso: Script) -> dict[int, bytes]:
-    return tso.stores.catalogue.unknown_tables()
+    return tso.stores.catalog.unknown_tables()
 
 
 def register(tso: Script) -> None:
-    put_entry(tso.stores.catalogue, TableInfo("java", (b"f",)))
+    put_entry(tso.stores.catalog, TableInfo("java", (b"f",)))
 
 
 def ask(tso: Script, cell: int = 1) -> Waiting:
@@ -68,7 +68,7 @@ def test_a_commit_behind_a_drop_s_fence_marks_anew() -> None:
     tso.ask_settled(Fence(JAVA))
     seen = marks(tso)[JAVA]
     assert commit(tso).committed
-    tso.stores.catalogue.clear_unknown_table(JAVA, seen)
+    tso.stores.catalog.clear_unknown_table(JAVA, seen)
     assert JAVA in marks(tso)
 
 
@@ -78,7 +78,7 @@ def test_a_dropped_table_is_unknown_from_its_fence_on() -> None:
     register(tso)
     assert commit(tso).committed
     assert not marks(tso)
-    remove_entry(tso.stores.catalogue, "java")
+    remove_entry(tso.stores.catalog, "java")
     tso.ask_settled(Fence(JAVA))
     assert commit(tso).committed
     assert JAVA in marks(tso)
@@ -89,7 +89,7 @@ def test_a_read_from_before_the_fence_says_nothing() -> None:
     register(tso)
     tso.tick(tso.settings.tables_interval_s + 1)
     read = tso.perform(ReadTables)
-    remove_entry(tso.stores.catalogue, "java")
+    remove_entry(tso.stores.catalog, "java")
     fence = tso.ask(Fence(JAVA))
     tso.settle()
     assert isinstance(fence.answer, FenceReply)
@@ -110,7 +110,7 @@ def test_a_fence_waits_for_a_mark_on_its_way() -> None:
     tso.settle()
     assert isinstance(fence.answer, FenceReply)
     assert early.answer == CommitReply(early.answer.start_ts, 0, AbortReason.FENCE, fence.answer.fence_ts)  # type: ignore[union-attr]
-    tso.stores.catalogue.clear_unknown_table(JAVA, marks(tso)[JAVA])
+    tso.stores.catalog.clear_unknown_table(JAVA, marks(tso)[JAVA])
     assert commit(tso).committed
     assert JAVA in marks(tso)
 

@@ -25,8 +25,8 @@ from pyomid.protocol.effects import (
     T,
 )
 from pyomid.protocol.reading import Snapshot, read_rows_steps
-from pyomid.storage.memory import MemoryCommitTable, MemoryEpochRow, MemoryStore
-from pyomid.types import CellVersion, Column, EpochChanges, KeyRange, RowWrite, ShadowWrite, TableInfo
+from pyomid.storage.memory import MemoryCommitTable, MemoryLeaderState, MemoryStore
+from pyomid.types import CellVersion, Column, KeyRange, LeaderStateChanges, RowWrite, ShadowWrite, TableInfo
 
 pytestmark = pytest.mark.fast
 
@@ -37,9 +37,9 @@ class World:
     """The ports in memory, and the plainest driver of the core's steps."""
 
     def __init__(self) -> None:
-        self.store, self.commits, self.epoch_row = MemoryStore(), MemoryCommitTable(), MemoryEpochRow()
+        self.store, self.commits, self.leader_state = MemoryStore(), MemoryCommitTable(), MemoryLeaderState()
         self.store.create_table(TableInfo(TABLE, (b"f",)))
-        assert self.epoch_row.take_over(expected=0, epoch=50, ceiling=10_000)
+        assert self.leader_state.take_over(expected=0, epoch=50, ceiling=10_000)
 
     def run(self, steps: Steps[T]) -> T:
         result: Any = None
@@ -59,9 +59,9 @@ class World:
                 found = self.store.scan(table, key_range, columns, batch_rows_max=rows_max or 1_000_000)
                 return next(iter(found), batch_of([]))
             case LookupThenWatermarks(starts):
-                return self.commits.lookup(starts), *self.epoch_row.read_watermarks()
+                return self.commits.lookup(starts), *self.leader_state.read_watermarks()
             case ReadWatermarks():
-                return self.epoch_row.read_watermarks()
+                return self.leader_state.read_watermarks()
             case SealStarts(starts):
                 return [self.commits.seal(start) for start in starts]
             case CleanBatch(table, batch, heals, drops):
@@ -80,7 +80,7 @@ class World:
             self.commits.delete([start_ts])
 
     def compact(self, watermark: int) -> None:
-        self.epoch_row.update(50, EpochChanges(watermark=watermark))
+        self.leader_state.update(50, LeaderStateChanges(watermark=watermark))
         self.run(compact_region_steps(TABLE, 1, KeyRange(), CommitCache(), now_s=0.0))
 
     def read(self, start_ts: int) -> dict[Column, bytes]:

@@ -1,4 +1,4 @@
-"""How far the horizon goes (K5, K6), step by step on memory stores, with a catalogue that changes between the steps."""
+"""How far the horizon goes (K5, K6), step by step on memory stores, with a catalog that changes between the steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyomid.errors import Misuse
 from pyomid.protocol import effects
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.sanitize import Sanitised, sanitise_steps
-from pyomid.storage.memory import MemoryCatalogue
+from pyomid.storage.memory import MemoryCatalog
 from pyomid.types import TABLES_UNCONFIRMED, KeyRange, RegionWatermark, TableInfo
 
 pytestmark = pytest.mark.fast
@@ -23,15 +23,15 @@ JAVA = table_id(b"java")
 
 
 def sanitise(
-    catalogue: MemoryCatalogue, between: Callable[[int], None] = lambda step: None, retry_bound_s: float = 0.0
+    catalog: MemoryCatalog, between: Callable[[int], None] = lambda step: None, retry_bound_s: float = 0.0
 ) -> Sanitised:
     """`between(n)` comes before the n-th look."""
     answers: dict[type, Callable[[Any], Any]] = {
         effects.ReadWatermarks: lambda _: (W, 0),
-        effects.ReadTables: lambda _: catalogue.tables(),
-        effects.ReadUnknownTables: lambda _: catalogue.unknown_tables(),
-        effects.ReadRegionWatermarks: lambda effect: catalogue.region_watermarks(effect.table),
-        effects.DropRegionWatermarks: lambda effect: catalogue.drop_region_watermarks(effect.newest),
+        effects.ReadTables: lambda _: catalog.tables(),
+        effects.ReadUnknownTables: lambda _: catalog.unknown_tables(),
+        effects.ReadRegionWatermarks: lambda effect: catalog.region_watermarks(effect.table),
+        effects.DropRegionWatermarks: lambda effect: catalog.drop_region_watermarks(effect.newest),
         effects.AdvanceHorizon: lambda _: 0,
     }
     steps = sanitise_steps(now_s=5000.0, retry_bound_s=retry_bound_s)
@@ -47,71 +47,71 @@ def sanitise(
         result = answers[type(effect)](effect)
 
 
-def cleaned(catalogue: MemoryCatalogue, name: str, watermark: int, generation: int = 1, at_s: float = 1.0) -> None:
-    catalogue.put_region_watermark(RegionWatermark(name, generation, KeyRange(), watermark, at_s))
+def cleaned(catalog: MemoryCatalog, name: str, watermark: int, generation: int = 1, at_s: float = 1.0) -> None:
+    catalog.put_region_watermark(RegionWatermark(name, generation, KeyRange(), watermark, at_s))
 
 
 @pytest.mark.parametrize("at", range(4))
 @pytest.mark.parametrize("clears", [False, True], ids=["mark stays", "mark goes as in earlier versions"])
 def test_a_table_registered_meanwhile_holds_h(at: int, clears: bool) -> None:
     """K6. In neither list, H would pass its unhealed commits: gone for every reader."""
-    catalogue = MemoryCatalogue()
-    catalogue.mark_unknown_table(JAVA)
+    catalog = MemoryCatalog()
+    catalog.mark_unknown_table(JAVA)
 
     def register(step: int) -> None:
         if step == at:
-            put_entry(catalogue, TableInfo("java", (b"f",), generation=900))
+            put_entry(catalog, TableInfo("java", (b"f",), generation=900))
             if clears:
-                catalogue.clear_unknown_table(JAVA, catalogue.unknown_tables()[JAVA])
+                catalog.clear_unknown_table(JAVA, catalog.unknown_tables()[JAVA])
 
     with suppress(Misuse):
-        assert sanitise(catalogue, register).horizon == 0
+        assert sanitise(catalog, register).horizon == 0
 
 
 def test_a_mark_of_a_registered_table_stops_nobody() -> None:
     """Its records speak for it, whether the mark came before the registration or after."""
-    catalogue = MemoryCatalogue()
-    put_entry(catalogue, TableInfo("java", (b"f",)))
-    catalogue.mark_unknown_table(JAVA)
-    assert sanitise(catalogue).horizon == 0
-    cleaned(catalogue, "java", 700)
-    assert sanitise(catalogue).horizon == 700
+    catalog = MemoryCatalog()
+    put_entry(catalog, TableInfo("java", (b"f",)))
+    catalog.mark_unknown_table(JAVA)
+    assert sanitise(catalog).horizon == 0
+    cleaned(catalog, "java", 700)
+    assert sanitise(catalog).horizon == 700
 
 
 def test_a_mark_of_an_unregistered_table_stops_it_before_h_moves() -> None:
-    catalogue = MemoryCatalogue()
-    catalogue.mark_unknown_table(JAVA)
+    catalog = MemoryCatalog()
+    catalog.mark_unknown_table(JAVA)
     with pytest.raises(Misuse, match=str(JAVA)):
-        sanitise(catalogue)
+        sanitise(catalog)
 
 
 def test_nothing_is_sanitised_after_java_led_until_confirmed() -> None:
-    catalogue = MemoryCatalogue()
-    catalogue.mark_unknown_table(TABLES_UNCONFIRMED)
+    catalog = MemoryCatalog()
+    catalog.mark_unknown_table(TABLES_UNCONFIRMED)
     with pytest.raises(Misuse, match="pyomid tables URL confirm"):
-        sanitise(catalogue)
-    catalogue.clear_unknown_table(TABLES_UNCONFIRMED, catalogue.unknown_tables()[TABLES_UNCONFIRMED])
-    assert sanitise(catalogue).horizon == W
+        sanitise(catalog)
+    catalog.clear_unknown_table(TABLES_UNCONFIRMED, catalog.unknown_tables()[TABLES_UNCONFIRMED])
+    assert sanitise(catalog).horizon == W
 
 
 @pytest.mark.parametrize("pause_s", [1.0, 20.0, 59.0])
 def test_compacting_often_does_not_stop_it(pause_s: float) -> None:
     """Each run used to take the place of the only record that was old enough: H stayed for ever, without a word."""
-    catalogue = MemoryCatalogue()
-    put_entry(catalogue, TableInfo("t", (b"f",)))
+    catalog = MemoryCatalog()
+    put_entry(catalog, TableInfo("t", (b"f",)))
     at_s = 5000.0 - 300 * pause_s
     for number in range(300):
-        cleaned(catalogue, "t", 100 + number, at_s=at_s + number * pause_s)
-    done = sanitise(catalogue, retry_bound_s=60.0)
+        cleaned(catalog, "t", 100 + number, at_s=at_s + number * pause_s)
+    done = sanitise(catalog, retry_bound_s=60.0)
     assert done.horizon > 100
     assert done.too_young == {"t": 399}
 
 
 def test_what_does_not_count_yet_is_said() -> None:
-    catalogue = MemoryCatalogue()
-    put_entry(catalogue, TableInfo("t", (b"f",)))
-    cleaned(catalogue, "t", 700, at_s=4990.0)
-    done = sanitise(catalogue, retry_bound_s=60.0)
+    catalog = MemoryCatalog()
+    put_entry(catalog, TableInfo("t", (b"f",)))
+    cleaned(catalog, "t", 700, at_s=4990.0)
+    done = sanitise(catalog, retry_bound_s=60.0)
     assert done.horizon == 0
     assert done.held_back_by == {"t": 0}
     assert done.too_young == {"t": 700}

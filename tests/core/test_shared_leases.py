@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from machine_script import Script
 
 from pyomid.errors import SnapshotTooOld, Unavailable
-from pyomid.oracle.instructions import UpdateEpochRow
+from pyomid.oracle.instructions import UpdateLeaderState
 from pyomid.oracle.leases import SHARED_TERM_PARTS, Leases, LeaseState
 from pyomid.types import CommitReply, CommitRequest
 from pyomid.wire.messages import EndLease, GrantLease, LeaseReply, RenewLease
@@ -137,11 +137,11 @@ def test_a_large_commit_leaves_its_lease_to_sharers() -> None:
     reply = tso.ask_settled(CommitRequest(job, (1,), branches=(branch,))).answer
     assert isinstance(reply, CommitReply)
     assert reply.committed
-    assert tso.stores.epoch_row.read().leases == {job}
+    assert tso.stores.leader_state.read().leases == {job}
     pass_time(tso, TERM_S - 10)
     assert tso.machine.watermark < job
     pass_time(tso, 20.0)
-    assert tso.stores.epoch_row.read().leases == frozenset()
+    assert tso.stores.leader_state.read().leases == frozenset()
 
 
 def test_who_shares_a_lease_waits_for_its_row() -> None:
@@ -149,7 +149,7 @@ def test_who_shares_a_lease_waits_for_its_row() -> None:
     first, second = tso.begin(), tso.begin()
     asked = [tso.ask(GrantLease(start_ts, TERM_S, shared=True)) for start_ts in (first, second)]
     assert [waiting.answer for waiting in asked] == [None, None]
-    tso.finish(UpdateEpochRow)
+    tso.finish(UpdateLeaderState)
     tso.settle()
     assert [waiting.answer for waiting in asked] == [LeaseReply(first, TERM_S)] * 2
     third = tso.ask(GrantLease(tso.begin(), TERM_S, shared=True))

@@ -6,8 +6,8 @@ import pytest
 
 from pyomid.oracle.takeover import TakenOver, take_over_steps
 from pyomid.server.store_calls import TsoStores, perform
-from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
-from pyomid.types import TABLES_UNCONFIRMED, EpochChanges, EpochState
+from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
+from pyomid.types import TABLES_UNCONFIRMED, LeaderRecord, LeaderStateChanges
 
 pytestmark = pytest.mark.fast
 
@@ -31,9 +31,9 @@ class Ceiling:
 class Database:
     """The stores of a cluster, and Java TSOs that lead it in between."""
 
-    def __init__(self, ceiling: int = 0, state: EpochState | None = None) -> None:
+    def __init__(self, ceiling: int = 0, state: LeaderRecord | None = None) -> None:
         self.ceiling = Ceiling(ceiling)
-        self.stores = TsoStores(MemoryCommitTable(), MemoryEpochRow(state), MemoryCatalogue(), self.ceiling)
+        self.stores = TsoStores(MemoryCommitTable(), MemoryLeaderState(state), MemoryCatalog(), self.ceiling)
 
     def java_leads(self) -> None:
         self.ceiling.value += 500
@@ -59,16 +59,16 @@ class Database:
     def moves_its_ceiling(self, taken: TakenOver) -> None:
         """As `TsoMachine` does: noted, then moved."""
         ceiling = taken.ceiling + STEP
-        self.stores.epoch_row.update(taken.epoch, EpochChanges(ceiling=ceiling))
+        self.stores.leader_state.update(taken.epoch, LeaderStateChanges(ceiling=ceiling))
         assert self.ceiling.compare_and_set(taken.ceiling, ceiling)
 
     @property
     def is_confirmed(self) -> bool:
-        return TABLES_UNCONFIRMED not in self.stores.catalogue.unknown_tables()
+        return TABLES_UNCONFIRMED not in self.stores.catalog.unknown_tables()
 
     def confirm(self) -> None:
-        nonce = self.stores.catalogue.unknown_tables()[TABLES_UNCONFIRMED]
-        self.stores.catalogue.clear_unknown_table(TABLES_UNCONFIRMED, nonce)
+        nonce = self.stores.catalog.unknown_tables()[TABLES_UNCONFIRMED]
+        self.stores.catalog.clear_unknown_table(TABLES_UNCONFIRMED, nonce)
 
 
 def test_a_store_that_java_never_led_needs_no_confirmation() -> None:
@@ -105,9 +105,9 @@ def test_each_take_over_after_java_led_again_leaves_it_too() -> None:
 @pytest.mark.parametrize("dies_after", range(9))
 def test_a_take_over_that_dies_forgets_no_java_tso(dies_after: int) -> None:
     """The mark is durable before the note that would hide it, and before the W that sanitising goes by."""
-    database = Database(ceiling=70_000, state=EpochState(epoch=100, watermark=100))
+    database = Database(ceiling=70_000, state=LeaderRecord(epoch=100, watermark=100))
     database.take_over(dies_after=dies_after)
-    assert not database.is_confirmed or database.stores.epoch_row.read().watermark == 100
+    assert not database.is_confirmed or database.stores.leader_state.read().watermark == 100
     assert database.take_over() is not None
     assert not database.is_confirmed
 
@@ -130,4 +130,4 @@ def test_every_epoch_is_above_every_ceiling_of_before(dies_after: int) -> None:
         assert taken is not None
         assert taken.epoch >= ceiling
         assert database.ceiling.value == taken.ceiling > taken.epoch
-        assert database.stores.epoch_row.read().epoch == taken.epoch
+        assert database.stores.leader_state.read().epoch == taken.epoch

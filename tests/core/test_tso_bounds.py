@@ -13,7 +13,7 @@ from machine_script import Script
 from catalog_entries import put_entry
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
 from pyomid.oracle import machine as tso_machine
-from pyomid.oracle.instructions import DeleteEntries, PeerGone, PutBranches, PutDecision, SealEntries, UpdateEpochRow
+from pyomid.oracle.instructions import DeleteEntries, PeerGone, PutBranches, PutDecision, SealEntries, UpdateLeaderState
 from pyomid.oracle.leases import Lease, Leases, LeaseState
 from pyomid.oracle.machine import (
     BRANCHES_A_CALL,
@@ -41,7 +41,7 @@ from pyomid.wire.messages import (
 pytestmark = pytest.mark.fast
 
 
-def test_random_table_ids_fill_neither_the_catalogue_nor_memory() -> None:
+def test_random_table_ids_fill_neither_the_catalog_nor_memory() -> None:
     tso = Script(unknown_tables_max=5)
     for number in range(30):
         start_ts = tso.begin()
@@ -54,7 +54,7 @@ def test_random_table_ids_fill_neither_the_catalogue_nor_memory() -> None:
             assert isinstance(refusal, Misuse)
             assert "pyomid tables" in refusal.message
             assert refusal.values["start_ts"] == start_ts
-    assert list(tso.stores.catalogue.unknown_tables()) == [1000, 1001, 1002, 1003, 1004]
+    assert list(tso.stores.catalog.unknown_tables()) == [1000, 1001, 1002, 1003, 1004]
     assert len(tso.machine.oracle.table_commits) == 5
     known = tso.ask_settled(CommitRequest(tso.begin(), (99,), (1003,))).answer
     assert isinstance(known, CommitReply)
@@ -100,7 +100,7 @@ def test_tables_that_are_registered_make_room_and_are_never_refused() -> None:
     first = table_id(names[0].encode())
     assert isinstance(tso.ask_settled(CommitRequest(tso.begin(), (1,), (first,))).answer, CommitReply)
     for name in names:
-        put_entry(tso.stores.catalogue, TableInfo(name, (b"f",)))
+        put_entry(tso.stores.catalog, TableInfo(name, (b"f",)))
     for name in names:
         reply = tso.ask_settled(CommitRequest(tso.begin(), (2,), (table_id(name.encode()),))).answer
         assert isinstance(reply, CommitReply)
@@ -265,7 +265,7 @@ def test_a_table_in_memory_forgets_what_is_old_by_count_below_w_and_h_first() ->
     _tick(tso)
     assert 0 < tso.stores.commit_table.count() <= 48
     machine = tso.machine
-    row = tso.stores.epoch_row.read()
+    row = tso.stores.leader_state.read()
     assert starts[50] < row.horizon <= row.watermark <= machine.low_watermark
     assert tso.stores.commit_table.lookup([starts[-1]])[0] > 0
     late = tso.ask_settled(CommitRequest(old, (1000,))).answer
@@ -284,7 +284,7 @@ def test_a_lease_keeps_the_entries_above_it() -> None:
     tso.ask_settled(GrantLease(leased, 10_000.0))
     starts = [_commit(tso, number) for number in range(100)]
     _tick(tso)
-    assert tso.stores.epoch_row.read().horizon < leased
+    assert tso.stores.leader_state.read().horizon < leased
     assert all(commit > 0 for commit in tso.stores.commit_table.lookup(starts))
     reply = tso.ask_settled(CommitRequest(leased, (5000,))).answer
     assert isinstance(reply, CommitReply)
@@ -297,7 +297,7 @@ def test_nothing_is_forgotten_where_others_read_the_table() -> None:
         _commit(tso, number)
     _tick(tso)
     assert tso.stores.commit_table.count() == 100
-    assert not [call for call in tso.calls if isinstance(call.operation, UpdateEpochRow)]
+    assert not [call for call in tso.calls if isinstance(call.operation, UpdateLeaderState)]
     assert tso.machine.horizon == 0
 
 

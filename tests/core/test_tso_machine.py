@@ -18,7 +18,7 @@ from pyomid.oracle.instructions import (
     ReadEpoch,
     ReadTables,
     SealEntries,
-    UpdateEpochRow,
+    UpdateLeaderState,
 )
 from pyomid.protocol.hashing import table_id
 from pyomid.types import (
@@ -27,8 +27,8 @@ from pyomid.types import (
     AbortReason,
     CommitReply,
     CommitRequest,
-    EpochChanges,
-    EpochState,
+    LeaderRecord,
+    LeaderStateChanges,
     PendingCommit,
     SealOutcome,
     Status,
@@ -203,7 +203,7 @@ def test_t2_w_is_sent_only_after_the_commit_that_moved_lwm_and_all_before_it_are
     tso.tick(0.2)
     assert tso.machine.watermark_sent > mover
     tso.settle()
-    assert tso.stores.epoch_row.read().watermark == tso.machine.watermark_sent
+    assert tso.stores.leader_state.read().watermark == tso.machine.watermark_sent
 
 
 def test_t2_lwm_by_age_waits_for_what_is_in_flight() -> None:
@@ -233,7 +233,7 @@ def test_t3_a_restart_never_hands_out_a_timestamp_twice() -> None:
 def test_t3_the_ceiling_is_durable_before_a_timestamp_below_it_is_handed_out() -> None:
     tso = Script(ceiling_step=4000, ceiling_renew_remaining=2000)
     for i in range(100):
-        durable = tso.stores.epoch_row.read().ceiling
+        durable = tso.stores.leader_state.read().ceiling
         waiting = tso.ask(Begin())
         if waiting.answer is not None:
             assert waiting.start_ts < durable
@@ -242,13 +242,13 @@ def test_t3_the_ceiling_is_durable_before_a_timestamp_below_it_is_handed_out() -
             tso.settle()
             assert waiting.answer is not None
             assert commit is None or isinstance(commit.answer, CommitReply)
-    assert tso.stores.epoch_row.read().ceiling > 4000
+    assert tso.stores.leader_state.read().ceiling > 4000
 
 
 def test_t3_commits_stall_at_the_ceiling_and_go_on_when_it_has_moved() -> None:
     tso = Script(ceiling_step=3000, ceiling_renew_remaining=100)
     starts = [tso.begin()]
-    while not tso.pending(UpdateEpochRow):
+    while not tso.pending(UpdateLeaderState):
         starts.append(tso.begin())
     held = [tso.ask(CommitRequest(start_ts, conflict_free(i))) for i, start_ts in enumerate(starts)]
     while not tso.machine._stalled:
@@ -260,7 +260,7 @@ def test_t3_commits_stall_at_the_ceiling_and_go_on_when_it_has_moved() -> None:
     tso.settle()
     for each in held:
         committed(each.answer)
-    assert committed(waits.answer) < tso.stores.epoch_row.read().ceiling
+    assert committed(waits.answer) < tso.stores.leader_state.read().ceiling
 
 
 def conflict_free(number: int) -> tuple[int, ...]:
@@ -332,7 +332,7 @@ def test_world_time_passes_no_commit_on_its_way() -> None:
 # ── T4, T5: leadership ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_t4_after_a_stall_nothing_is_replied_before_the_epoch_row_was_read() -> None:
+def test_t4_after_a_stall_nothing_is_replied_before_the_leader_state_was_read() -> None:
     tso = Script()
     tso.stall(5.0)
     begin = tso.ask(Begin())
@@ -376,15 +376,17 @@ def test_t5_a_flush_that_ends_after_a_takeover_is_never_acknowledged() -> None:
 
 def test_t5_a_takeover_reads_leases_and_pending_records_only_after_its_fence() -> None:
     """The old TSO writes a pending record between the new one's first look and its fence: it must be finished."""
-    from pyomid.oracle.instructions import ReadEpochRow, TakeOverEpoch
+    from pyomid.oracle.instructions import ReadLeaderState, TakeOverEpoch
     from pyomid.oracle.takeover import take_over_steps
     from pyomid.server.store_calls import perform
 
-    stores = memory_stores(EpochState(epoch=50, ceiling=1000))
+    stores = memory_stores(LeaderRecord(epoch=50, ceiling=1000))
     steps = take_over_steps(ceiling_step=1000)
-    assert isinstance(next(steps), ReadEpochRow)
-    seen = stores.epoch_row.read()
-    stores.epoch_row.update(50, EpochChanges(pending_added=(PendingCommit(100, (150, 200)),), leases_added=(300,)))
+    assert isinstance(next(steps), ReadLeaderState)
+    seen = stores.leader_state.read()
+    stores.leader_state.update(
+        50, LeaderStateChanges(pending_added=(PendingCommit(100, (150, 200)),), leases_added=(300,))
+    )
     operation = steps.send(seen)
     assert isinstance(operation, TakeOverEpoch)
     result: object = perform(stores, operation)
@@ -394,7 +396,7 @@ def test_t5_a_takeover_reads_leases_and_pending_records_only_after_its_fence() -
             result = perform(stores, steps.send(result))
     except StopIteration as end:
         taken_over = end.value
-    assert stores.epoch_row.read().pending == ()
+    assert stores.leader_state.read().pending == ()
     assert stores.commit_table.lookup([100, 150, 200]) == [SEALED, SEALED, SEALED]
     assert taken_over.leases == {300}
     assert taken_over.watermark == 299
@@ -613,8 +615,8 @@ def test_a_large_commit_is_durable_in_the_order_record_decision_branches_answer(
     start_ts, branches, table = _large(tso)
     large = tso.ask(CommitRequest(start_ts, (A,), (table,), branches))
     assert not tso.pending(PutDecision)
-    tso.finish(UpdateEpochRow)
-    assert tso.stores.epoch_row.read().pending == (PendingCommit(start_ts, branches),)
+    tso.finish(UpdateLeaderState)
+    assert tso.stores.leader_state.read().pending == (PendingCommit(start_ts, branches),)
     assert not tso.pending(PutBranches)
     tso.finish(PutDecision)
     assert large.answer is None
@@ -622,8 +624,8 @@ def test_a_large_commit_is_durable_in_the_order_record_decision_branches_answer(
     commit_ts = committed(large.answer)
     assert lookup(tso, start_ts, *branches) == [commit_ts] * 3
     assert tso.machine.large, "W is still held back"
-    tso.finish(UpdateEpochRow)
-    assert tso.stores.epoch_row.read().pending == ()
+    tso.finish(UpdateLeaderState)
+    assert tso.stores.leader_state.read().pending == ()
     assert not tso.machine.large
 
 
@@ -633,7 +635,7 @@ def test_no_start_above_a_large_commit_leaves_before_its_branches_are_durable() 
     large = tso.ask(CommitRequest(start_ts, (A,), (table,), branches))
     later = tso.ask(CommitRequest(branches[1], (B,)))
     begins = [tso.ask(Begin()) for _ in range(12)]
-    tso.finish(UpdateEpochRow)
+    tso.finish(UpdateLeaderState)
     tso.finish(PutDecision)
     tso.finish(Flush)
     early = [w.start_ts for w in begins if w.answer is not None]
@@ -651,18 +653,18 @@ def test_t12_w_stays_below_a_large_commit_until_its_record_is_gone() -> None:
     tso.settle()
     assert isinstance(lease.answer, LeaseReply)
     large = tso.ask(CommitRequest(start_ts, (), (table,), branches, WriteSetLevel.TABLE))
-    for step in (UpdateEpochRow, PutDecision, PutBranches):
+    for step in (UpdateLeaderState, PutDecision, PutBranches):
         tso.tick(60.0)  # the lease expires, LWM ages past the start
         assert tso.machine.watermark_sent < start_ts
         tso.finish(step)
     committed(large.answer)
     while tso.machine.large:
-        assert tso.stores.epoch_row.read().watermark < start_ts
-        tso.finish(UpdateEpochRow)
+        assert tso.stores.leader_state.read().watermark < start_ts
+        tso.finish(UpdateLeaderState)
     tso.settle()
     tso.tick(60.0)
     tso.settle()
-    assert tso.stores.epoch_row.read().watermark > start_ts
+    assert tso.stores.leader_state.read().watermark > start_ts
 
 
 def test_t12_a_table_level_commit_goes_by_the_highest_w_ever_sent_not_by_lwm() -> None:
@@ -692,12 +694,12 @@ def test_a_large_commit_whose_start_was_sealed_in_time_is_aborted_and_leaves_not
     tso = Script()
     start_ts, branches, table = _large(tso)
     large = tso.ask(CommitRequest(start_ts, (A,), (table,), branches))
-    tso.finish(UpdateEpochRow)
+    tso.finish(UpdateLeaderState)
     tso.stores.commit_table.seal(start_ts)  # a Java fence() or a low-latency reader, past the TSO
     tso.settle()
     assert reason(large.answer) is AbortReason.SEALED
     assert lookup(tso, *branches) == [NOT_FOUND, NOT_FOUND]
-    assert tso.stores.epoch_row.read().pending == ()
+    assert tso.stores.leader_state.read().pending == ()
 
 
 def test_t13_entries_of_branches_replace_a_seal() -> None:
@@ -715,7 +717,7 @@ def test_the_next_tso_finishes_a_large_commit_wherever_the_last_one_died(steps: 
     start_ts, branches, table = _large(tso)
     tso.ask_settled(GrantLease(start_ts))
     large = tso.ask(CommitRequest(start_ts, (A,), (table,), branches))
-    for kind in (UpdateEpochRow, PutDecision, PutBranches, UpdateEpochRow)[:steps]:
+    for kind in (UpdateLeaderState, PutDecision, PutBranches, UpdateLeaderState)[:steps]:
         tso.finish(kind)
     after = Script(tso.stores)
     found = lookup(after, start_ts, *branches)
@@ -723,7 +725,7 @@ def test_the_next_tso_finishes_a_large_commit_wherever_the_last_one_died(steps: 
     assert (found[0] > 0) == (steps >= 2)
     if large.answer is not None:
         assert found[0] == committed(large.answer)
-    state = after.stores.epoch_row.read()
+    state = after.stores.leader_state.read()
     assert state.pending == ()
     assert start_ts not in state.leases or steps == 0
     answer = after.commit(start_ts, A, table_ids=(table,), branches=branches, is_retry=True)
@@ -821,7 +823,7 @@ def test_a_lease_is_answered_when_its_row_is_durable_and_holds_w_back_from_its_f
     assert tso.machine.watermark_sent < start_ts
     tso.settle()
     assert lease.answer == LeaseReply(start_ts, 1000.0)
-    assert start_ts in tso.stores.epoch_row.read().leases
+    assert start_ts in tso.stores.leader_state.read().leases
 
 
 def test_law_9_an_expired_lease_holds_w_back_until_its_row_is_gone() -> None:
@@ -835,10 +837,10 @@ def test_law_9_an_expired_lease_holds_w_back_until_its_row_is_gone() -> None:
         assert tso.machine.watermark_sent < start_ts
     assert isinstance(tso.ask(RenewLease(start_ts)).refusal(), SnapshotTooOld)
     tso.settle()
-    assert start_ts not in tso.stores.epoch_row.read().leases
+    assert start_ts not in tso.stores.leader_state.read().leases
     tso.tick(2.0)
     tso.settle()
-    assert tso.stores.epoch_row.read().watermark >= start_ts
+    assert tso.stores.leader_state.read().watermark >= start_ts
 
 
 def test_a_renewed_lease_lives_on_and_an_ended_one_is_gone_durably() -> None:
@@ -850,7 +852,7 @@ def test_a_renewed_lease_lives_on_and_an_ended_one_is_gone_durably() -> None:
         tso.settle()
         assert isinstance(tso.ask(RenewLease(start_ts)).answer, LeaseReply)
     tso.ask_settled(EndLease(start_ts))
-    assert tso.stores.epoch_row.read().leases == frozenset()
+    assert tso.stores.leader_state.read().leases == frozenset()
     assert isinstance(tso.ask(RenewLease(start_ts)).refusal(), SnapshotTooOld)
 
 
@@ -858,16 +860,16 @@ def test_no_lease_at_or_below_the_highest_w_ever_sent_durable_or_not() -> None:
     tso = Script(max_transaction_age_s=16.0)
     start_ts = tso.begin()
     tso.tick(60.0)
-    assert tso.pending(UpdateEpochRow)
-    assert tso.stores.epoch_row.read().watermark < start_ts <= tso.machine.watermark_sent
+    assert tso.pending(UpdateLeaderState)
+    assert tso.stores.leader_state.read().watermark < start_ts <= tso.machine.watermark_sent
     assert isinstance(tso.ask(GrantLease(start_ts)).refusal(), SnapshotTooOld)
 
 
 def test_a_new_tso_grants_each_surviving_lease_a_full_term_and_discards_those_at_or_below_w() -> None:
-    stores = memory_stores(EpochState(epoch=50, ceiling=2000, watermark=300, leases=frozenset((200, 300, 500, 900))))
+    stores = memory_stores(LeaderRecord(epoch=50, ceiling=2000, watermark=300, leases=frozenset((200, 300, 500, 900))))
     tso = Script(stores, lease_term_s=20.0)
-    assert stores.epoch_row.read().leases == {500, 900}
-    assert stores.epoch_row.read().watermark == 499
+    assert stores.leader_state.read().leases == {500, 900}
+    assert stores.leader_state.read().watermark == 499
     assert tso.machine.watermark == 499
     tso.tick(19.0)
     tso.settle()
@@ -883,7 +885,7 @@ def test_t15_the_last_commit_of_a_quiet_store_falls_below_w_by_age() -> None:
     for _ in range(60):
         tso.tick(1.0)
         tso.settle()
-    assert tso.stores.epoch_row.read().watermark >= commit_ts
+    assert tso.stores.leader_state.read().watermark >= commit_ts
     issued = tso.machine.last_issued
     for _ in range(60):
         tso.tick(1.0)
@@ -902,7 +904,7 @@ def test_t15_a_commit_in_flight_when_a_start_was_drawn_falls_below_w_too() -> No
     for _ in range(60):
         tso.tick(1.0)
         tso.settle()
-    assert tso.stores.epoch_row.read().watermark >= commit_ts
+    assert tso.stores.leader_state.read().watermark >= commit_ts
 
 
 def test_t15_a_lease_keeps_its_start_committable_at_cell_level_against_age() -> None:
@@ -924,8 +926,8 @@ def test_law_7_h_is_durable_before_entries_below_it_go_and_never_passes_w() -> N
     _age_past(tso, start_ts)
     horizon = tso.ask(AdvanceHorizon(tso.machine.watermark))
     assert not tso.pending(DeleteBelow)
-    tso.finish(UpdateEpochRow)
-    assert tso.stores.epoch_row.read().horizon == tso.machine.watermark
+    tso.finish(UpdateLeaderState)
+    assert tso.stores.leader_state.read().horizon == tso.machine.watermark
     assert lookup(tso, start_ts) != [NOT_FOUND]
     tso.finish(DeleteBelow)
     assert horizon.answer == HorizonReply(1)
@@ -941,7 +943,7 @@ def test_completion_deletes_entries_but_a_large_commits_only_after_its_record_is
     assert lookup(tso, ordinary) == [NOT_FOUND]
     start_ts, branches, table = _large(tso)
     tso.ask(CommitRequest(start_ts, (B,), (table,), branches))
-    for kind in (UpdateEpochRow, PutDecision, PutBranches):
+    for kind in (UpdateLeaderState, PutDecision, PutBranches):
         tso.finish(kind)
     tso.ask(Complete((start_ts, *branches)))
     assert not tso.pending(DeleteEntries)
@@ -958,7 +960,7 @@ def test_k6_an_unknown_table_leaves_a_durable_mark_before_its_commit_is_decided(
     tso.finish(ReadTables)
     assert not tso.pending(Flush)
     tso.finish(MarkUnknownTable)
-    assert list(tso.stores.catalogue.unknown_tables()) == [77]
+    assert list(tso.stores.catalog.unknown_tables()) == [77]
     tso.settle()
     committed(commit.answer)
 
@@ -966,9 +968,9 @@ def test_k6_an_unknown_table_leaves_a_durable_mark_before_its_commit_is_decided(
 def test_k6_a_table_registered_since_the_last_look_leaves_no_mark() -> None:
     tso = Script()
     table = table_id(b"new")
-    put_entry(tso.stores.catalogue, TableInfo("new", (b"f",)))
+    put_entry(tso.stores.catalog, TableInfo("new", (b"f",)))
     committed(tso.commit(tso.begin(), A, table_ids=(table,)))
-    assert tso.stores.catalogue.unknown_tables() == {}
+    assert tso.stores.catalog.unknown_tables() == {}
 
 
 def test_a_flush_that_fails_is_repeated_until_it_works() -> None:
@@ -1016,7 +1018,7 @@ def test_status_says_what_a_person_would_ask() -> None:
 
 
 def _register(tso: Script, name: str) -> int:
-    put_entry(tso.stores.catalogue, TableInfo(name, (b"f",)))
+    put_entry(tso.stores.catalog, TableInfo(name, (b"f",)))
     tso.tick(tso.settings.tables_interval_s + 1)
     tso.settle()
     return table_id(name.encode())
@@ -1024,7 +1026,7 @@ def _register(tso: Script, name: str) -> int:
 
 def _age_past(tso: Script, start_ts: int) -> None:
     """Until W, durably, has passed `start_ts` by age."""
-    while tso.stores.epoch_row.read().watermark < start_ts + 50:
+    while tso.stores.leader_state.read().watermark < start_ts + 50:
         tso.tick(1.0)
         tso.settle()
 
@@ -1033,7 +1035,7 @@ def test_a_large_commit_whose_store_fails_for_too_long_ends_the_process_without_
     tso = Script(store_retry_s=10.0)
     start_ts, branches, table = _large(tso)
     large = tso.ask(CommitRequest(start_ts, (A,), (table,), branches))
-    tso.finish(UpdateEpochRow)
+    tso.finish(UpdateLeaderState)
     tso.fail(PutDecision, Unavailable("away"))
     tso.tick(11.0)
     tso.fail(PutDecision, Unavailable("away"))

@@ -20,7 +20,7 @@ from pyomid.cli.hbase_server import HBaseServer
 from pyomid.cli.jars import HBASE, OMID, JavaMissing, class_path, missing
 from pyomid.client.database import Database
 from pyomid.errors import Unavailable
-from pyomid.storage.hbase.leader_state import HBaseEpochRow
+from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.system_tables import create_database
@@ -104,7 +104,7 @@ def own_cluster(hbase: HBaseServer, cluster: Cluster) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def row(own_cluster: Cluster, table_name: str) -> Iterator[HBaseEpochRow]:
+def row(own_cluster: Cluster, table_name: str) -> Iterator[HBaseLeaderState]:
     with led_row(own_cluster, table_name) as made:
         yield made
 

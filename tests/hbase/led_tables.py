@@ -1,4 +1,4 @@
-"""An epoch row that is led and the commit table beside it, by names of one test."""
+"""A leader state that is led and the commit table beside it, by names of one test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from test_ports import empty_table
 
 from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, META_FAMILY, WATERMARK_FAMILY, commit_table_splits
-from pyomid.storage.hbase.leader_state import HBaseEpochRow
+from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
@@ -17,19 +17,19 @@ EPOCH = 1 << 40
 
 
 @contextmanager
-def led_row(cluster: Cluster, name: str) -> Iterator[HBaseEpochRow]:
+def led_row(cluster: Cluster, name: str) -> Iterator[HBaseLeaderState]:
     """Led under `EPOCH`, beside a commit table of 16 regions; both are dropped afterwards."""
     families = (FamilyDescriptor(COMMIT_FAMILY, 1), FamilyDescriptor(WATERMARK_FAMILY, 1))
     commits = f"{name}_ct"
     Admin(cluster).create_table(TableDescriptor(commits, families), commit_table_splits())
     meta = empty_table(cluster, f"{name}_meta", META_FAMILY)
-    made = HBaseEpochRow(cluster, table=meta, commit_table=commits)
+    made = HBaseLeaderState(cluster, table=meta, commit_table=commits)
     assert made.take_over(expected=0, epoch=EPOCH, ceiling=EPOCH + 1000)
     yield made
     for each in (commits, meta):
         HBaseStore(cluster).drop_table(each)
 
 
-def commits_of(row: HBaseEpochRow) -> str:
+def commits_of(row: HBaseLeaderState) -> str:
     """The commit table beside it."""
     return row.table.removesuffix("_meta") + "_ct"

@@ -41,7 +41,7 @@ def test_an_adopted_table_is_seen_whole(url: str, database: Database, store: HBa
 def test_adopting_again_commits_nothing_that_a_transaction_left_undecided(
     url: str, database: Database, table: str
 ) -> None:
-    """The table is in the catalogue: its cells without shadow cells are transactions' business."""
+    """The table is in the catalog: its cells without shadow cells are transactions' business."""
     writer = database.begin()
     writer.table(table).put(b"r", {b"f:q": b"undecided"})
     writer.flush()
@@ -86,11 +86,11 @@ def test_a_table_that_unregistered_transactions_wrote_is_refused(
     newest_ts = newest_adopted(database.parts, table_name, [b"f"])
     with pytest.raises(Misuse, match=r"start 100, committed at 150.*register"):
         Driver(database.parts).run(adopt_range_steps(table_name, KeyRange(), newest_ts))
-    catalogue = database.parts.catalogue
-    catalogue.mark_unknown_table(table_id(table_name.encode()))
+    catalog = database.parts.catalog
+    catalog.mark_unknown_table(table_id(table_name.encode()))
     with pytest.raises(Misuse, match="register"):
         newest_adopted(database.parts, table_name, [b"f"])
-    catalogue.clear_unknown_table(*catalogue.unknown_tables().popitem())
+    catalog.clear_unknown_table(*catalog.unknown_tables().popitem())
     store.drop_table(table_name)
 
 
@@ -151,7 +151,7 @@ def test_a_value_without_qualifier_is_adopted_and_hides_nothing(
         assert seen.get(b"r", columns=[b"f:q"]) == {b"f:q": b"v"}
         assert dict(seen.scan(columns=[b"f:q"])) == {b"r": {b"f:q": b"v"}}
         assert seen.get(b"r", columns=[b"f:"]) == whole
-    generation = database.parts.catalogue.table(table_name).generation
+    generation = database.parts.catalog.table(table_name).generation
     for region in store.regions(table_name):
         Driver(database.parts).run(
             compact_region_steps(table_name, generation, region, CommitCache(), now_s=0.0, rows_max=100)

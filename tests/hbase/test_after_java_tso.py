@@ -66,14 +66,14 @@ def test_a_table_the_runbook_forgot_keeps_its_commits(
             sanitise(database)
         assert main(command.split()[1:]) == 0
         assert main(["tables", url, "confirm", "--yes"]) == 0
-        assert TABLES_UNCONFIRMED not in database.parts.catalogue.unknown_tables()
+        assert TABLES_UNCONFIRMED not in database.parts.catalog.unknown_tables()
         assert forgotten in sanitise(database).held_back_by
         with database.begin() as tx:
             assert tx.table(forgotten).get(b"torn") == {b"f:q": b"v"}
         tso.stop()
     with TsoProcess(url, tmp_path / "again.log") as tso, pyomid.connect(url) as database:
         tso.wait_until_leading()
-        assert TABLES_UNCONFIRMED not in database.parts.catalogue.unknown_tables(), "only ours led in between"
+        assert TABLES_UNCONFIRMED not in database.parts.catalog.unknown_tables(), "only ours led in between"
         tso.stop()
 
 
@@ -81,9 +81,9 @@ def test_the_mark_of_a_table_that_is_gone_is_forgotten(
     url: str, database: Database, table_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It was made and dropped behind pyomid's back: to register it would be to make it again."""
-    catalogue, number = database.parts.catalogue, table_id(table_name.encode())
-    catalogue.mark_unknown_table(number)
+    catalog, number = database.parts.catalog, table_id(table_name.encode())
+    catalog.mark_unknown_table(number)
     assert main(["tables", url, "discover"]) == 0
     assert str(number) in capsys.readouterr().out
     assert main(["tables", url, "forget", table_name]) == 0
-    assert number not in catalogue.unknown_tables()
+    assert number not in catalog.unknown_tables()

@@ -19,10 +19,10 @@ ROW = b"a"
 
 @pytest.fixture
 def database(cluster: Cluster, table_name: str) -> Iterator[Cleaned]:
-    """One committed row that no client completed, in a table that is in the catalogue."""
+    """One committed row that no client completed, in a table that is in the catalog."""
     made = Cleaned(cluster, table_name)
     made.store.create_table(TableInfo(table_name, (b"f",)))
-    put_entry(made.catalogue, TableInfo(table_name, (b"f",)))
+    put_entry(made.catalog, TableInfo(table_name, (b"f",)))
     commit_without_completion(made, table_name, ROW)
     made.pass_time()
     yield made
@@ -65,7 +65,7 @@ def test_any_other_has_lost_what_the_commit_table_forgot_since(
     assert commits(database, table_name)[ROW] > 0
     restore(cluster, f"early_{table_name}", table_name)
     assert commits(database, table_name) == {ROW: 0}, "below H without a shadow cell: nobody sees it"
-    assert database.epoch_row.read_watermarks()[1] > 0
+    assert database.leader_state.read_watermarks()[1] > 0
 
 
 def test_a_table_altered_as_its_refusal_says_is_taken(cluster: Cluster, store: HBaseStore, table_name: str) -> None:

@@ -15,7 +15,7 @@ from pyomid.errors import Corruption
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode, encode
 from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, MARK_QUALIFIER, MARK_VALUE, commit_row, commit_table_splits
 from pyomid.storage.hbase.commit_table import _entry, _entry_get, _few_steps
-from pyomid.storage.hbase.leader_state import HBaseEpochRow
+from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX, CommitCalls
 from pyomid.storage.hbase.regions.locations import LocationCache, Region
 from pyomid.storage.hbase.regions.operations import Answer, Budget, Flight, RegionOperations, Start, Steps
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 COMMITS, META = "commits", "meta"
 SERVER, ELSEWHERE = Address("here", 1), Address("elsewhere", 1)
-ROW = HBaseEpochRow(None, table=META, commit_table=COMMITS)  # type: ignore[arg-type]
+ROW = HBaseLeaderState(None, table=META, commit_table=COMMITS)  # type: ignore[arg-type]
 STATE = KeyValue(b"epoch", b"M", b"state", 3, b"the state")
 MARKED_ONLY, MARKED_TOO = -1, -2
 
@@ -107,7 +107,7 @@ def cells_of(start: int, commit: int) -> list[KeyValue]:
 
 
 def answer_of(call: Call, commits: dict[int, int]) -> tuple[bytes, bytes]:
-    """Message and cells of a server that has these entries, and the epoch row's state."""
+    """Message and cells of a server that has these entries, and the leader state's state."""
     rows = {commit_row(start): cells_of(start, commit) for start, commit in commits.items()} | {b"epoch": [STATE]}
     response = response_of(call, {row: len(cells) for row, cells in rows.items()})
     wanted = [each.get.row for action in MultiRequest.FromString(call.parameter).regionAction for each in action.action]

@@ -18,7 +18,7 @@ from pyomid.storage.hbase.codec.layout import (
     commit_table_splits,
 )
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
-from pyomid.storage.hbase.leader_state import HBaseEpochRow
+from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX, CommitCalls
 from pyomid.storage.hbase.rpc.client import Cluster
@@ -29,7 +29,7 @@ from pyomid.types import NOT_FOUND
 
 @pytest.fixture
 def names(cluster: Cluster, table_name: str) -> Iterator[tuple[str, str]]:
-    """A commit table of 16 regions, and a table for the epoch row."""
+    """A commit table of 16 regions, and a table for the leader state."""
     families = (FamilyDescriptor(COMMIT_FAMILY, 1), FamilyDescriptor(WATERMARK_FAMILY, 1))
     commits = f"{table_name}_ct"
     Admin(cluster).create_table(TableDescriptor(commits, families), commit_table_splits())
@@ -43,8 +43,8 @@ def entries_from(start: int, count: int) -> np.ndarray:
 
 
 def test_a_flush_brings_the_epoch_of_the_row(cluster: Cluster, names: tuple[str, str]) -> None:
-    row = HBaseEpochRow(cluster, table=names[1], commit_table=names[0])
-    table = HBaseCommitTable(cluster, table=names[0], epoch_row=row)
+    row = HBaseLeaderState(cluster, table=names[1], commit_table=names[0])
+    table = HBaseCommitTable(cluster, table=names[0], leader_state=row)
     assert table.flush(entries_from(50, 100)) == ([], 0)
     assert row.take_over(expected=0, epoch=5000, ceiling=9000)
     assert table.flush(entries_from(10_000, 100)) == ([], 5000)
@@ -67,10 +67,12 @@ def test_the_read_behind_a_flush_sees_what_the_flush_put(cluster: Cluster, names
 
 
 def test_what_is_not_one_call_is_left_to_the_ordinary_way(cluster: Cluster, names: tuple[str, str]) -> None:
-    row = HBaseEpochRow(cluster, table=names[1], commit_table=names[0])
+    row = HBaseLeaderState(cluster, table=names[1], commit_table=names[0])
     assert HBaseCommitTable(cluster, table=names[0]).flush(entries_from(50, 1)) is None
-    assert HBaseCommitTable(cluster, table=names[0], epoch_row=row, others_seal=True).flush(entries_from(50, 1)) is None
-    table = HBaseCommitTable(cluster, table=names[0], epoch_row=row)
+    assert (
+        HBaseCommitTable(cluster, table=names[0], leader_state=row, others_seal=True).flush(entries_from(50, 1)) is None
+    )
+    table = HBaseCommitTable(cluster, table=names[0], leader_state=row)
     assert table.flush(entries_from(50, ENTRIES_MAX + 1)) is None
     assert table.flush(entries_from(50, 0)) is None
     assert table.lookup([50]) == [NOT_FOUND]
@@ -78,8 +80,8 @@ def test_what_is_not_one_call_is_left_to_the_ordinary_way(cluster: Cluster, name
 
 def test_a_flush_after_the_regions_moved_is_still_whole(cluster: Cluster, names: tuple[str, str]) -> None:
     """What the client believed of the regions is wrong: the answer is None, or it is right."""
-    row = HBaseEpochRow(cluster, table=names[1], commit_table=names[0])
-    table = HBaseCommitTable(cluster, table=names[0], epoch_row=row)
+    row = HBaseLeaderState(cluster, table=names[1], commit_table=names[0])
+    table = HBaseCommitTable(cluster, table=names[0], leader_state=row)
     assert table.flush(entries_from(50, 64)) == ([], 0)
     Admin(cluster).split(names[0], commit_row(50 * 1000))
     entries = entries_from(50 * 900, 200)

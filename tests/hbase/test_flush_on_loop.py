@@ -22,7 +22,7 @@ from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
-from pyomid.storage.hbase.leader_state import HBaseEpochRow
+from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.regions.commit_entries import ENTRIES_MAX
 from pyomid.storage.hbase.rpc.client import Cluster
@@ -45,8 +45,8 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 @pytest.fixture
-def table(own_cluster: Cluster, row: HBaseEpochRow) -> HBaseCommitTable:
-    return HBaseCommitTable(own_cluster, table=commits_of(row), epoch_row=row)
+def table(own_cluster: Cluster, row: HBaseLeaderState) -> HBaseCommitTable:
+    return HBaseCommitTable(own_cluster, table=commits_of(row), leader_state=row)
 
 
 def entries_from(start: int, count: int) -> NDArray[np.int64]:
@@ -67,7 +67,7 @@ def check_whole(table: HBaseCommitTable, *flushed: NDArray[np.int64]) -> None:
         assert table.lookup(starts) == [start + 7 for start in starts]
 
 
-def test_many_at_once_are_whole_and_bring_the_epoch(table: HBaseCommitTable, row: HBaseEpochRow, run: Run) -> None:
+def test_many_at_once_are_whole_and_bring_the_epoch(table: HBaseCommitTable, row: HBaseLeaderState, run: Run) -> None:
     """Also one that is too large for one call, whose epoch comes from a call of its own."""
     many = [entries_from(50 + 1_000_000 * index, count) for index, count in enumerate((1, 8, 60, 500, ENTRIES_MAX + 1))]
 
@@ -82,7 +82,7 @@ def test_many_at_once_are_whole_and_bring_the_epoch(table: HBaseCommitTable, row
 
 
 def test_it_goes_where_the_regions_are(
-    table: HBaseCommitTable, own_cluster: Cluster, row: HBaseEpochRow, run: Run
+    table: HBaseCommitTable, own_cluster: Cluster, row: HBaseLeaderState, run: Run
 ) -> None:
     """Nothing is known yet; one region is believed elsewhere; a region is split behind the client's back."""
     first, second, third = (entries_from(50 + 50_000 * index, 64) for index in range(3))
@@ -114,7 +114,7 @@ def through(line: HeldLine, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_a_lost_connection_leaves_open_is_put_again(
-    table: HBaseCommitTable, own_cluster: Cluster, row: HBaseEpochRow, monkeypatch: pytest.MonkeyPatch, run: Run
+    table: HBaseCommitTable, own_cluster: Cluster, row: HBaseLeaderState, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     """Nobody knows whether the server has it: the same bytes under the same versions go there once more."""
     first, second, third = (entries_from(50 + 50_000 * index, 64) for index in range(3))
@@ -149,10 +149,10 @@ def test_whoever_leaves_is_told(table: HBaseCommitTable, run: Run) -> None:
 
 
 def test_where_no_answer_comes_it_ends_at_its_deadline(
-    hbase: HBaseServer, row: HBaseEpochRow, monkeypatch: pytest.MonkeyPatch, run: Run
+    hbase: HBaseServer, row: HBaseLeaderState, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     hasty = Cluster(ZooKeeper(hbase.quorum), deadline_s=2.0)
-    table = HBaseCommitTable(hasty, table=commits_of(row), epoch_row=row)
+    table = HBaseCommitTable(hasty, table=commits_of(row), leader_state=row)
     server = hasty.regions(row.table)[0].server
     assert server is not None
 
@@ -168,7 +168,7 @@ def test_where_no_answer_comes_it_ends_at_its_deadline(
     hasty.close()
 
 
-def test_who_must_look_at_marks_flushes_on_threads(cluster: Cluster, row: HBaseEpochRow) -> None:
-    assert HBaseCommitTable(cluster, table=commits_of(row), epoch_row=row).flushes_on_loop
+def test_who_must_look_at_marks_flushes_on_threads(cluster: Cluster, row: HBaseLeaderState) -> None:
+    assert HBaseCommitTable(cluster, table=commits_of(row), leader_state=row).flushes_on_loop
     assert not HBaseCommitTable(cluster, table=commits_of(row)).flushes_on_loop
-    assert not HBaseCommitTable(cluster, table=commits_of(row), epoch_row=row, others_seal=True).flushes_on_loop
+    assert not HBaseCommitTable(cluster, table=commits_of(row), leader_state=row, others_seal=True).flushes_on_loop

@@ -10,7 +10,7 @@ from test_ports import empty_table
 
 from catalog_entries import put_entry
 from pyomid.cells import batch_of
-from pyomid.client.deployment import Parts
+from pyomid.client.deployment import Deployment
 from pyomid.client.drive import Driver
 from pyomid.config import Settings
 from pyomid.errors import Misuse
@@ -20,7 +20,7 @@ from pyomid.protocol.compaction import compact_region_steps
 from pyomid.protocol.sanitize import sanitise_steps
 from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores
-from pyomid.storage.hbase.catalog import HBaseCatalogue
+from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.codec.layout import (
     COMMIT_FAMILY,
     COMPACTION_ATTRIBUTE,
@@ -29,7 +29,7 @@ from pyomid.storage.hbase.codec.layout import (
     WATERMARK_FAMILY,
 )
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
-from pyomid.storage.hbase.leader_state import HBaseEpochRow
+from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
@@ -58,12 +58,12 @@ class Cleaned:
             cluster, table=empty_table(cluster, f"{name}_ct", COMMIT_FAMILY, WATERMARK_FAMILY)
         )
         meta = empty_table(cluster, f"{name}_meta", META_FAMILY)
-        self.epoch_row = HBaseEpochRow(cluster, table=meta, commit_table=f"{name}_ct")
-        self.catalogue = HBaseCatalogue(cluster, table=meta)
+        self.leader_state = HBaseLeaderState(cluster, table=meta, commit_table=f"{name}_ct")
+        self.catalog = HBaseCatalog(cluster, table=meta)
         settings = TsoSettings(conflict_map_entries=4096, max_transaction_age_s=AGE_S)
-        self.tso = LocalTso(TsoStores(self.commits, self.epoch_row, self.catalogue), settings, clock=self.clock)
-        self.parts = Parts(
-            self.store, self.commits, self.epoch_row, self.catalogue, self.tso, Settings(), clock=self.clock
+        self.tso = LocalTso(TsoStores(self.commits, self.leader_state, self.catalog), settings, clock=self.clock)
+        self.parts = Deployment(
+            self.store, self.commits, self.leader_state, self.catalog, self.tso, Settings(), clock=self.clock
         )
         self.driver = Driver(self.parts)
 
@@ -86,7 +86,7 @@ class Cleaned:
 def cleaned(cluster: Cluster, table_name: str) -> Iterator[Cleaned]:
     made = Cleaned(cluster, table_name)
     made.store.create_table(TableInfo(table_name, (b"f",)))
-    put_entry(made.catalogue, TableInfo(table_name, (b"f",)))
+    put_entry(made.catalog, TableInfo(table_name, (b"f",)))
     yield made
     for name in (table_name, f"{table_name}_ct", f"{table_name}_meta"):
         made.store.drop_table(name)

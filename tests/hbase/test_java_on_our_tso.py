@@ -370,7 +370,7 @@ def test_a_table_that_java_made_and_nobody_registered_stops_the_sanitiser(
     java.put("a", table_name, b"r", b"f", b"q", b"1")
     java.commit("a")
     number = table_id(table_name.encode())
-    assert number in database.parts.catalogue.unknown_tables()
+    assert number in database.parts.catalog.unknown_tables()
     with pytest.raises(Misuse, match=str(number)):
         database.driver.run(sanitise_steps(now_s=time.time(), retry_bound_s=0.0))
     database.create_table(table_name, ["f"])

@@ -17,10 +17,10 @@ from pyomid.client.database import Database
 from pyomid.errors import Deposed, OmidError
 from pyomid.server.leadership import DOUBT_EXIT_CODE, boot_clock
 from pyomid.storage.hbase.coordination import LeaderLease, find_tso
-from pyomid.storage.hbase.leader_state import HBaseEpochRow
+from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.types import EpochChanges
+from pyomid.types import LeaderStateChanges
 
 LEASE_S = 6.0
 DEADLINE_S = 120.0
@@ -52,7 +52,7 @@ def test_a_standby_takes_over_and_nothing_acknowledged_is_lost(url: str, tmp_pat
             writer.start()
             while len(acknowledged) < 20:
                 stop.wait(0.01)
-            first_epoch = database.parts.epoch_row.read().epoch
+            first_epoch = database.parts.leader_state.read().epoch
             one.kill()
             before = len(acknowledged)
             two.wait_until_leading()
@@ -60,7 +60,7 @@ def test_a_standby_takes_over_and_nothing_acknowledged_is_lost(url: str, tmp_pat
                 stop.wait(0.01)
             stop.set()
             writer.join()
-            assert database.parts.epoch_row.read().epoch > first_epoch
+            assert database.parts.leader_state.read().epoch > first_epoch
             with database.begin() as tx:
                 found = {int(row) for row, _ in tx.table(table_name).scan()}
             assert set(acknowledged) <= found
@@ -169,7 +169,7 @@ def test_clients_are_told_the_leader_s_address(url: str, hbase: HBaseServer, tso
     zookeeper.close()
     assert announced.address == tso.address
     with pyomid.connect(url) as database:
-        assert database.status().tso.epoch == database.parts.epoch_row.read().epoch == announced.epoch
+        assert database.status().tso.epoch == database.parts.leader_state.read().epoch == announced.epoch
 
 
 class TestLease:
@@ -230,7 +230,7 @@ class TestLease:
         leader.release()
 
 
-def test_a_late_write_of_the_old_leader_is_refused_by_the_epoch_row(
+def test_a_late_write_of_the_old_leader_is_refused_by_the_leader_state(
     cluster: Cluster, table_name: str, hbase: HBaseServer
 ) -> None:
     """T5 at its smallest: the new epoch first, then everything the old one still sends fails whole."""
@@ -239,10 +239,10 @@ def test_a_late_write_of_the_old_leader_is_refused_by_the_epoch_row(
     from pyomid.storage.hbase.codec.layout import META_FAMILY
 
     table = empty_table(cluster, table_name, META_FAMILY)
-    old, new = HBaseEpochRow(cluster, table=table), HBaseEpochRow(cluster, table=table)
+    old, new = HBaseLeaderState(cluster, table=table), HBaseLeaderState(cluster, table=table)
     assert old.take_over(expected=0, epoch=50, ceiling=0)
     assert new.take_over(expected=50, epoch=100, ceiling=0)
     with pytest.raises(Deposed):
-        old.update(50, EpochChanges(leases_added=(70,), watermark=60))
+        old.update(50, LeaderStateChanges(leases_added=(70,), watermark=60))
     assert new.read().leases == frozenset()
     assert new.read_watermarks() == (0, 0)

@@ -13,20 +13,20 @@ from dataclasses import replace
 import pytest
 from led_tables import EPOCH, commits_of
 
-from pyomid.client.deployment import Parts
+from pyomid.client.deployment import Deployment
 from pyomid.client.effect_handlers import store_performers
 from pyomid.config import Settings
 from pyomid.protocol.effects import LookupThenWatermarks
-from pyomid.storage.hbase.catalog import HBaseCatalogue
+from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
-from pyomid.storage.hbase.leader_state import ROW, HBaseEpochRow
+from pyomid.storage.hbase.leader_state import ROW, HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.regions.operations import MULTI_ROWS_MAX
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.frames import Address
 from pyomid.storage.hbase.store import HBaseStore
-from pyomid.types import NOT_FOUND, SEALED, EpochChanges
+from pyomid.types import NOT_FOUND, SEALED, LeaderStateChanges
 
 STARTS = tuple(range(50, 50 + 50 * 1600, 50))
 """Enough of them that a read of H before the look-up would be far from its end."""
@@ -37,13 +37,13 @@ LookUp = Callable[[tuple[int, ...]], tuple[list[int], int, int]]
 
 
 @pytest.fixture
-def table(own_cluster: Cluster, row: HBaseEpochRow) -> HBaseCommitTable:
-    return HBaseCommitTable(own_cluster, table=commits_of(row), epoch_row=row)
+def table(own_cluster: Cluster, row: HBaseLeaderState) -> HBaseCommitTable:
+    return HBaseCommitTable(own_cluster, table=commits_of(row), leader_state=row)
 
 
-def look_up_by_client(cluster: Cluster, table: HBaseCommitTable, row: HBaseEpochRow) -> LookUp:
+def look_up_by_client(cluster: Cluster, table: HBaseCommitTable, row: HBaseLeaderState) -> LookUp:
     """As a client performs the core's effect."""
-    parts = Parts(HBaseStore(cluster), table, row, HBaseCatalogue(cluster), None, Settings())  # type: ignore[arg-type]
+    parts = Deployment(HBaseStore(cluster), table, row, HBaseCatalog(cluster), None, Settings())  # type: ignore[arg-type]
     perform = store_performers(parts)[LookupThenWatermarks]
     return lambda starts: perform(LookupThenWatermarks(starts))
 
@@ -57,14 +57,14 @@ def in_one_call(table: HBaseCommitTable) -> LookUp:
     return look_up
 
 
-def check_no_h_is_older_than_the_entries(look_up: LookUp, table: HBaseCommitTable, row: HBaseEpochRow) -> None:
+def check_no_h_is_older_than_the_entries(look_up: LookUp, table: HBaseCommitTable, row: HBaseLeaderState) -> None:
     done = threading.Event()
     moved: list[int] = []
 
     def move() -> None:
         while not done.is_set():
             horizon = len(moved) + 1
-            row.update(EPOCH, EpochChanges(horizon=horizon))
+            row.update(EPOCH, LeaderStateChanges(horizon=horizon))
             table.put([(start, EPOCH + horizon) for start in WRITTEN])
             moved.append(horizon)
 
@@ -86,23 +86,23 @@ def check_no_h_is_older_than_the_entries(look_up: LookUp, table: HBaseCommitTabl
     assert len(moved) >= len(seen) - 1
 
 
-def test_entries_marks_and_watermarks_come_together(table: HBaseCommitTable, row: HBaseEpochRow) -> None:
+def test_entries_marks_and_watermarks_come_together(table: HBaseCommitTable, row: HBaseLeaderState) -> None:
     table.put([(start, start + 7) for start in range(50, 850, 50)])
     assert table.seal(900).placed
-    row.update(EPOCH, EpochChanges(watermark=450, horizon=300))
+    row.update(EPOCH, LeaderStateChanges(watermark=450, horizon=300))
     starts = [*range(1000, 0, -50)]
     expected = table.lookup(starts)
     assert (expected[0], expected[2], expected[-1]) == (NOT_FOUND, SEALED, 57)
     assert table.lookup_then_watermarks(starts) == (expected, 450, 300)
 
 
-def test_the_watermarks_are_read_behind_the_entries(table: HBaseCommitTable, row: HBaseEpochRow) -> None:
+def test_the_watermarks_are_read_behind_the_entries(table: HBaseCommitTable, row: HBaseLeaderState) -> None:
     """The law stands on this: a server takes the region actions of one call in their order."""
     check_no_h_is_older_than_the_entries(in_one_call(table), table, row)
 
 
 def test_in_two_calls_they_are_read_behind_the_entries_too(
-    own_cluster: Cluster, table: HBaseCommitTable, row: HBaseEpochRow
+    own_cluster: Cluster, table: HBaseCommitTable, row: HBaseLeaderState
 ) -> None:
     apart = HBaseCommitTable(own_cluster, table=commits_of(row))
     assert apart.lookup_then_watermarks(STARTS) is None
@@ -116,11 +116,11 @@ def test_what_is_not_one_call_is_left_to_the_ordinary_way(table: HBaseCommitTabl
 
 
 def test_regions_on_other_servers_are_asked_in_two_calls(
-    own_cluster: Cluster, table: HBaseCommitTable, row: HBaseEpochRow
+    own_cluster: Cluster, table: HBaseCommitTable, row: HBaseLeaderState
 ) -> None:
-    """The client believes that one of the regions, or the epoch row's, lies elsewhere."""
+    """The client believes that one of the regions, or the leader state's, lies elsewhere."""
     table.put([(start, start + 7) for start in STARTS[:64]])
-    row.update(EPOCH, EpochChanges(watermark=70, horizon=60))
+    row.update(EPOCH, LeaderStateChanges(watermark=70, horizon=60))
     look_up = look_up_by_client(own_cluster, table, row)
     for name, key in ((commits_of(row), commit_row(STARTS[3])), (row.table, ROW)):
         assert table.lookup_then_watermarks(STARTS[:64]) is not None
@@ -132,7 +132,9 @@ def test_regions_on_other_servers_are_asked_in_two_calls(
         assert look_up(STARTS[:64]) == ([start + 7 for start in STARTS[:64]], 70, 60)
 
 
-def test_look_ups_follow_regions_that_split(table: HBaseCommitTable, own_cluster: Cluster, row: HBaseEpochRow) -> None:
+def test_look_ups_follow_regions_that_split(
+    table: HBaseCommitTable, own_cluster: Cluster, row: HBaseLeaderState
+) -> None:
     """What the client believed of a region is wrong, whichever of the call's regions it is."""
     starts = STARTS[:64]
     table.put([(start, start + 7) for start in starts])

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.timeout(420)
 
 LEASE_S = 6.0
 OLD_LEASE_S = 60.0
-"""Of a leader that freezes at a crash point: when it wakes, its own clock lets it go on. Only the epoch row is left to
+"""Of a leader that freezes at a crash point: when it wakes, its own clock lets it go on. Only the leader state is left to
 fence it."""
 PATIENCE_S = 300.0
 """Of the writer: it waits for the leader it asked, and asks the next one only when that one's connection breaks."""
@@ -120,10 +120,10 @@ class Scene:
     @contextmanager
     def another_leads(self) -> Iterator[TsoProcess]:
         """Whoever waited takes over, once the old one's lease has run out."""
-        epoch = self.writer.parts.epoch_row.read().epoch
+        epoch = self.writer.parts.leader_state.read().epoch
         with TsoProcess(self.url, self.folder / "new.log", lease_s=LEASE_S) as new:
             new.wait_until_leading()
-            assert self.writer.parts.epoch_row.read().epoch > epoch
+            assert self.writer.parts.leader_state.read().epoch > epoch
             yield new
             assert new.stop() == 0
 
@@ -145,7 +145,7 @@ def scene_of(url: str, folder: Path, table: str, old: TsoProcess) -> Iterator[Sc
             assert tx.table(table).get(b"a") == {}
         yield Scene(url, folder, table, old, writer, reader)
         writer.parts.store.drop_table(table)
-        remove_entry(writer.parts.catalogue, table)
+        remove_entry(writer.parts.catalog, table)
 
 
 @pytest.fixture
@@ -275,7 +275,7 @@ def test_an_entry_of_the_old_epoch_can_no_longer_be_sealed(frozen_scene: Scene) 
 def test_a_large_commit_held_back_anywhere_is_whole_or_nothing(frozen_scene: Scene, is_decided: bool) -> None:
     """T5, T12: a job of three branches, its leader frozen before its pending record, its decision, its branches."""
     scene = frozen_scene
-    tso, row, commit_table = scene.writer.parts.tso, scene.writer.parts.epoch_row, scene.writer.parts.commit_table
+    tso, row, commit_table = scene.writer.parts.tso, scene.writer.parts.leader_state, scene.writer.parts.commit_table
     start_ts = tso.begin().start_ts
     tso.grant_lease(start_ts)
     branches = tuple(tso.begin().start_ts for _ in ROWS)
@@ -315,11 +315,11 @@ def test_a_lease_that_was_on_its_way_is_not_granted_by_a_leader_that_was_replace
     assert scene.old.wait_until_frozen() == "tso.lease.before"
     with scene.another_leads():
         assert grant.is_open
-        assert start_ts not in scene.writer.parts.epoch_row.read().leases
+        assert start_ts not in scene.writer.parts.leader_state.read().leases
         scene.wake_the_old_one()
         told = grant.told()  # by the new leader: refused where its W has passed the start, else granted by itself
         assert isinstance(told, float | SnapshotTooOld)
-        assert (start_ts in scene.writer.parts.epoch_row.read().leases) == isinstance(told, float)
+        assert (start_ts in scene.writer.parts.leader_state.read().leases) == isinstance(told, float)
         scene.writer.parts.tso.end_lease(start_ts)
 
 

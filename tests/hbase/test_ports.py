@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from pyomid.storage.hbase.catalog import HBaseCatalogue
+from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, META_FAMILY, WATERMARK_FAMILY
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
-from pyomid.storage.hbase.leader_state import HBaseEpochRow
+from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.testing.conformance import (
     FAMILIES,
-    CatalogueConformance,
+    CatalogConformance,
     CommitTableConformance,
     DataStoreConformance,
-    EpochRowConformance,
+    LeaderStateConformance,
 )
 from pyomid.types import TableInfo
 
@@ -48,13 +48,13 @@ class TestHBaseCommitTable(CommitTableConformance):
         return HBaseCommitTable(cluster, table=table, others_seal=True)
 
 
-class TestHBaseEpochRow(EpochRowConformance):
+class TestHBaseEpochRow(LeaderStateConformance):
     @pytest.fixture
-    def epoch_row(self, cluster: Cluster, table_name: str) -> HBaseEpochRow:
-        return HBaseEpochRow(cluster, table=empty_table(cluster, table_name, META_FAMILY))
+    def leader_state(self, cluster: Cluster, table_name: str) -> HBaseLeaderState:
+        return HBaseLeaderState(cluster, table=empty_table(cluster, table_name, META_FAMILY))
 
 
-class TestHBaseCatalogue(CatalogueConformance):
+class TestHBaseCatalog(CatalogConformance):
     @pytest.fixture
-    def catalogue(self, cluster: Cluster, table_name: str) -> HBaseCatalogue:
-        return HBaseCatalogue(cluster, table=empty_table(cluster, table_name, META_FAMILY))
+    def catalog(self, cluster: Cluster, table_name: str) -> HBaseCatalog:
+        return HBaseCatalog(cluster, table=empty_table(cluster, table_name, META_FAMILY))

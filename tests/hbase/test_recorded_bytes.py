@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyomid.client.session.client_protocol import Conversation
+from pyomid.client.session.client_protocol import ClientProtocol
 from pyomid.errors import Misuse, OmidError
 from pyomid.protocol.hashing import cell_id, row_id, table_id
 from pyomid.storage.hbase.codec.batches import BatchDecoder
@@ -196,7 +196,7 @@ class TestWire:
             (b"SSH-2.0-OpenSSH_9.2\r\n", "over the limit"),
         ):
             with pytest.raises(ProtocolError, match=expected):
-                list(Conversation().feed(said))
+                list(ClientProtocol().feed(said))
 
     def test_what_java_has_no_word_for_is_not_said_to_it(self) -> None:
         assert encode_answer(Refused.of(Misuse("no")), extended=EXTENDED) is None

@@ -72,7 +72,7 @@ def no_leases_of_earlier_tests(url: str) -> None:
     for start_ts in ended:
         conn.parts.tso.end_lease(start_ts, shared=True)
     # Until everybody can see it, whom the TSO promised to keep them.
-    while ended and conn.parts.epoch_row.read_watermarks()[0] < max(ended):
+    while ended and conn.parts.leader_state.read_watermarks()[0] < max(ended):
         conn.parts.tso.begin()
 
 
@@ -83,7 +83,7 @@ def drop_all(url: str) -> None:
         for table in database.tables():
             if table.name != MARKERS_TABLE:
                 database.drop_table(table.name)
-        remove_entry(database.parts.catalogue, MARKERS_TABLE)
+        remove_entry(database.parts.catalog, MARKERS_TABLE)
         database.parts.store.drop_table(MARKERS_TABLE)
 
 

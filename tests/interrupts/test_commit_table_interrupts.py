@@ -17,7 +17,7 @@ from interrupts import Interrupter, every_place
 from pyomid.storage.embedded import EmbeddedCommitTable
 from pyomid.storage.embedded.commit_log import writer as recent_commits
 from pyomid.storage.embedded.commit_log.index import INDEX_FILE
-from pyomid.storage.embedded.commit_log.writer import RecentCommits, _Put
+from pyomid.storage.embedded.commit_log.writer import CommitLog, _Put
 from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 
 pytestmark = pytest.mark.fast
@@ -54,7 +54,7 @@ class Starts:
         return [STEP * number for number in range(self._last - count + 1, self._last + 1)]
 
 
-def writer_of(table: EmbeddedCommitTable) -> RecentCommits:
+def writer_of(table: EmbeddedCommitTable) -> CommitLog:
     assert table._writer is not None
     return table._writer
 
@@ -63,14 +63,14 @@ def rows(*starts: int) -> recent_commits.Rows:
     return np.array([(start, start + 10) for start in starts], dtype=np.int64).reshape(-1, 2)
 
 
-def waiting(writer: RecentCommits, start: int) -> _Put:
+def waiting(writer: CommitLog, start: int) -> _Put:
     """What `put` of another thread has put into the queue before it waits for its turn."""
     put = _Put(rows(start), None)
     writer._queue.append(put)
     return put
 
 
-def told(writer: RecentCommits, put: _Put) -> list[int]:
+def told(writer: CommitLog, put: _Put) -> list[int]:
     """What that thread does in its turn."""
     writer._in_turn(lambda: writer._see_to(put))
     return put.result()
@@ -202,7 +202,7 @@ def test_an_interrupted_hand_over_to_lmdb_loses_nothing(
 ) -> None:  # fmt: skip
     """Segments change, tables are emptied: what was acknowledged before and behind is found, after a crash too."""
     monkeypatch.setattr(recent_commits, "_RECORDS_MAX", 6)
-    monkeypatch.setattr(RecentCommits, "_settle_other_soon", lambda self: None)  # in this thread, so that it is seen
+    monkeypatch.setattr(CommitLog, "_settle_other_soon", lambda self: None)  # in this thread, so that it is seen
     starts = Starts()
     expected: dict[int, int] = {}
 

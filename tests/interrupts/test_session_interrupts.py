@@ -95,7 +95,9 @@ def test_an_interrupted_request_leaves_the_session_whole(
     def scene(interrupter: Interrupter) -> None:
         tso = session(db)
         if dials and tso._connection is not None:
-            tso._connection.close(pyomid.client.session.request_retry.Lost("closed by the test", sent=False))
+            tso._connection.close(
+                pyomid.client.session.request_retry.ConnectionBroken("closed by the test", sent=False)
+            )
         reply, raised = interrupter.outcome(tso.begin)
         assert raised is interrupter.error or reply is not None
         assert_all_free(db, other_thread)

@@ -49,7 +49,7 @@ class Transaction(NamedTuple):
     """Which making of the table its cells lie in."""
     healed: bool = False
     saw: bool = False
-    """Its look at the catalogue found the table."""
+    """Its look at the catalog found the table."""
     forgotten: bool = False
     """A fence came since its look, or its mark, began."""
     late: bool = False
@@ -80,7 +80,7 @@ class World(NamedTuple):
     made: int = 0
     exists: bool = False
     entry: int = 0
-    """The generation that the catalogue lists, 0: none."""
+    """The generation that the catalog lists, 0: none."""
     registrations: int = 0
     clears: bool = False
     """A registration of an earlier version is about to take the mark away."""
@@ -182,7 +182,7 @@ class Model:
                     yield self._decide(world, each)
                 else:
                     looked = each._replace(state=LOOKED, saw=self._is_registered(world), forgotten=False)
-                    yield "makes the TSO read the catalogue", world, looked
+                    yield "makes the TSO read the catalog", world, looked
             case _ if each.state == LOOKED:
                 yield self._looked(world, each)
             case _ if each.state == MARKING:
@@ -223,7 +223,7 @@ class Model:
             watermark=world.clock + 1,
         )  # fmt: skip
 
-    # ── the catalogue ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the catalog ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _administrator(self, world: World) -> Steps:
         if not world.exists and world.made < self.made_max:

@@ -18,7 +18,7 @@ UNIVERSES = {
     "registered and compacted": Model(registrations_max=1, compacts=True, transactions=1),
     "dropped": Model(drops=True, transactions=2),
     "dropped and made again": Model(drops=True, made_max=2),
-    "dropped under a look at the catalogue, made again": Model(drops=True, made_max=2, known=False),
+    "dropped under a look at the catalog, made again": Model(drops=True, made_max=2, known=False),
     "dropped in HBase, forgotten, made again": Model(forgets=True, made_max=2, registrations_max=0),
     "dropped during a fail-over": Model(drops=True, made_max=2, failover=True, transactions=1),
 }
@@ -31,38 +31,38 @@ CAUGHT_IN = {
         "new_nonce", "looks", "dropping_unregistered",
     ),
     "dropped in HBase, forgotten, made again": ("mark_before_fence", "nonce_before_fence", "fence_before_look"),
-    "dropped under a look at the catalogue, made again": ("read_before_fence",),
+    "dropped under a look at the catalog, made again": ("read_before_fence",),
 }  # fmt: skip
 
 WAYS = {
     "fence_forgets_mark": (
-        "drop: begins | drop: fence | T0 begins | T0 writes | T0 makes the TSO read the catalogue | T0 is "
+        "drop: begins | drop: fence | T0 begins | T0 writes | T0 makes the TSO read the catalog | T0 is "
         "unregistered | T0 marks | T0 commits | drop: data go | drop: fence | drop: nonce read | drop: fence | "
         "drop: looks | table made | T1 begins | T1 writes | T1 commits | drop: mark goes | drop: entry goes"
     ),
     "new_nonce": (
-        "drop: begins | drop: fence | T0 begins | T0 writes | T0 makes the TSO read the catalogue | T0 is "
+        "drop: begins | drop: fence | T0 begins | T0 writes | T0 makes the TSO read the catalog | T0 is "
         "unregistered | T0 marks | T0 commits | drop: data go | drop: fence | drop: nonce read | drop: fence | "
-        "drop: looks | table made | T1 begins | T1 writes | T1 makes the TSO read the catalogue | T1 is "
+        "drop: looks | table made | T1 begins | T1 writes | T1 makes the TSO read the catalog | T1 is "
         "unregistered | T1 marks | T1 commits | drop: mark goes | drop: entry goes"
     ),
     "read_before_fence": (
-        "T0 begins | T0 writes | T0 makes the TSO read the catalogue | drop: begins | drop: fence | T0 aborts | "
+        "T0 begins | T0 writes | T0 makes the TSO read the catalog | drop: begins | drop: fence | T0 aborts | "
         "T1 begins | drop: data go | table made | T1 writes | T1 commits | drop: fence | drop: nonce read | drop: "
         "fence | drop: looks | drop: entry goes"
     ),
     "mark_before_fence": (
-        "table made | T0 begins | T0 writes | T0 makes the TSO read the catalogue | T0 is unregistered | T0 marks "
+        "table made | T0 begins | T0 writes | T0 makes the TSO read the catalog | T0 is unregistered | T0 marks "
         "| table dropped in HBase | forget: begins | drop: fence | drop: nonce read | drop: fence | T0 aborts | "
         "drop: looks | table made | T1 begins | T1 writes | T1 commits | drop: mark goes"
     ),
     "nonce_before_fence": (
-        "table made | forget: begins | drop: fence | T0 begins | T0 writes | T0 makes the TSO read the catalogue "
+        "table made | forget: begins | drop: fence | T0 begins | T0 writes | T0 makes the TSO read the catalog "
         "| T0 is unregistered | T0 marks | T0 commits | T1 begins | table dropped in HBase | drop: nonce read | "
         "drop: looks | table made | T1 writes | T1 commits | drop: mark goes"
     ),
     "fence_before_look": (
-        "table made | forget: begins | drop: fence | T0 begins | T0 writes | T0 makes the TSO read the catalogue "
+        "table made | forget: begins | drop: fence | T0 begins | T0 writes | T0 makes the TSO read the catalog "
         "| T0 is unregistered | T0 marks | T0 commits | T1 begins | table dropped in HBase | drop: nonce read | "
         "drop: looks | table made | T1 writes | T1 commits | drop: mark goes"
     ),
@@ -72,7 +72,7 @@ WAYS = {
 SANITISING = " | sanitiser: watermark | sanitiser: mark | sanitiser: table | sanitiser: H"
 
 WIDE = (
-    "dropped and made again", "dropped under a look at the catalogue, made again",
+    "dropped and made again", "dropped under a look at the catalog, made again",
     "dropped in HBase, forgotten, made again",
 )  # fmt: skip
 """With two clients these have hundreds of thousands of worlds: visited whole in soak, with one client otherwise."""

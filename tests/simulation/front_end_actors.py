@@ -277,7 +277,7 @@ async def _put_while_flushing(choices: Any, told: Recorded, tx: Any, table: Any,
         await flushing
 
 
-# ---------------------------------------------------------------- catalogue
+# ---------------------------------------------------------------- catalog
 
 
 def table_remaker(process: FrontProcess) -> None:
@@ -326,7 +326,7 @@ def _rewrite(process: FrontProcess, database: Database, notes: Notes) -> None:
 
 
 def foreign_writer(client: Client) -> Steps:
-    """A Java client: it makes a table that no catalogue knows, and commits to it without asking what is registered."""
+    """A Java client: it makes a table that no catalog knows, and commits to it without asking what is registered."""
     store = client.world.disk.store
     while not client.world.closing:
         if FOREIGN not in store._tables:
@@ -363,7 +363,7 @@ def register_foreign(database: Database) -> None:
 
 
 def maintainer(process: FrontProcess) -> None:
-    """Compacts every table of the catalogue and sanitises, by the client's own driver."""
+    """Compacts every table of the catalog and sanitises, by the client's own driver."""
     database = process.connect()
     while not process.world.closing:
         wait(Sleep(process.choices.pick((0.3, 1.0, 3.0))))

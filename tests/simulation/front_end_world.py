@@ -2,7 +2,7 @@
 
 A port's call is sent, takes effect and is answered as everything in `universe` is; its request or answer may be lost,
 and its process may die or stop at any of them. Above the ports all code is the product's: `Database`, its
-transactions, tables, background, leases, catalogue operations, the asyncio twins, and what maintains the store.
+transactions, tables, background, leases, catalog operations, the asyncio twins, and what maintains the store.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pyomid.spark.databases
 import pyomid.spark.transactions
 from catalog_entries import put_entry
 from pyomid.client.database import Database
-from pyomid.client.deployment import Parts
+from pyomid.client.deployment import Deployment
 from pyomid.config import Settings
 from pyomid.protocol import effects
 from pyomid.types import KeyRange, TableInfo
@@ -56,7 +56,7 @@ class PortCall:
 
 
 class EveryTable(Truth):
-    """A truth that looks at every table of the store, in the catalogue or not (K6)."""
+    """A truth that looks at every table of the store, in the catalog or not (K6)."""
 
     def entries_leaving(self, starts: Sequence[int]) -> None:
         leaving = {start for start in starts if start in self.commits}
@@ -73,11 +73,11 @@ class EveryTable(Truth):
 class FrontWorld(World):
     """A world whose clients are processes with a database."""
 
-    def __init__(self, choices: Choices, plan: Plan, *, catalogue_cache_s: float = 0.0) -> None:
+    def __init__(self, choices: Choices, plan: Plan, *, catalog_cache_s: float = 0.0) -> None:
         super().__init__(BUILD, choices, plan)
         self.truth.__class__ = EveryTable
         self.settings = Settings(
-            catalogue_cache_seconds=catalogue_cache_s,
+            catalog_cache_seconds=catalog_cache_s,
             commit_retry_seconds=RETRY_BOUND_S,
             lease_seconds=plan.settings["lease_term_s"],
             retries=3,
@@ -90,7 +90,7 @@ class FrontWorld(World):
     def add_table(self, name: str) -> None:
         info = TableInfo(name, (FAMILY,))
         self.disk.store.create_table(info)
-        put_entry(self.disk.catalogue, info)
+        put_entry(self.disk.catalog, info)
 
     def process(self, name: str) -> FrontProcess:
         return FrontProcess(self, self.universe.process(name))
@@ -105,7 +105,7 @@ class FrontWorld(World):
     @contextmanager
     def running(self) -> Iterator[None]:
         """While it lasts the front ends' threads are the universe's."""
-        with simulated(MODULES), patch.object(pyomid.spark.databases, "open_parts", _parts_here):
+        with simulated(MODULES), patch.object(pyomid.spark.databases, "open_deployment", _parts_here):
             try:
                 yield
             finally:
@@ -146,13 +146,13 @@ class FrontProcess:
         self.world.databases.append(database)
         return database
 
-    def parts(self) -> Parts:
+    def parts(self) -> Deployment:
         disk = self.world.disk
-        return Parts(
+        return Deployment(
             store=SimulatedStore(self.world),
             commit_table=SimulatedCommitTable(self.world),
-            epoch_row=SimulatedEpochRow(self.world),
-            catalogue=AtOnce("catalogue", disk.catalogue),
+            leader_state=SimulatedEpochRow(self.world),
+            catalog=AtOnce("catalog", disk.catalog),
             tso=SimulatedTso(self._session),
             settings=self.world.settings,
             clock=lambda: self.world.universe.now_s,
@@ -224,7 +224,7 @@ class SimulatedCommitTable(AtOnce):
 
 class SimulatedEpochRow(AtOnce):
     def __init__(self, world: FrontWorld) -> None:
-        super().__init__("epoch row", world.disk.epoch_row)
+        super().__init__("leader state", world.disk.leader_state)
 
 
 class SimulatedTso(TsoCalls):
@@ -252,8 +252,8 @@ def _shown(arguments: Sequence[Any]) -> str:
     return "".join(f" {getattr(argument, 'name', argument)!r}" for argument in arguments)[:60]
 
 
-def _parts_here(url: str, **_: Any) -> Parts:
-    """What `open_parts` opens in the process that calls it."""
+def _parts_here(url: str, **_: Any) -> Deployment:
+    """What `open_deployment` opens in the process that calls it."""
     green = this_green()
     world = green_threads.ROOT["world"]
     return world.at_home[green.process].parts()

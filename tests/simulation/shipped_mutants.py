@@ -1,7 +1,7 @@
 """Rules of the shipped code, each taken out in turn: what must go red then.
 
 The core's own mutants run in the simulation's builds (`simulation.mutants`). These stand in the product
-itself, so that clients, Spark's writer, catalogue operations and the TSO's machine can be played as they are: by a
+itself, so that clients, Spark's writer, catalog operations and the TSO's machine can be played as they are: by a
 directed schedule of the front ends, by universes of them, or by a test that plays an interleaving step by step.
 """
 
@@ -104,21 +104,21 @@ def _no_fence(original: Any, parts: Any, dropping: Any) -> None:
     original(replace(parts, tso=_WithoutFences(parts.tso)), dropping)
 
 
-def _put_over_what_stands(original: Any, catalogue: Any, old: Any, new: Any) -> Any:
-    return original(catalogue, catalogue._entries.get(new.info.name), new)
+def _put_over_what_stands(original: Any, catalog: Any, old: Any, new: Any) -> Any:
+    return original(catalog, catalog._entries.get(new.info.name), new)
 
 
 def _any_life(original: Any, parts: Any, present: Any, decide: Any) -> Any:
     """Asked once, and put over whatever is there."""
     wanted = decide(present)
-    entry = parts.catalogue.entry(present.name)
+    entry = parts.catalog.entry(present.name)
     make = original.__globals__["_put"]
-    parts.catalogue.change_entry(entry, make(wanted, TableState.PRESENT))
+    parts.catalog.change_entry(entry, make(wanted, TableState.PRESENT))
     return wanted
 
 
-def _a_mark_of_any_nonce_goes(original: Any, catalogue: Any, table_id: int, nonce: bytes) -> None:
-    original(catalogue, table_id, catalogue.unknown_tables().get(table_id, nonce))
+def _a_mark_of_any_nonce_goes(original: Any, catalog: Any, table_id: int, nonce: bytes) -> None:
+    original(catalog, table_id, catalog.unknown_tables().get(table_id, nonce))
 
 
 def _blind_grant(original: Any, leases: Any, start_ts: int, term_s: float, now_s: float, holder: str = "") -> Any:
@@ -145,7 +145,7 @@ def _old_calls_are_believed(original: Any, tables: Any, call: Any, **found: Any)
     original(tables, call, **found)
 
 
-def _by_the_catalogue(original: Any, conn: Any, info: Any, snapshot: Any) -> bool:
+def _by_the_catalog(original: Any, conn: Any, info: Any, snapshot: Any) -> bool:
     return info is not None
 
 
@@ -183,7 +183,7 @@ def _another_each_time(original: Any, query: str, batch_id: int, name: str | Non
 # ---------------------------------------------------------------- the rules
 
 _WRITER: Final = "tests/spark/test_writer.py::"
-_TABLES: Final = "tests/client/test_client_catalogue.py::"
+_TABLES: Final = "tests/client/test_client_catalog.py::"
 _KNOWN: Final = "tests/core/test_known_tables.py::"
 
 SHIPPED_MUTANTS: Final = (
@@ -262,7 +262,7 @@ SHIPPED_MUTANTS: Final = (
         "C2b",
         "a write held during a flush is forgotten at its end, and the commit succeeds without it",
         "tests/client/test_client_tasks.py::test_a_write_held_during_a_flush_stays_for_the_next",
-        ("client.transaction_steps:Workspace._write_steps", _held_is_cleared_at_the_end),
+        ("client.transaction_steps:TransactionSteps._write_steps", _held_is_cleared_at_the_end),
     ),
     # A table's rules and lives
     _m(
@@ -307,7 +307,7 @@ SHIPPED_MUTANTS: Final = (
         "K8f",
         "a slow writer of an entry takes back the column that another added",
         _TABLES + "test_a_slow_writer_of_an_entry_keeps_what_others_added[memory]",
-        ("storage.memory:MemoryCatalogue.change_entry", _put_over_what_stands),
+        ("storage.memory:MemoryCatalog.change_entry", _put_over_what_stands),
     ),
     # Marks and sanitising
     _m(
@@ -347,7 +347,7 @@ SHIPPED_MUTANTS: Final = (
         "K6j",
         "a mark goes whatever its nonce is: that of a commit to the next life goes with it",
         _KNOWN + "test_a_commit_behind_a_drop_s_fence_marks_anew",
-        ("storage.memory:MemoryCatalogue.clear_unknown_table", _a_mark_of_any_nonce_goes),
+        ("storage.memory:MemoryCatalog.clear_unknown_table", _a_mark_of_any_nonce_goes),
     ),
     _m(
         "K6k",
@@ -393,7 +393,7 @@ SHIPPED_MUTANTS: Final = (
         "S7",
         "a try that lost finds the table that it made, writes nothing and spends its id",
         _WRITER + "test_a_failed_tries_own_table_hides_no_rows",
-        ("spark.prepare_write:is_there", _by_the_catalogue),
+        ("spark.prepare_write:is_there", _by_the_catalog),
     ),
     _m(
         "S4",

@@ -39,7 +39,7 @@ SEEDS = range(int(FIRST), int(LAST or FIRST) + 1)
 def play(seed: int, populate: Populate = clients) -> FrontWorld:
     """One universe from an empty disk to the verdict; raises what is wrong with it."""
     choices = Choices(seed)
-    world = FrontWorld(choices, _plan(choices), catalogue_cache_s=choices.pick((0.0, 0.0, 5.0)))
+    world = FrontWorld(choices, _plan(choices), catalog_cache_s=choices.pick((0.0, 0.0, 5.0)))
     universe, notes, jobs = world.universe, Notes(), Jobs()
     with world.running():
         try:
@@ -95,7 +95,7 @@ def _last_words(process: FrontProcess, jobs: Jobs) -> None:
         except OmidError:
             wait(Sleep(0.5))
     for _ in range(300):
-        if world.disk.epoch_row.read().watermark >= wanted:
+        if world.disk.leader_state.read().watermark >= wanted:
             break
         wait(Sleep(world.plan.settings["max_transaction_age_s"] / 4))
     for _ in range(20):

@@ -63,7 +63,7 @@ def leases(conn: Connection) -> tuple[int, ...]:
 
 
 def pass_watermark(conn: Connection, start_ts: int) -> None:
-    while conn.parts.epoch_row.read_watermarks()[0] < start_ts:
+    while conn.parts.leader_state.read_watermarks()[0] < start_ts:
         conn.parts.tso.begin()
 
 
@@ -127,7 +127,7 @@ def test_a_long_write_is_kept_while_loads_come_and_go(url: str) -> None:
     for _ in range(20):
         assert len(read(load(url, leaseSeconds="0.1"))) == 2
         save_other(conn)
-    assert conn.parts.epoch_row.read_watermarks()[0] < long.begun.start_ts
+    assert conn.parts.leader_state.read_watermarks()[0] < long.begun.start_ts
     long.commit([message])
     assert len(read(load(url))) == 3
 

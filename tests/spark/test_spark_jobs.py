@@ -23,7 +23,7 @@ def wait_for_watermark(url: str) -> int:
     conn = connection(url)
     target = conn.parts.tso.begin().start_ts
     deadline_s = time.monotonic() + 60
-    while conn.parts.epoch_row.read_watermarks()[0] < target:
+    while conn.parts.leader_state.read_watermarks()[0] < target:
         assert time.monotonic() < deadline_s, f"W never passed {target}"
         time.sleep(0.1)
     return target
@@ -56,7 +56,7 @@ def test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_c
     assert before.commit_table_entries > 4
     assert count("t") == 6
 
-    horizon_before = connection(url).parts.epoch_row.read_watermarks()[1]
+    horizon_before = connection(url).parts.leader_state.read_watermarks()[1]
     cleaned = pyomid.spark.compact(spark, url)
     assert cleaned.orphans_dropped == 20
     after = pyomid.spark.verify(spark, url, ["t"])
@@ -113,7 +113,7 @@ def test_compaction_goes_by_the_watermark_of_before_its_grace(
         tx.write(spark.range(1).selectExpr("id", "'old' AS text"), "graced", row_key=["id"])
     monkeypatch.setattr(time, "sleep", pause_or_move_on)
     (careful,) = pyomid.spark.compact(spark, url, ["graced"], grace_seconds=grace_s).tables
-    assert careful.watermark < passed[0] <= connection(url).parts.epoch_row.read_watermarks()[0]
+    assert careful.watermark < passed[0] <= connection(url).parts.leader_state.read_watermarks()[0]
     assert (careful.cells, careful.cells_dropped) == (2, 0)
     (prompt,) = pyomid.spark.compact(spark, url, ["graced"]).tables
     assert prompt.watermark >= passed[0]

@@ -45,7 +45,7 @@ def verified(spark: SparkSession, url: str, table: str) -> tuple[Verification, T
 
 def wait_until_sealed_by_age(url: str, start_ts: int) -> None:
     deadline_s = time.monotonic() + 60
-    while connection(url).parts.epoch_row.read_watermarks()[0] < start_ts:
+    while connection(url).parts.leader_state.read_watermarks()[0] < start_ts:
         assert time.monotonic() < deadline_s, f"W never passed {start_ts}"
         time.sleep(0.1)
 

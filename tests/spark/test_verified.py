@@ -11,7 +11,7 @@ from pyomid.client import idempotency
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.jobs.partitions import Piece, chosen_tables
 from pyomid.spark.jobs.verification import Verification, look, verified
-from pyomid.types import CellVersion, Column, EpochChanges, KeyRange, PendingCommit, RowWrite, ShadowWrite
+from pyomid.types import CellVersion, Column, KeyRange, LeaderStateChanges, PendingCommit, RowWrite, ShadowWrite
 
 pytestmark = pytest.mark.fast
 
@@ -73,8 +73,8 @@ def test_branches_of_an_unfinished_commit_are_not_torn(conn: Connection) -> None
     start_ts, branches, _ = large_commit(conn, transactionId="load")
     conn.parts.commit_table.delete([branches[1]])
     pending = PendingCommit(start_ts, tuple(branches))
-    row = conn.parts.epoch_row
-    row.update(row.read().epoch, EpochChanges(pending_added=(pending,)))
+    row = conn.parts.leader_state
+    row.update(row.read().epoch, LeaderStateChanges(pending_added=(pending,)))
     assert verify(conn).torn_starts == []
 
 
@@ -96,7 +96,7 @@ def test_an_orphan_that_compaction_cannot_have_left_is_a_doubt(conn: Connection)
     """The only shadow cell of an acknowledged commit is lost, and its entry was sanitised."""
     _, branches, commit_ts = large_commit(conn)
     push_watermark_past(conn, commit_ts)
-    compact(conn, conn.parts.catalogue.table("t"))
+    compact(conn, conn.parts.catalog.table("t"))
     conn.parts.commit_table.delete(branches)
     assert verify(conn).doubts == []
     lost = CellVersion(b"b", *COLUMN, branches[1])

@@ -62,7 +62,7 @@ def save(conn: Connection, *rows: Row, **how: str) -> None:
 
 
 def rows_of(conn: Connection, name: str = "t") -> list[tuple[Any, ...]]:
-    info = conn.parts.catalogue.table(name)
+    info = conn.parts.catalog.table(name)
     begun = conn.parts.tso.begin()
     schema = schema_of(info)
     plan = ReadPlan(conn.url, name, schema, ("name", "count"), Snapshot(begun.start_ts, begun.epoch), 9, leased=False)
@@ -71,7 +71,7 @@ def rows_of(conn: Connection, name: str = "t") -> list[tuple[Any, ...]]:
 
 
 def leases(conn: Connection) -> tuple[int, ...]:
-    return tuple(conn.parts.epoch_row.read().leases)
+    return tuple(conn.parts.leader_state.read().leases)
 
 
 def push_watermark_past(conn: Connection, start_ts: int) -> None:
@@ -82,7 +82,7 @@ def push_watermark_past(conn: Connection, start_ts: int) -> None:
             with db.begin() as tx:
                 for row in range(8):
                     tx.table("crowd").put(b"%d-%d" % (number, row), {b"f:x": b"1"})
-            if conn.parts.epoch_row.read_watermarks()[0] >= start_ts:
+            if conn.parts.leader_state.read_watermarks()[0] >= start_ts:
                 return
             assert number < 10_000, "W does not rise"
 

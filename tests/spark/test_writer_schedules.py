@@ -103,7 +103,7 @@ class World:
         """As far as living leases let W go."""
         newest = self.conn.parts.tso.begin().start_ts
         push_watermark_past(self.conn, min([newest, *(start - 50 for start in leases(self.conn))]))
-        for info in self.conn.parts.catalogue.tables():
+        for info in self.conn.parts.catalog.tables():
             compact(self.conn, info)
 
     def stranger(self, _: Driver) -> None:

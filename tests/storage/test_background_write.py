@@ -27,7 +27,7 @@ from pyomid.storage.embedded.commit_log import segment as recent_log
 from pyomid.storage.embedded.commit_log.index import LOG_FILES
 from pyomid.storage.embedded.commit_log.index_kernels import SLOTS
 from pyomid.storage.embedded.commit_log.segment import BLOCK_BYTES, Rows, read_segment
-from pyomid.storage.embedded.commit_log.writer import RecentCommits
+from pyomid.storage.embedded.commit_log.writer import CommitLog
 from pyomid.testing.conformance import in_forked_child
 from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 
@@ -76,7 +76,7 @@ def flushed(table: EmbeddedCommitTable, entries: Rows) -> list[int] | None:
     return ended(table)[0] if table.begin_flush(entries) else None
 
 
-def writer_of(table: EmbeddedCommitTable) -> RecentCommits:
+def writer_of(table: EmbeddedCommitTable) -> CommitLog:
     assert table._writer is not None
     return table._writer
 
@@ -101,7 +101,7 @@ def test_entries_are_durable_at_the_end_and_seen_by_nobody_before(table: Embedde
     assert reader.lookup([50, 100, 150]) == [60, NOT_FOUND, NOT_FOUND]
     refused, epoch = ended(table)
     assert refused == []
-    assert epoch == 0, "the epoch row of a new folder"
+    assert epoch == 0, "the leader state of a new folder"
     assert reader.lookup([50, 100, 150]) == [60, 110, 160]
     for image in (image_after_kill, image_after_power_loss):
         crashed = EmbeddedCommitTable(image(tmp_path / "db", tmp_path / image.__name__), writable=True)

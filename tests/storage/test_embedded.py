@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pyomid.storage.embedded import EmbeddedCatalogue, EmbeddedCommitTable, EmbeddedEpochRow, EmbeddedStore
+from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 from pyomid.testing.conformance import (
     FAMILIES,
-    CatalogueConformance,
+    CatalogConformance,
     CommitTableConformance,
     DataStoreConformance,
-    EpochRowConformance,
+    LeaderStateConformance,
 )
 from pyomid.types import TableInfo
 
@@ -45,17 +45,17 @@ class TestEmbeddedCommitTable(CommitTableConformance):
         commits.close()
 
 
-class TestEmbeddedEpochRow(EpochRowConformance):
+class TestEmbeddedEpochRow(LeaderStateConformance):
     @pytest.fixture
-    def epoch_row(self, tmp_path: Path) -> Iterator[EmbeddedEpochRow]:
-        epoch_row = EmbeddedEpochRow(tmp_path, writable=True)
-        yield epoch_row
-        epoch_row.close()
+    def leader_state(self, tmp_path: Path) -> Iterator[EmbeddedLeaderState]:
+        leader_state = EmbeddedLeaderState(tmp_path, writable=True)
+        yield leader_state
+        leader_state.close()
 
 
-class TestEmbeddedCatalogue(CatalogueConformance):
+class TestEmbeddedCatalog(CatalogConformance):
     @pytest.fixture
-    def catalogue(self, tmp_path: Path) -> Iterator[EmbeddedCatalogue]:
-        catalogue = EmbeddedCatalogue(tmp_path)
-        yield catalogue
-        catalogue.close()
+    def catalog(self, tmp_path: Path) -> Iterator[EmbeddedCatalog]:
+        catalog = EmbeddedCatalog(tmp_path)
+        yield catalog
+        catalog.close()

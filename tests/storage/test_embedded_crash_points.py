@@ -25,7 +25,7 @@ from embedded_images import image_after_kill, image_after_power_loss
 from pyomid.storage.embedded import EmbeddedCommitTable
 from pyomid.storage.embedded.commit_log import compacted, segment, writer
 from pyomid.storage.embedded.commit_log.background_write import BackgroundWriter
-from pyomid.storage.embedded.commit_log.index import TABLES, RecentIndex
+from pyomid.storage.embedded.commit_log.index import TABLES, CommitIndex
 from pyomid.storage.embedded.commit_log.index_kernels import SLOTS, TABLE_WORDS
 from pyomid.storage.embedded.commit_log.segment import Rows, Segment
 from pyomid.storage.embedded.environment import Environment
@@ -177,7 +177,7 @@ class CrashedEverywhere:
     def half_emptied(self, number: int) -> None:
         """Only what the writer's own code would do: the sequence number first, then some of the words."""
 
-        def change(index: RecentIndex) -> None:
+        def change(index: CommitIndex) -> None:
             index.words[2 + number] |= 1
             first = TABLES[number]
             index.array[first : first + self._choice.randrange(TABLE_WORDS)] = 0
@@ -186,8 +186,8 @@ class CrashedEverywhere:
         self.change_index(image, change)
         self.check(image)
 
-    def change_index(self, image: Path, change: Callable[[RecentIndex], object]) -> None:
-        index = RecentIndex(image / "commits", writable=True)
+    def change_index(self, image: Path, change: Callable[[CommitIndex], object]) -> None:
+        index = CommitIndex(image / "commits", writable=True)
         change(index)
         index.close()
 
@@ -241,7 +241,7 @@ def crash_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, seed: i
     assert world.table._writer is not None
     writes_in_background = world.table.flush_ended_fileno() is not None and world.table._writer._segments[0]._direct
     write, commit = Segment._write, Environment._commit
-    place, empty, begin = RecentIndex.place, RecentIndex.empty, BackgroundWriter.begin
+    place, empty, begin = CommitIndex.place, CommitIndex.empty, BackgroundWriter.begin
     failures: list[BaseException] = []
 
     def look(crash: Callable[[], None]) -> None:
@@ -272,13 +272,13 @@ def crash_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, seed: i
             if is_checked and self.folder == world._at_work[-1] / "commits":
                 look(lambda: world.check(world.image(power_lost=world._choice.random() < 0.5)))
 
-    def placed(self: RecentIndex, number: int, rows: Rows) -> int:
+    def placed(self: CommitIndex, number: int, rows: Rows) -> int:
         with world.step() as is_checked:
             if is_checked and world._at_work[-1] == tmp_path / "db":
                 look(lambda: world.half_placed(number, rows))
             return place(self, number, rows)
 
-    def emptied(self: RecentIndex, number: int) -> None:
+    def emptied(self: CommitIndex, number: int) -> None:
         with world.step() as is_checked:
             if is_checked and world._at_work[-1] == tmp_path / "db":
                 look(lambda: world.half_emptied(number))
@@ -288,8 +288,8 @@ def crash_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, seed: i
         steps_seen.setattr(Segment, "_write", written)
         steps_seen.setattr(BackgroundWriter, "begin", begun)
         steps_seen.setattr(Environment, "_commit", committed)
-        steps_seen.setattr(RecentIndex, "place", placed)
-        steps_seen.setattr(RecentIndex, "empty", emptied)
+        steps_seen.setattr(CommitIndex, "place", placed)
+        steps_seen.setattr(CommitIndex, "empty", emptied)
         world.work(steps)
         world.table.close()
     assert failures == []

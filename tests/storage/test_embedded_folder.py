@@ -18,9 +18,9 @@ import pytest
 
 from pyomid.errors import Corruption, Deposed, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.storage.embedded import (
-    EmbeddedCatalogue,
+    EmbeddedCatalog,
     EmbeddedCommitTable,
-    EmbeddedEpochRow,
+    EmbeddedLeaderState,
     EmbeddedStore,
     open_folder,
     row_samples,
@@ -403,14 +403,14 @@ def test_fork_under_load_harms_neither_side(tmp_path: Path, store: EmbeddedStore
 
 
 def test_handles_of_one_process_share_an_environment_until_the_last_is_closed(tmp_path: Path) -> None:
-    first, second, catalogue = EmbeddedStore(tmp_path), EmbeddedStore(tmp_path), EmbeddedCatalogue(tmp_path)
+    first, second, catalog = EmbeddedStore(tmp_path), EmbeddedStore(tmp_path), EmbeddedCatalog(tmp_path)
     first.create_table(TableInfo("t", FAMILIES))
     for _ in range(2):  # closing twice gives back once
         first.close()
     second.write_cells("t", 50, [column_write(b"r", (A, b"v"))])
     second.close()
-    assert catalogue.tables() == []
-    catalogue.close()
+    assert catalog.tables() == []
+    catalog.close()
     gc.collect()
     third = EmbeddedStore(tmp_path)
     assert len(scanned(third, "t")) == 1
@@ -450,11 +450,11 @@ def test_commit_table_opened_for_reading_cannot_write(tmp_path: Path) -> None:
 
 
 def test_flush_of_a_deposed_tso_puts_nothing(tmp_path: Path) -> None:
-    commits, epoch_row = EmbeddedCommitTable(tmp_path, writable=True), EmbeddedEpochRow(tmp_path, writable=True)
-    assert epoch_row.take_over(expected=0, epoch=100, ceiling=1000)
+    commits, leader_state = EmbeddedCommitTable(tmp_path, writable=True), EmbeddedLeaderState(tmp_path, writable=True)
+    assert leader_state.take_over(expected=0, epoch=100, ceiling=1000)
     commits.serve_epoch(100)
     assert commits.put([(150, 200)]) == []
-    assert epoch_row.take_over(expected=100, epoch=1000, ceiling=2000)
+    assert leader_state.take_over(expected=100, epoch=1000, ceiling=2000)
     writes: list[Callable[[], object]] = [
         lambda: commits.put([(250, 300)]),
         lambda: commits.seal(250),
@@ -467,7 +467,7 @@ def test_flush_of_a_deposed_tso_puts_nothing(tmp_path: Path) -> None:
             write()
     assert list(commits.entries()) == [(150, 200)]
     commits.close()
-    epoch_row.close()
+    leader_state.close()
 
 
 def test_start_that_is_no_multiple_of_the_step_is_refused(tmp_path: Path) -> None:

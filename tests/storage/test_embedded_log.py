@@ -14,11 +14,11 @@ from embedded_images import image_after_kill, image_after_power_loss
 from pyomid.errors import Corruption, StoreFull
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore
 from pyomid.storage.embedded.commit_log import writer as module
-from pyomid.storage.embedded.commit_log.compacted import SettledCommits
-from pyomid.storage.embedded.commit_log.index import INDEX_FILE, LOG_FILES, RecentIndex
+from pyomid.storage.embedded.commit_log.compacted import CompactedCommits
+from pyomid.storage.embedded.commit_log.index import INDEX_FILE, LOG_FILES, CommitIndex
 from pyomid.storage.embedded.commit_log.index_kernels import SLOTS
 from pyomid.storage.embedded.commit_log.segment import BLOCK_BYTES, Rows, Segment
-from pyomid.storage.embedded.commit_log.writer import RecentCommits
+from pyomid.storage.embedded.commit_log.writer import CommitLog
 from pyomid.testing.conformance import in_forked_child
 from pyomid.types import NOT_FOUND, SEALED
 
@@ -44,19 +44,19 @@ def test_thread_that_comes_late_to_an_emptied_table_leaves_the_one_in_use_alone(
     """
     monkeypatch.setattr(module, "_RECORDS_MAX", 100)
     may_run, is_inside, may_end = threading.Event(), threading.Event(), threading.Event()
-    settle_beside, store = RecentCommits._settle_beside, SettledCommits.store
+    settle_beside, store = CommitLog._settle_beside, CompactedCommits.store
 
-    def late(self: RecentCommits, number: int) -> None:
+    def late(self: CommitLog, number: int) -> None:
         may_run.wait(DEADLINE_S)
         settle_beside(self, number)
 
-    def slow(self: SettledCommits, moved: Rows, epoch: int | None = None) -> None:
+    def slow(self: CompactedCommits, moved: Rows, epoch: int | None = None) -> None:
         store(self, moved, epoch)
         if may_run.is_set() and threading.current_thread() is not threading.main_thread():
             is_inside.set()
             may_end.wait(DEADLINE_S)
 
-    monkeypatch.setattr(RecentCommits, "_settle_beside", late)
+    monkeypatch.setattr(CommitLog, "_settle_beside", late)
     writer = EmbeddedCommitTable(tmp_path / "db", writable=True)
     reader = EmbeddedCommitTable(tmp_path / "db", writable=False)
     expected: dict[int, int] = {}
@@ -72,7 +72,7 @@ def test_thread_that_comes_late_to_an_emptied_table_leaves_the_one_in_use_alone(
     settler = writer._writer._settler
     assert settler is not None
     put(140, 60)  # the writer settles the first table itself, and fills it again
-    monkeypatch.setattr(SettledCommits, "store", slow)
+    monkeypatch.setattr(CompactedCommits, "store", slow)
     may_run.set()
     while settler.is_alive() and not is_inside.is_set():
         settler.join(0.01)
@@ -256,7 +256,7 @@ def test_reader_that_stood_still_while_its_tables_were_used_again_takes_no_other
     writer.put_block(rows(0, 80))
     mine = rows(0, 80)[:, 0].tolist()
     assert reader.lookup(mine) == [start + 10 for start in mine]
-    find, settled = RecentIndex.find, SettledCommits.lookup
+    find, settled = CommitIndex.find, CompactedCommits.lookup
     calls: list[str] = []
     moved: list[int] = []
 
@@ -267,18 +267,18 @@ def test_reader_that_stood_still_while_its_tables_were_used_again_takes_no_other
                 writer.put_block(rows(1000 * turn, 90))
                 moved.append(turn)
 
-    def find_late(self: RecentIndex, number: int, starts: Sequence[int]) -> list[int]:
+    def find_late(self: CommitIndex, number: int, starts: Sequence[int]) -> list[int]:
         if self is reader._reader._index:
             writer_goes_on(("before the first table", "between the tables")[number])
         return find(self, number, starts)
 
-    def look_late(self: SettledCommits, starts: Sequence[int]) -> list[int]:
+    def look_late(self: CompactedCommits, starts: Sequence[int]) -> list[int]:
         if self is reader._settled:
             writer_goes_on("before LMDB")
         return settled(self, starts)
 
-    monkeypatch.setattr(RecentIndex, "find", find_late)
-    monkeypatch.setattr(SettledCommits, "lookup", look_late)
+    monkeypatch.setattr(CommitIndex, "find", find_late)
+    monkeypatch.setattr(CompactedCommits, "lookup", look_late)
     never = [start + 50 for start in mine]
     assert reader.lookup([*mine, *never]) == [*(start + 10 for start in mine), *([NOT_FOUND] * len(never))]
     assert len(moved) == 6

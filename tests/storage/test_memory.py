@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow, MemoryStore
+from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
 from pyomid.testing.conformance import (
     FAMILIES,
-    CatalogueConformance,
+    CatalogConformance,
     CommitTableConformance,
     DataStoreConformance,
-    EpochRowConformance,
+    LeaderStateConformance,
     scanned,
 )
 from pyomid.types import KeyRange, TableInfo
@@ -43,13 +43,13 @@ class TestMemoryCommitTable(CommitTableConformance):
         return MemoryCommitTable()
 
 
-class TestMemoryEpochRow(EpochRowConformance):
+class TestMemoryEpochRow(LeaderStateConformance):
     @pytest.fixture
-    def epoch_row(self) -> MemoryEpochRow:
-        return MemoryEpochRow()
+    def leader_state(self) -> MemoryLeaderState:
+        return MemoryLeaderState()
 
 
-class TestMemoryCatalogue(CatalogueConformance):
+class TestMemoryCatalog(CatalogConformance):
     @pytest.fixture
-    def catalogue(self) -> MemoryCatalogue:
-        return MemoryCatalogue()
+    def catalog(self) -> MemoryCatalog:
+        return MemoryCatalog()

@@ -17,7 +17,7 @@ from pyomid.oracle.settings import TsoSettings
 from pyomid.server.leadership import boot_clock
 from pyomid.server.startup import ServiceOptions, serve
 from pyomid.server.store_calls import TsoStores
-from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
+from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 
 FIRST_LEASE_S = 0.5
 
@@ -42,7 +42,7 @@ class ShortLease:
         print("released", flush=True)
 
 
-class SlowEpochRow(MemoryEpochRow):
+class SlowEpochRow(MemoryLeaderState):
     """Takes over when the first lease has ended."""
 
     def __init__(self, lease: ShortLease) -> None:
@@ -60,7 +60,7 @@ class SlowEpochRow(MemoryEpochRow):
 
 async def main() -> None:
     lease = ShortLease()
-    stores = TsoStores(MemoryCommitTable(), SlowEpochRow(lease), MemoryCatalogue())
+    stores = TsoStores(MemoryCommitTable(), SlowEpochRow(lease), MemoryCatalog())
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setblocking(False)
     await serve(

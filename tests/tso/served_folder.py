@@ -21,7 +21,7 @@ from pyomid.oracle.settings import TsoSettings
 from pyomid.server.service import TsoService
 from pyomid.server.startup import take_over_and_build
 from pyomid.server.store_calls import TsoStores
-from pyomid.storage.embedded import EmbeddedCatalogue, EmbeddedCommitTable, EmbeddedEpochRow, open_folder
+from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, open_folder
 from pyomid.storage.embedded.commit_log.segment import Segment
 from pyomid.types import CommitRequest
 
@@ -46,8 +46,8 @@ class Served:
         self.folder = folder
         self.table = EmbeddedCommitTable(folder, writable=True)
         self.table.prepare()
-        self.row = EmbeddedEpochRow(folder, writable=True)
-        self.catalogue = EmbeddedCatalogue(folder)
+        self.row = EmbeddedLeaderState(folder, writable=True)
+        self.catalog = EmbeddedCatalog(folder)
         self.deaths: list[str] = []
         self.begun = 0
         """Flushes in the background."""
@@ -67,7 +67,7 @@ class Served:
             return is_begun
 
         monkeypatch.setattr(EmbeddedCommitTable, "begin_flush", begin_flush)
-        stores = TsoStores(self.table, self.row, self.catalogue)
+        stores = TsoStores(self.table, self.row, self.catalog)
         machine = take_over_and_build(stores, settings, BucketMap(settings.conflict_map_entries))
         self.service = TsoService(
             machine, stores, clock=self.clock, die=self.deaths.append, lease_until_s=lambda: self.leads_until_s
@@ -132,7 +132,7 @@ async def served(
         each.service.stop()
         await running
         drained = await each.drain()
-        each.catalogue.close()
+        each.catalog.close()
         each.row.close()
         each.table.close()
     assert drained or each.deaths

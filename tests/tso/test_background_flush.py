@@ -143,7 +143,7 @@ def test_flush_whose_end_fails_is_repeated_and_answered_once(
         result = end(table)
         if result is not None and len(failures) < 3:
             failures.append(1)
-            raise Unavailable("the epoch row could not be read")
+            raise Unavailable("the leader state could not be read")
         return result
 
     async def scenario() -> None:

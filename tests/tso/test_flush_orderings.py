@@ -217,7 +217,7 @@ def test_corruption_behind_a_flush_ends_the_service_at_once_and_is_told_by_its_n
 
             def end_flush(table: EmbeddedCommitTable) -> tuple[list[int], int] | None:
                 if end(table) is not None:
-                    raise Corruption("the epoch row is not what was written")
+                    raise Corruption("the leader state is not what was written")
                 return None
 
             monkeypatch.setattr(EmbeddedCommitTable, "end_flush", end_flush)
@@ -228,7 +228,7 @@ def test_corruption_behind_a_flush_ends_the_service_at_once_and_is_told_by_its_n
                 each.cancel()
             results = await asyncio.gather(*working, return_exceptions=True)
             assert all(isinstance(result, asyncio.CancelledError | OmidError) for result in results), results
-            assert "the epoch row is not what was written" in disk.each.deaths[0]
+            assert "the leader state is not what was written" in disk.each.deaths[0]
             failures = [record for record in caplog.records if "a flush failed" in record.getMessage()]
             assert failures
             assert {record.__dict__.get("code") for record in failures} == {Corruption.code}

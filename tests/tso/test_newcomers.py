@@ -16,7 +16,7 @@ from service_process import RawPeer, served
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.connecting import tcp_dial
 from pyomid.server.peer import Connection
-from pyomid.server.unauthenticated import Newcomers
+from pyomid.server.unauthenticated import UnauthenticatedPeers
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -95,7 +95,7 @@ def test_a_listener_that_ran_out_of_descriptors_accepts_again(tmp_path: Path) ->
 
 @pytest.mark.fast
 def test_the_address_with_most_newcomers_gives_way() -> None:
-    newcomers = Newcomers(10)
+    newcomers = UnauthenticatedPeers(10)
     peers = [cast(Connection, f"peer {number}") for number in range(6)]
     for number, address in enumerate(("a", "b", "b", "b", "a", "c")):
         newcomers.add(peers[number], address)

@@ -22,7 +22,7 @@ from pyomid.errors import Misuse, OmidError, OutcomeUnknown, Unavailable
 from pyomid.oracle.settings import TsoSettings
 from pyomid.server.launcher import ensure_running
 from pyomid.server.leadership import DOUBT_EXIT_CODE, SOCKET_FILE, FolderLock
-from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedEpochRow, open_folder
+from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedLeaderState, open_folder
 from pyomid.types import CommitRequest
 from pyomid.wiring import tso_command
 
@@ -162,7 +162,7 @@ def test_t4_a_tso_that_was_replaced_while_it_was_stopped_dies_and_answers_nothin
     tso = session_of(folder, request_s=30.0)
     before = tso.begin()
     pid = kill_tso(folder, signal.SIGSTOP)
-    row = EmbeddedEpochRow(folder, writable=True)
+    row = EmbeddedLeaderState(folder, writable=True)
     state = row.read()
     assert row.take_over(expected=state.epoch, epoch=state.ceiling, ceiling=state.ceiling + 10**10)
     row.close()
@@ -176,7 +176,7 @@ def test_t4_a_tso_that_was_replaced_while_it_was_stopped_dies_and_answers_nothin
 
     thread = threading.Thread(target=ask)
     thread.start()
-    time.sleep(1.5)  # longer than the service's stall margin: it must read the epoch row before it answers
+    time.sleep(1.5)  # longer than the service's stall margin: it must read the leader state before it answers
     os.kill(pid, signal.SIGCONT)
     thread.join(timeout=60)
     assert not is_alive(pid)
@@ -247,7 +247,7 @@ def test_t14_no_idle_exit_with_a_connection_open_or_a_lease_live(folder: Path, s
 def test_t14_what_the_tso_does_on_its_own_does_not_keep_it_from_an_idle_exit(
     folder: Path, session_of: SessionOf
 ) -> None:
-    """It looks at the catalogue every few seconds: an idle time longer than that must pass all the same."""
+    """It looks at the catalog every few seconds: an idle time longer than that must pass all the same."""
     idle_s = TsoSettings().tables_interval_s + 1.0
     tso = session_of(folder, tso_idle_exit_seconds=idle_s)
     tso.begin()

@@ -18,7 +18,7 @@ from checked_workload import CheckedWorkload, cell
 from service_process import RawPeer, Service, served
 
 from pyomid.server.native import sockets as words
-from pyomid.server.native.socket_loop import PumpReplies
+from pyomid.server.native.socket_loop import SocketReplies
 from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
 from pyomid.wire.frames import FrameCutter
 from pyomid.wire.messages import Begin, Fence, FenceReply
@@ -208,7 +208,7 @@ def test_answers_refused_by_a_mark_are_taken_back_peer_by_peer() -> None:
         [(1, 0, len(of_one), 2), (2, len(of_one), len(of_one) + len(of_two), 2)], dtype=np.int64
     )  # fmt: skip
     taken = np.frombuffer(of_one + of_two, dtype=np.uint8)
-    replies = PumpReplies(Slots(), taken, segments, 4)  # type: ignore[arg-type]
+    replies = SocketReplies(Slots(), taken, segments, 4)  # type: ignore[arg-type]
     changed = replies.without(frozenset({200, 300}))
     assert changed.count == 4
     told = {}

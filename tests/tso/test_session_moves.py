@@ -18,7 +18,7 @@ from service_process import Service, served
 
 from pyomid.client.session import blocking as session_module
 from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.client_protocol import Conversation
+from pyomid.client.session.client_protocol import ClientProtocol
 from pyomid.client.session.connecting import tcp_dial
 from pyomid.types import CommitRequest
 
@@ -71,7 +71,7 @@ def services(tmp_path: Path) -> Iterator[tuple[Service, Service]]:
 @pytest.fixture(autouse=True)
 def _one_database(monkeypatch: pytest.MonkeyPatch) -> None:
     """The two stand for leaders of one database; with stores in their memories each would tell an id of its own."""
-    monkeypatch.setattr(Conversation, "database_id", b"")
+    monkeypatch.setattr(ClientProtocol, "database_id", b"")
 
 
 @pytest.fixture(autouse=True)

@@ -22,7 +22,7 @@ from pyomid.server.peer import ASKED_MAX, QUANTUM, Connection
 from pyomid.server.service import RECEIVE_BYTES, TURNS_AT_ONCE, TsoService
 from pyomid.server.startup import take_over_and_build
 from pyomid.server.store_calls import TsoStores
-from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow
+from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 from pyomid.types import CommitRequest
 from pyomid.wire.frames import FrameCutter
 from pyomid.wire.messages import AskStatus, Begin, Complete, Fence, Request, Seal
@@ -63,8 +63,8 @@ class Watch:
     """A service in this loop, and what its machine is given."""
 
     def __init__(self, *, kernel: bool) -> None:
-        row = MemoryEpochRow()
-        stores = TsoStores(MemoryCommitTable(), row, MemoryCatalogue())
+        row = MemoryLeaderState()
+        stores = TsoStores(MemoryCommitTable(), row, MemoryCatalog())
         self.machine = take_over_and_build(stores, SETTINGS, BucketMap(SETTINGS.conflict_map_entries))
         self.service = TsoService(self.machine, stores, clock=time.monotonic, die=lambda reason: None)
         if kernel:

@@ -11,7 +11,7 @@ from pyomid.cli.status import table_lines
 from pyomid.types import TABLES_UNCONFIRMED, ConflictLevel, TableInfo, TableState
 
 if TYPE_CHECKING:
-    from pyomid.client.deployment import Parts
+    from pyomid.client.deployment import Deployment
     from pyomid.client.unregistered_tables import Discovery
 
 
@@ -88,12 +88,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _half_dropped(parts: Parts) -> list[TableInfo]:
+def _half_dropped(parts: Deployment) -> list[TableInfo]:
     """Tables whose drop somebody left half, or is still at: they hold sanitising back until it is done."""
-    return [entry.info for entry in parts.catalogue.entries() if entry.state is TableState.DROPPING]
+    return [entry.info for entry in parts.catalog.entries() if entry.state is TableState.DROPPING]
 
 
-def _half_dropped_lines(parts: Parts, url: str) -> Iterator[str]:
+def _half_dropped_lines(parts: Deployment, url: str) -> Iterator[str]:
     for info in _half_dropped(parts):
         finish = shlex.join(["pyomid", "tables", url, "drop", info.name])
         yield f"  {info.name}   is being dropped, and holds sanitising back until it is gone: {finish} finishes it"
@@ -110,11 +110,11 @@ def _found(discovery: Discovery, url: str) -> Iterator[str]:
         )
 
 
-def _confirm(parts: Parts, url: str, *, anyway: bool) -> int:
+def _confirm(parts: Deployment, url: str, *, anyway: bool) -> int:
     """The mark is read before the tables are looked at: one that a Java TSO leaves meanwhile stays."""
     from pyomid.client.unregistered_tables import Discovery, confirm, discover
 
-    nonce = parts.catalogue.unknown_tables().get(TABLES_UNCONFIRMED)
+    nonce = parts.catalog.unknown_tables().get(TABLES_UNCONFIRMED)
     if nonce is None:
         print("nothing is to be confirmed")
         return 0

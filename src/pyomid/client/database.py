@@ -18,19 +18,19 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, 
 
 from pyomid.client import table_admin
 from pyomid.client.background import Background, BackgroundCounters
-from pyomid.client.deployment import Parts
+from pyomid.client.deployment import Deployment
 from pyomid.client.drive import Driver
 from pyomid.client.effect_handlers import port_performers
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import Backoff, check_function, check_result, run_transaction
 from pyomid.client.session.leases import LeaseKeeper
 from pyomid.client.transaction import Transaction
-from pyomid.client.transaction_steps import Workspace
+from pyomid.client.transaction_steps import TransactionSteps
 from pyomid.client.validation import TableRules
 from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
-from pyomid.ports import WritesAhead
+from pyomid.ports import PipelinedWrites
 from pyomid.protocol.commit import WriteSet
 from pyomid.protocol.commit_cache import CommitCache
 from pyomid.protocol.effects import Effect
@@ -79,11 +79,11 @@ class _KnownRules:
 class Database:
     """An open database, as `pyomid.connect` returns it. Threads share it; a forked child opens its own."""
 
-    def __init__(self, parts: Parts, *, url: str = "", sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, parts: Deployment, *, url: str = "", sleep: Callable[[float], None] = time.sleep) -> None:
         self.url: Final = url
         self.settings: Final[Settings] = parts.settings
         self.commit_cache: Final = CommitCache(parts.settings.commit_cache_entries)
-        self.writes_ahead: Final = isinstance(parts.store, WritesAhead)
+        self.writes_ahead: Final = isinstance(parts.store, PipelinedWrites)
         self._parts = parts
         self._pid = os.getpid()
         self._sleep = sleep
@@ -199,12 +199,12 @@ class Database:
         table_admin.drop_table(self._parts, name)
 
     def tables(self) -> list[TableInfo]:
-        """Every table of the catalogue, system tables too, by name."""
+        """Every table of the catalog, system tables too, by name."""
         self.check_usable()
-        return self._parts.catalogue.tables()
+        return self._parts.catalog.tables()
 
     def table_info(self, name: str) -> TableInfo:
-        """One catalogue entry; `UnknownTable` names the nearest that exists."""
+        """One catalog entry; `UnknownTable` names the nearest that exists."""
         self.check_usable()
         return table_admin.find_table(self._parts, name)
 
@@ -214,7 +214,7 @@ class Database:
         self.check_usable()
         return DatabaseStatus(
             tso=self._parts.tso.status(),
-            tables=tuple(self._parts.catalogue.tables()),
+            tables=tuple(self._parts.catalog.tables()),
             commit_table_entries=self._parts.commit_table.count(),
             background=self._background.counters,
         )
@@ -243,7 +243,7 @@ class Database:
     # For pyomid's own use
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> Deployment:
         return self._parts
 
     @property
@@ -269,7 +269,7 @@ class Database:
             raise Misuse(f"database {self.url} is closed")
 
     def table_rules(self, name: str, begun: BeginReply, *, leased: bool = False) -> TableRules:
-        """The catalogue entry with its rules for a transaction that began so. `leased`: it is under a lease, which some
+        """The catalog entry with its rules for a transaction that began so. `leased`: it is under a lease, which some
         tables refuse.
         """
         rules = self._known_rules(name, begun)
@@ -287,7 +287,7 @@ class Database:
             rules = found.rules
         else:
             rules = TableRules(info, self._parts.store.limits)
-        self._tables[name] = _KnownRules(rules, begun.start_ts, now + self.settings.catalogue_cache_seconds)
+        self._tables[name] = _KnownRules(rules, begun.start_ts, now + self.settings.catalog_cache_seconds)
         return rules
 
     def end_committed(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
@@ -298,7 +298,7 @@ class Database:
         except Exception as error:
             self._background.failed(error)
 
-    def end_rolled_back(self, workspace: Workspace) -> None:
+    def end_rolled_back(self, workspace: TransactionSteps) -> None:
         """As `end_committed`: compaction deletes what it leaves."""
         try:
             written = workspace.write_set()
@@ -316,7 +316,7 @@ class Database:
         )
 
 
-def make_background(parts: Parts) -> Background:
+def make_background(parts: Deployment) -> Background:
     """The database's background, over its own parts."""
     performers = port_performers(parts)
 
@@ -330,7 +330,7 @@ def make_background(parts: Parts) -> Background:
     )
 
 
-def _close_all(parts: Parts, background: Background, leases: LeaseKeeper, pid: int) -> None:
+def _close_all(parts: Deployment, background: Background, leases: LeaseKeeper, pid: int) -> None:
     """At close, when the last reference goes, or at exit; never in a forked child, whose parent still uses them."""
     if os.getpid() != pid:
         return

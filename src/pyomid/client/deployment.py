@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pyomid.config import Settings
-from pyomid.ports import Catalogue, Clock, CommitTable, DataStore, EpochRow, Tso
+from pyomid.ports import Catalog, Clock, CommitTable, DataStore, LeaderState, Tso
 
 
 def boot_clock() -> float:
@@ -20,13 +20,13 @@ def _is_never_gone() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """One open database. `close` ends everything in it once; the owner of a `Parts` closes it."""
+class Deployment:
+    """One open database. `close` ends everything in it once; the owner of a `Deployment` closes it."""
 
     store: DataStore
     commit_table: CommitTable
-    epoch_row: EpochRow
-    catalogue: Catalogue
+    leader_state: LeaderState
+    catalog: Catalog
     tso: Tso
     settings: Settings
     clock: Clock = boot_clock

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pyomid.client.background import Background
-from pyomid.client.deployment import Parts
+from pyomid.client.deployment import Deployment
 from pyomid.client.effect_handlers import Perform, port_performers
 from pyomid.protocol import effects
 from pyomid.protocol.effects import Effect, Steps
@@ -24,7 +24,7 @@ T = TypeVar("T")
 class Driver:
     """Runs steps in the calling thread. Without a background, heals and orphan deletes are performed at once."""
 
-    def __init__(self, parts: Parts, background: Background | None = None) -> None:
+    def __init__(self, parts: Deployment, background: Background | None = None) -> None:
         self._performers: dict[type[Effect], Perform] = port_performers(parts)
         if background is not None:
             self._performers[effects.Heal] = background.offer
@@ -66,7 +66,7 @@ class AsyncDriver:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: Deployment,
         awaited: Mapping[type[Effect], AsyncPerform],
         background: Background,
         executor: Executor,

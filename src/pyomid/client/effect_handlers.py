@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyomid.cells import CellBatch, batch_of
-from pyomid.client.deployment import Parts
+from pyomid.client.deployment import Deployment
 from pyomid.crashpoints import crash_point
-from pyomid.ports import LooksUpAtOnce, WritesAhead
+from pyomid.ports import LooksUpAtOnce, PipelinedWrites
 from pyomid.protocol import effects
 from pyomid.types import CommitReply
 
@@ -16,20 +16,20 @@ Perform = Callable[[Any], Any]
 """Performs one effect and returns its result; takes the effect class it is registered for."""
 
 
-def port_performers(parts: Parts) -> dict[type[effects.Effect], Perform]:
+def port_performers(parts: Deployment) -> dict[type[effects.Effect], Perform]:
     """Every effect, performed at once and in this thread."""
     return {**store_performers(parts), **tso_performers(parts)}
 
 
-def store_performers(parts: Parts) -> dict[type[effects.Effect], Perform]:
-    """The effects that touch the store, the commit table, the epoch row or the catalogue."""
-    store, catalogue, epoch_row = parts.store, parts.catalogue, parts.epoch_row
+def store_performers(parts: Deployment) -> dict[type[effects.Effect], Perform]:
+    """The effects that touch the store, the commit table, the leader state or the catalog."""
+    store, catalog, leader_state = parts.store, parts.catalog, parts.leader_state
     return {
         **_ahead_performers(parts),
         effects.ReadRows: lambda e: store.read_rows(e.table, e.rows, e.columns, bounds=e.bounds),
         effects.ReadRange: lambda e: _read_range(parts, e),
         effects.LookupThenWatermarks: _look_up_then_watermarks(parts),
-        effects.ReadWatermarks: lambda e: epoch_row.read_watermarks(),
+        effects.ReadWatermarks: lambda e: leader_state.read_watermarks(),
         effects.WriteCells: lambda e: _write_cells(parts, e),
         effects.WriteShadowCells: lambda e: _write_shadow_cells(parts, e),
         effects.Heal: lambda e: _heal(parts, e),
@@ -37,17 +37,17 @@ def store_performers(parts: Parts) -> dict[type[effects.Effect], Perform]:
         effects.DeleteVersions: lambda e: _delete_versions(parts, e),
         effects.CleanBatch: lambda e: store.clean_batch(e.table, e.batch, e.heals, e.drops),
         effects.FlushAndMerge: lambda e: store.flush_and_merge(e.table, e.region),
-        effects.RecordWatermark: lambda e: catalogue.put_region_watermark(e.record),
-        effects.ReadUnknownTables: lambda e: catalogue.unknown_tables(),
-        effects.ReadTables: lambda e: catalogue.registered(),
-        effects.DropRegionWatermarks: lambda e: catalogue.drop_region_watermarks(e.newest),
-        effects.ReadRegionWatermarks: lambda e: catalogue.region_watermarks(e.table),
+        effects.RecordWatermark: lambda e: catalog.put_region_watermark(e.record),
+        effects.ReadUnknownTables: lambda e: catalog.unknown_tables(),
+        effects.ReadTables: lambda e: catalog.registered(),
+        effects.DropRegionWatermarks: lambda e: catalog.drop_region_watermarks(e.newest),
+        effects.ReadRegionWatermarks: lambda e: catalog.region_watermarks(e.table),
     }
 
 
-def _ahead_performers(parts: Parts) -> dict[type[effects.Effect], Perform]:
+def _ahead_performers(parts: Deployment) -> dict[type[effects.Effect], Perform]:
     store = parts.store
-    if not isinstance(store, WritesAhead):
+    if not isinstance(store, PipelinedWrites):
         return {}
     return {
         effects.BeginWrite: lambda e: _begin_write(store, e),
@@ -56,7 +56,7 @@ def _ahead_performers(parts: Parts) -> dict[type[effects.Effect], Perform]:
     }
 
 
-def tso_performers(parts: Parts) -> dict[type[effects.Effect], Perform]:
+def tso_performers(parts: Deployment) -> dict[type[effects.Effect], Perform]:
     """The effects that ask the TSO."""
     tso = parts.tso
     return {
@@ -71,9 +71,9 @@ def perform(performers: Mapping[type[effects.Effect], Perform], effect: effects.
     return performers[type(effect)](effect)
 
 
-def _look_up_then_watermarks(parts: Parts) -> Perform:
+def _look_up_then_watermarks(parts: Deployment) -> Perform:
     """In one round trip where the commit table can; else, and where that failed, in two, in this order (R4)."""
-    commit_table, epoch_row = parts.commit_table, parts.epoch_row
+    commit_table, leader_state = parts.commit_table, parts.leader_state
     at_once = commit_table.lookup_then_watermarks if isinstance(commit_table, LooksUpAtOnce) else None
 
     def perform_both(effect: effects.LookupThenWatermarks) -> tuple[list[int], int, int]:
@@ -81,12 +81,12 @@ def _look_up_then_watermarks(parts: Parts) -> Perform:
         if both is not None:
             return both
         states = commit_table.lookup(effect.starts)
-        return states, *epoch_row.read_watermarks()
+        return states, *leader_state.read_watermarks()
 
     return perform_both
 
 
-def _read_range(parts: Parts, effect: effects.ReadRange) -> CellBatch:
+def _read_range(parts: Deployment, effect: effects.ReadRange) -> CellBatch:
     rows_max = _ALL_ROWS if effect.rows_max is None else effect.rows_max
     batches = parts.store.scan(effect.table, effect.key_range, effect.columns, batch_rows_max=rows_max)
     first = next(batches, None)
@@ -103,53 +103,53 @@ def _read_range(parts: Parts, effect: effects.ReadRange) -> CellBatch:
 _ALL_ROWS = 1 << 30
 
 
-def _write_cells(parts: Parts, effect: effects.WriteCells) -> None:
+def _write_cells(parts: Deployment, effect: effects.WriteCells) -> None:
     crash_point("client.flush.before")
     parts.store.write_cells(effect.table, effect.version, effect.rows)
     crash_point("client.flush.after")
 
 
-def _begin_write(store: WritesAhead, effect: effects.BeginWrite) -> object:
+def _begin_write(store: PipelinedWrites, effect: effects.BeginWrite) -> object:
     crash_point("client.flush.before")
     return store.begin_write(effect.table, effect.version, effect.batch)
 
 
-def _end_writes(store: WritesAhead, effect: effects.EndWrites) -> None:
+def _end_writes(store: PipelinedWrites, effect: effects.EndWrites) -> None:
     store.end_writes(effect.begun)
     crash_point("client.flush.after")
 
 
-def _write_shadow_batches(store: WritesAhead, effect: effects.WriteShadowBatches) -> None:
+def _write_shadow_batches(store: PipelinedWrites, effect: effects.WriteShadowBatches) -> None:
     crash_point("client.complete.shadows_before")
     store.write_shadow_batches(effect.table, effect.version, effect.batches, effect.commit_ts)
     crash_point("client.complete.shadows_after")
 
 
-def _send_commit(parts: Parts, effect: effects.SendCommit) -> CommitReply:
+def _send_commit(parts: Deployment, effect: effects.SendCommit) -> CommitReply:
     crash_point("client.commit.before")
     reply = parts.tso.commit(effect.request)
     crash_point("client.commit.answered")
     return reply
 
 
-def _write_shadow_cells(parts: Parts, effect: effects.WriteShadowCells) -> None:
+def _write_shadow_cells(parts: Deployment, effect: effects.WriteShadowCells) -> None:
     crash_point("client.complete.shadows_before")
     parts.store.write_shadow_cells(effect.table, effect.shadows)
     crash_point("client.complete.shadows_after")
 
 
-def _complete(parts: Parts, effect: effects.DeleteCommitEntries) -> None:
+def _complete(parts: Deployment, effect: effects.DeleteCommitEntries) -> None:
     crash_point("client.complete.delete_before")
     parts.tso.complete(effect.starts)
     crash_point("client.complete.delete_after")
 
 
-def _delete_versions(parts: Parts, effect: effects.DeleteVersions) -> None:
+def _delete_versions(parts: Deployment, effect: effects.DeleteVersions) -> None:
     crash_point("client.rollback.before")
     parts.store.delete_versions(effect.table, effect.cells)
     crash_point("client.rollback.after")
 
 
-def _heal(parts: Parts, effect: effects.Heal) -> None:
+def _heal(parts: Deployment, effect: effects.Heal) -> None:
     crash_point("client.heal.before")
     parts.store.write_shadow_cells(effect.table, effect.shadows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pyomid.client.deployment import Parts
+from pyomid.client.deployment import Deployment
 from pyomid.client.drive import Driver
 from pyomid.client.table_admin import create_table
 from pyomid.errors import Misuse, UnknownTable
@@ -14,7 +14,7 @@ from pyomid.protocol.import_table import check_range_steps
 from pyomid.types import ConflictLevel, KeyRange, TableInfo
 
 
-def newest_adopted(parts: Parts, table: str, families: Sequence[bytes]) -> int:
+def newest_adopted(parts: Deployment, table: str, families: Sequence[bytes]) -> int:
     """The timestamp below which every cell is adopted; 0 where the table is transactional already.
 
     `UnknownTable` where the store has no such table; `Misuse` where it keeps too few versions, or where a
@@ -25,7 +25,7 @@ def newest_adopted(parts: Parts, table: str, families: Sequence[bytes]) -> int:
     newest_ts = parts.tso.begin().start_ts
     if _is_registered(parts, table):
         return 0
-    if table_id(table.encode()) in parts.catalogue.unknown_tables():
+    if table_id(table.encode()) in parts.catalog.unknown_tables():
         raise Misuse(
             f"table {table} was written by transactions of a Java client: adopting it would commit what they left "
             "undecided; register it with `pyomid tables URL register NAME FAMILY`",
@@ -35,21 +35,21 @@ def newest_adopted(parts: Parts, table: str, families: Sequence[bytes]) -> int:
     return newest_ts
 
 
-def check_adoptable(parts: Parts, driver: Driver, table: str, key_range: KeyRange, newest_ts: int) -> None:
+def check_adoptable(parts: Deployment, driver: Driver, table: str, key_range: KeyRange, newest_ts: int) -> None:
     """Reads only. `Misuse` where adopting the range would change what is seen of it."""
     assert isinstance(parts.store, HoldsForeignTables)
     parts.store.check_names(table, key_range)
     driver.run(check_range_steps(table, key_range, newest_ts))
 
 
-def register_adopted(parts: Parts, table: str, families: Sequence[str], level: ConflictLevel) -> TableInfo:
+def register_adopted(parts: Deployment, table: str, families: Sequence[str], level: ConflictLevel) -> TableInfo:
     """When every range is adopted: from now on it is a table as any other."""
     return create_table(parts, table, families, conflict_level=level, if_not_exists=True)
 
 
-def _is_registered(parts: Parts, table: str) -> bool:
+def _is_registered(parts: Deployment, table: str) -> bool:
     try:
-        parts.catalogue.table(table)
+        parts.catalog.table(table)
     except UnknownTable:
         return False
     return True

@@ -40,7 +40,7 @@ class Table:
 
     @property
     def info(self) -> TableInfo:
-        """The catalogue entry."""
+        """The catalog entry."""
         return self._rules.info
 
     @property

@@ -1,4 +1,4 @@
-"""Creating, changing and dropping tables: catalogue and store in the order that leaves nothing half there.
+"""Creating, changing and dropping tables: catalog and store in the order that leaves nothing half there.
 
     create   (nothing) ─► CREATING ─► what an earlier life left goes, physical table ─► PRESENT
     drop     PRESENT ─► DROPPING ─► fence ─► rows, physical table gone ─► mark gone ─► (nothing)
@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Final
 
 from pyomid.client import idempotency, validation
-from pyomid.client.deployment import Parts
+from pyomid.client.deployment import Deployment
 from pyomid.client.unregistered_tables import forget_dropped
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError, Unavailable, UnknownTable
@@ -33,7 +33,7 @@ TRIES_MAX: Final = 50
 
 
 def create_table(
-    parts: Parts,
+    parts: Deployment,
     name: str,
     families: object,
     *,
@@ -41,7 +41,7 @@ def create_table(
     schema: TableSchema | None = None,
     if_not_exists: bool = False,
 ) -> TableInfo:
-    """Durable in the catalogue on return. `Misuse` where the name is taken (or, with `if_not_exists`, taken by a
+    """Durable in the catalog on return. `Misuse` where the name is taken (or, with `if_not_exists`, taken by a
     table of other families or another conflict level).
 
     A table that a Java client made is registered in this way: from now on the mark that its commits left stops the
@@ -62,7 +62,7 @@ def create_table(
     return found
 
 
-def drop_table(parts: Parts, name: str) -> None:
+def drop_table(parts: Deployment, name: str) -> None:
     """Its rows are gone on return. `UnknownTable` where there is none. A drop that somebody left half is finished.
 
     Of the life that is found first, and of no later one: where the answer to its change of the entry was lost, others
@@ -71,7 +71,7 @@ def drop_table(parts: Parts, name: str) -> None:
     validation.check_table_name(name)
     generation: int | None = None
     for _ in range(TRIES_MAX):
-        found = parts.catalogue.entry(name)
+        found = parts.catalog.entry(name)
         if generation is not None and (found is None or found.info.generation != generation):
             return
         if found is None or found.state is TableState.CREATING:
@@ -81,64 +81,64 @@ def drop_table(parts: Parts, name: str) -> None:
             return
         else:
             generation = found.info.generation
-            if parts.catalogue.change_entry(found, dropping := _put(found.info, TableState.DROPPING)):
+            if parts.catalog.change_entry(found, dropping := _put(found.info, TableState.DROPPING)):
                 crash_point("client.drop.decided")
                 _finish_drop(parts, dropping)
                 return
     raise _changes_too_often(name)
 
 
-def alter_table(parts: Parts, present: TableInfo, decide: Callable[[TableInfo], TableInfo]) -> TableInfo:
+def alter_table(parts: Deployment, present: TableInfo, decide: Callable[[TableInfo], TableInfo]) -> TableInfo:
     """The entry as `decide` makes it of the one that stands there: what others change meanwhile stays.
 
     `decide` is asked again where another was faster. `ConflictError` where it is another table than `present` by now.
     """
     for _ in range(TRIES_MAX):
-        found = parts.catalogue.entry(present.name)
+        found = parts.catalog.entry(present.name)
         if found is None or found.state is not TableState.PRESENT or found.info.generation != present.generation:
             raise ConflictError(f"table {present.name!r} was dropped or made anew meanwhile", table=present.name)
         wanted = decide(found.info)
         assert wanted.generation == found.info.generation
-        if wanted == found.info or parts.catalogue.change_entry(found, _put(wanted, TableState.PRESENT)):
+        if wanted == found.info or parts.catalog.change_entry(found, _put(wanted, TableState.PRESENT)):
             return wanted
     raise _changes_too_often(present.name)
 
 
-def find_table(parts: Parts, name: object) -> TableInfo:
-    """The catalogue entry, fresh; `UnknownTable` names the nearest that exists."""
+def find_table(parts: Deployment, name: object) -> TableInfo:
+    """The catalog entry, fresh; `UnknownTable` names the nearest that exists."""
     if not isinstance(name, str):
         validation.check_table_name(name)
         raise AssertionError
     try:
-        return parts.catalogue.table(name)
+        return parts.catalog.table(name)
     except UnknownTable:
-        hint = validation.nearest_table(name, parts.catalogue.tables())
+        hint = validation.nearest_table(name, parts.catalog.tables())
         raise UnknownTable(f"there is no table {name!r}{hint}", table=name) from None
 
 
-def check_leases(parts: Parts, name: str) -> None:
+def check_leases(parts: Deployment, name: str) -> None:
     """Before a transaction under a lease uses the table; `Misuse` where its snapshot would not be kept."""
     if isinstance(parts.store, RefusesLeases):
         parts.store.check_leases(name)
 
 
-def ensure_markers_table(parts: Parts) -> TableInfo:
-    """`MARKERS` is in store and catalogue on return (K6: before its first transactional write)."""
+def ensure_markers_table(parts: Deployment) -> TableInfo:
+    """`MARKERS` is in store and catalog on return (K6: before its first transactional write)."""
     for _ in range(TRIES_MAX):
         with suppress(UnknownTable):
-            return parts.catalogue.table(idempotency.MARKERS_TABLE)
+            return parts.catalog.table(idempotency.MARKERS_TABLE)
         _make(parts, idempotency.MARKERS)
     raise _changes_too_often(idempotency.MARKERS_TABLE)
 
 
-def _make(parts: Parts, wanted: TableInfo) -> tuple[TableInfo, bool]:
+def _make(parts: Deployment, wanted: TableInfo) -> tuple[TableInfo, bool]:
     """The table of that name, and whether it was made here, of a generation drawn here.
 
     Each try draws its own: where the answer to one was lost, its table may have been there and dropped by now.
     """
     info = wanted
     for _ in range(TRIES_MAX):
-        found = parts.catalogue.entry(info.name)
+        found = parts.catalog.entry(info.name)
         if found is not None and found.state is TableState.PRESENT:
             return found.info, info is not wanted and found.info.generation == info.generation
         if found is not None and found.state is TableState.DROPPING:
@@ -146,22 +146,22 @@ def _make(parts: Parts, wanted: TableInfo) -> tuple[TableInfo, bool]:
             continue
         info = replace(wanted, generation=_new_generation(parts))
         creating = _put(info, TableState.CREATING)
-        if not parts.catalogue.change_entry(found, creating):
+        if not parts.catalog.change_entry(found, creating):
             continue
         crash_point("client.create.begun")
         try:
             _make_physical(parts, creating)
         except OmidError:
             with suppress(OmidError):
-                parts.catalogue.remove_entry(creating)
+                parts.catalog.remove_entry(creating)
             raise
         crash_point("client.create.made")
-        if parts.catalogue.change_entry(creating, _put(info, TableState.PRESENT)):
+        if parts.catalog.change_entry(creating, _put(info, TableState.PRESENT)):
             return info, True
     raise _changes_too_often(wanted.name)
 
 
-def _make_physical(parts: Parts, creating: TableEntry) -> None:
+def _make_physical(parts: Deployment, creating: TableEntry) -> None:
     """Empty where nobody but pyomid makes tables; elsewhere it may be one that a Java client filled.
 
     One that is there may have been named by a dropper that sleeps behind its look (`_drop_rows`): the store makes it
@@ -172,7 +172,7 @@ def _make_physical(parts: Parts, creating: TableEntry) -> None:
     parts.store.create_table(creating.info)
 
 
-def _finish_drop(parts: Parts, dropping: TableEntry) -> None:
+def _finish_drop(parts: Deployment, dropping: TableEntry) -> None:
     """By whoever began it, or found it half done; any number may do so at once.
 
     The rows go, then the mark of commits that named the table (K6): of those decided behind the fence, too.
@@ -183,10 +183,10 @@ def _finish_drop(parts: Parts, dropping: TableEntry) -> None:
     _drop_rows(parts, dropping)
     crash_point("client.drop.emptied")
     forget_dropped(parts, name)
-    parts.catalogue.remove_entry(dropping)
+    parts.catalog.remove_entry(dropping)
 
 
-def _drop_rows(parts: Parts, entry: TableEntry) -> None:
+def _drop_rows(parts: Deployment, entry: TableEntry) -> None:
     """What has the name goes while `entry` stands, and no table that was made later. A rule of order:
 
     one                                         another
@@ -213,15 +213,15 @@ def _put(info: TableInfo, state: TableState) -> TableEntry:
     return TableEntry(info, state, os.urandom(8).hex())
 
 
-def _stands(parts: Parts, entry: TableEntry) -> bool:
-    return parts.catalogue.entry(entry.info.name) == entry
+def _stands(parts: Deployment, entry: TableEntry) -> bool:
+    return parts.catalog.entry(entry.info.name) == entry
 
 
 def _changes_too_often(name: str) -> Unavailable:
-    return Unavailable(f"the catalogue's entry of table {name!r} changed {TRIES_MAX} times under us", table=name)
+    return Unavailable(f"the catalog's entry of table {name!r} changed {TRIES_MAX} times under us", table=name)
 
 
-def _new_generation(parts: Parts) -> int:
+def _new_generation(parts: Deployment) -> int:
     """A timestamp: a table dropped and created again must not be taken for the old one by a compactor that still
     holds its records (K5).
     """

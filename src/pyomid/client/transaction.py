@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from pyomid.client.session.leases import Lease
 from pyomid.client.table import Table
-from pyomid.client.transaction_base import Life, refusal
+from pyomid.client.transaction_base import TransactionBase, refusal
 from pyomid.client.transaction_states import ENDED, Event, State
-from pyomid.client.transaction_steps import Workspace
+from pyomid.client.transaction_steps import TransactionSteps
 from pyomid.protocol.effects import Steps
 from pyomid.types import BeginReply
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from pyomid.client.database import Database
 
 
-class Transaction(Life):
+class Transaction(TransactionBase):
     """One snapshot, own writes, one commit. Made by `Database.begin`; a context manager that commits at its end."""
 
     def __init__(self, database: Database, begun: BeginReply, lease: Lease | None = None) -> None:
-        workspace = Workspace(
+        workspace = TransactionSteps(
             begun, database.commit_cache, flush_bytes=database.settings.flush_bytes, ahead=database.writes_ahead
         )
         super().__init__(workspace, lease=lease, end_lease=database.leases.end)

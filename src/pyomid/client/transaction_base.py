@@ -11,7 +11,7 @@ from typing import Final
 
 from pyomid.client.session.leases import Lease
 from pyomid.client.transaction_states import ENDED, Event, State, next_state
-from pyomid.client.transaction_steps import Workspace
+from pyomid.client.transaction_steps import TransactionSteps
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld
 from pyomid.protocol.commit import WriteSet, commit_steps
 from pyomid.protocol.effects import Steps
@@ -30,11 +30,15 @@ class Decided:
     written: WriteSet
 
 
-class Life:
+class TransactionBase:
     """One transaction's, from begin to end. Belongs to the thread and process that made it."""
 
     def __init__(
-        self, workspace: Workspace, *, lease: Lease | None = None, end_lease: Callable[[Lease], None] | None = None
+        self,
+        workspace: TransactionSteps,
+        *,
+        lease: Lease | None = None,
+        end_lease: Callable[[Lease], None] | None = None,
     ) -> None:
         self.workspace: Final = workspace
         """The reads and writes themselves; for pyomid's own use."""

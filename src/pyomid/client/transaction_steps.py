@@ -22,7 +22,7 @@ from itertools import chain
 from typing import Final
 
 from pyomid.cells import CellBatch
-from pyomid.client.write_buffer import HeldRows, OpenScan, OwnWrites, overlaid
+from pyomid.client.write_buffer import HeldRows, OpenScan, WriteBuffer, overlaid
 from pyomid.protocol import visibility
 from pyomid.protocol.commit import WriteSet
 from pyomid.protocol.commit_cache import CommitCache
@@ -54,15 +54,15 @@ BATCH_ROWS_MIN: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    own: OwnWrites
+    own: WriteBuffer
     rows: HeldRows
     write: object
 
 
-class Workspace:
+class TransactionSteps:
     """What one transaction holds: its snapshot and its own writes by table.
 
-    `ahead`: its store is `ports.WritesAhead`.
+    `ahead`: its store is `ports.PipelinedWrites`.
     """
 
     def __init__(self, begun: BeginReply, cache: CommitCache, *, flush_bytes: int, ahead: bool = False) -> None:
@@ -73,7 +73,7 @@ class Workspace:
         self._flush_bytes = min(flush_bytes, AHEAD_BYTES) if ahead else flush_bytes
         self._held_bytes = 0
         self._begun: list[_Begun] = []
-        self._tables: dict[str, OwnWrites] = {}
+        self._tables: dict[str, WriteBuffer] = {}
         self.is_torn = False
         """Some of the writes that left may be in the store and some not: only a rollback is right now (C1). Set before
         anything leaves, and cleared by the end that went well: no error or interrupt on the way can miss it.
@@ -86,10 +86,10 @@ class Workspace:
         self._held_bytes += self._own(info).hold(row, cells)
         return self._held_bytes >= self._flush_bytes
 
-    def _own(self, info: TableInfo) -> OwnWrites:
+    def _own(self, info: TableInfo) -> WriteBuffer:
         own = self._tables.get(info.name)
         if own is None:
-            own = self._tables[info.name] = OwnWrites(info)
+            own = self._tables[info.name] = WriteBuffer(info)
         return own
 
     def flush_steps(self) -> Steps[None]:
@@ -136,7 +136,7 @@ class Workspace:
     def _count_held(self) -> None:
         self._held_bytes = sum(own.held_bytes for own in self._tables.values())
 
-    def _write_steps(self, own: OwnWrites) -> Steps[None]:
+    def _write_steps(self, own: WriteBuffer) -> Steps[None]:
         rows, writes = own.take_rows()
         try:
             yield WriteCells(own.info.name, self.start_ts, writes)
@@ -144,7 +144,7 @@ class Workspace:
             own.take_back(rows)
             raise
 
-    def _begin_steps(self, own: OwnWrites) -> Steps[None]:
+    def _begin_steps(self, own: WriteBuffer) -> Steps[None]:
         yield from self._keep_apart_steps(own)
         if len(self._begun) >= AHEAD_MAX:
             yield from self._end_steps(1)
@@ -156,7 +156,7 @@ class Workspace:
             raise
         self._begun.append(_Begun(own, rows, write))
 
-    def _keep_apart_steps(self, own: OwnWrites) -> Steps[None]:
+    def _keep_apart_steps(self, own: WriteBuffer) -> Steps[None]:
         """Two writes of one row never travel together: the earlier might arrive later."""
         if any(begun.own is own and own.overlaps(begun.rows) for begun in self._begun):
             yield from self._end_steps(len(self._begun))
@@ -246,7 +246,7 @@ class Workspace:
         )
 
 
-def _conflict_ids(own: OwnWrites) -> Iterable[int]:
+def _conflict_ids(own: WriteBuffer) -> Iterable[int]:
     table = own.info.name.encode()
     batches = own.sent_batches
     if batches is not None:

@@ -13,31 +13,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pyomid.client.deployment import Parts
+from pyomid.client.deployment import Deployment
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.ports import HoldsForeignTables
 from pyomid.protocol.hashing import table_id
 from pyomid.types import TABLES_UNCONFIRMED
 
 
-def forget_dropped(parts: Parts, name: str) -> bool:
+def forget_dropped(parts: Deployment, name: str) -> bool:
     """The mark of a table that is gone goes too. False where the table is there (again), and the mark stays.
 
-    For a table that no entry of the catalogue calls present.
+    For a table that no entry of the catalog calls present.
     """
     number = table_id(name.encode())
     parts.tso.fence(number)
-    nonce = parts.catalogue.unknown_tables().get(number)
+    nonce = parts.catalog.unknown_tables().get(number)
     if nonce is None:
         return True
     parts.tso.fence(number)
     if is_in_store(parts, name):
         return False
-    parts.catalogue.clear_unknown_table(number, nonce)
+    parts.catalog.clear_unknown_table(number, nonce)
     return True
 
 
-def is_in_store(parts: Parts, name: str) -> bool:
+def is_in_store(parts: Deployment, name: str) -> bool:
     """Whether others than pyomid's clients may find a table of this name: where there are no others, never."""
     if not isinstance(parts.store, HoldsForeignTables):
         return False
@@ -56,7 +56,7 @@ LOOKED_AT_ROWS: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Unregistered:
-    """A table that transactions wrote and the catalogue does not list."""
+    """A table that transactions wrote and the catalog does not list."""
 
     name: str
     families: list[str]
@@ -71,15 +71,15 @@ class Discovery:
     unnamed: list[int]
 
 
-def discover(parts: Parts) -> Discovery:
-    """Tables that no catalogue entry names, and that hold shadow cells or have a mark, matched by the name's hash.
+def discover(parts: Deployment) -> Discovery:
+    """Tables that no catalog entry names, and that hold shadow cells or have a mark, matched by the name's hash.
 
     A table whose writers all died before their first shadow cell, under a TSO that leaves no marks, is not found.
     """
     if not isinstance(parts.store, HoldsForeignTables):
         raise Misuse("only in HBase may others make tables: in this store every table is registered")
-    registered = {info.name for info in parts.catalogue.registered()}
-    marks = set(parts.catalogue.unknown_tables()) - {TABLES_UNCONFIRMED}
+    registered = {info.name for info in parts.catalog.registered()}
+    marks = set(parts.catalog.unknown_tables()) - {TABLES_UNCONFIRMED}
     marks -= {table_id(name.encode()) for name in registered}
     found: list[Unregistered] = []
     for name, families in sorted(parts.store.foreign_tables().items()):
@@ -92,18 +92,18 @@ def discover(parts: Parts) -> Discovery:
     return Discovery(found, sorted(marks))
 
 
-def confirm(parts: Parts, nonce: bytes | None) -> None:
+def confirm(parts: Deployment, nonce: bytes | None) -> None:
     """An operator's word, after `discover`: all tables that a Java TSO served are registered (K6).
 
     `nonce` is that of the mark as it stood before: one of a Java TSO that led meanwhile stays.
     """
     if nonce is not None:
-        parts.catalogue.clear_unknown_table(TABLES_UNCONFIRMED, nonce)
+        parts.catalog.clear_unknown_table(TABLES_UNCONFIRMED, nonce)
 
 
-def forget(parts: Parts, name: str) -> None:
+def forget(parts: Deployment, name: str) -> None:
     """The mark of a table goes that was dropped behind pyomid's back. `Misuse` where the table is there."""
-    if name in {info.name for info in parts.catalogue.registered()}:
+    if name in {info.name for info in parts.catalog.registered()}:
         raise Misuse(f"table {name!r} is registered: its mark holds up nothing", table=name)
     if not forget_dropped(parts, name):
         raise Misuse(

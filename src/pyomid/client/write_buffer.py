@@ -53,7 +53,7 @@ class OpenScan:
         self.is_overtaken = self.is_overtaken or any(row in self.key_range for row in rows)
 
 
-class OwnWrites:
+class WriteBuffer:
     """One transaction's writes in one table."""
 
     __slots__ = ("_batches", "_held", "_keys", "_scans", "_sent", "held_bytes", "info")

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.errors import OmidError
-from pyomid.types import EpochChanges
+from pyomid.types import LeaderStateChanges
 from pyomid.wire.messages import Answer, Request
 
 
@@ -131,13 +131,13 @@ class ReadEpoch:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadEpochRow:
-    """→ EpochState, fresh."""
+class ReadLeaderState:
+    """→ LeaderRecord, fresh."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakeOverEpoch:
-    """→ bool: the epoch row's compare-and-set."""
+    """→ bool: the leader state's compare-and-set."""
 
     expected: int
     epoch: int
@@ -145,21 +145,21 @@ class TakeOverEpoch:
 
 
 @dataclass(frozen=True, slots=True)
-class UpdateEpochRow:
+class UpdateLeaderState:
     """→ None, durable; `Deposed` where the row holds another epoch."""
 
     epoch: int
-    changes: EpochChanges
+    changes: LeaderStateChanges
 
 
 @dataclass(frozen=True, slots=True)
 class ReadCeiling:
-    """→ int, where the ceiling is kept outside the epoch row."""
+    """→ int, where the ceiling is kept outside the leader state."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveCeiling:
-    """→ bool: the ceiling's compare-and-set, where it is kept outside the epoch row."""
+    """→ bool: the ceiling's compare-and-set, where it is kept outside the leader state."""
 
     expected: int
     ceiling: int
@@ -167,7 +167,7 @@ class MoveCeiling:
 
 @dataclass(frozen=True, slots=True)
 class ReadTables:
-    """→ frozenset[int], the ids of all tables in the catalogue, fresh."""
+    """→ frozenset[int], the ids of all tables in the catalog, fresh."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +186,9 @@ StoreOperation = (
     | DeleteEntries
     | DeleteBelow
     | ReadEpoch
-    | ReadEpochRow
+    | ReadLeaderState
     | TakeOverEpoch
-    | UpdateEpochRow
+    | UpdateLeaderState
     | ReadCeiling
     | MoveCeiling
     | ReadTables

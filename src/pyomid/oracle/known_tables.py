@@ -1,13 +1,13 @@
-"""What the TSO believes of tables: a commit to a *settled* one is decided without a look at the catalogue (K6).
+"""What the TSO believes of tables: a commit to a *settled* one is decided without a look at the catalog (K6).
 
-    registered    was read in the catalogue              } settled
+    registered    was read in the catalog              } settled
     marked        a durable mark of this TSO stands      }
-    else          the catalogue is read, what is not in it gets a mark, then the commit is decided
+    else          the catalog is read, what is not in it gets a mark, then the commit is decided
 
-Whoever drops a table, or takes its mark away, sends a fence when the catalogue does not call it present any more. The
+Whoever drops a table, or takes its mark away, sends a fence when the catalog does not call it present any more. The
 fence makes the TSO forget, and what was read or marked by a call begun before it is not believed either:
 
-    TSO reads the catalogue: t is there | drop: the entry goes, fence | the read's answer comes: t is not known again
+    TSO reads the catalog: t is there | drop: the entry goes, fence | the read's answer comes: t is not known again
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class KnownTables:
         self.registered = frozenset(registered)
         self.marked: frozenset[int] = frozenset()
         self.unregistered: frozenset[int] = frozenset()
-        """Named by commits, and in no catalogue: what a bound is put on."""
+        """Named by commits, and in no catalog: what a bound is put on."""
         self.settled = self.registered
         """Another object whenever it has changed."""
         self._calls: list[set[int]] = []
@@ -55,7 +55,7 @@ class KnownTables:
             self.settled -= {table_id}
 
     def name(self, table_ids: Iterable[int], unregistered_max: int) -> bool:
-        """Remembers those that are in no catalogue. False, and none is, where they would be more than so many."""
+        """Remembers those that are in no catalog. False, and none is, where they would be more than so many."""
         unregistered = self.unregistered.union(table_ids) - self.registered
         if len(unregistered) > max(unregistered_max, len(self.unregistered)):
             return False

@@ -1,13 +1,13 @@
-"""Several changes of the epoch row as one: the later word about a lease or a pending record counts."""
+"""Several changes of the leader state as one: the later word about a lease or a pending record counts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pyomid.types import EpochChanges, PendingCommit
+from pyomid.types import LeaderStateChanges, PendingCommit
 
 
-def merged(changes: Iterable[EpochChanges]) -> EpochChanges:
+def merged(changes: Iterable[LeaderStateChanges]) -> LeaderStateChanges:
     """One atomic change with the effect of all of them in order; ceiling, W and H only ever rise."""
     ceiling: int | None = None
     watermark: int | None = None
@@ -22,7 +22,7 @@ def merged(changes: Iterable[EpochChanges]) -> EpochChanges:
         leases.update(dict.fromkeys(change.leases_added, True))
         pending.update(dict.fromkeys(change.pending_removed))
         pending.update({record.start_ts: record for record in change.pending_added})
-    return EpochChanges(
+    return LeaderStateChanges(
         ceiling=ceiling,
         watermark=watermark,
         horizon=horizon,

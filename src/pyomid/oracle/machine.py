@@ -86,7 +86,7 @@ from pyomid.types import (
     BeginReply,
     CommitReply,
     CommitRequest,
-    EpochChanges,
+    LeaderStateChanges,
     PendingCommit,
     SealOutcome,
     Status,
@@ -322,7 +322,7 @@ class TsoMachine:
 
     @property
     def in_doubt(self) -> bool:
-        """After a stall, until the epoch row was read: no answer leaves, whoever gave it."""
+        """After a stall, until the leader state was read: no answer leaves, whoever gave it."""
         return self._in_doubt
 
     @property
@@ -448,7 +448,7 @@ class TsoMachine:
         self._refresh_tables()
 
     def _notice_stall(self, now_s: float) -> None:
-        """T4: whoever slept may have been replaced meanwhile. Replies are held until the epoch row says no."""
+        """T4: whoever slept may have been replaced meanwhile. Replies are held until the leader state says no."""
         if now_s - self.now_s > self.settings.stall_s_max and not self._in_doubt:
             self._in_doubt = True
             self.counters["stalls"] += 1
@@ -616,7 +616,7 @@ class TsoMachine:
         )
 
     def _introduce(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
-        """K6: a table id that is not in the catalogue has a durable mark before a commit to it is decided.
+        """K6: a table id that is not in the catalog has a durable mark before a commit to it is decided.
 
         One that a fence refuses anyway leaves none: it would come after the drop has taken the table's mark away.
         """
@@ -630,7 +630,7 @@ class TsoMachine:
             self._work.run(self._introduce_steps())
 
     def _introduce_steps(self) -> Procedure:
-        """One look at the catalogue, and one mark a table, for all commits that wait."""
+        """One look at the catalog, and one mark a table, for all commits that wait."""
         while self._newcomers:
             waiting, self._newcomers = self._newcomers, []
             try:
@@ -649,7 +649,7 @@ class TsoMachine:
         self._introducing = False
 
     def _needs_mark(self, table_id: int, request: CommitRequest) -> bool:
-        """None for a commit that a fence refuses, also where the fence came while the catalogue was looked at."""
+        """None for a commit that a fence refuses, also where the fence came while the catalog was looked at."""
         return table_id not in self.tables.settled and self._conflict(request) is None
 
     def _look_up_tables_steps(self) -> Procedure:
@@ -678,7 +678,7 @@ class TsoMachine:
                 self._on_fence(peer, tag, fence.table_id)
 
     def _may_name(self, peer: Hashable, tag: int, request: CommitRequest) -> bool:
-        """Random ids must not fill the catalogue, nor our memory."""
+        """Random ids must not fill the catalog, nor our memory."""
         if self.tables.name(request.table_ids, self.settings.unknown_tables_max):
             return True
         self._refuse(peer, tag, self._too_many_unregistered(request.start_ts))
@@ -875,7 +875,7 @@ class TsoMachine:
         """Pending record, decision, branches, answer, record and lease gone: each durable before the next."""
         start_ts = pending.start_ts
         if pending.branches:
-            yield EpochWrite(EpochChanges(pending_added=(pending,)))
+            yield EpochWrite(LeaderStateChanges(pending_added=(pending,)))
         decided: Flushed = yield PutDecision(start_ts, commit_ts)
         self._check_epoch(decided.epoch)
         if pending.branches and not decided.refused:
@@ -892,7 +892,7 @@ class TsoMachine:
         ends = start_ts in self.leases and self.leases.end(start_ts, self.now_s)
         removed = (start_ts,)
         yield EpochWrite(
-            EpochChanges(
+            LeaderStateChanges(
                 pending_removed=removed if pending.branches else (),
                 leases_removed=removed if ends else (),
             )
@@ -1054,7 +1054,7 @@ class TsoMachine:
     def _grant_steps(self, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> Procedure:
         """It holds W back from this moment; it is promised once its row is durable."""
         lease = self.leases.grant(request.start_ts, term_s, self.now_s, request.holder)
-        yield EpochWrite(EpochChanges(leases_added=(request.start_ts,)))
+        yield EpochWrite(LeaderStateChanges(leases_added=(request.start_ts,)))
         if lease.state is LeaseState.GRANTING:
             lease.state = LeaseState.LIVE
         self.counters["leases_granted"] += 1
@@ -1064,7 +1064,7 @@ class TsoMachine:
         """As a grant; where a lease whose row is durable serves, nothing is written."""
         lease = self.leases.share(request.start_ts, term_s, self.now_s, request.holder)
         if lease.state is not LeaseState.LIVE:
-            yield EpochWrite(EpochChanges(leases_added=(lease.start_ts,)))
+            yield EpochWrite(LeaderStateChanges(leases_added=(lease.start_ts,)))
             if lease.state is LeaseState.GRANTING:
                 lease.state = LeaseState.LIVE
                 self.counters["leases_granted"] += 1
@@ -1092,7 +1092,7 @@ class TsoMachine:
 
     def _remove_lease_steps(self, start_ts: int) -> Procedure:
         """Law 9: until the row is gone durably the lease still holds W back."""
-        yield EpochWrite(EpochChanges(leases_removed=(start_ts,)))
+        yield EpochWrite(LeaderStateChanges(leases_removed=(start_ts,)))
         self.leases.forget(start_ts)
 
     def _too_old(self, start_ts: int) -> SnapshotTooOld:
@@ -1137,7 +1137,7 @@ class TsoMachine:
         self.refused_starts = {start for start in self.refused_starts if start > watermark}
         self._fenced = self.oracle.forget_tables(self._fenced, watermark)
         self.rare_starts.forget_some()
-        yield EpochWrite(EpochChanges(watermark=watermark))
+        yield EpochWrite(LeaderStateChanges(watermark=watermark))
         self.watermark = max(self.watermark, watermark)
 
     def _forget_entries(self) -> None:
@@ -1180,7 +1180,7 @@ class TsoMachine:
         """Law 7: H durable, then entries below it go. From the first moment no outcome below it is told (R4)."""
         self.horizon = max(self.horizon, horizon)
         # Also where H stands there already: an earlier request's write may still be on its way.
-        yield EpochWrite(EpochChanges(horizon=self.horizon))
+        yield EpochWrite(LeaderStateChanges(horizon=self.horizon))
         deleted: int = yield DeleteBelow(horizon)
         self.counters["entries_sanitised"] += deleted
         return deleted
@@ -1251,7 +1251,7 @@ class TsoMachine:
             self._work.run(self._move_ceiling_steps(wanted))
 
     def _move_ceiling_steps(self, ceiling: int) -> Procedure:
-        yield EpochWrite(EpochChanges(ceiling=ceiling))
+        yield EpochWrite(LeaderStateChanges(ceiling=ceiling))
         if self.settings.ceiling_elsewhere:  # noted first: who takes over knows it for ours (`oracle.takeover`)
             moved: bool = yield MoveCeiling(self.clock.ceiling, ceiling)
             if not moved:
@@ -1269,7 +1269,7 @@ class TsoMachine:
 
     def _check_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
-            raise Death(f"the epoch row holds {epoch}, not {self.epoch}: another TSO leads")
+            raise Death(f"the leader state holds {epoch}, not {self.epoch}: another TSO leads")
 
     def _reply(self, peer: Hashable, tag: int, answer: Answer) -> None:
         (self._held if self._in_doubt else self._out).append(Reply(peer, tag, answer))

@@ -29,7 +29,7 @@ class TsoSettings:
     store_retry_s: float = 30.0
     """A store call that still fails after this long ends the process (or its request, where nothing hangs on it)."""
     stall_s_max: float = 1.0
-    """A gap between two events longer than this is a stall: the epoch row is read before anything is replied (T4)."""
+    """A gap between two events longer than this is a stall: the leader state is read before anything is replied (T4)."""
     ceiling_step: int = 10_000_000_000
     """Timestamps made usable by one durable write; a restart skips at most as many."""
     ceiling_renew_remaining: int = 2_000_000_000
@@ -38,9 +38,9 @@ class TsoSettings:
     write_set_fraction_max: float = 0.25
     """A larger part of the conflict map than this is no write set: it would evict everybody else's."""
     unknown_tables_max: int = 1000
-    """Table ids that are not in the catalogue: each is remembered, and marked durably when a commit names it (K6)."""
+    """Table ids that are not in the catalog: each is remembered, and marked durably when a commit names it (K6)."""
     leases_max: int = 10_000
-    """Live leases: all of them are in the epoch row, which is written whole."""
+    """Live leases: all of them are in the leader state, which is written whole."""
     refused_starts_max: int = 100_000
     """Starts above W that were sealed or asked for by a retry; they are forgotten when W passes them."""
     completions_max: int = 1_000_000

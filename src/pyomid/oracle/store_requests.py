@@ -1,7 +1,7 @@
 """What the TSO has asked its store for: calls under way, repeated while they fail, and procedures that wait for them.
 
 What takes several store calls is a *procedure*: a generator that yields a store operation, `EpochWrite` (changes of
-the epoch row, merged with what else waits, one write at a time) or `AfterBatch`, and is sent the result, or the error
+the leader state, merged with what else waits, one write at a time) or `AfterBatch`, and is sent the result, or the error
 of a store that failed for too long.
 """
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from pyomid.errors import Corruption, Deposed, OmidError, Unavailable
-from pyomid.oracle.instructions import StoreCall, StoreOperation, UpdateEpochRow
+from pyomid.oracle.instructions import StoreCall, StoreOperation, UpdateLeaderState
 from pyomid.oracle.leader_state_changes import merged
-from pyomid.types import EpochChanges
+from pyomid.types import LeaderStateChanges
 
 RETRY_DELAY_S: Final = 0.01
 """The first pause before a failed store call is repeated; doubles up to `RETRY_DELAY_S_MAX`."""
@@ -32,9 +32,9 @@ class AfterBatch:
 
 @dataclass(frozen=True, slots=True)
 class EpochWrite:
-    """A procedure's wait: until these changes of the epoch row are durable."""
+    """A procedure's wait: until these changes of the leader state are durable."""
 
-    changes: EpochChanges
+    changes: LeaderStateChanges
 
 
 Procedure = Generator["StoreOperation | AfterBatch | EpochWrite", Any, None]
@@ -67,7 +67,7 @@ class StoreWork:
         self._put_out = put_out
         self._calls: dict[int, _Call] = {}
         self._next_token = 1
-        self._epoch_queue: list[tuple[EpochChanges, Callable[[Any], None]]] = []
+        self._epoch_queue: list[tuple[LeaderStateChanges, Callable[[Any], None]]] = []
         self._epoch_writing = False
         self._released_seq = 0
         self._after_release: dict[int, list[Procedure]] = {}
@@ -118,7 +118,7 @@ class StoreWork:
         self._put_out(StoreCall(token, operation))
 
     def start_epoch_write(self) -> None:
-        """One write of the epoch row at a time: their order is the order of the laws."""
+        """One write of the leader state at a time: their order is the order of the laws."""
         if self._epoch_writing or not self._epoch_queue:
             return
         self._epoch_writing = True
@@ -130,7 +130,7 @@ class StoreWork:
                 resume(None)
             self.start_epoch_write()
 
-        self.call(UpdateEpochRow(self._epoch, merged(changes for changes, _ in queue)), written)
+        self.call(UpdateLeaderState(self._epoch, merged(changes for changes, _ in queue)), written)
 
     def done(self, token: int, result: Any) -> None:
         """A call that nobody waits for is passed over."""

@@ -1,10 +1,10 @@
 """Becoming the TSO, in the only order that is safe (protocol.md, Leadership).
 
     the lease is held already (a lock in the folder, or ZooKeeper)
-    1. epoch row by compare-and-set: from here on an earlier TSO's writes to it fail, and it dies at its next read
-    2. ceiling kept elsewhere: moved by compare-and-set; the epoch is the value that this replaced. The epoch row notes
+    1. leader state by compare-and-set: from here on an earlier TSO's writes to it fail, and it dies at its next read
+    2. ceiling kept elsewhere: moved by compare-and-set; the epoch is the value that this replaced. The leader state notes
        each ceiling of ours before it is put there: one that it does not know is a Java TSO's, and every table may be
-       missing from the catalogue (K6): a mark says so before the note is written over
+       missing from the catalog (K6): a mark says so before the note is written over
     3. W, H, leases and pending records are read, after the fence
     4. pending large commits are finished: s committed → its branches' entries; else s and every branch sealed
     5. W = max(old W, min(epoch, leases − 1)), leases at or below the old W discarded
@@ -27,19 +27,19 @@ from pyomid.oracle.instructions import (
     MoveCeiling,
     PutBranches,
     ReadCeiling,
-    ReadEpochRow,
+    ReadLeaderState,
     SealEntries,
     StoreOperation,
     TakeOverEpoch,
-    UpdateEpochRow,
+    UpdateLeaderState,
 )
 from pyomid.types import (
     NOT_FOUND,
     SEALED,
     TABLES_UNCONFIRMED,
     TIMESTAMP_STEP,
-    EpochChanges,
-    EpochState,
+    LeaderRecord,
+    LeaderStateChanges,
     PendingCommit,
 )
 
@@ -64,16 +64,16 @@ def take_over_steps(*, ceiling_step: int, ceiling_elsewhere: bool = False) -> Ta
         epoch, ceiling = yield from _fence_and_move_ceiling_steps(ceiling_step)
     else:
         epoch, ceiling = yield from _fence_steps(ceiling_step)
-    state: EpochState = yield ReadEpochRow()
+    state: LeaderRecord = yield ReadLeaderState()
     if state.epoch != epoch:
         raise Deposed(f"epoch {state.epoch} replaced {epoch} while it was taking over", epoch=epoch)
     for record in state.pending:
         yield from finish_pending_steps(record, epoch)
     leases = frozenset(lease for lease in _leases_left(state) if lease > state.watermark)
     watermark = watermark_at_start(epoch, leases, state.watermark)
-    yield UpdateEpochRow(
+    yield UpdateLeaderState(
         epoch,
-        EpochChanges(watermark=watermark, leases_removed=tuple(sorted(state.leases - leases))),
+        LeaderStateChanges(watermark=watermark, leases_removed=tuple(sorted(state.leases - leases))),
     )
     return TakenOver(epoch, ceiling, watermark, state.horizon, leases, state.pending)
 
@@ -93,7 +93,9 @@ def finish_pending_steps(record: PendingCommit, epoch: int) -> Generator[StoreOp
         yield SealEntries(record.branches)
     else:
         yield PutBranches(record.branches, found)
-    yield UpdateEpochRow(epoch, EpochChanges(pending_removed=(record.start_ts,), leases_removed=(record.start_ts,)))
+    yield UpdateLeaderState(
+        epoch, LeaderStateChanges(pending_removed=(record.start_ts,), leases_removed=(record.start_ts,))
+    )
 
 
 def _fence_steps(ceiling_step: int) -> Generator[StoreOperation, Any, tuple[int, int]]:
@@ -114,7 +116,7 @@ def _fence_and_move_ceiling_steps(ceiling_step: int) -> Generator[StoreOperation
         if epoch != fence and not (yield TakeOverEpoch(fence, epoch, noted)):
             raise Deposed(f"another TSO replaced epoch {fence} first", epoch=fence)
         noted = epoch + ceiling_step
-        yield UpdateEpochRow(epoch, EpochChanges(ceiling=noted))
+        yield UpdateLeaderState(epoch, LeaderStateChanges(ceiling=noted))
         if (yield MoveCeiling(ceiling, noted)):
             return epoch, noted
 
@@ -127,18 +129,18 @@ def _replace_epoch_steps(
     The epoch is at or above both ceilings. The compare-and-set fails too where the old TSO moved the row's ceiling
     after it was read (decision 0003): then from the beginning.
     """
-    state: EpochState = yield ReadEpochRow()
+    state: LeaderRecord = yield ReadLeaderState()
     while True:
         epoch = _epoch_above(ceiling, state)
         if (yield TakeOverEpoch(state.epoch, epoch, next_ceiling(epoch, state.ceiling))):
             return epoch, state.ceiling
         before = state
-        state = yield ReadEpochRow()
+        state = yield ReadLeaderState()
         if state.epoch != before.epoch or state.ceiling == before.ceiling:
             raise Deposed(f"another TSO replaced epoch {before.epoch} first", epoch=before.epoch)
 
 
-def _epoch_above(ceiling: int, state: EpochState) -> int:
+def _epoch_above(ceiling: int, state: LeaderRecord) -> int:
     """T3: at or above every timestamp that an earlier TSO may have handed out."""
     return max(_aligned(ceiling), _aligned(state.ceiling), state.epoch + TIMESTAMP_STEP)
 
@@ -148,6 +150,6 @@ def _aligned(ceiling: int) -> int:
     return ceiling + -ceiling % TIMESTAMP_STEP
 
 
-def _leases_left(state: EpochState) -> frozenset[int]:
+def _leases_left(state: LeaderRecord) -> frozenset[int]:
     """A finished large commit needs its lease no more."""
     return state.leases - {record.start_ts for record in state.pending}

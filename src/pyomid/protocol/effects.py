@@ -97,7 +97,7 @@ class WriteCells(Effect):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BeginWrite(Effect):
-    """→ object, `WritesAhead.begin_write`: the rows are on their way, nothing is durable."""
+    """→ object, `PipelinedWrites.begin_write`: the rows are on their way, nothing is durable."""
 
     table: str
     version: int
@@ -198,12 +198,12 @@ class RecordWatermark(Effect):
 
 @dataclass(frozen=True, slots=True)
 class ReadUnknownTables(Effect):
-    """→ dict[int, bytes], `Catalogue.unknown_tables`, fresh."""
+    """→ dict[int, bytes], `Catalog.unknown_tables`, fresh."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTables(Effect):
-    """→ list[TableInfo], `Catalogue.registered`, fresh."""
+    """→ list[TableInfo], `Catalog.registered`, fresh."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ class ReadRegionWatermarks(Effect):
 
 @dataclass(frozen=True, slots=True)
 class DropRegionWatermarks(Effect):
-    """→ None: `Catalogue.drop_region_watermarks`."""
+    """→ None: `Catalog.drop_region_watermarks`."""
 
     newest: tuple[RegionWatermark, ...]
 

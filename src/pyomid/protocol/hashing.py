@@ -29,7 +29,7 @@ def row_id(table: bytes, row: bytes) -> int:
 
 @lru_cache(maxsize=4096)
 def table_id(table: bytes) -> int:
-    """What fences, table-level commits and the catalogue's marks name a table by."""
+    """What fences, table-level commits and the catalog's marks name a table by."""
     return signed(murmur3_x64_128(table)[0])
 
 

@@ -1,10 +1,10 @@
 """An existing table becomes transactional: each of its cells counts as committed at its own version.
 
-    its writers stop  →  N drawn: a start timestamp  →  the table is not in the catalogue
+    its writers stop  →  N drawn: a start timestamp  →  the table is not in the catalog
     →  every region read: transactions would see what HBase shows now, else refused, and nothing was changed
-    →  every region: shadow cells beside all cells below N  →  the catalogue entry  →  the first transaction
+    →  every region: shadow cells beside all cells below N  →  the catalog entry  →  the first transaction
 
-The look at the catalogue comes behind N, so a second run may go on beside a first one that finished, or a task of it
+The look at the catalog comes behind N, so a second run may go on beside a first one that finished, or a task of it
 that everybody took for dead: transactions begin behind the entry, so their starts are above N, and a cell that is not
 below N is refused, never adopted. The order prevents
 

@@ -1,7 +1,7 @@
 """How long a table's rules, read once, may be gone by: those of a table that was dropped and made anew, perhaps with
 another conflict level, must not decide which ids a commit names (T9).
 
-Between the two lives of a name lies a fence (protocol.md, Catalogue, 3). A TSO tells with each start the newest fence
+Between the two lives of a name lies a fence (protocol.md, Catalog, 3). A TSO tells with each start the newest fence
 that it has drawn on any table, and its epoch, below which all fences of earlier TSOs lie. Rules are kept with a start
 that was handed out before they were read:
 

@@ -106,7 +106,7 @@ def _demand_registered(unknown: Sequence[int]) -> None:
     if unknown:
         raise Misuse(
             f"the commit table is not sanitised: transactions were committed to tables with ids "
-            f"{', '.join(map(str, unknown))} that the catalogue does not know; `pyomid tables URL discover` finds "
+            f"{', '.join(map(str, unknown))} that the catalog does not know; `pyomid tables URL discover` finds "
             "their names, register each with `pyomid tables URL register NAME FAMILY`",
             table_ids=unknown,
         )

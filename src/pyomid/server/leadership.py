@@ -54,7 +54,7 @@ def die_now(reason: str) -> NoReturn:
 
 
 class Leadership(Protocol):
-    """A lease on being the TSO, of those who may (protocol.md, Leadership). The epoch row is what really fences."""
+    """A lease on being the TSO, of those who may (protocol.md, Leadership). The leader state is what really fences."""
 
     def acquire(self, stop: threading.Event) -> float | None:
         """Waits until this process leads; until when (of `boot_clock`) without a renewal. None where `stop` was set.

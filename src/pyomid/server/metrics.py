@@ -136,7 +136,7 @@ COUNTERS: Final = {
     "seals": "Starts sealed through the TSO",
     "completions": "Entries deleted because their transactions are complete",
     "completions_left": "Entries of complete transactions left to the sanitiser",
-    "stalls": "Silences after which the epoch row was read",
+    "stalls": "Silences after which the leader state was read",
     "refused": "Requests refused with an error",
     "protocol_errors": "Peers closed because they broke the rules of the wire",
     "slow_readers": "Peers cut off because they did not read their answers",

@@ -31,7 +31,7 @@ from pyomid.wire.responses import HandshakeReply, encode_answer
 
 if TYPE_CHECKING:
     from pyomid.oracle.native.fast_path import FastPath
-    from pyomid.server.native.socket_loop import Pump
+    from pyomid.server.native.socket_loop import SocketLoop
     from pyomid.server.service import TsoService
 
 DONE: Final = 0
@@ -318,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None and not self._paused and not self._is_ending:
             self._transport.resume_reading()
 
-    def _take_tail(self, pump: Pump, slot: int) -> None:
+    def _take_tail(self, pump: SocketLoop, slot: int) -> None:
         """The begin of a frame, and since when it waits for its rest."""
         since_s = pump.tail_since_s(slot)
         tail = pump.take_tail(slot)

@@ -47,12 +47,12 @@ from pyomid.server.latency import Durations
 from pyomid.server.logs import BoundedLog
 from pyomid.server.peer import Connection, PeerLimits, ReceiveBuffer
 from pyomid.server.store_calls import TsoStores, perform, rows_of
-from pyomid.server.unauthenticated import Acceptor, Newcomers
+from pyomid.server.unauthenticated import Acceptor, UnauthenticatedPeers
 from pyomid.wire.messages import Answer
 
 if TYPE_CHECKING:
     from pyomid.oracle.native.fast_path import FastPath
-    from pyomid.server.native.socket_loop import Pump, PumpReplies
+    from pyomid.server.native.socket_loop import SocketLoop, SocketReplies
 
 log = logging.getLogger(__name__)
 
@@ -119,11 +119,11 @@ class TsoService:
             machine.settings.flights_max + STORE_THREADS_BESIDE_FLIGHTS, thread_name_prefix="tso-store"
         )
         self._acceptors: dict[socket.socket, Acceptor] = {}
-        self._newcomers = Newcomers(max(NEWCOMERS_MIN, connections_max // NEWCOMERS_SHARE))
+        self._newcomers = UnauthenticatedPeers(max(NEWCOMERS_MIN, connections_max // NEWCOMERS_SHARE))
         self.receive = ReceiveBuffer(RECEIVE_BYTES)
         self.fast: FastPath | None = None
         """The kernel, once somebody called `use_kernel`."""
-        self.pump: Pump | None = None
+        self.pump: SocketLoop | None = None
         """Whose sockets it reads and writes itself."""
         self._watches_pump = False
         self.holding: list[Connection] = []
@@ -315,9 +315,9 @@ class TsoService:
             self._threads.submit(prepare)
 
     def _use_pump(self, fast: FastPath) -> None:
-        from pyomid.server.native.socket_loop import Pump
+        from pyomid.server.native.socket_loop import SocketLoop
 
-        self.pump = Pump(fast, self.receive, outstanding_max=self._limits.requests_outstanding_max)
+        self.pump = SocketLoop(fast, self.receive, outstanding_max=self._limits.requests_outstanding_max)
 
     def attach(self, connection: Connection, fileno: int) -> int | None:
         """The slot of a peer whose socket the kernel reads and writes from now on; None where it has no more."""
@@ -500,7 +500,7 @@ class TsoService:
     def _exit_if_idle(self, now_s: float) -> None:
         """T14: never with a connection open or a lease live.
 
-        What the machine does on its own (it looks at the catalogue every few seconds) makes nobody busy; it only has
+        What the machine does on its own (it looks at the catalog every few seconds) makes nobody busy; it only has
         to have ended.
         """
         if self._connections or self.machine.leases.starts or self.machine.large:
@@ -514,7 +514,7 @@ class TsoService:
         for instruction in instructions:
             match instruction:
                 case SendEncoded(replies):
-                    cast("Connection | Pump", replies.peer).release(cast("PumpReplies", replies))
+                    cast("Connection | SocketLoop", replies.peer).release(cast("SocketReplies", replies))
                 case Reply(peer, tag, answer):
                     assert isinstance(peer, Connection)
                     answers = defaultdict(list) if answers is None else answers

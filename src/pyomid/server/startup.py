@@ -140,7 +140,7 @@ def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: 
     if serve_epoch is not None:
         serve_epoch(taken_over.epoch)
     machine = TsoMachine(settings, taken_over, now_s=boot_clock(), conflict_map=conflict_map)
-    machine.database_id = stores.epoch_row.database_id()
+    machine.database_id = stores.leader_state.database_id()
     return machine
 
 

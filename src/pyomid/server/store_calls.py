@@ -22,31 +22,31 @@ from pyomid.oracle.instructions import (
     PutDecision,
     ReadCeiling,
     ReadEpoch,
-    ReadEpochRow,
+    ReadLeaderState,
     ReadTables,
     SealEntries,
     StoreOperation,
     TakeOverEpoch,
-    UpdateEpochRow,
+    UpdateLeaderState,
 )
 from pyomid.oracle.takeover import TakenOver, TakeOverSteps
-from pyomid.ports import Catalogue, CeilingStore, CommitTable, EpochRow, FlushesAtOnce, SealsMany, TakesBlocks
+from pyomid.ports import Catalog, CeilingStore, CommitTable, FlushesAtOnce, LeaderState, SealsMany, TakesBlocks
 from pyomid.protocol.hashing import table_id
 
 
 @dataclass(frozen=True, slots=True)
 class TsoStores:
-    """What a TSO writes to. `ceiling` only where it is kept outside the epoch row."""
+    """What a TSO writes to. `ceiling` only where it is kept outside the leader state."""
 
     commit_table: CommitTable
-    epoch_row: EpochRow
-    catalogue: Catalogue
+    leader_state: LeaderState
+    catalog: Catalog
     ceiling: CeilingStore | None = None
 
 
 def perform(stores: TsoStores, operation: StoreOperation) -> object:
     """Returns what the operation's docstring names; raises the ports' errors."""
-    table, row = stores.commit_table, stores.epoch_row
+    table, row = stores.commit_table, stores.leader_state
     match operation:
         case Flush(entries, block) as flush:
             crash_point("tso.flush.before")
@@ -84,27 +84,27 @@ def perform(stores: TsoStores, operation: StoreOperation) -> object:
             return table.delete_below(horizon)
         case ReadEpoch():
             return row.read().epoch
-        case ReadEpochRow():
+        case ReadLeaderState():
             return row.read()
         case TakeOverEpoch(expected, epoch, ceiling):
             return row.take_over(expected=expected, epoch=epoch, ceiling=ceiling)
-        case UpdateEpochRow(epoch, changes):
+        case UpdateLeaderState(epoch, changes):
             if changes.leases_added:
                 crash_point("tso.lease.before")
             if changes.pending_added:
                 crash_point("tso.pending.before")
-            crash_point("tso.epoch_row.before")
+            crash_point("tso.leader_state.before")
             row.update(epoch, changes)
-            crash_point("tso.epoch_row.after")
+            crash_point("tso.leader_state.after")
         case ReadCeiling():
             return _ceiling(stores).read()
         case MoveCeiling(expected, ceiling):
             crash_point("tso.ceiling.before")
             return _ceiling(stores).compare_and_set(expected, ceiling)
         case ReadTables():
-            return frozenset(table_id(info.name.encode()) for info in stores.catalogue.tables())
+            return frozenset(table_id(info.name.encode()) for info in stores.catalog.tables())
         case MarkUnknownTable(unknown):
-            stores.catalogue.mark_unknown_table(unknown)
+            stores.catalog.mark_unknown_table(unknown)
     return None
 
 

@@ -30,7 +30,7 @@ NO_DESCRIPTOR_S: Final = 0.1
 BACKLOG: Final = 1024
 
 
-class Newcomers:
+class UnauthenticatedPeers:
     """Who has not had its handshake, by address, in the order of arrival."""
 
     def __init__(self, newcomers_max: int) -> None:

@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyomid.client.deployment import Parts
+from pyomid.client.deployment import Deployment
 from pyomid.client.drive import Driver
 from pyomid.client.session.leases import RENEWALS_PER_TERM, LeaseKeeper
 from pyomid.errors import Misuse, OmidError
 from pyomid.protocol.commit_cache import CommitCache
-from pyomid.wiring import open_parts
+from pyomid.wiring import open_deployment
 
 _open: dict[tuple[int, str], Connection] = {}
 _opening: Final = threading.Lock()
@@ -25,10 +25,10 @@ _opening: Final = threading.Lock()
 
 @dataclass(slots=True)
 class Connection:
-    """Parts with a driver over them, what is known of commits, and the leases of this process."""
+    """Deployment with a driver over them, what is known of commits, and the leases of this process."""
 
     url: str
-    parts: Parts
+    parts: Deployment
     driver: Driver
     cache: CommitCache
     leases: LeaseKeeper
@@ -73,7 +73,7 @@ class Connection:
         """
         now = self.parts.clock()
         leased_ts, good_until_s = self._shared.get(term_s, (start_ts, now))
-        if leased_ts > start_ts or now >= good_until_s or self.parts.epoch_row.read_watermarks()[0] >= leased_ts:
+        if leased_ts > start_ts or now >= good_until_s or self.parts.leader_state.read_watermarks()[0] >= leased_ts:
             leased_ts, granted_s = self.parts.tso.share_lease(start_ts, term_s)
             if len(self._shared) > 1_000:
                 self._shared.clear()
@@ -89,7 +89,7 @@ def connection(url: str, database_id: bytes = b"") -> Connection:
     """
     found = _connection(url)
     if not found.database_id:  # read outside of the lock, at the first use: the database may be gone at a later one
-        found.database_id = found.parts.epoch_row.database_id()
+        found.database_id = found.parts.leader_state.database_id()
     if database_id and found.database_id != database_id:
         raise Misuse(
             f"this was planned for the database {database_id.hex()[:8]}, which was dropped; at {url} there is "
@@ -109,7 +109,7 @@ def _connection(url: str) -> Connection:
                 found.parts.close()
             found = None
         if found is None:
-            parts = open_parts(url)
+            parts = open_deployment(url)
             cache = CommitCache(parts.settings.commit_cache_entries)
             found = Connection(url, parts, Driver(parts), cache, LeaseKeeper(parts.tso, parts.clock))
             _open[key] = found

@@ -68,7 +68,7 @@ class OmidDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """The catalogue's, or the columns of it that the option `columns` names."""
+        """The catalog's, or the columns of it that the option `columns` names."""
         from pyomid.spark.schema import schema_of, select_columns, struct_of
 
         with coded_errors():
@@ -184,7 +184,7 @@ class OmidDataSource(DataSource):
             return info.schema, check_read_fields(info, info.schema, fields)
         if row_key is None:
             raise Misuse(
-                f"table {info.name!r} has no schema in the catalogue: name its key columns by the option rowKey",
+                f"table {info.name!r} has no schema in the catalog: name its key columns by the option rowKey",
                 table=info.name,
             )
         mapping = parse_column_mapping(self._options.text("columnMapping") or "")

@@ -39,7 +39,7 @@ class WriteOptions:
 
 def table_or_none(conn: Connection, name: str) -> TableInfo | None:
     try:
-        return conn.parts.catalogue.table(name)
+        return conn.parts.catalog.table(name)
     except UnknownTable:
         return None
 
@@ -47,7 +47,7 @@ def table_or_none(conn: Connection, name: str) -> TableInfo | None:
 def is_there(conn: Connection, info: TableInfo | None, snapshot: Snapshot) -> bool:
     """What the modes `error` and `ignore` mean by a table that exists: one of which the snapshot sees a row.
 
-    Not the catalogue: a table is durable there before the transaction that made it commits, and stays when that one
+    Not the catalog: a table is durable there before the transaction that made it commits, and stays when that one
     fails. Its next try would take its own table for somebody else's and drop its rows (decision 0031).
     """
     return info is not None and sees_rows(conn, info.name, snapshot)
@@ -56,7 +56,7 @@ def is_there(conn: Connection, info: TableInfo | None, snapshot: Snapshot) -> bo
 def prepared_table(
     conn: Connection, name: str, fields: Sequence[Field], options: WriteOptions, level: str | None
 ) -> TableInfo:
-    """The table's catalogue entry, fit for a frame of these fields; made, or extended, where options allow it.
+    """The table's catalog entry, fit for a frame of these fields; made, or extended, where options allow it.
 
     Both are durable at once and stay when the transaction rolls back: an empty table, a column without values.
     """

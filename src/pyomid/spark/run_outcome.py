@@ -61,7 +61,7 @@ def look_up_run(url: str, transaction_id: str, *, settle: bool = False) -> RunOu
 def is_committed(conn: Connection, starts: Sequence[int]) -> bool:
     """Whether any of these starts has a commit, or may have one that was sanitised already."""
     states = conn.parts.commit_table.lookup(starts)
-    _, horizon = conn.parts.epoch_row.read_watermarks()
+    _, horizon = conn.parts.leader_state.read_watermarks()
     return any(state > 0 or start < horizon for start, state in zip(starts, states, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""A table's catalogue schema and the schemas of Spark, each fitted to the other with errors that name the column.
+"""A table's catalog schema and the schemas of Spark, each fitted to the other with errors that name the column.
 
 A frame's fields are pairs (name, Spark's JSON type name), so that nothing here needs Spark.
 """
@@ -170,10 +170,10 @@ def families_of(schema: TableSchema, *, family: bytes = DEFAULT_FAMILY) -> tuple
 
 
 def schema_of(info: TableInfo) -> TableSchema:
-    """The catalogue's schema; Misuse where the table has none."""
+    """The catalog's schema; Misuse where the table has none."""
     if info.schema is None:
         raise Misuse(
-            f"table {info.name!r} has no schema in the catalogue (it was not written by Spark): "
+            f"table {info.name!r} has no schema in the catalog (it was not written by Spark): "
             "give one by .schema(…) and the option rowKey",
             table=info.name,
         )

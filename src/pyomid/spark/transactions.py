@@ -143,7 +143,7 @@ class SparkTransaction:
 
         `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes; a datetime
         without a zone is one of the session's zone (`pyomid.spark.key_ranges`). `schema`, with `row_key` and `mapping`:
-        for a table without one in the catalogue.
+        for a table without one in the catalog.
         Use the frame before the transaction ends.
         """
         self._step(Event.READ)

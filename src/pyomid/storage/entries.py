@@ -1,4 +1,4 @@
-"""What follows from a catalogue's entries, alike in every store."""
+"""What follows from a catalog's entries, alike in every store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyomid.types import TableEntry, TableInfo, TableState
 
 
 class TablesOfEntries(ABC):
-    """`ports.Catalogue`'s views of its entries: what users see, and what sanitising must see."""
+    """`ports.Catalog`'s views of its entries: what users see, and what sanitising must see."""
 
     @abstractmethod
     def entries(self) -> list[TableEntry]: ...
@@ -27,7 +27,7 @@ class TablesOfEntries(ABC):
     def table(self, name: str) -> TableInfo:
         found = self.entry(name)
         if found is None or found.state is not TableState.PRESENT:
-            raise UnknownTable(f"there is no table {name!r} in the catalogue", table=name)
+            raise UnknownTable(f"there is no table {name!r} in the catalog", table=name)
         return found.info
 
 

@@ -26,9 +26,9 @@ from pyomid.types import (
     Cell,
     CellVersion,
     Column,
-    EpochChanges,
-    EpochState,
     KeyRange,
+    LeaderRecord,
+    LeaderStateChanges,
     PendingCommit,
     ReadBounds,
     RegionWatermark,
@@ -282,19 +282,19 @@ def _row_writes(batch: CellBatch) -> list[RowWrite]:
     ]
 
 
-class MemoryEpochRow:
-    """`EpochRow` in memory."""
+class MemoryLeaderState:
+    """`LeaderState` in memory."""
 
-    def __init__(self, state: EpochState | None = None) -> None:
-        self._state = state or EpochState()
+    def __init__(self, state: LeaderRecord | None = None) -> None:
+        self._state = state or LeaderRecord()
         self._id = os.urandom(16)
         self._lock = threading.Lock()
-        self._guard = ProcessGuard("MemoryEpochRow")
+        self._guard = ProcessGuard("MemoryLeaderState")
 
     def database_id(self) -> bytes:
         return self._id
 
-    def read(self) -> EpochState:
+    def read(self) -> LeaderRecord:
         self._guard.check()
         with self._lock:
             return self._state
@@ -311,7 +311,7 @@ class MemoryEpochRow:
             self._state = replace(self._state, epoch=epoch, ceiling=ceiling)
             return True
 
-    def update(self, epoch: int, changes: EpochChanges) -> None:
+    def update(self, epoch: int, changes: LeaderStateChanges) -> None:
         self._guard.check()
         with self._lock:
             if self._state.epoch != epoch:
@@ -320,14 +320,14 @@ class MemoryEpochRow:
 
 
 def deposed(mine: int, found: int) -> Deposed:
-    return Deposed(f"the epoch row holds epoch {found}, not {mine}: another TSO leads", epoch=mine, found=found)
+    return Deposed(f"the leader state holds epoch {found}, not {mine}: another TSO leads", epoch=mine, found=found)
 
 
-def changed(state: EpochState, changes: EpochChanges) -> EpochState:
+def changed(state: LeaderRecord, changes: LeaderStateChanges) -> LeaderRecord:
     """`state` after `changes`. What is removed and added in one change is there afterwards."""
     removed = frozenset(changes.pending_removed) | {pending.start_ts for pending in changes.pending_added}
     pending: tuple[PendingCommit, ...] = tuple(record for record in state.pending if record.start_ts not in removed)
-    return EpochState(
+    return LeaderRecord(
         epoch=state.epoch,
         ceiling=state.ceiling if changes.ceiling is None else changes.ceiling,
         watermark=state.watermark if changes.watermark is None else changes.watermark,
@@ -337,8 +337,8 @@ def changed(state: EpochState, changes: EpochChanges) -> EpochState:
     )
 
 
-class MemoryCatalogue(TablesOfEntries):
-    """`Catalogue` in memory."""
+class MemoryCatalog(TablesOfEntries):
+    """`Catalog` in memory."""
 
     def __init__(self) -> None:
         self._entries: dict[str, TableEntry] = {}
@@ -346,7 +346,7 @@ class MemoryCatalogue(TablesOfEntries):
         self._marks = 0
         self._watermarks: dict[tuple[str, KeyRange], list[RegionWatermark]] = {}
         self._lock = threading.Lock()
-        self._guard = ProcessGuard("MemoryCatalogue")
+        self._guard = ProcessGuard("MemoryCatalog")
 
     def entries(self) -> list[TableEntry]:
         self._guard.check()

@@ -6,8 +6,8 @@
         @pytest.fixture
         def table(self, store): ...         # the name of an empty table in it, with FAMILIES
 
-`CommitTableConformance` and `EpochRowConformance` want a fixture `row_or_table` of their port, new and empty;
-`CatalogueConformance` a fixture `catalogue`. `another` gives a second handle on the same content, as another
+`CommitTableConformance` and `LeaderStateConformance` want a fixture `row_or_table` of their port, new and empty;
+`CatalogConformance` a fixture `catalog`. `another` gives a second handle on the same content, as another
 process would have it; where a port has no such thing it is the same one.
 """
 
@@ -26,7 +26,7 @@ import numpy as np
 from catalog_entries import put_entry, remove_entry
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Deposed, Misuse, OmidError, UnknownTable
-from pyomid.ports import Catalogue, CommitTable, DataStore, EpochRow
+from pyomid.ports import Catalog, CommitTable, DataStore, LeaderState
 from pyomid.storage.memory import MemoryStore
 from pyomid.types import (
     NOT_FOUND,
@@ -38,9 +38,9 @@ from pyomid.types import (
     Column,
     ColumnSchema,
     ConflictLevel,
-    EpochChanges,
-    EpochState,
     KeyRange,
+    LeaderRecord,
+    LeaderStateChanges,
     PendingCommit,
     ReadBounds,
     RegionWatermark,
@@ -883,93 +883,93 @@ class CommitTableConformance:
             assert commits.lookup([50, 100]) == [110, NOT_FOUND]
 
 
-class EpochRowConformance:
-    """Fixture: `epoch_row`, a new `EpochRow`."""
+class LeaderStateConformance:
+    """Fixture: `leader_state`, a new `LeaderState`."""
 
-    def another(self, epoch_row: EpochRow) -> EpochRow:
-        return epoch_row
+    def another(self, leader_state: LeaderState) -> LeaderState:
+        return leader_state
 
-    def test_new_row_is_all_zero(self, epoch_row: EpochRow) -> None:
-        assert epoch_row.read() == EpochState()
-        assert epoch_row.read_watermarks() == (0, 0)
+    def test_new_row_is_all_zero(self, leader_state: LeaderState) -> None:
+        assert leader_state.read() == LeaderRecord()
+        assert leader_state.read_watermarks() == (0, 0)
 
-    def test_a_database_keeps_its_id(self, epoch_row: EpochRow) -> None:
+    def test_a_database_keeps_its_id(self, leader_state: LeaderState) -> None:
         """A client that lived on tells by it that another database was made in place of its own."""
-        told = epoch_row.database_id()
+        told = leader_state.database_id()
         assert len(told) == 16
-        assert epoch_row.take_over(expected=0, epoch=100, ceiling=1000)
-        epoch_row.update(100, EpochChanges(watermark=90, leases_added=(150,)))
-        assert self.another(epoch_row).database_id() == told
-        assert epoch_row.read().leases == {150}
+        assert leader_state.take_over(expected=0, epoch=100, ceiling=1000)
+        leader_state.update(100, LeaderStateChanges(watermark=90, leases_added=(150,)))
+        assert self.another(leader_state).database_id() == told
+        assert leader_state.read().leases == {150}
 
-    def test_taking_over_changes_epoch_and_ceiling_only(self, epoch_row: EpochRow) -> None:
-        assert epoch_row.take_over(expected=0, epoch=100, ceiling=1000)
+    def test_taking_over_changes_epoch_and_ceiling_only(self, leader_state: LeaderState) -> None:
+        assert leader_state.take_over(expected=0, epoch=100, ceiling=1000)
         pending = PendingCommit(150, (200, 250))
-        changes = EpochChanges(watermark=90, horizon=80, leases_added=(150,), pending_added=(pending,))
-        epoch_row.update(100, changes)
-        assert not epoch_row.take_over(expected=0, epoch=2000, ceiling=3000)
-        assert epoch_row.take_over(expected=100, epoch=1000, ceiling=2000)
-        assert self.another(epoch_row).read() == EpochState(1000, 2000, 90, 80, frozenset({150}), (pending,))
-        assert epoch_row.read_watermarks() == (90, 80)
+        changes = LeaderStateChanges(watermark=90, horizon=80, leases_added=(150,), pending_added=(pending,))
+        leader_state.update(100, changes)
+        assert not leader_state.take_over(expected=0, epoch=2000, ceiling=3000)
+        assert leader_state.take_over(expected=100, epoch=1000, ceiling=2000)
+        assert self.another(leader_state).read() == LeaderRecord(1000, 2000, 90, 80, frozenset({150}), (pending,))
+        assert leader_state.read_watermarks() == (90, 80)
 
-    def test_taking_over_fails_where_the_ceiling_moved_meanwhile(self, epoch_row: EpochRow) -> None:
-        assert epoch_row.take_over(expected=0, epoch=100, ceiling=1000)
-        epoch_row.update(100, EpochChanges(ceiling=5000))
-        assert not epoch_row.take_over(expected=100, epoch=1000, ceiling=9000)
-        assert epoch_row.take_over(expected=100, epoch=5000, ceiling=9000)
+    def test_taking_over_fails_where_the_ceiling_moved_meanwhile(self, leader_state: LeaderState) -> None:
+        assert leader_state.take_over(expected=0, epoch=100, ceiling=1000)
+        leader_state.update(100, LeaderStateChanges(ceiling=5000))
+        assert not leader_state.take_over(expected=100, epoch=1000, ceiling=9000)
+        assert leader_state.take_over(expected=100, epoch=5000, ceiling=9000)
 
-    def test_changes_are_all_or_nothing(self, epoch_row: EpochRow) -> None:
+    def test_changes_are_all_or_nothing(self, leader_state: LeaderState) -> None:
         """T5: who was deposed changes nothing."""
-        assert epoch_row.take_over(expected=0, epoch=100, ceiling=1000)
-        epoch_row.update(100, EpochChanges(watermark=10, leases_added=(50, 150)))
-        assert epoch_row.take_over(expected=100, epoch=1000, ceiling=2000)
-        before = epoch_row.read()
-        changes = EpochChanges(
+        assert leader_state.take_over(expected=0, epoch=100, ceiling=1000)
+        leader_state.update(100, LeaderStateChanges(watermark=10, leases_added=(50, 150)))
+        assert leader_state.take_over(expected=100, epoch=1000, ceiling=2000)
+        before = leader_state.read()
+        changes = LeaderStateChanges(
             ceiling=9000, watermark=99, horizon=98, leases_added=(250,), leases_removed=(50,), pending_removed=(1,)
         )
         with refused(Deposed):
-            self.another(epoch_row).update(100, changes)
-        assert epoch_row.read() == before
+            self.another(leader_state).update(100, changes)
+        assert leader_state.read() == before
 
-    def test_leases_and_pending_records_come_and_go(self, epoch_row: EpochRow) -> None:
-        assert epoch_row.take_over(expected=0, epoch=100, ceiling=1000)
+    def test_leases_and_pending_records_come_and_go(self, leader_state: LeaderState) -> None:
+        assert leader_state.take_over(expected=0, epoch=100, ceiling=1000)
         large = PendingCommit(200, tuple(range(250, 250 + 50 * 10_000, 50)))
         small = PendingCommit(150, ())
-        epoch_row.update(100, EpochChanges(leases_added=(150, 200), pending_added=(small, large)))
-        state = epoch_row.read()
+        leader_state.update(100, LeaderStateChanges(leases_added=(150, 200), pending_added=(small, large)))
+        state = leader_state.read()
         assert state.leases == {150, 200}
         assert {record.start_ts: record.branches for record in state.pending} == {150: (), 200: large.branches}
-        epoch_row.update(100, EpochChanges(leases_removed=(150, 999), pending_removed=(200, 999)))
-        assert epoch_row.read() == replace(state, leases=frozenset({200}), pending=(small,))
+        leader_state.update(100, LeaderStateChanges(leases_removed=(150, 999), pending_removed=(200, 999)))
+        assert leader_state.read() == replace(state, leases=frozenset({200}), pending=(small,))
 
-    def test_pending_record_put_again_is_replaced(self, epoch_row: EpochRow) -> None:
-        assert epoch_row.take_over(expected=0, epoch=100, ceiling=1000)
+    def test_pending_record_put_again_is_replaced(self, leader_state: LeaderState) -> None:
+        assert leader_state.take_over(expected=0, epoch=100, ceiling=1000)
         for branches in ((200,), (250, 300)):
-            epoch_row.update(100, EpochChanges(pending_added=(PendingCommit(150, branches),)))
-        assert epoch_row.read().pending == (PendingCommit(150, (250, 300)),)
+            leader_state.update(100, LeaderStateChanges(pending_added=(PendingCommit(150, branches),)))
+        assert leader_state.read().pending == (PendingCommit(150, (250, 300)),)
 
-    def test_one_of_many_takes_over(self, epoch_row: EpochRow) -> None:
+    def test_one_of_many_takes_over(self, leader_state: LeaderState) -> None:
         taken: list[int] = []
 
         def take(epoch: int) -> Callable[[], None]:
             def work() -> None:
-                if epoch_row.take_over(expected=0, epoch=epoch, ceiling=epoch + 1000):
+                if leader_state.take_over(expected=0, epoch=epoch, ceiling=epoch + 1000):
                     taken.append(epoch)
 
             return work
 
         run_together(*(take(50 * i) for i in range(1, 9)))
         assert len(taken) == 1
-        assert epoch_row.read().epoch == taken[0]
+        assert leader_state.read().epoch == taken[0]
 
 
-class CatalogueConformance:
-    """Fixture: `catalogue`, a new `Catalogue`."""
+class CatalogConformance:
+    """Fixture: `catalog`, a new `Catalog`."""
 
-    def another(self, catalogue: Catalogue) -> Catalogue:
-        return catalogue
+    def another(self, catalog: Catalog) -> Catalog:
+        return catalog
 
-    def test_entries_come_back_as_they_were_put(self, catalogue: Catalogue) -> None:
+    def test_entries_come_back_as_they_were_put(self, catalog: Catalog) -> None:
         schema = TableSchema(
             (ColumnSchema("id", "long", None), ColumnSchema("zähler", "decimal(10,2)", Column(b"f", b"\x00\xff"))),
             (RowKeyPart("id", descending=True),),
@@ -977,112 +977,112 @@ class CatalogueConformance:
         plain = TableEntry(TableInfo("plain", (b"f",)), TableState.CREATING, "1")
         families = (b"f", b"\xff")
         rich = TableEntry(TableInfo("größe", families, ConflictLevel.ROW, 7, schema), TableState.PRESENT, "2")
-        assert catalogue.entry("plain") is None
-        assert catalogue.change_entry(None, rich)
-        assert catalogue.change_entry(None, plain)
-        assert self.another(catalogue).entries() == [rich, plain]
-        assert self.another(catalogue).entry("plain") == plain
-        assert catalogue.table("größe") == rich.info
+        assert catalog.entry("plain") is None
+        assert catalog.change_entry(None, rich)
+        assert catalog.change_entry(None, plain)
+        assert self.another(catalog).entries() == [rich, plain]
+        assert self.another(catalog).entry("plain") == plain
+        assert catalog.table("größe") == rich.info
 
-    def test_entry_changes_only_on_top_of_the_one_read(self, catalogue: Catalogue) -> None:
+    def test_entry_changes_only_on_top_of_the_one_read(self, catalog: Catalog) -> None:
         """Blind, a slow writer takes back a column that another one added."""
         first, second, third = (
             TableEntry(TableInfo("t", (b"f",), generation=n), TableState.PRESENT, str(n)) for n in (1, 2, 3)
         )
-        assert catalogue.change_entry(None, first)
-        assert not catalogue.change_entry(None, second)
-        assert not catalogue.change_entry(second, third)
-        assert catalogue.change_entry(first, second)
-        assert not catalogue.change_entry(first, third)
-        catalogue.remove_entry(first)
-        assert catalogue.entry("t") == second
+        assert catalog.change_entry(None, first)
+        assert not catalog.change_entry(None, second)
+        assert not catalog.change_entry(second, third)
+        assert catalog.change_entry(first, second)
+        assert not catalog.change_entry(first, third)
+        catalog.remove_entry(first)
+        assert catalog.entry("t") == second
 
-    def test_same_content_put_again_is_another_entry(self, catalogue: Catalogue) -> None:
+    def test_same_content_put_again_is_another_entry(self, catalog: Catalog) -> None:
         """No ABA: who slept over a change there and back changes nothing."""
         info = TableInfo("t", (b"f",))
         slept, back = TableEntry(info, TableState.PRESENT, "1"), TableEntry(info, TableState.PRESENT, "3")
-        assert catalogue.change_entry(None, slept)
+        assert catalog.change_entry(None, slept)
         between = TableEntry(replace(info, generation=9), TableState.PRESENT, "2")
-        assert catalogue.change_entry(slept, between)
-        assert catalogue.change_entry(between, back)
-        assert not catalogue.change_entry(slept, between)
-        catalogue.remove_entry(slept)
-        assert catalogue.entry("t") == back
+        assert catalog.change_entry(slept, between)
+        assert catalog.change_entry(between, back)
+        assert not catalog.change_entry(slept, between)
+        catalog.remove_entry(slept)
+        assert catalog.entry("t") == back
 
-    def test_one_of_many_changes_an_entry(self, catalogue: Catalogue) -> None:
+    def test_one_of_many_changes_an_entry(self, catalog: Catalog) -> None:
         made: list[int] = []
 
         def make(generation: int) -> Callable[[], None]:
             def work() -> None:
                 info = TableInfo("t", (b"f",), generation=generation)
-                if catalogue.change_entry(None, TableEntry(info, TableState.PRESENT, str(generation))):
+                if catalog.change_entry(None, TableEntry(info, TableState.PRESENT, str(generation))):
                     made.append(generation)
 
             return work
 
         run_together(*(make(i) for i in range(1, 7)))
-        assert made == [catalogue.table("t").generation]
+        assert made == [catalog.table("t").generation]
 
-    def test_only_present_tables_are_tables(self, catalogue: Catalogue) -> None:
+    def test_only_present_tables_are_tables(self, catalog: Catalog) -> None:
         """And sanitising sees what is being dropped as well: its cells may still be read."""
         for state in TableState:
-            put_entry(catalogue, TableInfo(state.value, (b"f",)), state)
-        assert [info.name for info in catalogue.tables()] == ["present"]
-        assert [info.name for info in catalogue.registered()] == ["dropping", "present"]
-        assert [entry.info.name for entry in catalogue.entries()] == ["creating", "dropping", "present"]
+            put_entry(catalog, TableInfo(state.value, (b"f",)), state)
+        assert [info.name for info in catalog.tables()] == ["present"]
+        assert [info.name for info in catalog.registered()] == ["dropping", "present"]
+        assert [entry.info.name for entry in catalog.entries()] == ["creating", "dropping", "present"]
         for name in ("creating", "dropping", "nobody"):
             with refused(UnknownTable):
-                catalogue.table(name)
+                catalog.table(name)
 
-    def test_marks_of_unknown_tables_stay_until_cleared(self, catalogue: Catalogue) -> None:
+    def test_marks_of_unknown_tables_stay_until_cleared(self, catalog: Catalog) -> None:
         """K6."""
         ids = [-(1 << 63), -1, 0, 7, (1 << 63) - 1, TABLES_UNCONFIRMED]
         for table_id in [*ids, 7]:
-            catalogue.mark_unknown_table(table_id)
-        marks = self.another(catalogue).unknown_tables()
+            catalog.mark_unknown_table(table_id)
+        marks = self.another(catalog).unknown_tables()
         assert sorted(marks) == ids
         for table_id in (7, -1):
-            catalogue.clear_unknown_table(table_id, marks[table_id])
-        catalogue.clear_unknown_table(12345, marks[0])
-        assert sorted(catalogue.unknown_tables()) == [-(1 << 63), 0, (1 << 63) - 1, TABLES_UNCONFIRMED]
+            catalog.clear_unknown_table(table_id, marks[table_id])
+        catalog.clear_unknown_table(12345, marks[0])
+        assert sorted(catalog.unknown_tables()) == [-(1 << 63), 0, (1 << 63) - 1, TABLES_UNCONFIRMED]
 
-    def test_a_late_clear_never_takes_a_newer_mark_away(self, catalogue: Catalogue) -> None:
+    def test_a_late_clear_never_takes_a_newer_mark_away(self, catalog: Catalog) -> None:
         """K6: a commit decided behind the drop's fence marks the table again."""
-        catalogue.mark_unknown_table(7)
-        seen = catalogue.unknown_tables()[7]
-        catalogue.mark_unknown_table(7)
-        again = self.another(catalogue).unknown_tables()[7]
+        catalog.mark_unknown_table(7)
+        seen = catalog.unknown_tables()[7]
+        catalog.mark_unknown_table(7)
+        again = self.another(catalog).unknown_tables()[7]
         assert again != seen
-        catalogue.clear_unknown_table(7, seen)
-        assert catalogue.unknown_tables() == {7: again}
-        catalogue.clear_unknown_table(7, again)
-        catalogue.clear_unknown_table(7, again)
-        assert catalogue.unknown_tables() == {}
+        catalog.clear_unknown_table(7, seen)
+        assert catalog.unknown_tables() == {7: again}
+        catalog.clear_unknown_table(7, again)
+        catalog.clear_unknown_table(7, again)
+        assert catalog.unknown_tables() == {}
 
-    def test_region_watermarks_stay_beside_those_of_their_range(self, catalogue: Catalogue) -> None:
+    def test_region_watermarks_stay_beside_those_of_their_range(self, catalog: Catalog) -> None:
         def record(start: bytes, stop: bytes | None, watermark: int, table: str = "t") -> RegionWatermark:
             return RegionWatermark(table, 1, KeyRange(start, stop), watermark, 1000.5 + watermark)
 
         long_key = b"\xfe" * 400
         first = [record(b"", b"m", 1), record(b"m", long_key, 2), record(long_key, None, 3)]
         for each in [*first, record(b"", b"m", 9, table="tt")]:
-            catalogue.put_region_watermark(each)
-        assert self.another(catalogue).region_watermarks("t") == first
-        catalogue.put_region_watermark(record(b"m", long_key, 5))
-        assert [each.watermark for each in catalogue.region_watermarks("t")] == [1, 5, 2, 3]
-        assert catalogue.region_watermarks("t")[1:3] == [record(b"m", long_key, 5), record(b"m", long_key, 2)]
-        catalogue.drop_region_watermarks([record(b"m", long_key, 2), first[0]])
-        assert [each.watermark for each in catalogue.region_watermarks("t")] == [5, 2, 3], "only where it is the newest"
-        catalogue.put_region_watermark(replace(record(b"m", long_key, 6), generation=2))
-        assert [each.watermark for each in catalogue.region_watermarks("t")] == [6, 3], "of the present generation"
-        assert [each.watermark for each in catalogue.region_watermarks("tt")] == [9]
+            catalog.put_region_watermark(each)
+        assert self.another(catalog).region_watermarks("t") == first
+        catalog.put_region_watermark(record(b"m", long_key, 5))
+        assert [each.watermark for each in catalog.region_watermarks("t")] == [1, 5, 2, 3]
+        assert catalog.region_watermarks("t")[1:3] == [record(b"m", long_key, 5), record(b"m", long_key, 2)]
+        catalog.drop_region_watermarks([record(b"m", long_key, 2), first[0]])
+        assert [each.watermark for each in catalog.region_watermarks("t")] == [5, 2, 3], "only where it is the newest"
+        catalog.put_region_watermark(replace(record(b"m", long_key, 6), generation=2))
+        assert [each.watermark for each in catalog.region_watermarks("t")] == [6, 3], "of the present generation"
+        assert [each.watermark for each in catalog.region_watermarks("tt")] == [9]
 
-    def test_removed_table_takes_its_watermarks_along(self, catalogue: Catalogue) -> None:
+    def test_removed_table_takes_its_watermarks_along(self, catalog: Catalog) -> None:
         for name in ("t", "tt"):
-            put_entry(catalogue, TableInfo(name, (b"f",)))
-            catalogue.put_region_watermark(RegionWatermark(name, 1, KeyRange(), 5, 1.0))
+            put_entry(catalog, TableInfo(name, (b"f",)))
+            catalog.put_region_watermark(RegionWatermark(name, 1, KeyRange(), 5, 1.0))
         for _ in range(2):  # idempotent
-            remove_entry(catalogue, "t")
-        assert [info.name for info in catalogue.tables()] == ["tt"]
-        assert catalogue.region_watermarks("t") == []
-        assert len(catalogue.region_watermarks("tt")) == 1
+            remove_entry(catalog, "t")
+        assert [info.name for info in catalog.tables()] == ["tt"]
+        assert catalog.region_watermarks("t") == []
+        assert len(catalog.region_watermarks("tt")) == 1

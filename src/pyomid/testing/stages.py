@@ -16,7 +16,7 @@ from typing import Any, Final
 import pyomid
 from pyomid import crashpoints
 from pyomid.client.database import Database
-from pyomid.client.deployment import Parts
+from pyomid.client.deployment import Deployment
 from pyomid.client.drive import Driver
 from pyomid.client.table import Table
 from pyomid.client.transaction import Transaction
@@ -29,8 +29,8 @@ from pyomid.protocol.region_watermarks import covered_watermark
 from pyomid.protocol.sanitize import sanitise_steps
 from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores
-from pyomid.storage.embedded import EmbeddedCatalogue, EmbeddedCommitTable, EmbeddedEpochRow, EmbeddedStore
-from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow, MemoryStore
+from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
+from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
 from pyomid.testing.golden import Client, ClientDied, Stage
 from pyomid.types import KeyRange
 
@@ -156,10 +156,10 @@ class GoldenClient:
 class LocalStage:
     """A database over stores of this process, its TSO beside them, its clock in hand."""
 
-    def __init__(self, store: Any, commit_table: Any, epoch_row: Any, catalogue: Any) -> None:
+    def __init__(self, store: Any, commit_table: Any, leader_state: Any, catalog: Any) -> None:
         self.clock = HandClock()
-        self._ports = (store, commit_table, epoch_row, catalogue)
-        stores = TsoStores(commit_table, epoch_row, catalogue)
+        self._ports = (store, commit_table, leader_state, catalog)
+        stores = TsoStores(commit_table, leader_state, catalog)
         tso_settings = TsoSettings(
             conflict_map_entries=4096,
             window_starts=16,
@@ -176,19 +176,19 @@ class LocalStage:
             completion_linger_ms=0.0,
             scan_batch_rows=2,
         )
-        self._parts = Parts(store, commit_table, epoch_row, catalogue, self.tso, settings, self.clock)
+        self._parts = Deployment(store, commit_table, leader_state, catalog, self.tso, settings, self.clock)
         self._driver = Driver(self._parts)
         self._admin = Database(self._mortal(Life()))
         self._clients: list[GoldenClient] = []
 
-    def _mortal(self, life: Life) -> Parts:
+    def _mortal(self, life: Life) -> Deployment:
         parts = self._parts
         return replace(
             parts,
             store=Mortal(parts.store, life),
             commit_table=Mortal(parts.commit_table, life),
-            epoch_row=Mortal(parts.epoch_row, life),
-            catalogue=Mortal(parts.catalogue, life),
+            leader_state=Mortal(parts.leader_state, life),
+            catalog=Mortal(parts.catalog, life),
             tso=Mortal(parts.tso, life),
         )
 
@@ -216,7 +216,7 @@ class LocalStage:
 
     def compact(self, table: str) -> int:
         dropped = 0
-        info = self._parts.catalogue.table(table)
+        info = self._parts.catalog.table(table)
         for region in self._parts.store.regions(table):
             cleaned = self._driver.run(
                 compact_region_steps(table, info.generation, region, CommitCache(), now_s=self.clock(), rows_max=2)
@@ -230,10 +230,10 @@ class LocalStage:
 
     def verify(self) -> list[str]:
         """Below the recorded watermarks everything has its shadow cell; below H the commit table holds nothing."""
-        _, horizon = self._parts.epoch_row.read_watermarks()
+        _, horizon = self._parts.leader_state.read_watermarks()
         wrong = []
-        for info in self._parts.catalogue.tables():
-            cleaned = covered_watermark(self._parts.catalogue.region_watermarks(info.name))
+        for info in self._parts.catalog.tables():
+            cleaned = covered_watermark(self._parts.catalog.region_watermarks(info.name))
             for batch in self._parts.store.scan(info.name, KeyRange()):
                 for cell in batch.all_cells():
                     if cell.version <= cleaned and not cell.commit_ts:
@@ -259,7 +259,7 @@ class LocalStage:
 
 
 def memory_stage() -> Stage:
-    return LocalStage(MemoryStore(), MemoryCommitTable(), MemoryEpochRow(), MemoryCatalogue())
+    return LocalStage(MemoryStore(), MemoryCommitTable(), MemoryLeaderState(), MemoryCatalog())
 
 
 def embedded_stage(folder: Path) -> Stage:
@@ -267,8 +267,8 @@ def embedded_stage(folder: Path) -> Stage:
     return LocalStage(
         EmbeddedStore(folder),
         EmbeddedCommitTable(folder, writable=True),
-        EmbeddedEpochRow(folder, writable=True),
-        EmbeddedCatalogue(folder),
+        EmbeddedLeaderState(folder, writable=True),
+        EmbeddedCatalog(folder),
     )
 
 

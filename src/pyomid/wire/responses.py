@@ -26,7 +26,7 @@ class HandshakeReply:
     epoch: int = 0
     frame_bytes_max: int = 0
     database_id: bytes = b""
-    """Of the TSO's database (`ports.EpochRow`); empty: not told."""
+    """Of the TSO's database (`ports.LeaderState`); empty: not told."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,10 +87,10 @@ class World:
         for name in TABLES:
             info = TableInfo(name, (FAMILY,))
             self.disk.store.create_table(info)
-            put_entry(self.disk.catalogue, info)
+            put_entry(self.disk.catalog, info)
 
     def _in_flight(self) -> list[int]:
-        epoch = self.disk.epoch_row.read().epoch
+        epoch = self.disk.leader_state.read().epoch
         leading = [host for host in self.hosts.living if host.serving and host.machine.epoch == epoch]
         return [start for host in leading for batch in host.machine.windows.batches for start, _ in batch.entries]
 
@@ -569,7 +569,7 @@ def compactor(client: Client) -> Steps:
 def compact_all(client: Client, *, lazy: bool) -> Steps:
     """One round over all regions of all tables."""
     for table in TABLES:
-        info = client.world.disk.catalogue.table(table)
+        info = client.world.disk.catalog.table(table)
         for region in client.world.disk.store.regions(table):
             if lazy and client.choices.chance(0.3):
                 continue
@@ -628,7 +628,7 @@ def meddler(client: Client) -> Steps:
         unresolved = [cell for table in TABLES for cell in world.truth.cells_of(table) if not cell.commit_ts]
         if unresolved:
             start = start_of(choices.pick(unresolved).version)
-            if start >= world.disk.epoch_row.read().horizon:
+            if start >= world.disk.leader_state.read().horizon:
                 client.universe.note(f"{client.process.name} seals {start}: {world.disk.commits.seal(start)}")
 
 

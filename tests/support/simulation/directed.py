@@ -17,7 +17,7 @@ from pyomid.protocol.hashing import table_id
 from pyomid.types import (
     CellVersion,
     CommitRequest,
-    EpochChanges,
+    LeaderStateChanges,
     RowWrite,
     ShadowWrite,
     TableInfo,
@@ -344,7 +344,7 @@ def _pass_by(s: Schedule, tx: Tx) -> None:
     """What is left of T is cleaned, and H passes it."""
     compact(s)
     sanitise(s)
-    if s.world.disk.epoch_row.read().horizon <= tx.start_ts:
+    if s.world.disk.leader_state.read().horizon <= tx.start_ts:
         raise Stuck("the horizon did not pass T")
 
 
@@ -366,7 +366,7 @@ def a_retry_that_arrives_below_h_is_not_answered(build: Build) -> None:
     late = s.until_call(committing, CommitRequest, is_retry=True)
     compact(s)
     sanitise(s)
-    if s.world.disk.epoch_row.read().horizon <= tx.start_ts:
+    if s.world.disk.leader_state.read().horizon <= tx.start_ts:
         raise Stuck("the horizon did not pass T")
     s.land(s.sent(ins.Flush, zombie=True))
     s.land(late)
@@ -469,11 +469,11 @@ def _with_an_entry_to_sanitise(build: Build) -> Schedule:
 def h_is_durable_before_the_first_entry_goes(build: Build) -> None:
     """R4. Two sanitisers (or one that asks again): the second must not delete while the first's H is on its way."""
     s = _with_an_entry_to_sanitise(build)
-    watermark = s.world.disk.epoch_row.read().watermark
-    release = s.hold(ins.UpdateEpochRow, lambda operation: operation.changes.horizon is not None)
+    watermark = s.world.disk.leader_state.read().watermark
+    release = s.hold(ins.UpdateLeaderState, lambda operation: operation.changes.horizon is not None)
     z1, z2 = s.client("Z1"), s.client("Z2")
     first = s.start(z1, z1.ask(req.AdvanceHorizon(watermark)))
-    s.until(lambda: s.is_sent(ins.UpdateEpochRow), [z1.process])
+    s.until(lambda: s.is_sent(ins.UpdateLeaderState), [z1.process])
     second = s.start(z2, z2.ask(req.AdvanceHorizon(watermark)))
     s.land(s.until_call(second, req.AdvanceHorizon))
     s.settle_tsos()
@@ -590,7 +590,7 @@ def a_commit_in_flight_when_a_quiet_tso_draws_a_start_falls_below_w(build: Build
     release()
     s.finish(committing)
     s.pass_time(10.0)
-    watermark = s.world.disk.epoch_row.read().watermark
+    watermark = s.world.disk.leader_state.read().watermark
     if watermark < committing.result:
         raise Stuck(f"W {watermark} never passes the commit at {committing.result}")
     s.judge()
@@ -609,7 +609,7 @@ def a_new_tso_starts_above_the_old_ceiling(build: Build) -> None:
 def no_timestamp_leaves_above_the_ceiling(build: Build) -> None:
     """T3. The ceiling's write is held while many begin; the TSO dies; the next one starts at the durable ceiling."""
     s = Schedule(build, ceiling_step=2_000, ceiling_renew_remaining=1_000, window_starts=1)
-    release = s.hold(ins.UpdateEpochRow, lambda operation: operation.changes.ceiling is not None)
+    release = s.hold(ins.UpdateLeaderState, lambda operation: operation.changes.ceiling is not None)
     client = s.client("C")
 
     def many() -> Any:
@@ -764,12 +764,12 @@ def w_waits_for_an_unfinished_job(build: Build) -> None:
 
 
 def a_lease_is_granted_only_above_the_w_that_was_sent(build: Build) -> None:
-    """T12. W is on its way to the epoch row when the lease is asked for."""
+    """T12. W is on its way to the leader state when the lease is asked for."""
     s = Schedule(build)
     r = s.client("R")
     reader = s.do(r, begin(r))
     s.do(s.client("other"), begin(s.client("other")))
-    release = s.hold(ins.UpdateEpochRow, lambda operation: operation.changes.watermark is not None)
+    release = s.hold(ins.UpdateLeaderState, lambda operation: operation.changes.watermark is not None)
     s.pass_time(10.0)
     if s.first.machine.watermark_sent < reader.start_ts:
         raise Stuck("W was not sent")
@@ -825,7 +825,7 @@ def an_outcome_without_evidence_is_unknown(build: Build) -> None:
     s.pass_time(10.0)
     compact(s)
     sanitise(s)
-    if s.world.disk.epoch_row.read().horizon <= tx.start_ts or tx.start_ts not in s.world.truth.commits:
+    if s.world.disk.leader_state.read().horizon <= tx.start_ts or tx.start_ts not in s.world.truth.commits:
         raise Stuck("T did not commit, or the horizon did not pass it")
     again = s.client("T again")
     steps = again.run(build.outcome.outcome_steps(tx.start_ts, (), {"a": tuple(tx.written["a"])}))
@@ -848,7 +848,7 @@ def a_reader_between_two_commits_keeps_its_version(build: Build) -> None:
     s.do(t2, tx.commit())
     s.finish_all(t2)
     s.pass_time(10.0)
-    if not tx.start_ts <= s.world.disk.epoch_row.read().watermark < reader.start_ts:
+    if not tx.start_ts <= s.world.disk.leader_state.read().watermark < reader.start_ts:
         raise Stuck("W does not lie between the start of T2 and R")
     compact(s)
     s.do(r, reader.get("a", R0))
@@ -928,8 +928,8 @@ def a_tombstone_stays_while_it_hides_a_later_commit(build: Build) -> None:
         disk.store.write_cells("a", version, [RowWrite(R0, ((X, value),))])
         truth.commits[version] = commit_ts
         disk.store.write_shadow_cells("a", [ShadowWrite(CellVersion(R0, *X, version), commit_ts)])
-    epoch = disk.epoch_row.read().epoch
-    disk.epoch_row.update(epoch, EpochChanges(watermark=300))
+    epoch = disk.leader_state.read().epoch
+    disk.leader_state.update(epoch, LeaderStateChanges(watermark=300))
     compact(s)
     snapshot = build.reading.Snapshot(1_000, epoch)
     client = s.client("R")
@@ -982,7 +982,7 @@ def a_restored_table_starts_from_nothing(build: Build) -> None:
     compact(s)
     store = s.world.disk.store
     store.write_cells("a", tx.start_ts, [RowWrite(R0, ((X, b"restored"),))])
-    put_entry(s.world.disk.catalogue, TableInfo("a", (FAMILY,), generation=2))
+    put_entry(s.world.disk.catalog, TableInfo("a", (FAMILY,), generation=2))
     sanitise(s)
 
 
@@ -1035,9 +1035,9 @@ def a_table_registered_between_two_looks_is_not_forgotten(build: Build) -> None:
     s.until(lambda: looks() is not None, [z.process])
     seen = type(looks())
     s.until_call(sanitising, effects.ReadTables if seen is effects.ReadUnknownTables else effects.ReadUnknownTables)
-    catalogue, number = s.world.disk.catalogue, table_id(b"java")
-    put_entry(catalogue, TableInfo("java", (FAMILY,)))
-    catalogue.clear_unknown_table(number, catalogue.unknown_tables()[number])
+    catalog, number = s.world.disk.catalog, table_id(b"java")
+    put_entry(catalog, TableInfo("java", (FAMILY,)))
+    catalog.clear_unknown_table(number, catalog.unknown_tables()[number])
     s.finish(sanitising)
     _demand_entry(s, tx, "its table was in neither list")
 
@@ -1047,11 +1047,11 @@ def a_table_that_others_made_again_is_marked_anew(build: Build) -> None:
     s = Schedule(build)
     java = TableInfo("java", (FAMILY,))
     s.world.disk.store.create_table(java)
-    put_entry(s.world.disk.catalogue, java)
+    put_entry(s.world.disk.catalog, java)
     t = s.client("P")
     s.do(t, put(t, "java", R0))
     s.finish_all(t)
-    remove_entry(s.world.disk.catalogue, "java")
+    remove_entry(s.world.disk.catalog, "java")
     s.do(t, t.ask(req.Fence(table_id(b"java"))))
     tx = _committed_by_java(s)
     sanitise(s)
@@ -1063,7 +1063,7 @@ def a_promised_lease_survives_its_tso(build: Build) -> None:
     s = Schedule(build)
     r = s.client("R")
     reader = s.do(r, begin(r))
-    s.hold(ins.UpdateEpochRow, lambda operation: bool(operation.changes.leases_added))
+    s.hold(ins.UpdateLeaderState, lambda operation: bool(operation.changes.leases_added))
     granting = s.start(r, ignoring(reader.lease()))
     s.land(s.until_call(granting, req.GrantLease))
     s.kill(s.first)
@@ -1132,7 +1132,7 @@ def a_shared_lease_is_promised_once_its_row_is_durable(build: Build) -> None:
     s = Schedule(build)
     a, b = s.client("A"), s.client("B")
     first, second = s.do(a, begin(a)), s.do(b, begin(b))
-    s.hold(ins.UpdateEpochRow, lambda operation: bool(operation.changes.leases_added))
+    s.hold(ins.UpdateLeaderState, lambda operation: bool(operation.changes.leases_added))
     for client, reader in ((a, first), (b, second)):
         sharing = s.start(client, ignoring(reader.share_lease(100.0)))
         s.land(s.until_call(sharing, req.GrantLease))
@@ -1193,11 +1193,11 @@ def _kill_in_commit(build: Build, after: int, lands: bool) -> bool:
     return True
 
 
-# ---------------------------------------------------------------- taking over, the epoch row
+# ---------------------------------------------------------------- taking over, the leader state
 
 
 def a_ceiling_moved_during_take_over_is_not_handed_out_again(build: Build) -> None:
-    """T3. O2 has read the epoch row; O1, still leading by its own lights, moves the ceiling and uses it."""
+    """T3. O2 has read the leader state; O1, still leading by its own lights, moves the ceiling and uses it."""
     s = Schedule(build, ceiling_step=2_000, ceiling_renew_remaining=1_000, window_starts=1, stall_s_max=FOREVER_S)
     client = s.client("C")
     old = s.first
@@ -1215,14 +1215,14 @@ def a_ceiling_moved_during_take_over_is_not_handed_out_again(build: Build) -> No
             s.do(client, client.ask(req.Begin()))
 
 
-def a_late_change_of_the_epoch_row_changes_nothing(build: Build) -> None:
+def a_late_change_of_the_leader_state_changes_nothing(build: Build) -> None:
     """Decision 0004. W is sent, its answer lost, sent again, then a higher W; the first one lands last."""
     s = Schedule(build)
     client = s.client("C")
     s.do(client, begin(client))
-    release = s.hold(ins.UpdateEpochRow, lambda operation: operation.changes.watermark is not None)
+    release = s.hold(ins.UpdateLeaderState, lambda operation: operation.changes.watermark is not None)
     s.pass_time(5.0)
-    late = s.sent(ins.UpdateEpochRow)
+    late = s.sent(ins.UpdateLeaderState)
     s.universe.make(("apply", late))
     s.universe.make(("lose request", late))
     release()
@@ -1287,7 +1287,7 @@ SCHEDULES: Final[dict[str, Callable[[Build], None]]] = {
         a_shared_lease_is_promised_once_its_row_is_durable,
         a_job_is_whole_whenever_its_tso_dies,
         a_ceiling_moved_during_take_over_is_not_handed_out_again,
-        a_late_change_of_the_epoch_row_changes_nothing,
+        a_late_change_of_the_leader_state_changes_nothing,
     )
 }
 

@@ -647,10 +647,10 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "tests/interrupts/test_driver_interrupts.py::test_the_outcome_told_is_true_wherever_it_is_thrown",
     ),
     "K8": (
-        "tests/client/test_client_catalogue.py::test_a_new_table_never_shows_rows_older_than_itself",
-        "tests/client/test_client_catalogue.py::test_a_dropper_that_slept_drops_no_later_table",
-        "tests/client/test_client_catalogue.py::test_a_drop_that_took_effect_drops_no_later_table",
-        "tests/client/test_client_catalogue.py::test_a_slow_writer_of_an_entry_keeps_what_others_added",
+        "tests/client/test_client_catalog.py::test_a_new_table_never_shows_rows_older_than_itself",
+        "tests/client/test_client_catalog.py::test_a_dropper_that_slept_drops_no_later_table",
+        "tests/client/test_client_catalog.py::test_a_drop_that_took_effect_drops_no_later_table",
+        "tests/client/test_client_catalog.py::test_a_slow_writer_of_an_entry_keeps_what_others_added",
     ),
     "C8": (
         "tests/tso/test_folder_is_replaced.py::test_nothing_is_written_or_read_in_a_removed_folder",

@@ -14,8 +14,8 @@ from typing import Any, Final
 from pyomid.errors import OmidError, Unavailable
 from pyomid.oracle import instructions as ins
 from pyomid.protocol.hashing import table_id
-from pyomid.storage.memory import MemoryEpochRow
-from pyomid.types import BeginReply, CommitRequest, EpochChanges
+from pyomid.storage.memory import MemoryLeaderState
+from pyomid.types import BeginReply, CommitRequest, LeaderStateChanges
 from pyomid.wire import messages as req
 from simulation.build import Build
 from simulation.storage import Storage, lost
@@ -87,7 +87,7 @@ class Host:
             self.settings,
             taken_over,
             now_s=self.universe.now_s,
-            known_tables=[table_id(info.name.encode()) for info in self.storage.disk.catalogue.tables()],
+            known_tables=[table_id(info.name.encode()) for info in self.storage.disk.catalog.tables()],
         )
         self._kernel = self.build.fast_path(self.machine)
         self.universe.note(f"{self.process.name} leads with epoch {taken_over.epoch}")
@@ -198,7 +198,7 @@ class Host:
             failed=lambda error: self.feed(ins.StoreFailed(token, _as_omid(error))),
             combine=combine,
             ordered=True,
-            stepwise=isinstance(operation, ins.UpdateEpochRow),
+            stepwise=isinstance(operation, ins.UpdateLeaderState),
             fallible=None if isinstance(operation, ins.ReadEpoch) else lost,
             not_before_s=self.universe.now_s + delay_s,
         )
@@ -215,12 +215,12 @@ class Host:
             failed=failed,
             combine=combine,
             ordered=True,
-            stepwise=isinstance(operation, ins.UpdateEpochRow),
+            stepwise=isinstance(operation, ins.UpdateLeaderState),
         )
 
     def parts_of(self, operation: Any) -> tuple[Sequence[Callable[[], Any]], Callable[[list[Any]], Any]]:
         """Each entry, branch and seal lands on its own, in random order; the epoch is read after them."""
-        table, row = self.storage.disk.commits, self.storage.disk.epoch_row
+        table, row = self.storage.disk.commits, self.storage.disk.leader_state
         shuffled = self.universe.choices.sample
         match operation:
             case ins.Flush():
@@ -243,21 +243,21 @@ class Host:
                 return [partial(self.storage.delete_below, horizon)], _last
             case ins.ReadEpoch():
                 return [lambda: row.read().epoch], _last
-            case ins.ReadEpochRow():
+            case ins.ReadLeaderState():
                 return [row.read], _last
             case ins.TakeOverEpoch(expected, epoch, ceiling):
                 return [partial(row.take_over, expected=expected, epoch=epoch, ceiling=ceiling)], _last
-            case ins.UpdateEpochRow(epoch, changes):
+            case ins.UpdateLeaderState(epoch, changes):
                 swap = _Swap(row, epoch, changes)
                 return [swap.read, swap.write], _nothing
             case ins.ReadTables():
                 return [self._table_ids], _last
             case ins.MarkUnknownTable(unknown):
-                return [partial(self.storage.disk.catalogue.mark_unknown_table, unknown)], _nothing
+                return [partial(self.storage.disk.catalog.mark_unknown_table, unknown)], _nothing
         raise TypeError(f"the virtual TSO does not know {operation!r}")
 
     def _table_ids(self) -> frozenset[int]:
-        return frozenset(table_id(info.name.encode()) for info in self.storage.disk.catalogue.tables())
+        return frozenset(table_id(info.name.encode()) for info in self.storage.disk.catalog.tables())
 
     def _put(self, start: int, commit_ts: int) -> list[int]:
         refused = self.storage.disk.commits.put([(start, commit_ts)])
@@ -277,10 +277,10 @@ class Host:
 
 
 class _Swap:
-    """A change of the epoch row over a network: read, then compare-and-set of the whole row, so that one whose answer
+    """A change of the leader state over a network: read, then compare-and-set of the whole row, so that one whose answer
     was lost cannot take effect after a later one (decision 0004)."""
 
-    def __init__(self, row: MemoryEpochRow, epoch: int, changes: EpochChanges) -> None:
+    def __init__(self, row: MemoryLeaderState, epoch: int, changes: LeaderStateChanges) -> None:
         self._row, self._epoch, self._changes = row, epoch, changes
         self._old = row.read()
 
@@ -291,7 +291,7 @@ class _Swap:
         if self._row.read() is self._old or self._row.read().epoch != self._epoch:
             self._row.update(self._epoch, self._changes)
         else:
-            raise Unavailable("the epoch row changed meanwhile")
+            raise Unavailable("the leader state changed meanwhile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +337,7 @@ def _shown(operation: Any) -> str:
     match operation:
         case ins.Flush():
             return f" {_entries(operation)}"
-        case ins.UpdateEpochRow(_, changes):
+        case ins.UpdateLeaderState(_, changes):
             told = {name: value for name in changes.__slots__ if (value := getattr(changes, name)) not in (None, ())}
             return f" {told}"
         case ins.LookupEntries(starts) | ins.SealEntries(starts) | ins.DeleteEntries(starts):

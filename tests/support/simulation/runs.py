@@ -175,11 +175,11 @@ def _last_words(client: actors.Client) -> Any:
     world = client.world
     tx = yield from _reading_all(client)
     for _ in range(200):
-        if world.disk.epoch_row.read().watermark >= tx.start_ts:
+        if world.disk.leader_state.read().watermark >= tx.start_ts:
             break
         yield Sleep(world.plan.settings["max_transaction_age_s"] / 4)
     else:
-        raise Stuck(f"T15: W {world.disk.epoch_row.read().watermark} never reaches the old start {tx.start_ts}")
+        raise Stuck(f"T15: W {world.disk.leader_state.read().watermark} never reaches the old start {tx.start_ts}")
     yield from actors.compact_all(client, lazy=False)
     yield Sleep(actors.RETRY_BOUND_S + 1.0)
     while not (yield from actors.sanitise(client)):

@@ -14,10 +14,10 @@ from typing import Any
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Unavailable
 from pyomid.protocol import effects
-from pyomid.storage.memory import MemoryCatalogue, MemoryCommitTable, MemoryEpochRow, MemoryStore
+from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
 from pyomid.types import Cell, KeyRange, SealOutcome
 
-Parts = Sequence[Callable[[], Any]]
+Deployment = Sequence[Callable[[], Any]]
 
 
 class PlainCommitTable(MemoryCommitTable):
@@ -45,8 +45,8 @@ class Disk:
 
     store: MemoryStore = field(default_factory=MemoryStore)
     commits: MemoryCommitTable = field(default_factory=MemoryCommitTable)
-    epoch_row: MemoryEpochRow = field(default_factory=MemoryEpochRow)
-    catalogue: MemoryCatalogue = field(default_factory=MemoryCatalogue)
+    leader_state: MemoryLeaderState = field(default_factory=MemoryLeaderState)
+    catalog: MemoryCatalog = field(default_factory=MemoryCatalog)
 
 
 class Watch:
@@ -64,7 +64,7 @@ class Storage:
     disk: Disk
     watch: Watch = field(default_factory=Watch)
 
-    def parts_of(self, effect: effects.Effect) -> tuple[Parts, Callable[[list[Any]], Any], bool]:
+    def parts_of(self, effect: effects.Effect) -> tuple[Deployment, Callable[[list[Any]], Any], bool]:
         """(parts, how their results become the answer, whether they must go in order)."""
         store, disk = self.disk.store, self.disk
         match effect:
@@ -81,7 +81,7 @@ class Storage:
             case effects.LookupThenWatermarks(starts):  # its first step; `World` sends the second behind it
                 return [partial(_look_up, disk, start, at) for at, start in enumerate(starts)], _in_order, False
             case effects.ReadWatermarks():
-                return [disk.epoch_row.read_watermarks], _last, True
+                return [disk.leader_state.read_watermarks], _last, True
             case effects.WriteCells(table, version, rows):
                 return [partial(store.write_cells, table, version, [row]) for row in rows], _nothing, False
             case effects.WriteShadowCells(table, shadows) | effects.Heal(table, shadows):
@@ -93,22 +93,22 @@ class Storage:
             case effects.FlushAndMerge(table, region):
                 return [partial(store.flush_and_merge, table, region)], _nothing, True
             case effects.RecordWatermark(record):
-                return [partial(disk.catalogue.put_region_watermark, record)], _nothing, True
+                return [partial(disk.catalog.put_region_watermark, record)], _nothing, True
             case effects.ReadTables():
-                return [disk.catalogue.registered], _last, True
+                return [disk.catalog.registered], _last, True
             case effects.ReadUnknownTables():
-                return [disk.catalogue.unknown_tables], _last, True
+                return [disk.catalog.unknown_tables], _last, True
             case effects.DropRegionWatermarks(newest):
-                return [partial(disk.catalogue.drop_region_watermarks, newest)], _nothing, True
+                return [partial(disk.catalog.drop_region_watermarks, newest)], _nothing, True
             case effects.ReadRegionWatermarks(table):
-                return [partial(disk.catalogue.region_watermarks, table)], _last, True
+                return [partial(disk.catalog.region_watermarks, table)], _last, True
         raise TypeError(f"the virtual storage does not know {effect!r}")
 
     def _write_shadow(self, table: str, shadow: Any) -> None:
         self.watch.shadow_written(table, shadow.cell, shadow.commit_ts)
         self.disk.store.write_shadow_cells(table, [shadow])
 
-    def _cleaning(self, effect: effects.CleanBatch) -> Parts:
+    def _cleaning(self, effect: effects.CleanBatch) -> Deployment:
         """One part a row: all of its changes together or not at all (K3)."""
         batch = effect.batch
         first_cells = batch.rec_cell[batch.row_rec]
@@ -159,7 +159,7 @@ class _RangeRead:
         found = _read_range(store, table, key_range, columns, 1_000_000)
         self._keys = [found.row_key(index) for index in range(found.rows)]
 
-    def parts(self) -> Parts:
+    def parts(self) -> Deployment:
         return [partial(self._read, key) for key in self._keys]
 
     def _read(self, key: bytes) -> list[Cell]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from pyomid.protocol.region_watermarks import covered_watermark
 from pyomid.testing.history import History, Outcome, Transaction
-from pyomid.types import Cell, CellVersion, EpochState, KeyRange, start_of
+from pyomid.types import Cell, CellVersion, KeyRange, LeaderRecord, start_of
 from simulation.storage import Disk, Watch
 
 
@@ -42,13 +42,13 @@ class Truth(Watch):
     now_s: Callable[[], float] = lambda: 0.0
     in_flight: Callable[[], Sequence[int]] = tuple
     """Starts decided by the leader that holds the epoch, entry not yet known to be durable."""
-    last_state: EpochState = field(default_factory=EpochState)
+    last_state: LeaderRecord = field(default_factory=LeaderRecord)
 
     # ------------------------------------------------------------ as things take effect
 
     def entry_landed(self, start: int, commit_ts: int) -> None:
         """A commit-table entry took effect (no mark kept it out). Below H it is not believed by anybody (R4)."""
-        if start < self.disk.epoch_row.read().horizon:
+        if start < self.disk.leader_state.read().horizon:
             return
         known = self.commits.setdefault(start, commit_ts)
         if known != commit_ts:
@@ -65,7 +65,7 @@ class Truth(Watch):
         leaving = {start for start in starts if start in self.commits}
         if not leaving:
             return
-        for info in self.disk.catalogue.tables():
+        for info in self.disk.catalog.tables():
             for cell in self.cells_of(info.name):
                 start = start_of(cell.version)
                 if start in leaving and cell.commit_ts != self.commits[start]:
@@ -76,12 +76,12 @@ class Truth(Watch):
 
     def deleting_below(self, horizon: int) -> None:
         """Law 7: H is durable before the first delete."""
-        durable = self.disk.epoch_row.read().horizon
+        durable = self.disk.leader_state.read().horizon
         if durable < horizon:
             raise Broken(f"R4: entries below {horizon} go while the durable H is {durable}")
 
     def after_move(self) -> None:
-        state = self.disk.epoch_row.read()
+        state = self.disk.leader_state.read()
         last = self.last_state
         if state is last:
             return
@@ -108,7 +108,7 @@ class Truth(Watch):
         """From now until then W stays below `start`, whoever leads."""
         if start in self.ended and not shared:
             return
-        if start <= self.disk.epoch_row.read().watermark and self.now_s() < until_s:
+        if start <= self.disk.leader_state.read().watermark and self.now_s() < until_s:
             raise Broken(f"K7: a lease on {start} is promised, and W has passed it")
         if shared:
             self.shared[start] = max(until_s, self.shared.get(start, until_s))
@@ -160,10 +160,10 @@ class Truth(Watch):
 
     def what_is_left(self) -> list[str]:
         """After compaction and sanitising of a quiet store: everything ≤ the recorded W is clean."""
-        state = self.disk.epoch_row.read()
+        state = self.disk.leader_state.read()
         found = []
-        for info in self.disk.catalogue.tables():
-            cleaned = covered_watermark(self.disk.catalogue.region_watermarks(info.name))
+        for info in self.disk.catalog.tables():
+            cleaned = covered_watermark(self.disk.catalog.region_watermarks(info.name))
             for cell in self.cells_of(info.name):
                 start = start_of(cell.version)
                 if start <= cleaned and not cell.commit_ts:

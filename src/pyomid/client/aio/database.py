@@ -14,7 +14,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from pyomid.client.aio.transaction import AsyncTransaction
 from pyomid.client.database import Database, DatabaseStatus
-from pyomid.client.deployment import Parts
+from pyomid.client.deployment import Deployment
 from pyomid.client.drive import AsyncDriver
 from pyomid.client.idempotency import (
     MARKERS_TABLE,
@@ -27,7 +27,7 @@ from pyomid.client.idempotency import (
 from pyomid.client.retry import Tries, check_awaitable
 from pyomid.client.session.leases import Lease
 from pyomid.client.table_admin import ensure_markers_table
-from pyomid.client.transaction_steps import Workspace
+from pyomid.client.transaction_steps import TransactionSteps
 from pyomid.client.validation import TableRules
 from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
@@ -182,7 +182,7 @@ class AsyncDatabase:
         return self._database.settings
 
     @property
-    def parts(self) -> Parts:
+    def parts(self) -> Deployment:
         return self._database.parts
 
     @property
@@ -196,7 +196,7 @@ class AsyncDatabase:
         """In a thread, as it waits where completion lags behind."""
         await self.driver.in_thread(lambda: self._database.end_committed(start_ts, commit_ts, written))
 
-    async def end_rolled_back(self, workspace: Workspace) -> None:
+    async def end_rolled_back(self, workspace: TransactionSteps) -> None:
         await self.driver.in_thread(lambda: self._database.end_rolled_back(workspace))
 
     def end_lease(self, lease: Lease) -> None:

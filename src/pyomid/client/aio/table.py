@@ -26,7 +26,7 @@ class AsyncTable:
 
     @property
     def info(self) -> TableInfo:
-        """The catalogue entry."""
+        """The catalog entry."""
         return self._rules.info
 
     async def get(self, key: bytes, columns: Iterable[bytes] | None = None) -> dict[bytes, bytes]:

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pyomid.client.aio.table import AsyncTable
 from pyomid.client.session.leases import Lease
-from pyomid.client.transaction_base import Life, refusal
+from pyomid.client.transaction_base import TransactionBase, refusal
 from pyomid.client.transaction_states import ENDED, Event, State
-from pyomid.client.transaction_steps import Workspace
+from pyomid.client.transaction_steps import TransactionSteps
 from pyomid.errors import Misuse
 from pyomid.protocol.effects import Steps
 from pyomid.types import BeginReply
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncTransaction(Life):
+class AsyncTransaction(TransactionBase):
     """As `Transaction`, with awaits. Made by `AsyncDatabase.begin`; one call at a time."""
 
     def __init__(self, database: AsyncDatabase, begun: BeginReply, lease: Lease | None = None) -> None:
-        workspace = Workspace(begun, database.commit_cache, flush_bytes=database.settings.flush_bytes)
+        workspace = TransactionSteps(begun, database.commit_cache, flush_bytes=database.settings.flush_bytes)
         super().__init__(workspace, lease=lease, end_lease=database.end_lease)
         self._database = database
         self._begun = begun

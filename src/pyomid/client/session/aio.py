@@ -8,8 +8,17 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar, cast
 
-from pyomid.client.session.client_protocol import Conversation
-from pyomid.client.session.request_retry import AskTime, Lost, Pause, Try, ask_steps, expected, this_process, with_epoch
+from pyomid.client.session.client_protocol import ClientProtocol
+from pyomid.client.session.request_retry import (
+    AskTime,
+    Attempt,
+    ConnectionBroken,
+    Pause,
+    ask_steps,
+    expected,
+    this_process,
+    with_epoch,
+)
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.types import BeginReply, CommitReply, CommitRequest, SealOutcome, Status
 from pyomid.wire.messages import (
@@ -86,7 +95,7 @@ class AsyncTsoSession:
             return
         try:
             (await self._connected(self._request_s)).post(Complete(tuple(starts)))
-        except Lost:
+        except ConnectionBroken:
             return
 
     async def advance_horizon(self, horizon: int) -> int:
@@ -99,7 +108,7 @@ class AsyncTsoSession:
         self._closed = True
         connection, self._connection = self._connection, None
         if connection is not None:
-            connection.close(Lost("the session was closed", sent=True))
+            connection.close(ConnectionBroken("the session was closed", sent=True))
 
     # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -118,7 +127,7 @@ class AsyncTsoSession:
                     case Pause(pause_s):
                         await asyncio.sleep(pause_s)
                         step = steps.send(None)
-                    case Try(asked, timeout_s):
+                    case Attempt(asked, timeout_s):
                         try:
                             answer = await (await self._connected(timeout_s)).ask(asked, timeout_s)
                         except OmidError as error:
@@ -139,7 +148,7 @@ class AsyncTsoSession:
             return self._connection
 
     async def _open(self, timeout_s: float) -> _Connection:
-        conversation = Conversation(token=self._token, commit_retry_s=self._retry_s, database_id=self._database_id)
+        conversation = ClientProtocol(token=self._token, commit_retry_s=self._retry_s, database_id=self._database_id)
         connection = _Connection(conversation)
         try:
             sock = await self._dial()
@@ -151,10 +160,10 @@ class AsyncTsoSession:
                 await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
             await asyncio.wait_for(connection.greeted, timeout_s)
         except (OmidError, OSError, TimeoutError) as error:
-            connection.close(Lost("no handshake", sent=False))
-            raise Lost(f"no TSO to talk to: {error}", sent=False, reason=error) from error
+            connection.close(ConnectionBroken("no handshake", sent=False))
+            raise ConnectionBroken(f"no TSO to talk to: {error}", sent=False, reason=error) from error
         except BaseException:  # cancelled: a connection that nobody knows would keep the TSO from ever ending (T14)
-            connection.close(Lost("no handshake", sent=False))
+            connection.close(ConnectionBroken("no handshake", sent=False))
             raise
         server = conversation.server
         self._database_id = conversation.database_id
@@ -165,7 +174,7 @@ class AsyncTsoSession:
 class _Connection(asyncio.Protocol):
     """One transport and the futures of everybody who waits on it."""
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: ClientProtocol) -> None:
         self.conversation = conversation
         self.broken = False
         self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -173,7 +182,7 @@ class _Connection(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
 
     async def ask(self, request: Request, timeout_s: float) -> Answer:
-        """The answer, or `Lost`. A try without an answer in time breaks the connection: its answer would come late."""
+        """The answer, or `ConnectionBroken`. A try without an answer in time breaks the connection: its answer would come late."""
         key, frames = self.conversation.ask(request)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[key] = future
@@ -181,7 +190,7 @@ class _Connection(asyncio.Protocol):
             self._write(frames)
             return await asyncio.wait_for(future, timeout_s)
         except TimeoutError:
-            lost = Lost("the TSO did not answer in time", sent=True)
+            lost = ConnectionBroken("the TSO did not answer in time", sent=True)
             self.close(lost)
             raise lost from None
         finally:
@@ -191,7 +200,7 @@ class _Connection(asyncio.Protocol):
         """For requests that are not answered."""
         self._write(self.conversation.ask(request)[1])
 
-    def close(self, why: Lost) -> None:
+    def close(self, why: ConnectionBroken) -> None:
         """Everybody who waits is told."""
         self.broken = True
         if not self.greeted.done():
@@ -204,7 +213,7 @@ class _Connection(asyncio.Protocol):
 
     def _write(self, frames: bytes) -> None:
         if self.broken or self._transport is None:
-            raise Lost("the connection to the TSO is closed", sent=False)
+            raise ConnectionBroken("the connection to the TSO is closed", sent=False)
         self._transport.write(frames)
 
     # ── asyncio's side ───────────────────────────────────────────────────────────────────────────────────────────
@@ -228,9 +237,9 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.greeted.done():
             self.greeted.set_exception(Unavailable("the TSO closed the connection before its handshake"))
-        self.close(Lost(f"the connection to the TSO broke: {exc or 'closed by the TSO'}", sent=True))
+        self.close(ConnectionBroken(f"the connection to the TSO broke: {exc or 'closed by the TSO'}", sent=True))
 
     def _reject(self, error: OmidError) -> None:
         if not self.greeted.done():
             self.greeted.set_exception(error)
-        self.close(Lost(f"the connection to the TSO broke: {error}", sent=True))
+        self.close(ConnectionBroken(f"the connection to the TSO broke: {error}", sent=True))

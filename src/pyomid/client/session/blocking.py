@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
-from pyomid.client.session.client_protocol import Conversation, is_answered
+from pyomid.client.session.client_protocol import ClientProtocol, is_answered
 from pyomid.client.session.request_retry import (
     LOOK_S,
     AskTime,
-    Lost,
+    Attempt,
+    ConnectionBroken,
     Pause,
-    Try,
     ask_steps,
     expected,
     this_process,
@@ -114,7 +114,7 @@ class TsoSession(TsoCalls):
         """Sent if there is a connection; what is lost the sanitiser deletes."""
         if not starts:
             return
-        with contextlib.suppress(Lost):
+        with contextlib.suppress(ConnectionBroken):
             self._connected(self._request_s).post(Complete(tuple(starts)))
 
     def close(self) -> None:
@@ -122,7 +122,7 @@ class TsoSession(TsoCalls):
         self._closed = True
         connection, self._connection = self._connection, None
         if connection is not None and os.getpid() == self._pid:
-            connection.close(Lost("the session was closed", sent=True))
+            connection.close(ConnectionBroken("the session was closed", sent=True))
 
     # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -141,7 +141,7 @@ class TsoSession(TsoCalls):
                     case Pause(pause_s):
                         self._sleep(pause_s)
                         step = steps.send(None)
-                    case Try(asked, timeout_s):
+                    case Attempt(asked, timeout_s):
                         try:
                             answer = self._connected(timeout_s).ask(asked, timeout_s)
                         except OmidError as error:
@@ -165,7 +165,9 @@ class TsoSession(TsoCalls):
         dialling = self._dialling
         try:
             if not dialling.acquire(timeout=self._retry_s):
-                raise Lost(f"other threads have been looking for a TSO for {self._retry_s:.1f} s", sent=False)
+                raise ConnectionBroken(
+                    f"other threads have been looking for a TSO for {self._retry_s:.1f} s", sent=False
+                )
             connection = self._connection
             if connection is None or connection.broken:
                 connection = self._connection = self._open(timeout_s)
@@ -177,13 +179,13 @@ class TsoSession(TsoCalls):
                 pass  # it was not taken
 
     def _open(self, timeout_s: float) -> _Connection:
-        conversation = Conversation(token=self._token, commit_retry_s=self._retry_s, database_id=self._database_id)
+        conversation = ClientProtocol(token=self._token, commit_retry_s=self._retry_s, database_id=self._database_id)
         try:
             connection = _Connection(
                 self._dial(), conversation, timeout_s=timeout_s, clock=self._clock, has_moved=self._has_moved
             )
         except (OmidError, OSError) as error:
-            raise Lost(f"no TSO to talk to: {error}", sent=False, reason=error) from error
+            raise ConnectionBroken(f"no TSO to talk to: {error}", sent=False, reason=error) from error
         server = conversation.server
         self._database_id = conversation.database_id
         self._extended = conversation.extended
@@ -226,7 +228,7 @@ class _Connection:
     def __init__(
         self,
         sock: socket.socket,
-        conversation: Conversation,
+        conversation: ClientProtocol,
         *,
         timeout_s: float,
         clock: Clock,
@@ -251,7 +253,7 @@ class _Connection:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
 
     def ask(self, request: Request, timeout_s: float) -> Answer:
-        """The answer, or `Lost`. Whatever is thrown in here, and wherever: the others go on reading, or are told."""
+        """The answer, or `ConnectionBroken`. Whatever is thrown in here, and wherever: the others go on reading, or are told."""
         slot = _Slot()
         try:
             try:
@@ -266,7 +268,7 @@ class _Connection:
             raise
         except BaseException:
             if slot.leads or slot.key in self._slots or self.broken:  # interrupted on its way out, or while it closed
-                self.close(Lost("a thread that read for the others was interrupted", sent=True))
+                self.close(ConnectionBroken("a thread that read for the others was interrupted", sent=True))
             raise
 
     def post(self, request: Request) -> None:
@@ -274,7 +276,7 @@ class _Connection:
         assert not is_answered(request)
         self._send(request, None)
 
-    def close(self, why: Lost) -> None:
+    def close(self, why: ConnectionBroken) -> None:
         """Everybody who waits is told; again, where it was interrupted the first time."""
         with self._state:
             self.broken = True
@@ -298,17 +300,17 @@ class _Connection:
                         slot.key = key
                         self._slots[key] = slot
                 if self.broken:
-                    raise Lost("the connection to the TSO is closed", sent=False)
+                    raise ConnectionBroken("the connection to the TSO is closed", sent=False)
                 self._sock.sendall(frames)
             except OmidError:
                 raise
             except (OSError, ValueError) as error:
-                lost = Lost(f"sending to the TSO failed: {error}", sent=True)
+                lost = ConnectionBroken(f"sending to the TSO failed: {error}", sent=True)
                 self.close(lost)
                 raise lost from error
             except BaseException:
                 # Half a frame may have gone, or none though an answer is expected in its turn (a Java TSO's).
-                self.close(Lost("sending to the TSO was interrupted", sent=True))
+                self.close(ConnectionBroken("sending to the TSO was interrupted", sent=True))
                 raise
 
     # ── receiving ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -327,11 +329,11 @@ class _Connection:
                 self._sock.settimeout(left_s)
                 chunk = self._sock.recv(RECEIVE_BYTES)
                 if not chunk:
-                    raise Lost("the TSO closed the connection before its handshake", sent=False)
+                    raise ConnectionBroken("the TSO closed the connection before its handshake", sent=False)
                 list(self.conversation.feed(chunk))
         except OSError as error:
             self._sock.close()
-            raise Lost(f"the handshake with the TSO failed: {error}", sent=False) from error
+            raise ConnectionBroken(f"the handshake with the TSO failed: {error}", sent=False) from error
         except OmidError:
             self._sock.close()
             raise
@@ -369,10 +371,10 @@ class _Connection:
         except BlockingIOError:
             return
         except (OSError, ValueError, OmidError) as error:
-            self.close(Lost(f"the connection to the TSO broke: {error}", sent=True))
+            self.close(ConnectionBroken(f"the connection to the TSO broke: {error}", sent=True))
         except BaseException:
             if reads:  # what was taken from the socket is lost, and with it where the next answer begins
-                self.close(Lost("reading from the TSO was interrupted", sent=True))
+                self.close(ConnectionBroken("reading from the TSO was interrupted", sent=True))
             raise
 
     def _hears(self, left_s: float) -> bool:
@@ -399,7 +401,7 @@ class _Connection:
     def _give_up(self, slot: _Slot) -> None:
         """A try that got no answer in time breaks the connection: a retry must not meet its late answer."""
         if slot.answer is None:
-            self.close(Lost("the TSO did not answer in time", sent=True))
+            self.close(ConnectionBroken("the TSO did not answer in time", sent=True))
 
     def _hand_over(self, leader: _Slot) -> None:
         """The next who waits reads from now on. `_state` is held; the leader leads until somebody else does."""

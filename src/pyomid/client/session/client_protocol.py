@@ -18,7 +18,7 @@ from pyomid.wire.requests import EXTENSIONS_VERSION, Handshake, encode_handshake
 from pyomid.wire.responses import HandshakeReply, decode_answer
 
 
-class Conversation:
+class ClientProtocol:
     """One connection's state. Not thread-safe: its owner serialises `ask`, and `feed`, each with a lock of its own."""
 
     def __init__(self, *, token: bytes = b"", commit_retry_s: float = 0.0, database_id: bytes = b"") -> None:

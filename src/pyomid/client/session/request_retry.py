@@ -31,8 +31,8 @@ LOOK_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
-    """→ Answer, or `Lost`, or what the client itself refuses: ask this on the present connection (a new one where there
+class Attempt:
+    """→ Answer, or `ConnectionBroken`, or what the client itself refuses: ask this on the present connection (a new one where there
     is none), for `timeout_s`."""
 
     request: Request
@@ -51,7 +51,7 @@ class AskTime:
     """→ float, the clock."""
 
 
-class Lost(Unavailable):
+class ConnectionBroken(Unavailable):
     """No answer came. `sent` says whether the TSO may have seen the request; `reason` what kept it from being sent."""
 
     def __init__(self, message: str, *, sent: bool, reason: BaseException | None = None) -> None:
@@ -60,7 +60,7 @@ class Lost(Unavailable):
         self.reason = reason
 
 
-AskSteps = Generator["Try | Pause | AskTime", "Answer | float | None", Answer]
+AskSteps = Generator["Attempt | Pause | AskTime", "Answer | float | None", Answer]
 
 T = TypeVar("T")
 
@@ -71,8 +71,8 @@ def ask_steps(request: Request, *, request_s: float, retry_s: float) -> AskSteps
     pause_s = PAUSE_S
     while True:
         try:
-            answer = yield Try(request, retry_s if is_long(request) else request_s)
-        except Lost as lost:
+            answer = yield Attempt(request, retry_s if is_long(request) else request_s)
+        except ConnectionBroken as lost:
             request = _again(request, lost)
             if _is_plain(lost.reason) and not _may_be_decided(request):
                 raise lost.reason from lost
@@ -98,7 +98,7 @@ def is_long(request: Request) -> bool:
     return isinstance(request, AdvanceHorizon) or (isinstance(request, CommitRequest) and bool(request.branches))
 
 
-def _again(request: Request, lost: Lost) -> Request:
+def _again(request: Request, lost: ConnectionBroken) -> Request:
     """A commit that may have been decided is a retry from now on. `not_before` names a TSO that may be gone."""
     if isinstance(request, CommitRequest) and lost.sent:
         return replace(request, is_retry=True)
@@ -125,7 +125,7 @@ def _refused(request: Request, error: OmidError) -> OmidError:
     )
 
 
-def _given_up(request: Request, lost: Lost, retry_s: float) -> Unavailable | OutcomeUnknown:
+def _given_up(request: Request, lost: ConnectionBroken, retry_s: float) -> Unavailable | OutcomeUnknown:
     if _may_be_decided(request):
         assert isinstance(request, CommitRequest)
         return OutcomeUnknown(

@@ -41,7 +41,7 @@ class TableRows:
         return row
 
     def set_settled(self, table_ids: Collection[int]) -> None:
-        """A commit to these needs no look at the catalogue (`oracle.known_tables`), to others it does."""
+        """A commit to these needs no look at the catalog (`oracle.known_tables`), to others it does."""
         self.rows[:, TABLE_KNOWN] = 0
         for table_id in table_ids:
             self.rows[self.row_of(table_id), TABLE_KNOWN] = 1

@@ -56,12 +56,12 @@ def kernels_are_kept() -> bool:
     return all(kernel.is_kept for kernel in _KERNELS)
 
 
-class PumpReplies:
+class SocketReplies:
     """`oracle.instructions.EncodedReplies` of all peers that one call read."""
 
     __slots__ = ("count", "peer", "segments", "taken")
 
-    def __init__(self, pump: Pump, taken: Bytes, segments: Int64s, count: int) -> None:
+    def __init__(self, pump: SocketLoop, taken: Bytes, segments: Int64s, count: int) -> None:
         self.peer = pump
         self.taken = taken
         self.segments = segments
@@ -72,7 +72,7 @@ class PumpReplies:
     def data(self) -> bytes:
         return self.taken.tobytes()
 
-    def without(self, refused: frozenset[int]) -> PumpReplies:
+    def without(self, refused: frozenset[int]) -> SocketReplies:
         """Read back and written again, peer by peer: seldom enough."""
         pieces, segments, at = [], self.segments.copy(), 0
         for index, (slot, begin, end, count) in enumerate(self.segments.tolist()):
@@ -82,10 +82,10 @@ class PumpReplies:
             segments[index, 1], segments[index, 2] = at, at + len(piece)
             at += len(piece)
         taken = np.frombuffer(b"".join(pieces), dtype=np.uint8).copy()
-        return PumpReplies(self.peer, taken, segments, self.count)
+        return SocketReplies(self.peer, taken, segments, self.count)
 
 
-class Pump:
+class SocketLoop:
     """On the loop's thread only."""
 
     def __init__(self, fast: FastPath, receive: ReceiveBuffer, *, outstanding_max: int) -> None:
@@ -225,7 +225,7 @@ class Pump:
         if word[words.SEGMENTS]:
             count, later = word[words.SEGMENTS], word[words.LATER_AT]
             taken, segments = self._later[:later].copy(), self._segments[:count].copy()
-            self._fast.answer_later(PumpReplies(self, taken, segments, self._fast.committed))
+            self._fast.answer_later(SocketReplies(self, taken, segments, self._fast.committed))
             word[words.SEGMENTS] = word[words.LATER_AT] = 0
         return status
 
@@ -242,7 +242,7 @@ class Pump:
     def has_ready(self) -> bool:
         return bool(self._word[words.DIRTY])
 
-    def release(self, replies: PumpReplies) -> None:
+    def release(self, replies: SocketReplies) -> None:
         """Their batch is durable: each peer's answers behind what it has ready."""
         at, segments = 0, replies.segments
         while True:

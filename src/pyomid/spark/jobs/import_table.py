@@ -2,7 +2,7 @@
 
 print(pyomid.spark.adopt(spark, url, "events", ["f"]))
 
-A job that died is run again: what has its shadow cell is only read. The table becomes transactional with the catalogue
+A job that died is run again: what has its shadow cell is only read. The table becomes transactional with the catalog
 entry, which the driver writes when all tasks are done.
 """
 

@@ -34,9 +34,9 @@ PieceTask = Callable[[str, Piece], dict[str, Any]]
 
 
 def chosen_tables(conn: Connection, tables: Sequence[str] | None) -> list[TableInfo]:
-    """These tables, or all of the catalogue; `UnknownTable` names a wrong one."""
+    """These tables, or all of the catalog; `UnknownTable` names a wrong one."""
     if tables is None:
-        return conn.parts.catalogue.tables()
+        return conn.parts.catalog.tables()
     return [find_table(conn.parts, name) for name in tables]
 
 
@@ -78,7 +78,7 @@ def _run_task(
 
 def _recorded_tiling(conn: Connection, info: TableInfo) -> list[KeyRange]:
     """The ranges of the table's records, where they tile all keys; else none."""
-    records = [r for r in conn.parts.catalogue.region_watermarks(info.name) if r.generation == info.generation]
+    records = [r for r in conn.parts.catalog.region_watermarks(info.name) if r.generation == info.generation]
     ranges = sorted({record.key_range for record in records}, key=lambda each: each.start)
     if not ranges or ranges[0].start != b"" or ranges[-1].stop is not None:
         return []

@@ -126,7 +126,7 @@ def compact(
     began = time.monotonic()
     watermark = None
     if grace_seconds > 0:
-        watermark, _ = conn.parts.epoch_row.read_watermarks()
+        watermark, _ = conn.parts.leader_state.read_watermarks()
         time.sleep(grace_seconds)
     parallelism = spark.sparkContext.defaultParallelism
     pieces = [piece for info in chosen_tables(conn, tables) for piece in pieces_of(conn, info, parallelism)]
@@ -136,7 +136,7 @@ def compact(
         by_table.setdefault(row["table"], []).append(row)
     cleaned = tuple(_summed(table, by_table[table]) for table in sorted(by_table))
     for info in chosen_tables(conn, tables):
-        records = conn.parts.catalogue.region_watermarks(info.name)
+        records = conn.parts.catalog.region_watermarks(info.name)
         conn.driver.run(forget_superseded_steps(info, records, now_s=time.time()))
     return Compaction(cleaned, time.monotonic() - began)
 
@@ -144,7 +144,7 @@ def compact(
 def sanitize(spark: SparkSession, url: str) -> Sanitising:
     """Deletes commit-table entries that compaction made superfluous, as far as every table was compacted.
 
-    The decision is one look at the catalogue and the deletion the TSO's own, so the driver does it; `spark` is asked
+    The decision is one look at the catalog and the deletion the TSO's own, so the driver does it; `spark` is asked
     for so that the three jobs are called alike. Only watermarks older than `commitRetrySeconds` count.
     """
     conn = connection(url)

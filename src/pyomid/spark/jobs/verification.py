@@ -191,7 +191,7 @@ def verified(
         judged = _judge(conn, _Starts.merged(starts.values()), named)
     for info in infos:
         _count(figures[info.name], starts.get(info.name), judged)
-        records = [r for r in conn.parts.catalogue.region_watermarks(info.name) if r.generation == info.generation]
+        records = [r for r in conn.parts.catalog.region_watermarks(info.name) if r.generation == info.generation]
         figures[info.name].cleaned_to = covered_watermark(records)
     return _result(conn, figures, starts, judged, named, time.monotonic() - began)
 
@@ -224,7 +224,7 @@ def _named_branches(conn: Connection) -> frozenset[int]:
 
 def _scanned_manifests(conn: Connection) -> Iterator[CellBatch]:
     try:
-        conn.parts.catalogue.table(idempotency.MARKERS_TABLE)
+        conn.parts.catalog.table(idempotency.MARKERS_TABLE)
     except UnknownTable:
         return
     yield from conn.parts.store.scan(idempotency.MARKERS_TABLE, KeyRange(), [idempotency.BRANCHES_COLUMN])
@@ -233,10 +233,10 @@ def _scanned_manifests(conn: Connection) -> Iterator[CellBatch]:
 def _judge(conn: Connection, whole: _Starts, named: frozenset[int]) -> _Judged:
     unresolved = np.unique(whole.unresolved()).tolist()
     resolved = set(whole.starts[whole.commits > 0].tolist())
-    unfinished = {branch for pending in conn.parts.epoch_row.read().pending for branch in pending.branches}
-    watermark, _ = conn.parts.epoch_row.read_watermarks()
+    unfinished = {branch for pending in conn.parts.leader_state.read().pending for branch in pending.branches}
+    watermark, _ = conn.parts.leader_state.read_watermarks()
     states = conn.parts.commit_table.lookup(unresolved) if unresolved else []
-    _, horizon = conn.parts.epoch_row.read_watermarks()
+    _, horizon = conn.parts.leader_state.read_watermarks()
     judged = _Judged()
     for start, state in zip(unresolved, states, strict=True):
         if state > 0 and start >= horizon:
@@ -275,7 +275,7 @@ def _result(
     seconds: float,
 ) -> Verification:
     whole = _Starts.merged(starts.values())
-    epoch = conn.parts.epoch_row.read()
+    epoch = conn.parts.leader_state.read()
     entries = list(conn.parts.commit_table.entries())
     commits = {start: commit for start, commit in entries if commit > 0}
     newest = conn.parts.tso.begin().start_ts

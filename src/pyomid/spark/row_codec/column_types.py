@@ -1,7 +1,7 @@
 """Spark's types as pyomid stores them: which there are, their Arrow form, and what is refused by name.
 
 A type is known by Spark's own JSON name (`DataType.jsonValue`): "long", "decimal(10,2)", or for arrays, maps and
-structs the JSON object as text. That name is what the catalogue keeps.
+structs the JSON object as text. That name is what the catalog keeps.
 
     name                          stored value                                     Arrow
     boolean                       1 byte, FF or 00                                 bool

@@ -1,17 +1,17 @@
 """The embedded store: LMDB environments in one folder, shared by any number of processes.
 
     LAYOUT      version of everything below
-    data/       cells, columns, tables, catalogue; written by every process in short transactions
-    commits/    commit table and epoch row; written by the TSO alone, mapped read-only by everybody else
+    data/       cells, columns, tables, catalog; written by every process in short transactions
+    commits/    commit table and leader state; written by the TSO alone, mapped read-only by everybody else
 
 `layout` makes and checks the folder, `environments` is all that touches LMDB's lifetime (one environment a
 process, forks, growth, errors), `keys` and `records` are the bytes, `record_kernels` their compiled form.
 """
 
-from pyomid.storage.embedded.catalog import EmbeddedCatalogue
+from pyomid.storage.embedded.catalog import EmbeddedCatalog
 from pyomid.storage.embedded.commit_table import EmbeddedCommitTable
 from pyomid.storage.embedded.layout import open_folder
-from pyomid.storage.embedded.leader_state import EmbeddedEpochRow
+from pyomid.storage.embedded.leader_state import EmbeddedLeaderState
 from pyomid.storage.embedded.store import EmbeddedStore
 
-__all__ = ["EmbeddedCatalogue", "EmbeddedCommitTable", "EmbeddedEpochRow", "EmbeddedStore", "open_folder"]
+__all__ = ["EmbeddedCatalog", "EmbeddedCommitTable", "EmbeddedLeaderState", "EmbeddedStore", "open_folder"]

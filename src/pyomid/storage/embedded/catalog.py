@@ -1,4 +1,4 @@
-"""`Catalogue` over LMDB, in the data environment: any process creates tables and compacts them.
+"""`Catalog` over LMDB, in the data environment: any process creates tables and compacts them.
 
 t name                          → the table's entry, as JSON
 u table id                      → a mark: somebody wrote to an unknown table; its nonce
@@ -17,7 +17,7 @@ from typing import Any, Final
 from pyomid.errors import Corruption
 from pyomid.protocol.region_watermarks import with_record
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Transaction, release
-from pyomid.storage.embedded.layout import CATALOGUE, open_data, open_folder
+from pyomid.storage.embedded.layout import CATALOG, open_data, open_folder
 from pyomid.storage.entries import TablesOfEntries, entry_with, state_fields
 from pyomid.storage.unregistered_names import mark_name, mark_of
 from pyomid.storage.watermark_fields import record_fields, records_of
@@ -38,8 +38,8 @@ _UNKNOWN: Final = b"u"
 _WATERMARK: Final = b"w"
 
 
-class EmbeddedCatalogue(TablesOfEntries):
-    """The catalogue of one folder."""
+class EmbeddedCatalog(TablesOfEntries):
+    """The catalog of one folder."""
 
     def __init__(
         self, folder: str | os.PathLike[str], *, create: bool = True, map_bytes: int = MAP_BYTES_DEFAULT
@@ -49,7 +49,7 @@ class EmbeddedCatalogue(TablesOfEntries):
 
     @property
     def _database(self) -> Any:
-        return self._environment.databases[CATALOGUE]
+        return self._environment.databases[CATALOG]
 
     def entries(self) -> list[TableEntry]:
         """Sorted by the bytes of the name, which is the order of its characters."""
@@ -192,7 +192,7 @@ def _entry_of(value: bytes) -> TableEntry:
         )
         return entry_with(info, content)
     except (ValueError, KeyError, TypeError) as error:
-        raise Corruption(f"a table's catalogue entry cannot be read: {value[:200]!r}") from error
+        raise Corruption(f"a table's catalog entry cannot be read: {value[:200]!r}") from error
 
 
 def _schema_of(content: dict[str, Any]) -> TableSchema:

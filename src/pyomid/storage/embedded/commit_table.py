@@ -4,7 +4,7 @@
     later   LMDB: what was not completed soon                             `settled_commits`
 
 A look-up goes the same way: the index, then LMDB. What moves is durable in LMDB before it leaves the index, so in this
-order it is found. Every write is refused once the epoch row holds another epoch (`serve_epoch`).
+order it is found. Every write is refused once the leader state holds another epoch (`serve_epoch`).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from pyomid.errors import Misuse, OmidError
 from pyomid.owned_files import FileId
-from pyomid.storage.embedded.commit_log.compacted import RECORD_BYTES, RECORD_TIMESTAMPS, SettledCommits
-from pyomid.storage.embedded.commit_log.index import RecentReader, load_kernels
-from pyomid.storage.embedded.commit_log.writer import RecentCommits
+from pyomid.storage.embedded.commit_log.compacted import RECORD_BYTES, RECORD_TIMESTAMPS, CompactedCommits
+from pyomid.storage.embedded.commit_log.index import CommitLogReader, load_kernels
+from pyomid.storage.embedded.commit_log.writer import CommitLog
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Environment, release
 from pyomid.storage.embedded.layout import open_commits, open_folder
 from pyomid.storage.forks import ProcessGuard
@@ -52,11 +52,11 @@ class EmbeddedCommitTable:
         self._path = path / "commits"
         self._guard = ProcessGuard(f"the commit table in {path}")
         self._environment = open_commits(path, writable=writable, map_bytes=map_bytes)
-        self._settled = SettledCommits(self._environment)
-        self._reader = RecentReader(self._path)
+        self._settled = CompactedCommits(self._environment)
+        self._reader = CommitLogReader(self._path)
         self._epoch: int | None = None
         self._closed = False
-        self._writer: RecentCommits | None = None
+        self._writer: CommitLog | None = None
         self._is_flushing = False
         if writable:
             try:
@@ -66,7 +66,7 @@ class EmbeddedCommitTable:
                 raise
 
     def serve_epoch(self, epoch: int) -> None:
-        """From now on no write is begun once the epoch row has moved on: `Deposed`.
+        """From now on no write is begun once the leader state has moved on: `Deposed`.
 
         The folder's lock keeps a second writer away for as long as this process lives, so nothing comes between.
         """
@@ -168,7 +168,7 @@ class EmbeddedCommitTable:
                 _close_writer(self._environment.data_file, self._writer, finish_put=self._is_flushing)
             release(self._environment)
 
-    def _writing(self) -> RecentCommits:
+    def _writing(self) -> CommitLog:
         self._check()
         if self._writer is None:
             raise Misuse(f"the commit table {self._path} is open for reading only: the TSO alone writes it")
@@ -192,19 +192,19 @@ def _check_starts(starts: Int64s) -> None:
 
 # One writer a process and environment, however many tables are open: counted.
 
-_writers: dict[FileId, tuple[RecentCommits, int]] = {}
+_writers: dict[FileId, tuple[CommitLog, int]] = {}
 _writers_lock = threading.RLock()
 
 
-def _open_writer(path: Path, environment: Environment) -> RecentCommits:
+def _open_writer(path: Path, environment: Environment) -> CommitLog:
     key = environment.data_file
     with _writers_lock:
-        writer, users = _writers.get(key) or (RecentCommits(path, SettledCommits(environment)), 0)
+        writer, users = _writers.get(key) or (CommitLog(path, CompactedCommits(environment)), 0)
         _writers[key] = writer, users + 1
         return writer
 
 
-def _close_writer(key: FileId, writer: RecentCommits, *, finish_put: bool) -> None:
+def _close_writer(key: FileId, writer: CommitLog, *, finish_put: bool) -> None:
     """What this table began must not keep the turn from the others."""
     with _writers_lock:
         known, users = _writers.get(key, (None, 0))

@@ -1,6 +1,6 @@
 """The folder: its layout version, and the environments in it with their databases.
 
-A change of anything that `keys`, `records`, `tables`, `catalogue`, `commit_table` or `epoch_row` store raises
+A change of anything that `keys`, `records`, `tables`, `catalog`, `commit_table` or `leader_state` store raises
 `LAYOUT_VERSION` and adds a step to `_UPGRADES`, which turns the version before into it in place.
 """
 
@@ -26,11 +26,11 @@ _UPGRADES: dict[int, Callable[[Path], None]] = {}
 CELLS: Final = b"cells"
 TABLES: Final = b"tables"
 SAMPLES: Final = b"samples"
-CATALOGUE: Final = b"catalogue"
+CATALOG: Final = b"catalogue"
 COMMITS: Final = b"commits"
 EPOCH: Final = b"epoch"
 
-_ENVIRONMENTS: Final = {"data": (CELLS, TABLES, SAMPLES, CATALOGUE), "commits": (COMMITS, EPOCH)}
+_ENVIRONMENTS: Final = {"data": (CELLS, TABLES, SAMPLES, CATALOG), "commits": (COMMITS, EPOCH)}
 _FILE: Final = LAYOUT_FILE
 _LINE: Final = "pyomid embedded layout "
 _LOCK: Final = "LAYOUT.lock"

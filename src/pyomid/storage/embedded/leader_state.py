@@ -1,4 +1,4 @@
-"""`EpochRow` over LMDB, in the commit table's environment, so that one transaction can span both.
+"""`LeaderState` over LMDB, in the commit table's environment, so that one transaction can span both.
 
 epoch, ceiling, watermark, horizon    name → 8 bytes, big-endian
 L start                               a lease
@@ -15,7 +15,7 @@ from typing import Final
 from pyomid.errors import Corruption, Deposed
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Environment, Transaction, release
 from pyomid.storage.embedded.layout import EPOCH, open_commits, open_folder
-from pyomid.types import EpochChanges, EpochState, PendingCommit
+from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit
 
 _NUMBER: Final = struct.Struct(">Q")
 _LEASE: Final = b"L"
@@ -23,8 +23,8 @@ _ID: Final = b"id"
 _PENDING: Final = b"P"
 
 
-class EmbeddedEpochRow:
-    """The epoch row of one folder."""
+class EmbeddedLeaderState:
+    """The leader state of one folder."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class EmbeddedEpochRow:
 
         return self._environment.read(read) or self._environment.write(write)
 
-    def read(self) -> EpochState:
+    def read(self) -> LeaderRecord:
         return self._environment.read(self._state)
 
     def read_watermarks(self) -> tuple[int, int]:
@@ -67,7 +67,7 @@ class EmbeddedEpochRow:
 
         return self._environment.write(write)
 
-    def update(self, epoch: int, changes: EpochChanges) -> None:
+    def update(self, epoch: int, changes: LeaderStateChanges) -> None:
         def write(transaction: Transaction) -> None:
             check_epoch(self._environment, transaction, epoch)
             self._apply(transaction, changes)
@@ -79,7 +79,7 @@ class EmbeddedEpochRow:
             self._closed = True
             release(self._environment)
 
-    def _apply(self, transaction: Transaction, changes: EpochChanges) -> None:
+    def _apply(self, transaction: Transaction, changes: LeaderStateChanges) -> None:
         database = self._environment.databases[EPOCH]
         for name in ("ceiling", "watermark", "horizon"):
             if (value := getattr(changes, name)) is not None:
@@ -94,7 +94,7 @@ class EmbeddedEpochRow:
             branches = struct.pack(f">{len(record.branches)}Q", *record.branches)
             transaction.put(_PENDING + _NUMBER.pack(record.start_ts), branches, db=database)
 
-    def _state(self, transaction: Transaction) -> EpochState:
+    def _state(self, transaction: Transaction) -> LeaderRecord:
         leases: set[int] = set()
         pending: list[PendingCommit] = []
         with transaction.cursor(self._environment.databases[EPOCH]) as cursor:
@@ -104,7 +104,7 @@ class EmbeddedEpochRow:
                 elif key.startswith(_PENDING):
                     branches = struct.unpack(f">{len(value) // 8}Q", value)
                     pending.append(PendingCommit(int.from_bytes(key[1:]), branches))
-        return EpochState(
+        return LeaderRecord(
             epoch=self._number(transaction, b"epoch"),
             ceiling=self._number(transaction, b"ceiling"),
             watermark=self._number(transaction, b"watermark"),
@@ -126,7 +126,7 @@ def read_number(environment: Environment, transaction: Transaction, name: bytes)
     if value is None:
         return 0
     if len(value) != _NUMBER.size:
-        raise Corruption(f"the epoch row's {name.decode()} has {len(value)} bytes instead of {_NUMBER.size}")
+        raise Corruption(f"the leader state's {name.decode()} has {len(value)} bytes instead of {_NUMBER.size}")
     return int.from_bytes(value)
 
 
@@ -134,4 +134,4 @@ def check_epoch(environment: Environment, transaction: Transaction, epoch: int) 
     """`Deposed`, and with it the end of the transaction, where the row holds another epoch."""
     found = read_number(environment, transaction, b"epoch")
     if found != epoch:
-        raise Deposed(f"the epoch row holds epoch {found}, not {epoch}: another TSO leads", epoch=epoch, found=found)
+        raise Deposed(f"the leader state holds epoch {found}, not {epoch}: another TSO leads", epoch=epoch, found=found)

@@ -10,7 +10,7 @@ From the wire up:
     connection, cluster   the blocking driver; `aio` is its asyncio twin
     admin                 tables, regions, procedures
     layout                Omid's names and bytes: shadow cells, commit-table rows, marks
-    store, commit_table, epoch_row, catalogue, ceiling, election    the ports
+    store, commit_table, leader_state, catalog, ceiling, election    the ports
 
 The first half knows nothing of transactions and could be published alone. May use sockets, threads, clocks, kazoo.
 Outside this room only `wiring`, `cli` and `testing` import from it.

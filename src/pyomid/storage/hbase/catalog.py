@@ -1,4 +1,4 @@
-"""`Catalogue` in PYOMID_META.
+"""`Catalog` in PYOMID_META.
 
 t/<name>      info       the table's entry
 u/<table id>  mark       a commit named this id; the sanitiser refuses until it is registered. The value is a nonce;
@@ -41,8 +41,8 @@ _MARK: Final = b"mark"
 _FORMAT: Final = 1
 
 
-class HBaseCatalogue(TablesOfEntries):
-    """See `ports.Catalogue`."""
+class HBaseCatalog(TablesOfEntries):
+    """See `ports.Catalog`."""
 
     def __init__(self, cluster: Cluster, *, table: str = META_TABLE) -> None:
         self._cells = MetaCells(cluster, table=table)
@@ -157,7 +157,7 @@ def encode_entry(entry: TableEntry) -> bytes:
 
 
 def decode_entry(value: bytes) -> TableEntry:
-    fields = _load(value, "catalogue entry")
+    fields = _load(value, "catalog entry")
     schema = None
     if "columns" in fields:
         columns = tuple(

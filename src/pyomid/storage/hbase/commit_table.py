@@ -27,7 +27,7 @@ from pyomid.storage.hbase.codec.layout import (
     commit_value,
     start_of_row,
 )
-from pyomid.storage.hbase.leader_state import HBaseEpochRow
+from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.bulk_writes import put_commits_steps
 from pyomid.storage.hbase.regions.commit_entries import CommitCalls
 from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, ScanSpec, Steps
@@ -54,7 +54,7 @@ _DELETE_ROWS_MAX = 4000
 class HBaseCommitTable:
     """See `ports.CommitTable`. `others_seal`: Java clients that call fence(), or low-latency readers, may place
     marks of the current epoch: then `put` reads the marks of its rows back before it returns (Leadership).
-    `epoch_row`: what `flush` and `lookup_then_watermarks` read behind their entries."""
+    `leader_state`: what `flush` and `lookup_then_watermarks` read behind their entries."""
 
     def __init__(
         self,
@@ -62,15 +62,17 @@ class HBaseCommitTable:
         *,
         table: str = COMMIT_TABLE,
         others_seal: bool = False,
-        epoch_row: HBaseEpochRow | None = None,
+        leader_state: HBaseLeaderState | None = None,
     ) -> None:
         self._cluster = cluster
         self._table = table
-        self._epoch_row = epoch_row
+        self._leader_state = leader_state
         self._others_seal = others_seal
         self._on_loop: AsyncCluster | None = None
         self._calls = (
-            None if epoch_row is None else CommitCalls(table, _entry_get(0), epoch_row.table, epoch_row.state_get)
+            None
+            if leader_state is None
+            else CommitCalls(table, _entry_get(0), leader_state.table, leader_state.state_get)
         )
 
     def lookup(self, starts: Sequence[int]) -> list[int]:
@@ -79,7 +81,7 @@ class HBaseCommitTable:
 
     def lookup_then_watermarks(self, starts: Sequence[int]) -> tuple[list[int], int, int] | None:
         """`ports.LooksUpAtOnce`: one call for entries and watermarks, where one server has both."""
-        row = self._epoch_row
+        row = self._leader_state
         if row is None or self._calls is None or not starts:
             return None
         budget = self._cluster.budget(f"looking up {len(starts)} commit entries")
@@ -108,7 +110,7 @@ class HBaseCommitTable:
 
     def flush(self, entries: NDArray[np.int64]) -> tuple[list[int], int] | None:
         """`ports.FlushesAtOnce`: one call for entries and epoch, where one server has both."""
-        row = self._epoch_row
+        row = self._leader_state
         if row is None or self._calls is None or self._others_seal:
             return None
         budget = self._cluster.budget(f"flushing {len(entries)} commit entries")
@@ -118,10 +120,10 @@ class HBaseCommitTable:
     @property
     def flushes_on_loop(self) -> bool:
         """`ports.FlushesOnLoop`."""
-        return self._epoch_row is not None and not self._others_seal
+        return self._leader_state is not None and not self._others_seal
 
     def flush_on_loop(self, entries: NDArray[np.int64], ended: FlushEnded) -> None:
-        row, calls = self._epoch_row, self._calls
+        row, calls = self._leader_state, self._calls
         assert row is not None
         assert calls is not None
         assert not self._others_seal
@@ -236,7 +238,7 @@ class HBaseCommitTable:
 
 
 def _few_steps(
-    operations: RegionOperations, table: str, starts: Sequence[int], row: HBaseEpochRow, budget: Budget
+    operations: RegionOperations, table: str, starts: Sequence[int], row: HBaseLeaderState, budget: Budget
 ) -> Steps[tuple[list[int], list[KeyValue]] | None]:
     """`CommitCalls.get_steps` in plain Python."""
     gets = [_entry_get(start) for start in starts]
@@ -252,7 +254,7 @@ def _flush_steps(
     calls: CommitCalls,
     table: str,
     entries: NDArray[np.int64],
-    row: HBaseEpochRow,
+    row: HBaseLeaderState,
     budget: Budget,
 ) -> Steps[int]:
     """All entries durable, in one call with the epoch read behind them or in several; the epoch."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pyomid.ports import CeilingStore
-from pyomid.storage.hbase.catalog import HBaseCatalogue
+from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
-from pyomid.storage.hbase.leader_state import HBaseEpochRow
+from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import Durability
 from pyomid.storage.hbase.store import HBaseStore
@@ -23,8 +23,8 @@ class HBaseDatabase:
     cluster: Cluster
     store: HBaseStore
     commit_table: HBaseCommitTable
-    epoch_row: HBaseEpochRow
-    catalogue: HBaseCatalogue
+    leader_state: HBaseLeaderState
+    catalog: HBaseCatalog
     ceiling: ChosenCeiling
 
     @property
@@ -56,13 +56,13 @@ def open_hbase(
     except BaseException:
         cluster.close()
         raise
-    epoch_row = HBaseEpochRow(cluster)
+    leader_state = HBaseLeaderState(cluster)
     return HBaseDatabase(
         cluster,
-        HBaseStore(cluster, read_watermark=lambda: epoch_row.read_watermarks()[0]),
-        HBaseCommitTable(cluster, others_seal=options.others_seal, epoch_row=epoch_row),
-        epoch_row,
-        HBaseCatalogue(cluster),
+        HBaseStore(cluster, read_watermark=lambda: leader_state.read_watermarks()[0]),
+        HBaseCommitTable(cluster, others_seal=options.others_seal, leader_state=leader_state),
+        leader_state,
+        HBaseCatalog(cluster),
         chosen_ceiling(cluster, options.ceiling),
     )
 

@@ -1,4 +1,4 @@
-"""`EpochRow` in PYOMID_META: one row, changed by compare-and-set of one cell that holds all of the fixed part.
+"""`LeaderState` in PYOMID_META: one row, changed by compare-and-set of one cell that holds all of the fixed part.
 
     state        format, nonce, revision, epoch, ceiling, W, H        40-odd bytes: what is read after each flush
     l<start>     a lease                                              written in the same mutation, iff `state` is
@@ -31,7 +31,7 @@ from pyomid.storage.hbase.codec.layout import (
 from pyomid.storage.hbase.meta_cells import MetaCells
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import Mutation, RowGet, RowMutation, deletes, puts
-from pyomid.types import EpochChanges, EpochState, PendingCommit
+from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit
 
 ROW: Final = b"epoch"
 _STATE: Final = b"state"
@@ -63,12 +63,12 @@ class _State:
         if not value:
             return cls()
         if len(value) != _FIELDS.size or value[0] != _FORMAT:
-            raise Corruption(f"the epoch row is not of format {_FORMAT}: {value[:16]!r} ({len(value)} bytes)")
+            raise Corruption(f"the leader state is not of format {_FORMAT}: {value[:16]!r} ({len(value)} bytes)")
         return cls(*_FIELDS.unpack(value)[1:])
 
 
-class HBaseEpochRow:
-    """See `ports.EpochRow`. After W is durable here it is copied to the row where Java's coprocessor looks."""
+class HBaseLeaderState:
+    """See `ports.LeaderState`. After W is durable here it is copied to the row where Java's coprocessor looks."""
 
     def __init__(self, cluster: Cluster, *, table: str = META_TABLE, commit_table: str = COMMIT_TABLE) -> None:
         self._cluster = cluster
@@ -81,7 +81,7 @@ class HBaseEpochRow:
         self._cells.change(ROW, _ID, lambda found: None if found else os.urandom(16))
         return self._cells.read(ROW, _ID)
 
-    def read(self) -> EpochState:
+    def read(self) -> LeaderRecord:
         return _epoch_state(self._cells.read_row(ROW))
 
     @property
@@ -115,32 +115,32 @@ class HBaseEpochRow:
                 return False
             if self._swap(old, replace(state, epoch=epoch, ceiling=ceiling)):
                 return True
-        raise Unavailable(f"the epoch row changed {_TRIES_MAX} times under us")
+        raise Unavailable(f"the leader state changed {_TRIES_MAX} times under us")
 
-    def update(self, epoch: int, changes: EpochChanges) -> None:
+    def update(self, epoch: int, changes: LeaderStateChanges) -> None:
         for _ in range(_TRIES_MAX):
             old = self._cells.read(ROW, _STATE)
             state = _State.decode(old)
             if state.epoch != epoch:
-                raise Deposed(f"the epoch row holds epoch {state.epoch}, not {epoch}", epoch=state.epoch)
+                raise Deposed(f"the leader state holds epoch {state.epoch}, not {epoch}", epoch=state.epoch)
             if self._swap(old, _changed(state, changes), changes):
                 if changes.watermark is not None:
                     self._copy_watermark(changes.watermark)
                 return
-        raise Unavailable(f"the epoch row changed {_TRIES_MAX} times under us")
+        raise Unavailable(f"the leader state changed {_TRIES_MAX} times under us")
 
     def _copy_watermark(self, watermark: int) -> None:
         """A copy that comes late or never is a lower one, which is safe; nobody of ours reads it."""
         cell = KeyValue(WATERMARK_ROW, WATERMARK_FAMILY, WATERMARK_QUALIFIER, LATEST, timestamp_bytes(watermark))
         self._cluster.rows(self._commit_table, [RowMutation(WATERMARK_ROW, (puts([cell]),))])
 
-    def _swap(self, old: bytes, state: _State, changes: EpochChanges | None = None) -> bool:
+    def _swap(self, old: bytes, state: _State, changes: LeaderStateChanges | None = None) -> bool:
         fresh = replace(state, nonce=self._nonce, revision=state.revision + 1)
-        others = _mutations(changes or EpochChanges(), fresh.revision)
+        others = _mutations(changes or LeaderStateChanges(), fresh.revision)
         return self._cells.swap(ROW, _STATE, old or None, fresh.encode(), version=fresh.revision, others=others)
 
 
-def _changed(state: _State, changes: EpochChanges) -> _State:
+def _changed(state: _State, changes: LeaderStateChanges) -> _State:
     """Watermark and horizon never go back, whatever is asked."""
     return replace(
         state,
@@ -150,7 +150,7 @@ def _changed(state: _State, changes: EpochChanges) -> _State:
     )
 
 
-def _mutations(changes: EpochChanges, revision: int) -> tuple[Mutation, ...]:
+def _mutations(changes: LeaderStateChanges, revision: int) -> tuple[Mutation, ...]:
     """Leases and pending records. What is removed and added in one change is there afterwards."""
     added: dict[bytes, bytes] = {_name(_LEASE, start): _PRESENT for start in changes.leases_added}
     for start, branches in ((pending.start_ts, pending.branches) for pending in changes.pending_added):
@@ -169,7 +169,7 @@ def _name(kind: bytes, start: int) -> bytes:
     return kind + start.to_bytes(8, "big")
 
 
-def _epoch_state(row: dict[bytes, bytes]) -> EpochState:
+def _epoch_state(row: dict[bytes, bytes]) -> LeaderRecord:
     state = _State.decode(row.get(_STATE, b""))
     leases = frozenset(int.from_bytes(name[1:], "big") for name in row if name[:1] == _LEASE)
     pending = tuple(
@@ -177,4 +177,4 @@ def _epoch_state(row: dict[bytes, bytes]) -> EpochState:
         for name, value in sorted(row.items())
         if name[:1] == _PENDING
     )
-    return EpochState(state.epoch, state.ceiling, state.watermark, state.horizon, leases, pending)
+    return LeaderRecord(state.epoch, state.ceiling, state.watermark, state.horizon, leases, pending)

@@ -137,14 +137,14 @@ class HBaseStore:
         self._write_bulk(table, version, batch)
 
     def begin_write(self, table: str, version: int, batch: CellBatch) -> BegunPut:
-        """`ports.WritesAhead`."""
+        """`ports.PipelinedWrites`."""
         _check_version(version)
         self._check_batch(table, batch)
         budget = self._cluster.budget(_writing(table, batch))
         return self._cluster.run(begin_put_steps(self._cluster.operations, table, version, batch, budget))
 
     def end_writes(self, begun: Sequence[BegunPut]) -> None:
-        """`ports.WritesAhead`."""
+        """`ports.PipelinedWrites`."""
         failure: OmidError | None = None
         for each in begun:
             budget = self._cluster.budget(_writing(each.table, each.batch))
@@ -199,7 +199,7 @@ class HBaseStore:
         self._remove_orphans(table, cells)
 
     def write_shadow_batches(self, table: str, version: int, batches: Sequence[CellBatch], commit_ts: int) -> None:
-        """`ports.WritesAhead`: as `write_shadow_cells`, without an object a cell."""
+        """`ports.PipelinedWrites`: as `write_shadow_cells`, without an object a cell."""
         self._change(table, *(shadows_of_batch(batch, version, commit_ts) for batch in batches))
         if self._read_watermark is None or start_of(version) <= self._read_watermark():
             self._remove_orphans(table, list(CellNames(batches, version)))

@@ -5,7 +5,7 @@
 Starts are multiples of 50, and half of all timestamps are starts: so the entries of 128 neighbouring timestamps
 share a record, a start's slot holding its commit timestamp, SEALED, or 0. Thousands of entries touch tens of records,
 in order, where an entry a record would cost a B-tree insertion each (decision 0011). A record whose slots are all 0 is
-deleted. Every write is one transaction with a look at the epoch row, where an epoch is given.
+deleted. Every write is one transaction with a look at the leader state, where an epoch is given.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _ENTRIES_A_RECORD: Final = 16
 """For `Environment.write`: how many entries cost about what a record costs."""
 
 
-class SettledCommits:
+class CompactedCommits:
     """The commit entries of one environment."""
 
     def __init__(self, environment: Environment) -> None:
@@ -59,7 +59,7 @@ class SettledCommits:
         return self._environment.read(partial(self._lookup, starts=starts))
 
     def check_epoch(self, epoch: int | None) -> None:
-        """`Deposed` where the epoch row holds another."""
+        """`Deposed` where the leader state holds another."""
         if epoch is not None:
             self._environment.read(lambda transaction: check_epoch(self._environment, transaction, epoch))
 
@@ -68,7 +68,7 @@ class SettledCommits:
         self._environment.check_in_place()
 
     def epoch(self) -> int:
-        """What the epoch row holds, fresh."""
+        """What the leader state holds, fresh."""
         return self._environment.read(lambda transaction: read_number(self._environment, transaction, b"epoch"))
 
     def newest(self) -> int:

@@ -51,7 +51,7 @@ FEW_UNLOADED: Final = 192 if memory_order.IS_STRONG else 0
 """The same, while the first use of a kernel would load it, for 0.3 s."""
 
 
-class RecentIndex:
+class CommitIndex:
     """The mapped file. `writable` for the one writer, who also makes it."""
 
     def __init__(self, folder: Path, *, writable: bool) -> None:
@@ -182,12 +182,12 @@ _REPLAYED: Final = (-1, -1)
 """Instead of sequence numbers: the log was read, there is no index to believe."""
 
 
-class RecentReader:
+class CommitLogReader:
     """What any process sees of the recent commits. Look in LMDB after it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._index: RecentIndex | None = None
+        self._index: CommitIndex | None = None
 
     def lookup(self, starts: Sequence[int]) -> tuple[list[int], tuple[int, int]]:
         """(slots, 0 where nothing is known here; what `is_unchanged` wants to be asked once LMDB was read)."""
@@ -230,10 +230,10 @@ class RecentReader:
             self._index.close()
             self._index = None
 
-    def _opened(self) -> RecentIndex | None:
+    def _opened(self) -> CommitIndex | None:
         if self._index is None:
             try:
-                self._index = RecentIndex(self._folder, writable=False)
+                self._index = CommitIndex(self._folder, writable=False)
             except FileNotFoundError:
                 return None
         return self._index

@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.owned_files import is_shared, open_own
 from pyomid.storage.embedded.commit_log.background_write import BackgroundWriter, open_writer
-from pyomid.storage.embedded.commit_log.compacted import SettledCommits
-from pyomid.storage.embedded.commit_log.index import LOG_FILES, RecentIndex, newest_of_each
+from pyomid.storage.embedded.commit_log.compacted import CompactedCommits
+from pyomid.storage.embedded.commit_log.index import LOG_FILES, CommitIndex, newest_of_each
 from pyomid.storage.embedded.commit_log.index_kernels import RECORDS
 from pyomid.storage.embedded.commit_log.segment import Rows, Segment, failed, read_segment
 from pyomid.storage.forks import ProcessGuard
@@ -104,10 +104,10 @@ class _Put:
         return self.refused
 
 
-class RecentCommits:
+class CommitLog:
     """The one writer of a folder's commit table. Thread-safe."""
 
-    def __init__(self, folder: Path, settled: SettledCommits) -> None:
+    def __init__(self, folder: Path, settled: CompactedCommits) -> None:
         self._guard = ProcessGuard(f"the commit table in {folder}")
         self._settled = settled
         self._writing = threading.RLock()
@@ -594,7 +594,7 @@ class RecentCommits:
             log.info("recovered %s of the commit log", _rows_of([len(rows)]))
         self._generation = found[oldest_first[-1]][0]
         self._segments = [Segment(folder / name) for name in LOG_FILES]
-        self._index = RecentIndex(folder, writable=True)
+        self._index = CommitIndex(folder, writable=True)
         for number in (0, 1):
             self._index.empty(number)
         self._index.believe()

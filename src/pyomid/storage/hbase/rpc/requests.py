@@ -95,13 +95,13 @@ class Durability(Enum):
     """On the disks of the log's replicas (hsync): survives loss of power everywhere at once."""
 
 
-class Unsure(Enum):
+class Indeterminate(Enum):
     """The result of a mutation that must not be repeated and whose answer was lost: look first."""
 
     UNSURE = "unsure"
 
 
-UNSURE: Final = Unsure.UNSURE
+UNSURE: Final = Indeterminate.UNSURE
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class RowMutation:
 
 
 RowRequest = RowGet | RowMutation
-RowResult = list[KeyValue] | bool | Unsure | None
+RowResult = list[KeyValue] | bool | Indeterminate | None
 
 
 def set_time_range(message: Get | Scan | Condition, begin: int, end: int) -> None:

@@ -1,4 +1,4 @@
-"""protocol.md's laws of the catalogue hold in every interleaving, and each of them is needed.
+"""protocol.md's laws of the catalog hold in every interleaving, and each of them is needed.
 
 Run with `-s` to see how many worlds were visited and, for each mutant, the shortest way to its accident.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from catalogue import RULES, Model, World, violation_of
+from catalog import RULES, Model, World, violation_of
 from search import Verdict, explore
 
 pytestmark = pytest.mark.fast
@@ -42,10 +42,10 @@ def visited(model: Model) -> Verdict[World]:
 
 
 @pytest.mark.parametrize("name", UNIVERSES)
-def test_the_laws_of_the_catalogue_hold_in_every_world(name: str) -> None:
+def test_the_laws_of_the_catalog_hold_in_every_world(name: str) -> None:
     assert visited(UNIVERSES[name]).violation is None
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_without_a_law_of_the_catalogue_there_is_an_accident(rule: str) -> None:
+def test_without_a_law_of_the_catalog_there_is_an_accident(rule: str) -> None:
     assert visited(replace(UNIVERSES[CAUGHT_IN[rule]], **{rule: False})).violation is not None

@@ -12,7 +12,7 @@ import pytest
 import pyomid
 from pyomid import crashpoints
 from pyomid.client.database import Database
-from pyomid.client.deployment import Parts
+from pyomid.client.deployment import Deployment
 from pyomid.client.table_admin import alter_table, create_table, drop_table
 from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.types import ColumnSchema, ConflictLevel, TableEntry, TableInfo, TableSchema, TableState
@@ -73,9 +73,9 @@ def test_half_a_drop_is_no_table_and_is_finished_by_a_drop(db: Database, point: 
     with pytest.raises(UnknownTable), db.begin() as tx:
         tx.table("t")
     assert "t" not in [info.name for info in db.tables()]
-    assert [info.name for info in db.parts.catalogue.registered()].count("t") == 1
+    assert [info.name for info in db.parts.catalog.registered()].count("t") == 1
     db.drop_table("t")
-    assert db.parts.catalogue.entry("t") is None
+    assert db.parts.catalog.entry("t") is None
     with pytest.raises(UnknownTable):
         db.drop_table("t")
 
@@ -101,7 +101,7 @@ def test_half_a_create_is_no_table_and_is_made_anew(db: Database, point: str) ->
         db.create_table("u", families=["f"])
     with pytest.raises(UnknownTable):
         db.drop_table("u")
-    assert "u" not in [info.name for info in db.parts.catalogue.registered()]
+    assert "u" not in [info.name for info in db.parts.catalog.registered()]
     assert db.create_table("u", families=["g"], conflict_level="row").families == (b"g",)
 
 
@@ -163,7 +163,7 @@ def test_a_table_that_cannot_be_made_leaves_no_entry(db: Database) -> None:
     parts = replace(db.parts, store=Refusing())  # type: ignore[arg-type]  # what HBase says of a table it holds
     with pytest.raises(Misuse, match="a family is missing"):
         pyomid.client.table_admin.create_table(parts, "u", ["f"])
-    assert db.parts.catalogue.entry("u") is None
+    assert db.parts.catalog.entry("u") is None
 
 
 def schema(*names: str) -> TableSchema:
@@ -199,7 +199,7 @@ def test_a_slow_writer_of_an_entry_raises_no_dropped_table(db: Database) -> None
 
     with pytest.raises(ConflictError, match="dropped or made anew"):
         alter_table(db.parts, db.table_info("t"), slowly)
-    assert db.parts.catalogue.entry("t") is None
+    assert db.parts.catalog.entry("t") is None
 
 
 def test_a_slow_writer_of_an_entry_changes_no_later_table(db: Database) -> None:
@@ -222,14 +222,14 @@ def test_many_who_drop_and_create_lose_no_row_of_the_last_table(db: Database, ur
                     if (turn + number) % 3 == 0:
                         mine.drop_table("t")
                     mine.create_table("t", families=["f"], if_not_exists=True)
-                    entry = mine.parts.catalogue.entry("t")
+                    entry = mine.parts.catalog.entry("t")
                     put(mine, row)
                     written.append((entry, row))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(live, range(4)))
     db.create_table("t", families=["f"], if_not_exists=True)
-    last = db.parts.catalogue.entry("t")
+    last = db.parts.catalog.entry("t")
     assert last is not None
     assert last.state is TableState.PRESENT
     found = set(rows(db))
@@ -243,28 +243,28 @@ def in_another_thread(work: Callable[[], None]) -> None:
         pool.submit(work).result()
 
 
-class LosingCatalogue:
+class LosingCatalog:
     """Of each entry that is put in that state the answer is lost, and `meanwhile` happens before it is looked for."""
 
     def __init__(self, db: Database, state: TableState, meanwhile: Callable[[], object]) -> None:
-        self._catalogue, self._state, self._meanwhile = db.parts.catalogue, state, meanwhile
+        self._catalog, self._state, self._meanwhile = db.parts.catalog, state, meanwhile
         self.lost = 0
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self._catalogue, name)
+        return getattr(self._catalog, name)
 
     def change_entry(self, old: TableEntry | None, new: TableEntry) -> bool:
-        changed = self._catalogue.change_entry(old, new)
+        changed = self._catalog.change_entry(old, new)
         if not changed or new.state is not self._state or self.lost:
             return changed
         self.lost += 1
         in_another_thread(self._meanwhile)
-        return self._catalogue.entry(new.info.name) == new
+        return self._catalog.entry(new.info.name) == new
 
 
-def losing(db: Database, state: TableState, meanwhile: Callable[[], object]) -> Parts:
-    catalogue = LosingCatalogue(db, state, meanwhile)
-    return replace(db.parts, catalogue=catalogue)  # type: ignore[arg-type]
+def losing(db: Database, state: TableState, meanwhile: Callable[[], object]) -> Deployment:
+    catalog = LosingCatalog(db, state, meanwhile)
+    return replace(db.parts, catalog=catalog)  # type: ignore[arg-type]
 
 
 def test_a_drop_that_took_effect_drops_no_later_table(db: Database, url: str) -> None:
@@ -286,7 +286,7 @@ def test_a_drop_that_another_finished_is_no_error(db: Database, url: str) -> Non
             other.drop_table("t")
 
     drop_table(losing(db, TableState.DROPPING, finish), "t")
-    assert db.parts.catalogue.entry("t") is None
+    assert db.parts.catalog.entry("t") is None
 
 
 def test_who_made_a_table_is_not_told_that_it_exists(db: Database) -> None:
@@ -316,15 +316,15 @@ def test_a_table_dropped_behind_the_look_is_the_one_found(db: Database) -> None:
 
     class Dropping:
         def __getattr__(self, name: str) -> object:
-            return getattr(db.parts.catalogue, name)
+            return getattr(db.parts.catalog, name)
 
         def entry(self, name: str) -> TableEntry | None:
-            found = db.parts.catalogue.entry(name)
+            found = db.parts.catalog.entry(name)
             db.drop_table("t")
             return found
 
     seen = db.table_info("t")
-    parts = replace(db.parts, catalogue=Dropping())  # type: ignore[arg-type]
+    parts = replace(db.parts, catalog=Dropping())  # type: ignore[arg-type]
     assert create_table(parts, "t", ["f"], if_not_exists=True) == seen
     db.create_table("t", families=["f"])
     with pytest.raises(Misuse, match="exists already"):

@@ -1,4 +1,4 @@
-"""The life of one table's name, small enough to visit whole: protocol.md, Catalogue.
+"""The life of one table's name, small enough to visit whole: protocol.md, Catalog.
 
 Two processes drop the table and make it anew, whichever it needs; each may die between any two steps, and goes on as
 another process. A client keeps the table's rules and transacts by them; two others add a column each. A TSO draws
