@@ -81,7 +81,7 @@ soak: setup ## long runs: simulation seeds, kills, histories
 	$(PYTEST) -m soak --timeout=7200
 
 record-fixtures: setup ## what Apache Omid and HBase send and store, as bytes for tests without Java (needs a JDK, Maven)
-	$(RUN) tests/fixtures/java/record.py
+	PYTHONPATH=tests/support $(RUN) tests/fixtures/java/record.py
 
 proto: ## regenerates the protobuf messages of the wire and of HBase's RPC
 	cd src && ../$(RUN) -m grpc_tools.protoc -I. --python_out=. --pyi_out=. pyomid/wire/omid.proto pyomid/storage/hbase/rpc/hbase.proto

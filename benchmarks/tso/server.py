@@ -16,12 +16,12 @@ import numpy as np
 import uvloop
 from numpy.typing import NDArray
 
-from catalog_entries import put_entry
 from pyomid.oracle.settings import TsoSettings
 from pyomid.ports import FlushEnded
 from pyomid.server.startup import ServiceOptions, serve
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
+from pyomid.testing.entries import put_entry
 from pyomid.types import TableInfo
 
 

@@ -26,8 +26,8 @@ def main() -> None:
 
 
 def _packages() -> dict[str, list[str]]:
-    """The modules that define kernels (their names begin with `native`, lie in a `native` package, or end in `_kernels`), those of most
-    modules first; those of an extra that is not installed are left out."""
+    """The modules that define kernels (their names begin with `native`, lie in a `native` package, or end in
+    `_kernels`), those of most modules first; those of an extra that is not installed are left out."""
     packages: dict[str, list[str]] = {}
     for module in pkgutil.walk_packages(pyomid.__path__, "pyomid.", onerror=_leave_out):
         name = module.name

@@ -209,7 +209,11 @@ def _folded(name: str) -> str:
     return name.replace("_", "").replace("-", "").lower()
 
 
-_SHORTHANDS: Final = {"maxtransactionage": "max_transaction_age_seconds", "idleexitseconds": "tso_idle_exit_seconds"}
+_SHORTHANDS: Final = {
+    "maxtransactionage": "max_transaction_age_seconds",
+    "idleexitseconds": "tso_idle_exit_seconds",
+    "cataloguecacheseconds": "catalog_cache_seconds",  # its former name, kept for one release
+}
 _OPTIONS: Final[dict[str, str]] = {_folded(option.name): option.name for option in fields(Settings)} | _SHORTHANDS
 _TYPES: Final[dict[str, type]] = {option.name: type(option.default) for option in fields(Settings)}
 

@@ -1,4 +1,4 @@
-"""The interfaces between the rooms, as obligations. Who implements one passes its conformance suite.
+"""The interfaces between packages, as obligations. Who implements one passes its conformance suite.
 
 *Durable* means: survives loss of power, and is found from then on by every look-up and every conditional
 write of any process. *Fresh* means: sees everything that was durable before the call began.
@@ -435,3 +435,9 @@ Clock = Callable[[], float]
 """Monotonic seconds that count suspension (CLOCK_BOOTTIME); injected everywhere time matters."""
 
 Sleep = Callable[[float], None]
+
+
+Catalogue = Catalog
+"""Former name of `Catalog`, kept for one release."""
+EpochRow = LeaderState
+"""Former name of `LeaderState`, kept for one release."""

@@ -352,3 +352,9 @@ class Status:
     pending: tuple[int, ...] = ()
     in_flight: int = 0
     counters: dict[str, int] = field(default_factory=dict)
+
+
+EpochState = LeaderRecord
+"""Former name of `LeaderRecord`, kept for one release."""
+EpochChanges = LeaderStateChanges
+"""Former name of `LeaderStateChanges`, kept for one release."""

@@ -1,4 +1,5 @@
-"""Chooses the concrete parts of a database by its URL. Besides the command line the only place that knows every room.
+"""Chooses the concrete parts of a database by its URL. Besides the command line the only place that knows every
+package.
 
 Deployment of kinds that are not asked for are not imported.
 """
@@ -53,7 +54,7 @@ async def open_async_database(url: str, **options: Any) -> AsyncDatabase:
 
 
 def _async_session(address: Address, settings: Settings) -> AsyncTsoSession | None:
-    """A session of the event loop's own where the TSO is another process that this room knows how to dial."""
+    """A session of the event loop's own where the TSO is another process that this package knows how to dial."""
     from pyomid.client.session.aio import AsyncTsoSession
 
     if not isinstance(address, EmbeddedAddress):

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from machine_script import Script
 
-from catalog_entries import put_entry
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
 from pyomid.oracle import machine as tso_machine
 from pyomid.oracle.instructions import DeleteEntries, PeerGone, PutBranches, PutDecision, SealEntries, UpdateLeaderState
@@ -25,6 +24,7 @@ from pyomid.oracle.machine import (
 from pyomid.oracle.rare_starts import RareStarts
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.retention import NewestEntries
+from pyomid.testing.entries import put_entry
 from pyomid.types import AbortReason, CommitReply, CommitRequest, TableInfo, WriteSetLevel
 from pyomid.wire.messages import (
     Complete,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from machine_script import Script, memory_stores
 
-from catalog_entries import put_entry
 from pyomid.errors import Misuse, OutcomeUnknown, SnapshotTooOld, StoreFull, Unavailable
 from pyomid.oracle.instructions import (
     DeleteBelow,
@@ -21,6 +20,7 @@ from pyomid.oracle.instructions import (
     UpdateLeaderState,
 )
 from pyomid.protocol.hashing import table_id
+from pyomid.testing.entries import put_entry
 from pyomid.types import (
     NOT_FOUND,
     SEALED,

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from test_ports import empty_table
 
-from catalog_entries import put_entry
 from pyomid.cells import batch_of
 from pyomid.client.deployment import Deployment
 from pyomid.client.drive import Driver
@@ -33,6 +32,7 @@ from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
+from pyomid.testing.entries import put_entry
 from pyomid.types import Cell, Column, CommitRequest, KeyRange, RowWrite, TableInfo
 
 AGE_S = 600.0

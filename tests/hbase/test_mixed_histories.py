@@ -33,6 +33,7 @@ pytestmark = pytest.mark.timeout(900)
 
 SOURCES = Path(__file__).parent / "java"
 WORKER = Path(__file__).with_name("mixed_clients.py")
+SUPPORT = Path(__file__).parents[1] / "support"
 LEASE_S = 6.0
 DEADLINE_S = 300.0
 """For anything that is waited for: a busy machine only takes longer."""
@@ -60,7 +61,7 @@ class Crowd:
     def start_python(self, place: str, crash_at: str = "") -> None:
         """`crash_at`: kills itself there, so that what it leaves behind is known."""
         name = self._named(place)
-        environment = dict(os.environ)
+        environment = os.environ | {"PYTHONPATH": os.fspath(SUPPORT)}
         if crash_at:
             environment |= {"PYOMID_CRASH_AT": crash_at, "PYOMID_CRASH_NOTE": str(self._note(name))}
         arguments = [self.url, str(self._file(name)), name, str(self.seed_of(name)), str(self.stop)]

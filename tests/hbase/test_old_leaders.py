@@ -22,7 +22,6 @@ from hbase_processes import TsoProcess
 from held_line import HeldLine
 
 import pyomid
-from catalog_entries import remove_entry
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
 from pyomid.errors import OmidError, SnapshotTooOld
@@ -31,14 +30,15 @@ from pyomid.server.leadership import DOUBT_EXIT_CODE
 from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, COMMIT_TABLE, MARK_QUALIFIER, commit_row
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowGet
+from pyomid.testing.entries import remove_entry
 from pyomid.types import NOT_FOUND, SEALED, Column, CommitReply, CommitRequest, RowWrite
 
 pytestmark = pytest.mark.timeout(420)
 
 LEASE_S = 6.0
 OLD_LEASE_S = 60.0
-"""Of a leader that freezes at a crash point: when it wakes, its own clock lets it go on. Only the leader state is left to
-fence it."""
+"""Of a leader that freezes at a crash point: when it wakes, its own clock lets it go on. Only the leader state is left
+to fence it."""
 PATIENCE_S = 300.0
 """Of the writer: it waits for the leader it asked, and asks the next one only when that one's connection breaks."""
 

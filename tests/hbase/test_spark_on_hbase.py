@@ -35,13 +35,13 @@ from test_spark_verification import (  # noqa: F401
 
 import pyomid
 import pyomid.spark
-from catalog_entries import remove_entry
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.idempotency import MARKERS_TABLE
 from pyomid.spark.databases import connection
 from pyomid.spark.datasource import OmidDataSource
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.testing.entries import remove_entry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

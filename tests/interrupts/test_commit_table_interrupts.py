@@ -22,7 +22,7 @@ from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 
 pytestmark = pytest.mark.fast
 
-FILES = tuple(f"storage/embedded/{name}.py" for name in ("recent_commits", "recent_log", "background_write"))
+FILES = tuple(f"storage/embedded/commit_log/{name}.py" for name in ("writer", "segment", "background_write"))
 WAIT_S = 60.0
 STEP = 50 * 64
 """Between two starts: each has a record of its own in the index."""

@@ -16,7 +16,7 @@ from pyomid.kernel_digests import digest_of
 from pyomid.oracle.native.decide import decide_chunk
 from pyomid.server import startup
 
-KEPT = f"decide_kernel.decide_chunk-{decide_chunk.digest}-{decide_chunk.plain.__code__.co_firstlineno}"
+KEPT = f"decide.decide_chunk-{decide_chunk.digest}-{decide_chunk.plain.__code__.co_firstlineno}"
 
 CALLER = """
 from pyomid.compiled import kernel
@@ -140,7 +140,7 @@ def test_kernels_are_found_where_numba_keeps_them(monkeypatch: pytest.MonkeyPatc
     """As in the shipped unit and container: else `auto` is the reference for ever."""
     from numba.core import caching, config
 
-    source = Path(startup.__file__).with_name("kernel") / "decide_kernel.py"
+    source = Path(startup.__file__).parents[1] / "oracle" / "native" / "decide.py"
     monkeypatch.setattr(config, "CACHE_DIR", os.fspath(tmp_path))
     monkeypatch.setenv("NUMBA_CACHE_DIR", os.fspath(tmp_path))
     locator = caching.UserProvidedCacheLocator(startup.is_compiled, os.fspath(source))
@@ -148,9 +148,9 @@ def test_kernels_are_found_where_numba_keeps_them(monkeypatch: pytest.MonkeyPatc
     assert cache_folder(source) == folder
     assert not startup.is_compiled()
     folder.mkdir(parents=True)
-    (folder / "decide_kernel.decide_chunk-0123-130.py39.nbi").touch()
+    (folder / "decide.decide_chunk-0123-130.py39.nbi").touch()
     assert not startup.is_compiled(), "another Python's code is none for this one"
-    (folder / f"decide_kernel.decide_chunk-0123-130.{python_tag()}.nbi").touch()
+    (folder / f"decide.decide_chunk-0123-130.{python_tag()}.nbi").touch()
     assert startup.is_compiled()
     assert not decide_chunk.is_kept, "what has another digest is none of this version's"
     (folder / f"{KEPT}.{python_tag()}.nbi").touch()

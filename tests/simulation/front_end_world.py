@@ -23,11 +23,11 @@ import pyomid.client.background
 import pyomid.client.session.leases
 import pyomid.spark.databases
 import pyomid.spark.transactions
-from catalog_entries import put_entry
 from pyomid.client.database import Database
 from pyomid.client.deployment import Deployment
 from pyomid.config import Settings
 from pyomid.protocol import effects
+from pyomid.testing.entries import put_entry
 from pyomid.types import KeyRange, TableInfo
 from pyomid.wire import messages as req
 from pyomid.wire.oracle_calls import TsoCalls

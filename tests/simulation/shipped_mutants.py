@@ -237,13 +237,13 @@ SHIPPED_MUTANTS: Final = (
         "C1",
         "a transaction of which a write failed may be committed: without it",
         "tests/client/test_client_failures.py::test_one_failed_put_of_five_makes_the_transaction_rollback_only",
-        ("client.transaction_base:Life._fail", _alive_again),
+        ("client.transaction_base:TransactionBase._fail", _alive_again),
     ),
     _m(
         "C9",
         "an interrupt behind the request passes for one before it: a commit that stands is told as failed",
         "tests/interrupts/test_driver_interrupts.py::test_the_outcome_told_is_true_wherever_it_is_thrown",
-        ("client.transaction_base:Life._fail", _as_if_it_had_not_left),
+        ("client.transaction_base:TransactionBase._fail", _as_if_it_had_not_left),
     ),
     _m(
         "C8",

@@ -73,7 +73,7 @@ def test_the_named_test_exists(rule: str) -> None:
         "protocol.reading:NoSuchClass.method",
         "protocol.reading:_OPEN",
         "protocol.reading:Snapshot",
-        "core.no_such_module:f",
+        "protocol.no_such_module:f",
         "protocol.effects:ReadRows",
         "client.table_admin:drop_table",
     ],

@@ -1,4 +1,4 @@
 """Transactional clients: session with the TSO, transaction, table, retry.
 
-Knows `core`, `wire`, `ports`; never a database: its parts (`client.deployment`) are handed in.
+Imports `protocol`, `wire`, `ports`; never a database, which is handed in (`client.deployment`).
 """

@@ -1,4 +1,4 @@
-"""Drivers of the core's steps over real parts: one that blocks, one for asyncio.
+"""Drivers of the protocol's steps over real parts: one that blocks, one for asyncio.
 
 Both perform the same table of effects (`client.effect_handlers`); heals and orphan deletes go to the background where
 there is one, so that a reader waits for its reading alone.

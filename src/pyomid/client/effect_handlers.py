@@ -1,4 +1,4 @@
-"""What each effect of the core does to the ports: one table, used by every driver of real parts."""
+"""What each effect of the protocol does to the ports: one table, used by every driver of real parts."""
 
 from __future__ import annotations
 

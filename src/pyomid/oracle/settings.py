@@ -29,7 +29,8 @@ class TsoSettings:
     store_retry_s: float = 30.0
     """A store call that still fails after this long ends the process (or its request, where nothing hangs on it)."""
     stall_s_max: float = 1.0
-    """A gap between two events longer than this is a stall: the leader state is read before anything is replied (T4)."""
+    """A gap between two events longer than this is a stall: the leader state is read before anything is replied
+    (T4)."""
     ceiling_step: int = 10_000_000_000
     """Timestamps made usable by one durable write; a restart skips at most as many."""
     ceiling_renew_remaining: int = 2_000_000_000

@@ -1,8 +1,8 @@
 """What the TSO has asked its store for: calls under way, repeated while they fail, and procedures that wait for them.
 
 What takes several store calls is a *procedure*: a generator that yields a store operation, `EpochWrite` (changes of
-the leader state, merged with what else waits, one write at a time) or `AfterBatch`, and is sent the result, or the error
-of a store that failed for too long.
+the leader state, merged with what else waits, one write at a time) or `AfterBatch`, and is sent the result, or the
+error of a store that failed for too long.
 """
 
 from __future__ import annotations

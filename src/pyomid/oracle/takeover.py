@@ -2,9 +2,9 @@
 
     the lease is held already (a lock in the folder, or ZooKeeper)
     1. leader state by compare-and-set: from here on an earlier TSO's writes to it fail, and it dies at its next read
-    2. ceiling kept elsewhere: moved by compare-and-set; the epoch is the value that this replaced. The leader state notes
-       each ceiling of ours before it is put there: one that it does not know is a Java TSO's, and every table may be
-       missing from the catalog (K6): a mark says so before the note is written over
+    2. ceiling kept elsewhere: moved by compare-and-set; the epoch is the value that this replaced. The leader state
+       notes each ceiling of ours before it is put there: one that it does not know is a Java TSO's, and every table may
+       be missing from the catalog (K6): a mark says so before the note is written over
     3. W, H, leases and pending records are read, after the fence
     4. pending large commits are finished: s committed → its branches' entries; else s and every branch sealed
     5. W = max(old W, min(epoch, leases − 1)), leases at or below the old W discarded

@@ -1,4 +1,5 @@
-"""What the core's generators wait for. A generator yields an effect, a driver performs it and sends the result back.
+"""What the protocol's generators wait for. A generator yields an effect, a driver performs it and sends the result
+back.
 
 Three drivers exist: blocking and asyncio (client), and the simulation, which may crash, delay or reorder at every
 yield. So a rule is written once and the order of its effects is the order of its laws.

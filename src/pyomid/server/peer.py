@@ -96,7 +96,8 @@ class Connection(asyncio.BufferedProtocol):
         """The unfinished end of the last chunk, where the kernel takes this peer's frames."""
         self._transport: asyncio.Transport | None = None
         self._slot: int | None = None
-        """Where the kernel reads and writes this peer's socket itself (`server.native.socket_loop`); the transport rests."""
+        """Where the kernel reads and writes this peer's socket itself (`server.native.socket_loop`); the transport
+        rests."""
         self._held: list[bytes] = []
         """Answers of this step of the loop; they leave in one write behind it."""
         self._parts = CommitParts(limits.parts_bytes_max)

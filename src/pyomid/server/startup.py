@@ -44,7 +44,7 @@ SWITCH_INTERVAL_S = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """Everything a service is told, in the words of its rooms."""
+    """Everything a service is told, in the words of its packages."""
 
     settings: TsoSettings = field(default_factory=TsoSettings)
     limits: PeerLimits = field(default_factory=PeerLimits)
@@ -114,8 +114,8 @@ def connections_possible(wanted: int) -> int:
 def is_compiled() -> bool:
     """Whether a kernel's machine code for this Python lies on disk (`make setup` puts it there): else its first use
     takes 20 s. Whether it is this version's is told when it is loaded."""
-    folder = cache_folder(Path(__file__).with_name("kernel") / "decide_kernel.py")
-    return folder is not None and any(folder.glob(f"decide_kernel.decide_chunk-*.{python_tag()}.nbi"))
+    folder = cache_folder(Path(__file__).parents[1] / "oracle" / "native" / "decide.py")
+    return folder is not None and any(folder.glob(f"decide.decide_chunk-*.{python_tag()}.nbi"))
 
 
 def empty_map(options: ServiceOptions) -> ConflictMap:

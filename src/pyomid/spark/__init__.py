@@ -1,7 +1,7 @@
 """PySpark over the client: data source, transactions over DataFrames, compaction, sanitising and verification jobs.
 
-May know `client`, `core`, `ports` and PySpark; opens databases through `wiring` and knows no store by name. Importing
-this package imports neither PySpark nor numba: each name brings its module when it is first used.
+May import `client`, `protocol`, `ports` and PySpark; opens databases through `wiring` and knows no store by name.
+Importing this package imports neither PySpark nor numba: each name brings its module when it is first used.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Test tools for programs over pyomid: golden scripts, simulation, faults, history checker, conformance suites."""
+"""Test tools for users: golden scripts and their stages, history recorder and checker, conformance suites of stores."""

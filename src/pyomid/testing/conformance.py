@@ -23,11 +23,11 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from catalog_entries import put_entry, remove_entry
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Deposed, Misuse, OmidError, UnknownTable
 from pyomid.ports import Catalog, CommitTable, DataStore, LeaderState
 from pyomid.storage.memory import MemoryStore
+from pyomid.testing.entries import put_entry, remove_entry
 from pyomid.types import (
     NOT_FOUND,
     SEALED,
@@ -1086,3 +1086,9 @@ class CatalogConformance:
         assert [info.name for info in catalog.tables()] == ["tt"]
         assert catalog.region_watermarks("t") == []
         assert len(catalog.region_watermarks("tt")) == 1
+
+
+CatalogueConformance = CatalogConformance
+"""Former name of `CatalogConformance`, kept for one release."""
+EpochRowConformance = LeaderStateConformance
+"""Former name of `LeaderStateConformance`, kept for one release."""

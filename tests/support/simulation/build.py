@@ -1,4 +1,5 @@
-"""The simulation's build of `protocol` and `oracle`: their source, executed under a namespace of its own, with hooks or without.
+"""The simulation's build of `protocol` and `oracle`: their source, executed under a namespace of its own, with hooks
+or without.
 
 There is no switch in the product. A mutant is a build with a named function or method replaced (`hooks`); every module
 inside the build imports the others of the same build, so a hook reaches all of them. Value objects that carry no rule

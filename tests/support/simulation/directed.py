@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from catalog_entries import put_entry, remove_entry
 from pyomid.errors import Misuse, OmidError
 from pyomid.oracle import instructions as ins
 from pyomid.protocol import effects
 from pyomid.protocol.hashing import table_id
+from pyomid.testing.entries import put_entry, remove_entry
 from pyomid.types import (
     CellVersion,
     CommitRequest,

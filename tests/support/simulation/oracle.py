@@ -277,8 +277,8 @@ class Host:
 
 
 class _Swap:
-    """A change of the leader state over a network: read, then compare-and-set of the whole row, so that one whose answer
-    was lost cannot take effect after a later one (decision 0004)."""
+    """A change of the leader state over a network: read, then compare-and-set of the whole row, so that one whose
+    answer was lost cannot take effect after a later one (decision 0004)."""
 
     def __init__(self, row: MemoryLeaderState, epoch: int, changes: LeaderStateChanges) -> None:
         self._row, self._epoch, self._changes = row, epoch, changes

@@ -182,7 +182,8 @@ class _Connection(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
 
     async def ask(self, request: Request, timeout_s: float) -> Answer:
-        """The answer, or `ConnectionBroken`. A try without an answer in time breaks the connection: its answer would come late."""
+        """The answer, or `ConnectionBroken`. A try without an answer in time breaks the connection: its answer would
+        come late."""
         key, frames = self.conversation.ask(request)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[key] = future

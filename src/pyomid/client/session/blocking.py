@@ -253,7 +253,8 @@ class _Connection:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
 
     def ask(self, request: Request, timeout_s: float) -> Answer:
-        """The answer, or `ConnectionBroken`. Whatever is thrown in here, and wherever: the others go on reading, or are told."""
+        """The answer, or `ConnectionBroken`. Whatever is thrown in here, and wherever: the others go on reading, or
+        are told."""
         slot = _Slot()
         try:
             try:

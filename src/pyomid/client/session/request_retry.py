@@ -32,8 +32,8 @@ LOOK_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """→ Answer, or `ConnectionBroken`, or what the client itself refuses: ask this on the present connection (a new one where there
-    is none), for `timeout_s`."""
+    """→ Answer, or `ConnectionBroken`, or what the client itself refuses: ask this on the present connection (a new
+    one where there is none), for `timeout_s`."""
 
     request: Request
     timeout_s: float

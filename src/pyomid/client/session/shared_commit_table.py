@@ -2,8 +2,8 @@
 
 Completion goes straight to the commit table, off the TSO's path. Marks go through the TSO where it speaks pyomid's
 extensions. A Java TSO does not: then a client places the mark itself, as Java's clients do. It does so for a start of
-an earlier epoch (`protocol.reading`; a Java TSO announces its epoch in a znode), and for its own (`protocol.outcome`): nobody
-else was told an outcome, so a commit entry that lands behind the mark changes nothing.
+an earlier epoch (`protocol.reading`; a Java TSO announces its epoch in a znode), and for its own (`protocol.outcome`):
+nobody else was told an outcome, so a commit entry that lands behind the mark changes nothing.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 A cell's bucket is the high half of (id × buckets), its tag the low 16 bits of the id: the two share no bits worth
 mentioning. A slot whose commit is 0 is empty. Commits lie side by side, so that the oldest is found by vectors. A full
-bucket loses the entry with the oldest commit (the first such), exactly as `oracle.conflict_map.BucketMap`, which is this
-module's plain twin.
+bucket loses the entry with the oldest commit (the first such), exactly as `oracle.conflict_map.BucketMap`, which is
+this module's plain twin.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Phase 2: begins answered and commits decided, in the order they came; `oracle.status_oracle` and `oracle.windows`, compiled.
+"""Phase 2: begins answered and commits decided, in the order they came; `oracle.status_oracle` and `oracle.windows`,
+compiled.
 
 One call takes a chunk from phase 1 to the bytes of its answers. It stops before the first request that is rare, or
 that must wait: the plain machine takes that one, and is asked to go on behind it.

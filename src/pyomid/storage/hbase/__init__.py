@@ -1,19 +1,12 @@
 """HBase by its native RPC, and Apache Omid's bytes in it.
 
-From the wire up:
+    rpc/       connections, frames, calls and what a remote exception asks us to do; blocking and asyncio
+    regions/   where regions are; each operation on them once, as a generator that yields the exchanges it waits for
+    codec/     cell blocks and Omid's bytes, one cell at a time and in compiled passes
+    store, commit_table, leader_state, catalog, timestamp_ceiling, coordination    the ports
 
-    hbase.proto, frames   bytes ↔ messages; no socket
-    keyvalues             cell blocks ↔ cells; `decode_kernel`, `encode_kernel` are the compiled halves
-    failures              what a remote exception asks us to do
-    locations             which region holds a row; a cache that is only ever a hint
-    steps                 each operation once, as a generator that yields the exchanges it waits for
-    connection, cluster   the blocking driver; `aio` is its asyncio twin
-    admin                 tables, regions, procedures
-    layout                Omid's names and bytes: shadow cells, commit-table rows, marks
-    store, commit_table, leader_state, catalog, ceiling, election    the ports
-
-The first half knows nothing of transactions and could be published alone. May use sockets, threads, clocks, kazoo.
-Outside this room only `wiring`, `cli` and `testing` import from it.
+`rpc` and `regions` know nothing of transactions. Outside this package only `wiring`, `cli` and `testing` import from
+it.
 """
 
 from importlib.util import find_spec

@@ -9,9 +9,9 @@ leader counts its period from before the write that renewed it, the standby from
     leader    t0 ──set(v 7)────────────────── t0 + period: serves no more
     standby           └ sees v 7 at t1 > t0 ────────────── t1 + period: set(v 8), leads
 
-That keeps two leaders apart as long as clocks run; what keeps them apart for sure is the leader state. A leader that ends
-in order empties the lease znode: whoever waits takes it at once. Java TSOs use the same znodes and rules, but not the
-leader state: from one of those only the clocks keep a leader apart (decision 0037).
+That keeps two leaders apart as long as clocks run; what keeps them apart for sure is the leader state. A leader that
+ends in order empties the lease znode: whoever waits takes it at once. Java TSOs use the same znodes and rules, but not
+the leader state: from one of those only the clocks keep a leader apart (decision 0037).
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ class Reaction(Enum):
 
 
 class RemoteFailure(Exception):
-    """A server's exception, by its Java class name. Internal to this room: callers see what `as_error` makes of it."""
+    """A server's exception, by its Java class name. Internal to this package: callers see what `as_error` makes of
+    it."""
 
     def __init__(self, class_name: str, message: str, *, do_not_retry: bool = False) -> None:
         super().__init__(f"{class_name}: {message}" if message else class_name)
