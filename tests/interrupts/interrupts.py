@@ -17,7 +17,7 @@ import dis
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -32,13 +32,13 @@ ENTERS: Final = frozenset(
 
 
 class Interrupter:
-    """Raises `error` at the place number `at` of this thread in the modules `files` (ends of their names)."""
+    """Raises `error` at the place number `at` of this thread in `modules`."""
 
-    def __init__(self, files: tuple[str, ...], error: BaseException, at: int) -> None:
+    def __init__(self, modules: tuple[ModuleType, ...], error: BaseException, at: int) -> None:
         self.error = error
         self.hit = ""
         """Where it was raised; empty: there was no such place."""
-        self._files = files
+        self._files = frozenset(module.__file__ for module in modules)
         self._left = at
         self._codes: dict[CodeType, bytes] = {}
 
@@ -61,7 +61,7 @@ class Interrupter:
             return None, raised
 
     def _is_inside(self, frame: FrameType) -> bool:
-        return frame.f_code.co_filename.endswith(self._files)
+        return frame.f_code.co_filename in self._files
 
     def _profile(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "return" or not self._is_inside(frame):
@@ -92,12 +92,16 @@ class Interrupter:
 
 
 def every_place(
-    files: tuple[str, ...], error: Callable[[], BaseException], scene: Callable[[Interrupter], None], *, step: int = 1
+    modules: tuple[ModuleType, ...],
+    error: Callable[[], BaseException],
+    scene: Callable[[Interrupter], None],
+    *,
+    step: int = 1,
 ) -> int:
     """Runs `scene` for every place; it arms the interrupter, and checks what it left. The number of places."""
     at = 0
     while True:
-        interrupter = Interrupter(files, error(), at)
+        interrupter = Interrupter(modules, error(), at)
         try:
             scene(interrupter)
         except BaseException as failed:

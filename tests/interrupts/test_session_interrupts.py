@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+import gc
+import select
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 
 import pyomid
 from interrupts import Interrupter, every_place
+from pyomid.client import (
+    background,
+    drive,
+    effect_handlers,
+    table,
+    transaction,
+    transaction_base,
+    transaction_states,
+    transaction_steps,
+    write_buffer,
+)
 from pyomid.client.database import Database
+from pyomid.client.session import blocking, client_protocol, leases, request_retry
 from pyomid.client.session.blocking import TsoSession
+from pyomid.client.session.request_retry import ConnectionBroken
 from pyomid.client.transaction_states import State
 from pyomid.errors import OmidError
+from pyomid.protocol import commit
+from pyomid.storage.embedded import environment
+from pyomid.wire.messages import Begin
 
-SESSION: tuple[str, ...] = (
-    "client/session/blocking.py",
-    "client/session/client_protocol.py",
-    "client/session/request_retry.py",
-)
+SESSION = (blocking, client_protocol, request_retry)
 CLIENT = (
     *SESSION,
-    *(f"client/{name}.py" for name in ("transaction", "life", "workspace", "own_writes", "drivers", "performers")),
-    *(f"client/{name}.py" for name in ("background", "states", "table", "leases")),
-    "protocol/commit.py",
-    "storage/embedded/environment.py",
+    *(background, drive, effect_handlers, leases, table, transaction, transaction_base, transaction_states),
+    *(transaction_steps, write_buffer, commit, environment),
 )
 WAIT_S = 60.0
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -95,9 +108,7 @@ def test_an_interrupted_request_leaves_the_session_whole(
     def scene(interrupter: Interrupter) -> None:
         tso = session(db)
         if dials and tso._connection is not None:
-            tso._connection.close(
-                pyomid.client.session.request_retry.ConnectionBroken("closed by the test", sent=False)
-            )
+            tso._connection.close(ConnectionBroken("closed by the test", sent=False))
         reply, raised = interrupter.outcome(tso.begin)
         assert raised is interrupter.error or reply is not None
         assert_all_free(db, other_thread)
@@ -127,6 +138,42 @@ def test_an_interrupted_reader_leaves_its_neighbours_answers_to_them(
     assert_all_free(db, other_thread)
 
 
+@pytest.mark.fast
+def test_a_reader_on_its_way_to_wait_keeps_the_descriptor(db: Database, other_thread: ThreadPoolExecutor) -> None:
+    """Else the next connection has its number, and the reader waits for what comes there."""
+    tso = session(db)
+    tso.begin()
+    connection = tso._connection
+    assert connection is not None
+    arrived, go_on = threading.Event(), threading.Event()
+    poll = connection._poll
+
+    class LatePoll:
+        def poll(self, timeout_ms: float) -> list[tuple[int, int]]:
+            arrived.set()
+            assert go_on.wait(WAIT_S)
+            return poll.poll(timeout_ms)
+
+    connection._poll = cast("select.poll", LatePoll())
+    sock = connection._sock
+    number = sock.fileno()
+    reading = other_thread.submit(connection.ask, Begin(), WAIT_S)
+    assert arrived.wait(WAIT_S)
+    connection.close(ConnectionBroken("closed by the test", sent=False))
+    del connection
+    tso.begin()
+    next_connection = tso._connection
+    assert next_connection is not None
+    assert next_connection._sock.fileno() != number
+    go_on.set()
+    with suppress(ConnectionBroken):  # raised unless the answer was there already
+        reading.result(WAIT_S)
+    del reading
+    other_thread.submit(int).result(WAIT_S)  # the thread has let go of its call before
+    gc.collect()  # the error that was raised knows its frames, and they the connection
+    assert sock.fileno() == -1
+
+
 def assert_answers_go_on(starts: list[int]) -> None:
     before = len(starts)
     deadline = threading.Event()
@@ -139,17 +186,17 @@ def assert_answers_go_on(starts: list[int]) -> None:
 
 def outcome_is_told(db: Database, other_thread: ThreadPoolExecutor, error: Any, *, step: int, first: int = 0) -> int:
     def scene(interrupter: Interrupter) -> None:
-        key = b"%s-%d" % (error.__name__.encode(), interrupter._left)
+        key = uuid4().bytes
         begun: list[pyomid.Transaction] = []
 
         def transact() -> None:
             with db.begin() as tx:
                 begun.append(tx)
-                table = tx.table("t")
-                table.put(key, {b"f:x": b"1"})
+                t = tx.table("t")
+                t.put(key, {b"f:x": b"1"})
                 tx.flush()
-                assert table.get(key) == {b"f:x": b"1"}
-                table.put(key, {b"f:y": b"2"})
+                assert t.get(key) == {b"f:x": b"1"}
+                t.put(key, {b"f:y": b"2"})
 
         _, raised = interrupter.outcome(transact)
         assert raised in (None, interrupter.error) or isinstance(raised, OmidError), raised

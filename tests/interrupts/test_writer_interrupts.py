@@ -12,11 +12,12 @@ import lmdb
 import pytest
 
 from interrupts import Interrupter, every_place
+from pyomid.storage.embedded import environment as environments
 from pyomid.storage.embedded.environment import Environment, _Pending, open_environment, release
 
 pytestmark = pytest.mark.fast
 
-FILES = ("storage/embedded/environment.py",)
+MODULES = (environments,)
 WAIT_S = 60.0
 
 
@@ -107,7 +108,7 @@ def test_an_interrupted_writer_neither_loses_nor_repeats_a_write_of_others(
         assert_all_free(environment, other_thread)
         assert count_of(environment, mine) <= 1
 
-    assert every_place(FILES, error, scene) > 40
+    assert every_place(MODULES, error, scene) > 40
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -122,7 +123,7 @@ def test_an_interrupted_read_or_reopening_stops_nobody(
         assert raised is None or raised is interrupter.error or raised.__cause__ is interrupter.error
         assert_all_free(environment, other_thread)
 
-    assert every_place(FILES, error, scene) > 20
+    assert every_place(MODULES, error, scene) > 20
 
 
 def test_an_innocent_write_does_not_fail_with_its_neighbours_interrupt(environment: Environment) -> None:
@@ -157,4 +158,4 @@ def test_a_fork_whose_hooks_were_interrupted_leaves_no_lock(
         assert other_thread.submit(environments._register_lock.acquire, False).result(WAIT_S)
         other_thread.submit(environments._register_lock.release).result(WAIT_S)
 
-    assert every_place(FILES, KeyboardInterrupt, scene) > 3
+    assert every_place(MODULES, KeyboardInterrupt, scene) > 3

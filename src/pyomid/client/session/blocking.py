@@ -14,6 +14,7 @@ import socket
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
@@ -223,7 +224,12 @@ class _Slot:
 
 
 class _Connection:
-    """One socket and everybody who waits on it."""
+    """One socket and everybody who waits on it.
+
+    Whoever ends it shuts the socket down; its descriptor is given back when the last thread has left. Given back
+    before, its number would go to the next connection, and a reader on its way into `poll` would wait for what comes
+    there.
+    """
 
     def __init__(
         self,
@@ -237,6 +243,7 @@ class _Connection:
         self.conversation = conversation
         self.broken = False
         self._sock = sock
+        weakref.finalize(self, sock.close).atexit = False
         self._clock = clock
         self._has_moved = has_moved
         self._sending = threading.Lock()
@@ -288,7 +295,6 @@ class _Connection:
             slot.signal()
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
-        self._sock.close()
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -333,11 +339,7 @@ class _Connection:
                     raise ConnectionBroken("the TSO closed the connection before its handshake", sent=False)
                 list(self.conversation.feed(chunk))
         except OSError as error:
-            self._sock.close()
             raise ConnectionBroken(f"the handshake with the TSO failed: {error}", sent=False) from error
-        except OmidError:
-            self._sock.close()
-            raise
 
     def _await(self, slot: _Slot, deadline_s: float) -> Answer:
         with self._state:
