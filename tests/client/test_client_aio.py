@@ -13,7 +13,7 @@ import pyomid.aio
 from pyomid.client.aio.database import AsyncDatabase
 from pyomid.client.aio.transaction import AsyncTransaction
 from pyomid.client.idempotency import AlreadyDone
-from pyomid.client.transaction_states import State
+from pyomid.client.transaction_base import State
 from pyomid.errors import ConflictError, Misuse, TransactionEnded
 
 pytestmark = pytest.mark.fast

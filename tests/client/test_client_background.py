@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import pyomid
 from pyomid.client.background import CELLS_AT_ONCE, Background, run_together
-from pyomid.client.transaction_states import State
+from pyomid.client.transaction_base import State
 from pyomid.errors import Unavailable
 from pyomid.protocol import effects
 from pyomid.protocol.commit import complete_steps, rollback_steps

@@ -12,7 +12,7 @@ import pyomid
 from pyomid.client.database import Database
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.client.transaction import Transaction
-from pyomid.client.transaction_states import State
+from pyomid.client.transaction_base import State
 from pyomid.errors import (
     ConflictError,
     Misuse,

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from pyomid.client.transaction_states import ENDED, TRANSITIONS, Event, State, next_state
+from pyomid.client.transaction_base import ENDED, TRANSITIONS, Event, State, next_state
 from pyomid.errors import TransactionEnded
 
 pytestmark = pytest.mark.fast

@@ -12,8 +12,7 @@ import pytest
 import pyomid
 from pyomid.client.database import Database
 from pyomid.client.transaction import Transaction
-from pyomid.client.transaction_base import refusal
-from pyomid.client.transaction_states import State
+from pyomid.client.transaction_base import State, refusal
 from pyomid.errors import ConflictError, Misuse, MisuseType, SnapshotTooOld, TransactionEnded, UnknownTable
 from pyomid.types import AbortReason, CommitReply
 

@@ -17,7 +17,7 @@ import pyomid
 from pyomid.cells import CellBatch, CellNames
 from pyomid.client.background import Background
 from pyomid.client.database import Database
-from pyomid.client.transaction_states import State
+from pyomid.client.transaction_base import State
 from pyomid.client.transaction_steps import AHEAD_MAX, BATCH_ROWS_MIN
 from pyomid.errors import ConflictError, OmidError, StoreFull, TransactionEnded, Unavailable
 from pyomid.ports import DataStore, PipelinedWrites

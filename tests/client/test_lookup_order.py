@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pyomid.client.deployment import Deployment
-from pyomid.client.effect_handlers import store_performers
+from pyomid.client.drive import store_handlers
 from pyomid.config import Settings
 from pyomid.protocol.effects import LookupThenWatermarks
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
@@ -49,7 +49,7 @@ def row() -> MemoryLeaderState:
 def looked_up(table: MovingTable) -> object:
     table.put([(50, 110)])
     parts = Deployment(MemoryStore(), table, table.row, MemoryCatalog(), None, Settings())  # type: ignore[arg-type]
-    return store_performers(parts)[LookupThenWatermarks](LookupThenWatermarks((50, 100)))
+    return store_handlers(parts)[LookupThenWatermarks](LookupThenWatermarks((50, 100)))
 
 
 def test_in_two_calls_h_is_read_after_the_look_up(row: MemoryLeaderState) -> None:

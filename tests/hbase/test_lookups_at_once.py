@@ -14,7 +14,7 @@ import pytest
 from led_tables import EPOCH, commits_of
 
 from pyomid.client.deployment import Deployment
-from pyomid.client.effect_handlers import store_performers
+from pyomid.client.drive import store_handlers
 from pyomid.config import Settings
 from pyomid.protocol.effects import LookupThenWatermarks
 from pyomid.storage.hbase.catalog import HBaseCatalog
@@ -44,7 +44,7 @@ def table(own_cluster: Cluster, row: HBaseLeaderState) -> HBaseCommitTable:
 def look_up_by_client(cluster: Cluster, table: HBaseCommitTable, row: HBaseLeaderState) -> LookUp:
     """As a client performs the core's effect."""
     parts = Deployment(HBaseStore(cluster), table, row, HBaseCatalog(cluster), None, Settings())  # type: ignore[arg-type]
-    perform = store_performers(parts)[LookupThenWatermarks]
+    perform = store_handlers(parts)[LookupThenWatermarks]
     return lambda starts: perform(LookupThenWatermarks(starts))
 
 

@@ -13,7 +13,7 @@ import pytest
 from pyomid.cells import CellNames, batch_of_rows
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
-from pyomid.client.transaction_states import State
+from pyomid.client.transaction_base import State
 from pyomid.errors import TransactionEnded, Unavailable
 from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.regions.operations import ScanSpec

@@ -17,7 +17,7 @@ import pyomid
 import pyomid.aio
 from pyomid.client.aio.database import AsyncDatabase
 from pyomid.client.database import Database
-from pyomid.client.transaction_states import State
+from pyomid.client.transaction_base import State
 from pyomid.errors import OmidError
 from pyomid.protocol import effects
 from pyomid.protocol.effects import Effect
@@ -66,8 +66,8 @@ def throw_in(db: Database, thrower: Thrower) -> None:
 
         return performed
 
-    performers = db.driver._performers
-    db.driver._performers = {kind: around(perform) for kind, perform in performers.items()}
+    handlers = db.driver.handlers
+    db.driver.handlers = {kind: around(handle) for kind, handle in handlers.items()}
 
 
 def transact(db: Database, begun: list[pyomid.Transaction], thrower: Thrower) -> None:

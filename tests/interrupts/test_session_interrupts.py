@@ -18,11 +18,9 @@ from interrupts import Interrupter, every_place
 from pyomid.client import (
     background,
     drive,
-    effect_handlers,
     table,
     transaction,
     transaction_base,
-    transaction_states,
     transaction_steps,
     write_buffer,
 )
@@ -30,7 +28,7 @@ from pyomid.client.database import Database
 from pyomid.client.session import blocking, client_protocol, leases, request_retry
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.request_retry import ConnectionBroken
-from pyomid.client.transaction_states import State
+from pyomid.client.transaction_base import State
 from pyomid.errors import OmidError
 from pyomid.protocol import commit
 from pyomid.storage.embedded import environment
@@ -39,8 +37,8 @@ from pyomid.wire.messages import Begin
 SESSION = (blocking, client_protocol, request_retry)
 CLIENT = (
     *SESSION,
-    *(background, drive, effect_handlers, leases, table, transaction, transaction_base, transaction_states),
-    *(transaction_steps, write_buffer, commit, environment),
+    *(background, drive, leases, table, transaction, transaction_base, transaction_steps),
+    *(write_buffer, commit, environment),
 )
 WAIT_S = 60.0
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

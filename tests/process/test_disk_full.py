@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid.client.transaction_states import State
+from pyomid.client.transaction_base import State
 from pyomid.errors import StoreFull, TransactionEnded
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]

@@ -16,7 +16,7 @@ from typing import Any, Final
 from populations import Populate, remakers, runners, spark_jobs, streams
 
 from pyomid.client.retry import cause_of
-from pyomid.client.transaction_states import State
+from pyomid.client.transaction_base import State
 from pyomid.errors import ConflictError, SnapshotTooOld
 from pyomid.protocol.effects import ReadTables, ReadUnknownTables, WriteShadowCells
 from pyomid.spark.commit import TableWrites

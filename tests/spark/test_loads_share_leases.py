@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from test_writer import push_watermark_past
 
 import pyomid.spark
-from pyomid.client.transaction_states import State
+from pyomid.client.transaction_base import State
 from pyomid.errors import SnapshotTooOld, TransactionEnded
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.datasource import OmidDataSource, OmidReader

@@ -20,7 +20,6 @@ from pyomid.client import table_admin
 from pyomid.client.background import Background, BackgroundCounters
 from pyomid.client.deployment import Deployment
 from pyomid.client.drive import Driver
-from pyomid.client.effect_handlers import port_performers
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import Backoff, check_function, check_result, run_transaction
 from pyomid.client.session.leases import LeaseKeeper
@@ -33,7 +32,6 @@ from pyomid.errors import Misuse
 from pyomid.ports import PipelinedWrites
 from pyomid.protocol.commit import WriteSet
 from pyomid.protocol.commit_cache import CommitCache
-from pyomid.protocol.effects import Effect
 from pyomid.protocol.rule_age import may_go_by
 from pyomid.types import BeginReply, ConflictLevel, Status, TableInfo
 
@@ -318,13 +316,8 @@ class Database:
 
 def make_background(parts: Deployment) -> Background:
     """The database's background, over its own parts."""
-    performers = port_performers(parts)
-
-    def perform(effect: Effect) -> Any:
-        return performers[type(effect)](effect)
-
     return Background(
-        perform,
+        Driver(parts).perform,
         linger_s=parts.settings.completion_linger_ms / 1000,
         cells_max=parts.settings.completion_cells_max,
     )

@@ -1,7 +1,12 @@
-"""Drivers of the protocol's steps over real parts: one that blocks, one for asyncio.
+"""Who performs the steps of the protocol and of the client: `drive` blocks, `adrive` awaits. There is no third loop.
 
-Both perform the same table of effects (`client.effect_handlers`); heals and orphan deletes go to the background where
-there is one, so that a reader waits for its reading alone.
+A generator yields what it waits for (`protocol.effects`, and those below, which only a client has); the handler of that
+class performs it. Whatever is raised on the way, Ctrl-C, a cancellation and a thread that cannot start among it, goes
+into the steps at the effect it came in: what they must say or undo then is theirs to know, and no shell catches it.
+
+    Transaction.commit()  ──drive──▶  commit_steps  ◀──adrive──  AsyncTransaction.commit()
+                                     │ WriteCells, SendCommit, Blocking …
+                          Driver.handlers          AsyncDriver.perform: awaited, or in a thread
 """
 
 from __future__ import annotations
@@ -9,54 +14,131 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from pyomid.cells import CellBatch, batch_of
 from pyomid.client.background import Background
 from pyomid.client.deployment import Deployment
-from pyomid.client.effect_handlers import Perform, port_performers
+from pyomid.crashpoints import crash_point
+from pyomid.ports import LooksUpAtOnce, PipelinedWrites
 from pyomid.protocol import effects
 from pyomid.protocol.effects import Effect, Steps
+from pyomid.types import CommitReply
 
 T = TypeVar("T")
+
+Handler = Callable[[Any], Any]
+"""Performs one effect and returns its result; takes the effect class it is registered for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin(Effect):
+    """→ BeginReply."""
+
+    not_before: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking(Effect):
+    """→ what `call` returns, which may wait for a disk, a socket or another thread."""
+
+    call: Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Effect):
+    """→ None, after `pause_s`."""
+
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CallProgram(Effect):
+    """→ what the program's own function returns, or the coroutine that it returned."""
+
+    call: Callable[[], Any]
+
+
+# The two loops
+
+
+def drive(steps: Steps[T], handlers: Mapping[type[Effect], Handler]) -> T:
+    """What the steps return; their errors, and those of effects they do not catch. Performs in the calling thread."""
+    resume: Callable[[Any], Effect] = steps.send
+    value: Any = None
+    try:
+        while True:
+            try:
+                while True:
+                    effect = resume(value)
+                    resume, value = steps.send, handlers[type(effect)](effect)
+            except BaseException as error:
+                if steps.gi_frame is not None:  # type: ignore[attr-defined]  # typing knows none of it
+                    resume, value = steps.throw, error
+                elif isinstance(error, StopIteration):
+                    returned: T = error.value
+                    return returned
+                elif _stands_for(error, value):
+                    raise value from None
+                else:
+                    raise
+    finally:
+        del value  # an error, whose traceback holds this frame
+        steps.close()
+
+
+async def adrive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Any]]) -> T:
+    """As `drive`, for one task of an event loop; a cancellation goes into the steps."""
+    resume: Callable[[Any], Effect] = steps.send
+    value: Any = None
+    try:
+        while True:
+            try:
+                while True:
+                    effect = resume(value)
+                    resume, value = steps.send, await perform(effect)
+            except BaseException as error:
+                if steps.gi_frame is not None:  # type: ignore[attr-defined]  # typing knows none of it
+                    resume, value = steps.throw, error
+                elif isinstance(error, StopIteration):
+                    returned: T = error.value
+                    return returned
+                elif _stands_for(error, value):
+                    raise value from None
+                else:
+                    raise
+    finally:
+        del value
+        steps.close()
+
+
+def _stands_for(error: BaseException, thrown: object) -> bool:
+    """Whether Python raised `error` in place of what was thrown in: no generator may raise `StopIteration`."""
+    return isinstance(thrown, StopIteration) and isinstance(error, RuntimeError) and error.__cause__ is thrown
+
+
+# Over real parts
 
 
 class Driver:
     """Runs steps in the calling thread. Without a background, heals and orphan deletes are performed at once."""
 
     def __init__(self, parts: Deployment, background: Background | None = None) -> None:
-        self._performers: dict[type[Effect], Perform] = port_performers(parts)
+        self.handlers: dict[type[Effect], Handler] = port_handlers(parts)
         if background is not None:
-            self._performers[effects.Heal] = background.offer
-            self._performers[effects.DeleteOrphans] = background.offer
+            self.handlers[effects.Heal] = background.offer
+            self.handlers[effects.DeleteOrphans] = background.offer
 
     def perform(self, effect: Effect) -> Any:
-        return self._performers[type(effect)](effect)
+        return self.handlers[type(effect)](effect)
 
     def run(self, steps: Steps[T]) -> T:
-        """What the steps return; their errors, and those of effects they do not catch.
-
-        An interrupt goes into the steps like any other error, at the effect it came in: what they must say or undo
-        then is theirs to know. On return they are over, whatever keeps the traceback.
-        """
-        performers = self._performers
-        try:
-            effect = steps.send(None)
-            while True:
-                try:
-                    result = performers[type(effect)](effect)
-                except BaseException as error:
-                    effect = steps.throw(error)
-                else:
-                    effect = steps.send(result)
-        except StopIteration as stop:
-            value: T = stop.value
-            return value
-        finally:
-            steps.close()
+        return drive(steps, self.handlers)
 
 
-AsyncPerform = Callable[[Any], Awaitable[Any]]
+AsyncHandler = Callable[[Any], Awaitable[Any]]
 
 
 class AsyncDriver:
@@ -67,12 +149,12 @@ class AsyncDriver:
     def __init__(
         self,
         parts: Deployment,
-        awaited: Mapping[type[Effect], AsyncPerform],
+        awaited: Mapping[type[Effect], AsyncHandler],
         background: Background,
         executor: Executor,
     ) -> None:
         self._awaited = dict(awaited)
-        self._blocking = port_performers(parts)
+        self._handlers = port_handlers(parts)
         self._background = background
         self._executor = executor
 
@@ -82,24 +164,148 @@ class AsyncDriver:
         awaited = self._awaited.get(type(effect))
         if awaited is not None:
             return await awaited(effect)
-        return await self.in_thread(partial(self._blocking[type(effect)], effect))
+        return await self.in_thread(partial(self._handlers[type(effect)], effect))
 
     async def in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     async def run(self, steps: Steps[T]) -> T:
-        """As `Driver.run`; a cancellation is an interrupt."""
-        try:
-            effect = steps.send(None)
-            while True:
-                try:
-                    result = await self.perform(effect)
-                except BaseException as error:
-                    effect = steps.throw(error)
-                else:
-                    effect = steps.send(result)
-        except StopIteration as stop:
-            value: T = stop.value
-            return value
-        finally:
-            steps.close()
+        return await adrive(steps, self.perform)
+
+
+# What each effect does to the ports
+
+
+def port_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:
+    """Every effect, performed at once and in this thread."""
+    return {**store_handlers(parts), **tso_handlers(parts)}
+
+
+def store_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:
+    """The effects that touch the store, the commit table, the leader state or the catalog."""
+    store, catalog, leader_state = parts.store, parts.catalog, parts.leader_state
+    return {
+        **_pipelined_handlers(parts),
+        effects.ReadRows: lambda e: store.read_rows(e.table, e.rows, e.columns, bounds=e.bounds),
+        effects.ReadRange: lambda e: _read_range(parts, e),
+        effects.LookupThenWatermarks: _look_up_then_watermarks(parts),
+        effects.ReadWatermarks: lambda e: leader_state.read_watermarks(),
+        effects.WriteCells: lambda e: _write_cells(parts, e),
+        effects.WriteShadowCells: lambda e: _write_shadow_cells(parts, e),
+        effects.Heal: lambda e: _heal(parts, e),
+        effects.DeleteOrphans: lambda e: store.delete_versions(e.table, e.cells),
+        effects.DeleteVersions: lambda e: _delete_versions(parts, e),
+        effects.CleanBatch: lambda e: store.clean_batch(e.table, e.batch, e.heals, e.drops),
+        effects.FlushAndMerge: lambda e: store.flush_and_merge(e.table, e.region),
+        effects.RecordWatermark: lambda e: catalog.put_region_watermark(e.record),
+        effects.ReadUnknownTables: lambda e: catalog.unknown_tables(),
+        effects.ReadTables: lambda e: catalog.registered(),
+        effects.DropRegionWatermarks: lambda e: catalog.drop_region_watermarks(e.newest),
+        effects.ReadRegionWatermarks: lambda e: catalog.region_watermarks(e.table),
+    }
+
+
+def _pipelined_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:
+    store = parts.store
+    if not isinstance(store, PipelinedWrites):
+        return {}
+    return {
+        effects.BeginWrite: lambda e: _begin_write(store, e),
+        effects.EndWrites: lambda e: _end_writes(store, e),
+        effects.WriteShadowBatches: lambda e: _write_shadow_batches(store, e),
+    }
+
+
+def tso_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:
+    """The effects that ask the TSO."""
+    tso = parts.tso
+    return {
+        effects.SealStarts: lambda e: tso.seal(e.starts),
+        effects.SendCommit: lambda e: _send_commit(parts, e),
+        effects.DeleteCommitEntries: lambda e: _complete(parts, e),
+        effects.AdvanceHorizon: lambda e: tso.advance_horizon(e.horizon),
+    }
+
+
+def _look_up_then_watermarks(parts: Deployment) -> Handler:
+    """In one round trip where the commit table can; else, and where that failed, in two, in this order (R4)."""
+    commit_table, leader_state = parts.commit_table, parts.leader_state
+    at_once = commit_table.lookup_then_watermarks if isinstance(commit_table, LooksUpAtOnce) else None
+
+    def perform_both(effect: effects.LookupThenWatermarks) -> tuple[list[int], int, int]:
+        both = at_once(effect.starts) if at_once is not None else None
+        if both is not None:
+            return both
+        states = commit_table.lookup(effect.starts)
+        return states, *leader_state.read_watermarks()
+
+    return perform_both
+
+
+def _read_range(parts: Deployment, effect: effects.ReadRange) -> CellBatch:
+    rows_max = _ALL_ROWS if effect.rows_max is None else effect.rows_max
+    batches = parts.store.scan(effect.table, effect.key_range, effect.columns, batch_rows_max=rows_max)
+    first = next(batches, None)
+    if first is None:
+        return batch_of([])
+    if effect.rows_max is not None:
+        return first
+    others = list(batches)
+    if not others:
+        return first
+    return batch_of([list(batch.row_cells(row)) for batch in (first, *others) for row in range(batch.rows)])
+
+
+_ALL_ROWS = 1 << 30
+
+
+def _write_cells(parts: Deployment, effect: effects.WriteCells) -> None:
+    crash_point("client.flush.before")
+    parts.store.write_cells(effect.table, effect.version, effect.rows)
+    crash_point("client.flush.after")
+
+
+def _begin_write(store: PipelinedWrites, effect: effects.BeginWrite) -> object:
+    crash_point("client.flush.before")
+    return store.begin_write(effect.table, effect.version, effect.batch)
+
+
+def _end_writes(store: PipelinedWrites, effect: effects.EndWrites) -> None:
+    store.end_writes(effect.begun)
+    crash_point("client.flush.after")
+
+
+def _write_shadow_batches(store: PipelinedWrites, effect: effects.WriteShadowBatches) -> None:
+    crash_point("client.complete.shadows_before")
+    store.write_shadow_batches(effect.table, effect.version, effect.batches, effect.commit_ts)
+    crash_point("client.complete.shadows_after")
+
+
+def _send_commit(parts: Deployment, effect: effects.SendCommit) -> CommitReply:
+    crash_point("client.commit.before")
+    reply = parts.tso.commit(effect.request)
+    crash_point("client.commit.answered")
+    return reply
+
+
+def _write_shadow_cells(parts: Deployment, effect: effects.WriteShadowCells) -> None:
+    crash_point("client.complete.shadows_before")
+    parts.store.write_shadow_cells(effect.table, effect.shadows)
+    crash_point("client.complete.shadows_after")
+
+
+def _complete(parts: Deployment, effect: effects.DeleteCommitEntries) -> None:
+    crash_point("client.complete.delete_before")
+    parts.tso.complete(effect.starts)
+    crash_point("client.complete.delete_after")
+
+
+def _delete_versions(parts: Deployment, effect: effects.DeleteVersions) -> None:
+    crash_point("client.rollback.before")
+    parts.store.delete_versions(effect.table, effect.cells)
+    crash_point("client.rollback.after")
+
+
+def _heal(parts: Deployment, effect: effects.Heal) -> None:
+    crash_point("client.heal.before")
+    parts.store.write_shadow_cells(effect.table, effect.shadows)

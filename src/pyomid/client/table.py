@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pyomid.cells import CellBatch
-from pyomid.client.transaction_states import Event
+from pyomid.client.transaction_base import Event
 from pyomid.client.validation import TableRules, check_limit
 from pyomid.errors import Misuse, MisuseType
 from pyomid.types import Column, KeyRange, TableInfo, narrowed_range

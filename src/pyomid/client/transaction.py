@@ -4,7 +4,7 @@
         tx.table("accounts").put(b"alice", {b"f:balance": b"100"})
 
 A transaction belongs to the thread that began it, in the process that began it: any use from elsewhere is refused.
-`client.transaction_states` has its life as a table.
+`client.transaction_base` has its life as a table.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyomid.client.session.leases import Lease
 from pyomid.client.table import Table
-from pyomid.client.transaction_base import TransactionBase, refusal
-from pyomid.client.transaction_states import ENDED, Event, State
+from pyomid.client.transaction_base import ENDED, Event, State, TransactionBase, refusal
 from pyomid.client.transaction_steps import TransactionSteps
 from pyomid.protocol.effects import Steps
 from pyomid.types import BeginReply

@@ -1,4 +1,14 @@
-"""What the blocking and the asyncio transaction share: owner, state, lease and workspace."""
+"""What the blocking and the asyncio transaction share: owner, lease, workspace, and the transaction's states:
+
+    ACTIVE ──commit──▶ COMMITTING ──committed──▶ COMMITTED
+      │ │                  ├───────refused──────▶ ROLLED_BACK
+      │ └─doom─▶ DOOMED    ├───────failed───────▶ DOOMED         nothing was sent, or nothing took effect
+      │             │      └───────lost─────────▶ UNKNOWN        the commit may have happened
+      └──roll_back──┴──────────────────────────▶ ROLLED_BACK
+
+An event that the present state does not know raises and changes nothing. DOOMED is "rollback-only": reads still work,
+writes and commit are refused.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +17,56 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from pyomid.client.session.leases import Lease
-from pyomid.client.transaction_states import ENDED, Event, State, next_state
 from pyomid.client.transaction_steps import TransactionSteps
-from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld
+from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, TransactionEnded
 from pyomid.protocol.commit import WriteSet, commit_steps
 from pyomid.protocol.effects import Steps
 from pyomid.types import AbortReason, CommitReply
 
 logger = logging.getLogger(__name__)
+
+
+class State(StrEnum):
+    ACTIVE = "active"
+    DOOMED = "rollback-only"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    UNKNOWN = "of unknown outcome"
+
+
+class Event(StrEnum):
+    DOOM = "mark rollback-only"
+    COMMIT = "commit"
+    COMMITTED = "be acknowledged"
+    REFUSED = "be refused"
+    FAILED = "fail before the commit"
+    LOST = "lose its answer"
+    ROLL_BACK = "roll back"
+    WRITE = "write"
+    READ = "read"
+
+
+TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
+    (State.ACTIVE, Event.READ): State.ACTIVE,
+    (State.ACTIVE, Event.WRITE): State.ACTIVE,
+    (State.ACTIVE, Event.DOOM): State.DOOMED,
+    (State.ACTIVE, Event.COMMIT): State.COMMITTING,
+    (State.ACTIVE, Event.ROLL_BACK): State.ROLLED_BACK,
+    (State.DOOMED, Event.READ): State.DOOMED,
+    (State.DOOMED, Event.DOOM): State.DOOMED,
+    (State.DOOMED, Event.ROLL_BACK): State.ROLLED_BACK,
+    (State.COMMITTING, Event.COMMITTED): State.COMMITTED,
+    (State.COMMITTING, Event.REFUSED): State.ROLLED_BACK,
+    (State.COMMITTING, Event.FAILED): State.DOOMED,
+    (State.COMMITTING, Event.LOST): State.UNKNOWN,
+}
+
+ENDED: Final = frozenset({State.COMMITTED, State.ROLLED_BACK, State.UNKNOWN})
 
 NEED_LEASE: Final = frozenset({Event.READ, Event.WRITE, Event.COMMIT})
 
@@ -28,6 +77,19 @@ class Decided:
 
     reply: CommitReply
     written: WriteSet
+
+
+def next_state(state: State, event: Event, *, start_ts: int, reason: str = "") -> State:
+    """The state after `event`; `TransactionEnded` where the table has no line, saying why if a reason is known."""
+    after = TRANSITIONS.get((state, event))
+    if after is None:
+        because = f" ({reason})" if reason else ""
+        raise TransactionEnded(
+            f"transaction {start_ts} is {state.value}{because}: it cannot {event.value}",
+            start_ts=start_ts,
+            state=state.value,
+        )
+    return after
 
 
 class TransactionBase:

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import Backoff, Tries, check_function, check_result
 from pyomid.client.table_admin import check_leases, find_table
-from pyomid.client.transaction_base import NEED_LEASE
-from pyomid.client.transaction_states import ENDED, Event, State, next_state
+from pyomid.client.transaction_base import ENDED, NEED_LEASE, Event, State, next_state
 from pyomid.crashpoints import crash_point
 from pyomid.errors import (
     AlreadyCommitted,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyomid.cells import CellBatch
 from pyomid.client.table import Cells, batch_rows, check_keys, checked_put, named, scan_range
-from pyomid.client.transaction_states import Event
+from pyomid.client.transaction_base import Event
 from pyomid.client.validation import TableRules, check_limit
 from pyomid.types import Column, KeyRange, TableInfo
 

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pyomid.client.aio.table import AsyncTable
 from pyomid.client.session.leases import Lease
-from pyomid.client.transaction_base import TransactionBase, refusal
-from pyomid.client.transaction_states import ENDED, Event, State
+from pyomid.client.transaction_base import ENDED, Event, State, TransactionBase, refusal
 from pyomid.client.transaction_steps import TransactionSteps
 from pyomid.errors import Misuse
 from pyomid.protocol.effects import Steps

@@ -1,0 +1,128 @@
+"""The two loops that perform steps: what comes up anywhere in them goes into the steps, at the effect that waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from interrupts import Interrupter, every_place
+from pyomid.client import drive as drive_module
+from pyomid.client.drive import adrive, drive
+from pyomid.protocol.effects import Effect, Steps
+
+pytestmark = pytest.mark.fast
+
+
+@dataclass(frozen=True)
+class Add(Effect):
+    """→ int, the sum so far."""
+
+    number: int
+
+
+class Adder:
+    def __init__(self) -> None:
+        self.sum = 0
+
+    def __call__(self, effect: Add) -> int:
+        self.sum += effect.number
+        return self.sum
+
+    async def awaited(self, effect: Effect) -> int:
+        assert isinstance(effect, Add)
+        await asyncio.sleep(0)
+        return self(effect)
+
+
+def add_steps(count: int, told: list[BaseException]) -> Steps[int]:
+    total = 0
+    try:
+        for number in range(count):
+            total = yield Add(number)
+    except BaseException as error:
+        told.append(error)
+        raise
+    return total
+
+
+def blocking(steps: Steps[Any], handle: Callable[[Any], Any]) -> Any:
+    return drive(steps, {Add: handle})
+
+
+def awaiting(steps: Steps[Any], handle: Callable[[Any], Any]) -> Any:
+    async def perform(effect: Effect) -> Any:
+        return handle(effect)
+
+    return asyncio.run(adrive(steps, perform))
+
+
+BOTH = pytest.mark.parametrize("run", [blocking, awaiting])
+
+
+@BOTH
+def test_steps_are_sent_results_and_their_value_returned(run: Callable[..., Any]) -> None:
+    assert run(add_steps(5, []), Adder()) == 10
+
+
+@BOTH
+def test_an_error_that_steps_answer_ends_nothing(run: Callable[..., Any]) -> None:
+    def steps() -> Steps[str]:
+        try:
+            yield Add(1)
+        except ZeroDivisionError:
+            return str((yield Add(2)))
+        return "not told"
+
+    def handle(effect: Add) -> str:
+        if effect.number == 1:
+            raise ZeroDivisionError
+        return "told"
+
+    assert run(steps(), handle) == "told"
+
+
+@BOTH
+@pytest.mark.parametrize("error", [KeyboardInterrupt, asyncio.CancelledError, RuntimeError, GeneratorExit])
+def test_an_error_goes_into_the_steps_and_comes_out(run: Callable[..., Any], error: type[BaseException]) -> None:
+    def handle(effect: Add) -> None:
+        raise error
+
+    told: list[BaseException] = []
+    with pytest.raises(error):
+        run(add_steps(5, told), handle)
+    assert [type(each) for each in told] == [error]
+
+
+def test_the_end_of_an_iterator_comes_out_as_itself() -> None:
+    """`next` of an empty scan in a program's own function, say; Python makes it another error in a generator."""
+
+    def handle(effect: Add) -> Any:
+        return next(iter(()))
+
+    told: list[BaseException] = []
+    with pytest.raises(StopIteration):
+        blocking(add_steps(5, told), handle)
+    assert [type(each) for each in told] == [StopIteration]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_an_interrupt_between_two_effects_goes_into_the_steps(error: type[BaseException]) -> None:
+    """Steps that are only closed cannot say or undo anything that waits. Before the first and behind the last effect
+    there is nothing to tell."""
+
+    def scene(interrupter: Interrupter) -> None:
+        told: list[BaseException] = []
+        adder = Adder()
+        result, raised = interrupter.outcome(lambda: blocking(add_steps(4, told), adder))
+        if raised is None:
+            assert result == 6
+        elif told:
+            assert told == [interrupter.error]
+        else:
+            assert adder.sum in (0, 6)
+
+    assert every_place((drive_module,), error, scene) > 5
