@@ -50,95 +50,101 @@ class Settings:
     """What can be set, with its default and the reason for it. Seconds unless a name says otherwise."""
 
     lease_seconds: float = 300.0
-    """A driver that died holds the watermark back at most this long; one that lives renews every third of it, and a
-    task that waits in a queue of a busy cluster for a minute or two must not lose it."""
+    """The term of a lease. A driver that died holds the watermark back at most this long. One that lives renews its
+    lease every third of it, so a task may wait in a busy cluster's queue for a minute or two without losing it."""
 
     max_transaction_age_seconds: float = 600.0
-    """Transactions without a lease that are older cannot commit: the bound on how much history must be kept. Ten
-    minutes is ten times what a person waits, and short enough that a quiet store is clean the same hour."""
+    """Older transactions without a lease cannot commit; this bounds how much history is kept. Ten minutes is ten times
+    what a person waits, and short enough that a quiet store is clean within the hour."""
 
     commit_retry_seconds: float = 60.0
-    """How long a commit whose answer was lost is asked again before `OutcomeUnknown`: longer than a TSO's restart
-    or fail-over (about the 10 s lease plus 2 s), shorter than people's patience. Sanitising waits at least this."""
+    """How long the client repeats a request for a commit whose answer was lost, before it raises `OutcomeUnknown`:
+    longer than a TSO's restart or fail-over (about the 10 s lease plus 2 s), shorter than people's patience. Sanitizing
+    waits at least this long."""
 
     request_seconds: float = 5.0
-    """One request's time-out before it is sent again; Apache Omid's client uses the same. Over HBase a client whose
-    TSO is silent for a second looks once a second whether ZooKeeper names another, and goes there without waiting
-    longer."""
+    """A request without an answer is sent again after this time; Apache Omid's client uses the same. Over HBase a
+    client whose TSO is silent for a second looks once a second whether ZooKeeper names another TSO, and goes there at
+    once."""
 
     tso_idle_exit_seconds: float = 60.0
-    """The on-demand TSO of a folder ends this long after the last connection and lease: a shell loop of short
-    programs shares one, a machine is not left with processes nobody uses."""
+    """The on-demand TSO of a folder ends this long after its last connection and lease: a shell loop of short programs
+    shares one TSO, and no process stays that nothing uses."""
 
     conflict_map_entries: int = 1 << 20
-    """Cells the TSO remembers: 1 M entries are about 20 MB, a million recent cells, enough for one machine. A TSO
-    started by hand takes 16 M."""
+    """Cells that the TSO remembers. 1 M entries take about 20 MB, enough for one machine. A TSO started by hand takes
+    16 M."""
 
     flush_bytes: int = 4 << 20
-    """Own writes are held back until this many bytes of keys and values, then go to the store in one batch: large
-    enough that a batch costs its bytes and not its fsync, small enough for any process."""
+    """Own writes are buffered up to this many bytes of keys and values, then go to the store in one batch: large enough
+    that a batch costs its bytes and not its fsync, small enough for any process."""
 
     scan_batch_rows: int = 1_000
-    """Rows fetched at once by a scan: some hundred kilobytes; the first row still comes soon."""
+    """Rows that a scan fetches at once: some hundred kilobytes, so that the first row still comes soon."""
 
     retries: int = 20
-    """`db.transactional` runs a function at most this many times again on `ConflictError`."""
+    """How many times at most `db.transactional` runs a function again on `ConflictError`."""
 
     retry_backoff_ms: float = 2.0
-    """The first back-off's upper bound; doubles each time. About one commit's time on a local disk."""
+    """The upper bound of the first back-off; it doubles each time. About one commit's time on a local disk."""
 
     retry_backoff_ms_max: float = 1_000.0
-    """No back-off is longer."""
+    """No back-off is longer than this."""
 
     completion_linger_ms: float = 20.0
-    """Shadow cells of finished transactions are gathered this long before they are written, off the caller's path:
-    at a thousand commits a second one durable write then serves twenty of them. Readers meanwhile find the commit in
-    the commit table."""
+    """How long shadow cells of finished transactions are gathered before they are written, off the caller's path: at a
+    thousand commits a second one durable write then serves twenty of them. Meanwhile readers find the commit in the
+    commit table."""
 
     completion_cells_max: int = 100_000
-    """Cells waiting for their shadow cells; beyond it heals are dropped and committers wait for room."""
+    """How many cells may wait for their shadow cells. Beyond it repairs by readers are dropped, and commits wait for
+    room."""
 
     commit_cache_entries: int = 100_000
-    """Known commits (start → commit) that a client remembers: they never change, 100 k cost about 15 MB."""
+    """Known commits (start → commit) that a client remembers: they never change, and 100 k of them take about 15 MB."""
 
     catalog_cache_seconds: float = 0.0
-    """How long a table's catalog entry is believed. 0 reads it at each transaction's first use of a table: a local
-    look-up of some microseconds. HBase's default is 30, as it costs a round trip there. A table that was dropped
-    meanwhile is noticed at the next begin, whatever is set here; under a Java TSO, which does not tell of drops, the
-    entry is read in each transaction."""
+    """How long a client keeps a table's catalog entry. 0 reads it at each transaction's first use of a table: a local
+    lookup of some microseconds. HBase's default is 30, because the entry costs a round trip there. A table that was
+    dropped meanwhile is noticed at the next begin, whatever is set here; under a Java TSO, which does not tell of
+    drops, the entry is read in each transaction."""
 
     folder_access: str = "owner"
-    """Embedded: who may use the folder. `owner`: its files are nobody else's to read. `group`: a new folder is made for
-    its group too, and one that another user made so may be used; whoever comes first starts the TSO for all."""
+    """Embedded: who may use the folder. `owner`: only its owner may read its files. `group`: a new folder is made for
+    its group too, and a folder that another user made so may be used; the first user that comes starts the TSO for
+    all."""
 
     map_size_gib: float = 64.0
-    """Embedded: the most that one of the folder's environments may grow to. Address space, not disk space."""
+    """Embedded: the size to which each of the folder's LMDB environments may grow. This is address space, not disk
+    space."""
 
     ceiling: str = "hbase"
-    """HBase: where the TSO keeps its timestamp ceiling, `hbase` (a table) or `zookeeper` (a znode): as the Java TSO
-    of the deployment does. A TSO refuses to start where the other place holds a higher one; `pyomid init` moves it."""
+    """HBase: where the TSO keeps its timestamp ceiling, as the Java TSO of the deployment does: `hbase` (a table) or
+    `zookeeper` (a znode). A TSO refuses to start where the other place holds a higher one; `pyomid init` moves it."""
 
     durability: str = "table"
-    """HBase: when a write counts as durable. `table` leaves it to the table and the servers, `sync` is the memory of
-    the log's replicas, `fsync` their disks: survives loss of power everywhere at once, at the price of a disk's flush
-    a write."""
+    """HBase: when a write counts as durable. `table`: as the table and the servers are configured. `sync`: in the
+    memory of the log's replicas. `fsync`: on their disks, which survives loss of power everywhere at once and costs a
+    disk flush for each write."""
 
     others_seal: bool = False
-    """HBase, of a TSO: marks are placed by others within its epoch too, by Java clients that call `fence()` or read
-    in low-latency mode. Then it reads the marks of each flush back before it answers, one round trip more a flush."""
+    """HBase, for a TSO: others place invalidation markers within its epoch too: Java clients that call `fence()` or
+    read in low-latency mode. The TSO then reads the markers of each flush back before it answers, one more round trip
+    for each flush."""
 
     tls_ca: str = ""
-    """HBase: a file with the authority (PEM) that the TSO's certificate must be of; connections to the TSO are then
-    by TLS, as `pyomid tso --tls-cert` serves them. Empty: plain. The file must be there on every machine of a job."""
+    """HBase: a file with the authority (PEM) that must have signed the TSO's certificate. With it, connections to the
+    TSO use TLS, as `pyomid tso --tls-cert` serves it; without it they are plain. The file must be on every machine of a
+    job."""
 
     tls_cert: str = ""
     """HBase: a file with the certificate (PEM) that this client shows to a TSO with `--tls-client-ca`."""
 
     tls_key: str = ""
-    """HBase: a file with the key of `tlsCert`, where that file does not hold it."""
+    """HBase: a file with the key of `tlsCert`, if that file does not hold it."""
 
     token_file: str = ""
-    """HBase: a file whose content is shown to a TSO with `--token-file`. A file, so that no URL holds a secret."""
+    """HBase: a file whose content is shown to a TSO with `--token-file`. It is a file so that no URL holds a secret."""
 
     def __post_init__(self) -> None:
         for option in fields(self):
