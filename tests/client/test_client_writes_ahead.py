@@ -20,7 +20,7 @@ from pyomid.client.database import Database
 from pyomid.client.transaction_base import State
 from pyomid.client.transaction_steps import AHEAD_MAX, BATCH_ROWS_MIN
 from pyomid.errors import ConflictError, OmidError, StoreFull, TransactionEnded, Unavailable
-from pyomid.ports import DataStore, PipelinedWrites
+from pyomid.ports import Capabilities, DataStore
 from pyomid.protocol.hashing import cell_id, row_id
 from pyomid.types import CellVersion, CommitRequest, ShadowWrite
 from pyomid.wiring import open_deployment
@@ -44,6 +44,8 @@ class LateStore:
     `at_once`: performs it when it is begun. `fails`: the error of a write, by its number. With `StoreFull` nothing of
     it was performed, with any other error it was.
     """
+
+    capabilities = Capabilities(pipelined_writes=True)
 
     def __init__(self, real: DataStore, *, at_once: bool = False, fails: dict[int, OmidError] | None = None) -> None:
         self._real = real
@@ -324,7 +326,7 @@ def test_of_what_left_the_names_alone_are_kept(memory_url: str) -> None:
 
 
 def test_a_store_that_does_not_take_writes_ahead_gets_none(memory_db: Database) -> None:
-    assert not isinstance(memory_db.parts.store, PipelinedWrites)
+    assert not memory_db.parts.store.capabilities.pipelined_writes
     assert not memory_db.writes_ahead
 
 

@@ -189,6 +189,8 @@ class SimulatedStore(AtOnce):
     def limits(self) -> Any:
         return self._world.disk.store.limits
 
+    def check_leases(self, table: str) -> None: ...
+
     def read_rows(self, table: str, rows: Sequence[bytes], columns: Any = None, **how: Any) -> Any:
         return wait(effects.ReadRows(table, rows, columns, **how)) if rows else []
 

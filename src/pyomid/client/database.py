@@ -29,7 +29,6 @@ from pyomid.client.validation import TableRules
 from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
-from pyomid.ports import PipelinedWrites
 from pyomid.protocol.commit import WriteSet
 from pyomid.protocol.commit_cache import CommitCache
 from pyomid.protocol.rule_age import may_go_by
@@ -81,7 +80,7 @@ class Database:
         self.url: Final = url
         self.settings: Final[Settings] = parts.settings
         self.commit_cache: Final = CommitCache(parts.settings.commit_cache_entries)
-        self.writes_ahead: Final = isinstance(parts.store, PipelinedWrites)
+        self.writes_ahead: Final = parts.store.capabilities.pipelined_writes
         self._parts = parts
         self._pid = os.getpid()
         self._sleep = sleep

@@ -22,7 +22,7 @@ from pyomid.cells import CellBatch, batch_of
 from pyomid.client.background import Background
 from pyomid.client.deployment import Deployment
 from pyomid.crashpoints import crash_point
-from pyomid.ports import LooksUpAtOnce, PipelinedWrites
+from pyomid.ports import LooksUpAtOnce
 from pyomid.protocol import effects
 from pyomid.protocol.effects import Effect, Steps
 from pyomid.types import CommitReply
@@ -185,12 +185,14 @@ def store_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:
     """The effects that touch the store, the commit table, the leader state or the catalog."""
     store, catalog, leader_state = parts.store, parts.catalog, parts.leader_state
     return {
-        **_pipelined_handlers(parts),
         effects.ReadRows: lambda e: store.read_rows(e.table, e.rows, e.columns, bounds=e.bounds),
         effects.ReadRange: lambda e: _read_range(parts, e),
         effects.LookupThenWatermarks: _look_up_then_watermarks(parts),
         effects.ReadWatermarks: lambda e: leader_state.read_watermarks(),
         effects.WriteCells: lambda e: _write_cells(parts, e),
+        effects.BeginWrite: lambda e: _begin_write(parts, e),
+        effects.EndWrites: lambda e: _end_writes(parts, e),
+        effects.WriteShadowBatches: lambda e: _write_shadow_batches(parts, e),
         effects.WriteShadowCells: lambda e: _write_shadow_cells(parts, e),
         effects.Heal: lambda e: _heal(parts, e),
         effects.DeleteOrphans: lambda e: store.delete_versions(e.table, e.cells),
@@ -202,17 +204,6 @@ def store_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:
         effects.ReadTables: lambda e: catalog.registered(),
         effects.DropRegionWatermarks: lambda e: catalog.drop_region_watermarks(e.newest),
         effects.ReadRegionWatermarks: lambda e: catalog.region_watermarks(e.table),
-    }
-
-
-def _pipelined_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:
-    store = parts.store
-    if not isinstance(store, PipelinedWrites):
-        return {}
-    return {
-        effects.BeginWrite: lambda e: _begin_write(store, e),
-        effects.EndWrites: lambda e: _end_writes(store, e),
-        effects.WriteShadowBatches: lambda e: _write_shadow_batches(store, e),
     }
 
 
@@ -265,19 +256,19 @@ def _write_cells(parts: Deployment, effect: effects.WriteCells) -> None:
     crash_point("client.flush.after")
 
 
-def _begin_write(store: PipelinedWrites, effect: effects.BeginWrite) -> object:
+def _begin_write(parts: Deployment, effect: effects.BeginWrite) -> object:
     crash_point("client.flush.before")
-    return store.begin_write(effect.table, effect.version, effect.batch)
+    return parts.store.begin_write(effect.table, effect.version, effect.batch)
 
 
-def _end_writes(store: PipelinedWrites, effect: effects.EndWrites) -> None:
-    store.end_writes(effect.begun)
+def _end_writes(parts: Deployment, effect: effects.EndWrites) -> None:
+    parts.store.end_writes(effect.begun)
     crash_point("client.flush.after")
 
 
-def _write_shadow_batches(store: PipelinedWrites, effect: effects.WriteShadowBatches) -> None:
+def _write_shadow_batches(parts: Deployment, effect: effects.WriteShadowBatches) -> None:
     crash_point("client.complete.shadows_before")
-    store.write_shadow_batches(effect.table, effect.version, effect.batches, effect.commit_ts)
+    parts.store.write_shadow_batches(effect.table, effect.version, effect.batches, effect.commit_ts)
     crash_point("client.complete.shadows_after")
 
 

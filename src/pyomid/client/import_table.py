@@ -8,7 +8,6 @@ from pyomid.client.deployment import Deployment
 from pyomid.client.drive import Driver
 from pyomid.client.table_admin import create_table
 from pyomid.errors import Misuse, UnknownTable
-from pyomid.ports import HoldsForeignTables
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.import_table import check_range_steps
 from pyomid.types import ConflictLevel, KeyRange, TableInfo
@@ -20,7 +19,7 @@ def newest_adopted(parts: Deployment, table: str, families: Sequence[bytes]) -> 
     `UnknownTable` where the store has no such table; `Misuse` where it keeps too few versions, or where a
     transaction of a Java client wrote it.
     """
-    if not isinstance(parts.store, HoldsForeignTables):
+    if not parts.store.capabilities.foreign_tables:
         raise Misuse("only tables of HBase can be adopted: in this store nobody else writes", table=table)
     newest_ts = parts.tso.begin().start_ts
     if _is_registered(parts, table):
@@ -37,7 +36,6 @@ def newest_adopted(parts: Deployment, table: str, families: Sequence[bytes]) -> 
 
 def check_adoptable(parts: Deployment, driver: Driver, table: str, key_range: KeyRange, newest_ts: int) -> None:
     """Reads only. `Misuse` where adopting the range would change what is seen of it."""
-    assert isinstance(parts.store, HoldsForeignTables)
     parts.store.check_names(table, key_range)
     driver.run(check_range_steps(table, key_range, newest_ts))
 

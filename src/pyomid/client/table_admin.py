@@ -24,7 +24,6 @@ from pyomid.client.deployment import Deployment
 from pyomid.client.unregistered_tables import forget_dropped
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError, Unavailable, UnknownTable
-from pyomid.ports import HoldsForeignTables, RefusesLeases
 from pyomid.protocol.hashing import table_id
 from pyomid.types import ConflictLevel, TableEntry, TableInfo, TableSchema, TableState
 
@@ -118,8 +117,7 @@ def find_table(parts: Deployment, name: object) -> TableInfo:
 
 def check_leases(parts: Deployment, name: str) -> None:
     """Before a transaction under a lease uses the table; `Misuse` where its snapshot would not be kept."""
-    if isinstance(parts.store, RefusesLeases):
-        parts.store.check_leases(name)
+    parts.store.check_leases(name)
 
 
 def ensure_markers_table(parts: Deployment) -> TableInfo:
@@ -167,7 +165,7 @@ def _make_physical(parts: Deployment, creating: TableEntry) -> None:
     One that is there may have been named by a dropper that sleeps behind its look (`_drop_rows`): the store makes it
     another, or takes the name from it.
     """
-    if not isinstance(parts.store, HoldsForeignTables):
+    if not parts.store.capabilities.foreign_tables:
         _drop_rows(parts, creating)
     parts.store.create_table(creating.info)
 

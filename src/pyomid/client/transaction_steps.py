@@ -62,7 +62,7 @@ class _Begun:
 class TransactionSteps:
     """What one transaction holds: its snapshot and its own writes by table.
 
-    `ahead`: its store is `ports.PipelinedWrites`.
+    `ahead`: its store has pipelined writes (`ports.Capabilities`).
     """
 
     def __init__(self, begun: BeginReply, cache: CommitCache, *, flush_bytes: int, ahead: bool = False) -> None:

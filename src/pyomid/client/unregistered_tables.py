@@ -15,7 +15,6 @@ from typing import Final
 
 from pyomid.client.deployment import Deployment
 from pyomid.errors import Misuse, UnknownTable
-from pyomid.ports import HoldsForeignTables
 from pyomid.protocol.hashing import table_id
 from pyomid.types import TABLES_UNCONFIRMED
 
@@ -39,7 +38,7 @@ def forget_dropped(parts: Deployment, name: str) -> bool:
 
 def is_in_store(parts: Deployment, name: str) -> bool:
     """Whether others than pyomid's clients may find a table of this name: where there are no others, never."""
-    if not isinstance(parts.store, HoldsForeignTables):
+    if not parts.store.capabilities.foreign_tables:
         return False
     try:
         parts.store.check_table(name, _NO_FAMILIES)
@@ -76,7 +75,7 @@ def discover(parts: Deployment) -> Discovery:
 
     A table whose writers all died before their first shadow cell, under a TSO that leaves no marks, is not found.
     """
-    if not isinstance(parts.store, HoldsForeignTables):
+    if not parts.store.capabilities.foreign_tables:
         raise Misuse("only in HBase may others make tables: in this store every table is registered")
     registered = {info.name for info in parts.catalog.registered()}
     marks = set(parts.catalog.unknown_tables()) - {TABLES_UNCONFIRMED}

@@ -98,7 +98,7 @@ class WriteCells(Effect):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BeginWrite(Effect):
-    """→ object, `PipelinedWrites.begin_write`: the rows are on their way, nothing is durable."""
+    """→ object, `DataStore.begin_write`: the rows are on their way, nothing is durable."""
 
     table: str
     version: int

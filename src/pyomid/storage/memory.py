@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Deposed, UnknownTable
+from pyomid.ports import Catalog, DataStore, LeaderState
 from pyomid.protocol.region_watermarks import with_record
-from pyomid.storage.entries import TablesOfEntries
 from pyomid.storage.forks import ProcessGuard
 from pyomid.storage.limits import check_version, check_writes
 from pyomid.storage.memory_commit_table import MemoryCommitTable as MemoryCommitTable
@@ -99,7 +99,7 @@ class _Wanted:
         return self._all or (family, qualifier) in self._exact or family in self._families
 
 
-class MemoryStore:
+class MemoryStore(DataStore):
     """`DataStore` in memory."""
 
     def __init__(self, limits: StoreLimits | None = None) -> None:
@@ -282,7 +282,7 @@ def _row_writes(batch: CellBatch) -> list[RowWrite]:
     ]
 
 
-class MemoryLeaderState:
+class MemoryLeaderState(LeaderState):
     """`LeaderState` in memory."""
 
     def __init__(self, state: LeaderRecord | None = None) -> None:
@@ -337,7 +337,7 @@ def changed(state: LeaderRecord, changes: LeaderStateChanges) -> LeaderRecord:
     )
 
 
-class MemoryCatalog(TablesOfEntries):
+class MemoryCatalog(Catalog):
     """`Catalog` in memory."""
 
     def __init__(self) -> None:

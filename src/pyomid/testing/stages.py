@@ -183,14 +183,11 @@ class LocalStage:
 
     def _mortal(self, life: Life) -> Deployment:
         parts = self._parts
-        return replace(
-            parts,
-            store=Mortal(parts.store, life),
-            commit_table=Mortal(parts.commit_table, life),
-            leader_state=Mortal(parts.leader_state, life),
-            catalog=Mortal(parts.catalog, life),
-            tso=Mortal(parts.tso, life),
-        )
+        ports: Any = {
+            name: Mortal(getattr(parts, name), life)
+            for name in ("store", "commit_table", "leader_state", "catalog", "tso")
+        }
+        return replace(parts, **ports)
 
     def create_table(self, name: str, family: str, level: str) -> None:
         self._admin.create_table(name, [family], level)

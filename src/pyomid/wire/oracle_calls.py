@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TypeVar
 
+from pyomid.ports import Tso
 from pyomid.types import BeginReply, CommitReply, CommitRequest, SealOutcome, Status
 from pyomid.wire.messages import (
     AdvanceHorizon,
@@ -27,7 +28,7 @@ from pyomid.wire.messages import (
 T = TypeVar("T")
 
 
-class TsoCalls(ABC):
+class TsoCalls(Tso):
     """All of `ports.Tso` that is a request and its answer."""
 
     @abstractmethod

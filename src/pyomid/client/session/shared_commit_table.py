@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pyomid.client.session.blocking import TsoSession
-from pyomid.ports import CommitTable
+from pyomid.ports import CommitTable, Tso
 from pyomid.types import BeginReply, CommitReply, CommitRequest, SealOutcome, Status
 
 
-class SharedTableTso:
+class SharedTableTso(Tso):
     """`ports.Tso` over a session and the commit table beside it; closes the session, not the table."""
 
     def __init__(self, session: TsoSession, commit_table: CommitTable) -> None:

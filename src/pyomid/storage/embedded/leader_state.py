@@ -13,6 +13,7 @@ import struct
 from typing import Final
 
 from pyomid.errors import Corruption, Deposed
+from pyomid.ports import LeaderState
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Environment, Transaction, release
 from pyomid.storage.embedded.layout import EPOCH, open_commits, open_folder
 from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit
@@ -23,7 +24,7 @@ _ID: Final = b"id"
 _PENDING: Final = b"P"
 
 
-class EmbeddedLeaderState:
+class EmbeddedLeaderState(LeaderState):
     """The leader state of one folder."""
 
     def __init__(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch
 from pyomid.errors import Misuse
+from pyomid.ports import DataStore
 from pyomid.storage.embedded.compaction_writes import Cleaning, cleanings, has_twins
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Transaction, release
 from pyomid.storage.embedded.keys import (
@@ -71,7 +72,7 @@ class _TableChanged(Exception):
     """The table was dropped, made again or got families between preparing a write and its transaction."""
 
 
-class EmbeddedStore:
+class EmbeddedStore(DataStore):
     """The cells of one folder. Many stores, threads and processes may have the same folder open."""
 
     def __init__(

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from pyomid.errors import Corruption
+from pyomid.ports import Catalog
 from pyomid.protocol.region_watermarks import with_record
-from pyomid.storage.entries import TablesOfEntries, entry_with, state_fields
+from pyomid.storage.entries import entry_with, state_fields
 from pyomid.storage.hbase.codec.layout import META_TABLE
 from pyomid.storage.hbase.meta_cells import MetaCells
 from pyomid.storage.hbase.rpc.client import Cluster
@@ -41,7 +42,7 @@ _MARK: Final = b"mark"
 _FORMAT: Final = 1
 
 
-class HBaseCatalog(TablesOfEntries):
+class HBaseCatalog(Catalog):
     """See `ports.Catalog`."""
 
     def __init__(self, cluster: Cluster, *, table: str = META_TABLE) -> None:

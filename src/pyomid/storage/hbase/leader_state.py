@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from pyomid.errors import Corruption, Deposed, Unavailable
+from pyomid.ports import LeaderState
 from pyomid.storage.hbase.codec.keyvalues import DELETE_COLUMN, LATEST, KeyValue
 from pyomid.storage.hbase.codec.layout import (
     COMMIT_TABLE,
@@ -67,7 +68,7 @@ class _State:
         return cls(*_FIELDS.unpack(value)[1:])
 
 
-class HBaseLeaderState:
+class HBaseLeaderState(LeaderState):
     """See `ports.LeaderState`. After W is durable here it is copied to the row where Java's coprocessor looks."""
 
     def __init__(self, cluster: Cluster, *, table: str = META_TABLE, commit_table: str = COMMIT_TABLE) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch, CellNames, without_cells
 from pyomid.errors import Misuse, OmidError, Unavailable, UnknownTable
+from pyomid.ports import Capabilities, DataStore
 from pyomid.storage.hbase.codec.batches import BatchDecoder, batch_of_writes
 from pyomid.storage.hbase.codec.changes import (
     Changes,
@@ -100,12 +101,14 @@ LIMITS: Final = StoreLimits(
 _Columns = tuple[tuple[bytes, tuple[bytes, ...]], ...]
 
 
-class HBaseStore:
+class HBaseStore(DataStore):
     """See `ports.DataStore`. Shares its cluster's connections with every other user of it; `close` leaves them.
 
     `read_watermark` (fresh W): nobody but its own transaction deletes a cell whose start is above W, so that shadow
     cells of such cells need no second look (`write_shadow_cells`). Without it each is looked at.
     """
+
+    capabilities = Capabilities(pipelined_writes=True, foreign_tables=True)
 
     def __init__(self, cluster: Cluster, *, read_watermark: Callable[[], int] | None = None) -> None:
         self._cluster = cluster
@@ -137,14 +140,12 @@ class HBaseStore:
         self._write_bulk(table, version, batch)
 
     def begin_write(self, table: str, version: int, batch: CellBatch) -> BegunPut:
-        """`ports.PipelinedWrites`."""
         _check_version(version)
         self._check_batch(table, batch)
         budget = self._cluster.budget(_writing(table, batch))
         return self._cluster.run(begin_put_steps(self._cluster.operations, table, version, batch, budget))
 
     def end_writes(self, begun: Sequence[BegunPut]) -> None:
-        """`ports.PipelinedWrites`."""
         failure: OmidError | None = None
         for each in begun:
             budget = self._cluster.budget(_writing(each.table, each.batch))
@@ -199,7 +200,7 @@ class HBaseStore:
         self._remove_orphans(table, cells)
 
     def write_shadow_batches(self, table: str, version: int, batches: Sequence[CellBatch], commit_ts: int) -> None:
-        """`ports.PipelinedWrites`: as `write_shadow_cells`, without an object a cell."""
+        """As `write_shadow_cells`, without an object a cell."""
         self._change(table, *(shadows_of_batch(batch, version, commit_ts) for batch in batches))
         if self._read_watermark is None or start_of(version) <= self._read_watermark():
             self._remove_orphans(table, list(CellNames(batches, version)))
@@ -307,7 +308,7 @@ class HBaseStore:
         return False
 
     def check_names(self, table: str, key_range: KeyRange) -> None:
-        """`ports.HoldsForeignTables`. The server looks; what it finds is nothing, or refused."""
+        """The server looks; it sends nothing, or a cell that is refused."""
         scan = self._cluster.scan(
             ScanSpec(table, key_range, (), ALL_VERSIONS, rows_per_call=1, filters=(_FOREIGN,), read_ahead=False)
         )
@@ -405,7 +406,6 @@ class HBaseStore:
         self._change(table, changes_of(orphans, [ORPHANED] * len(orphans)))
 
     def check_leases(self, table: str) -> None:
-        """`ports.RefusesLeases`."""
         self._check_no_coprocessor(table, "a lease would not hold the versions that a long reader needs")
 
     def _check_no_coprocessor(self, table: str, so: str) -> None:
