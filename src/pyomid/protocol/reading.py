@@ -1,7 +1,7 @@
 """Reading at a snapshot: which stored versions are visible, asked in the one order that is safe.
 
 A fetched cell without a shadow cell says nothing by itself: its transaction may be running, dead, or committed a
-moment ago. The rules (protocol.md, "Reading a cell"; hazards R1–R7), once for the point and the bulk grain:
+moment ago. The rules (protocol.md, "Reading a cell"; hazards R1–R8), once for the point and the bulk grain:
 
     fetch F1
     look up the unresolved starts           hit, and start ≥ H read after it   → committed, for ever (cached)
@@ -170,8 +170,9 @@ class Judgement:
 
 @dataclass(slots=True)
 class Resolution:
-    """`commits`: what the commit table knew. `orphans`: starts ≤ W whose cells in the last fetch without a shadow
-    cell can never commit. `missed`: every start judged as not committed."""
+    """`commits`: what the commit table knew. `orphans`: starts whose cells in the last fetch without a shadow cell can
+    never commit, at or below a W that was read before that was found (R8). `missed`: every start that is not committed
+    for this reader."""
 
     commits: dict[int, int] = field(default_factory=dict)
     orphans: set[int] = field(default_factory=set)
@@ -186,6 +187,7 @@ def resolve_steps(fetched: Fetched, judgement: Judgement, cache: CommitCache) ->
     """Fetches, looks up, fetches again and seals until every unresolved cell of the last fetch has its answer."""
     resolution = Resolution()
     verdicts: dict[int, str] = {}
+    final: set[int] = set()
     watermark = 0
     first = fetched.effect()
     if first is not None:
@@ -195,7 +197,9 @@ def resolve_steps(fetched: Fetched, judgement: Judgement, cache: CommitCache) ->
         _take_hits(unresolved, cache, resolution)
         asked = tuple(sorted(unresolved - verdicts.keys() - resolution.commits.keys()))
         if asked:
+            watermark_before = watermark
             states, watermark, horizon = yield from look_up_steps(asked)
+            final |= _final_starts(asked, states, horizon, watermark_before)
             verdicts.update(_note_states(asked, states, horizon, cache, resolution))
             if any(start in verdicts for start in asked):
                 yield from _refetch_missed_steps(fetched)
@@ -207,12 +211,14 @@ def resolve_steps(fetched: Fetched, judgement: Judgement, cache: CommitCache) ->
         for start, outcome in zip(to_seal, (yield SealStarts(to_seal)), strict=True):
             if outcome.placed:
                 verdicts[start] = _SETTLED
+                if start <= watermark:
+                    final.add(start)
             else:
                 del verdicts[start]
         yield from _refetch_sealed_steps(fetched)
     fetched.apply(resolution.commits)
     resolution.missed = set(present)
-    resolution.orphans = {s for s in present if verdicts[s] == _SETTLED and s <= watermark}
+    resolution.orphans = present & final
     return resolution
 
 
@@ -257,6 +263,21 @@ def _note_states(
         else:
             verdicts[start] = _SETTLED if state == SEALED else _OPEN
     return verdicts
+
+
+def _final_starts(asked: Sequence[int], states: Sequence[int], horizon: int, watermark_before: int) -> set[int]:
+    """R8: starts that no commit can name any more. Below H; or sealed, and at or below a W that was read *before* the
+    lookup: the entry of a branch replaces an invalidation marker until W has passed the branch (T13).
+
+    R looks b up: sealed, by a Java fence()
+                                              the job commits: b's entry replaces the marker; W passes b
+    R reads W: b is below it. Deleting b's cells now would lose a commit
+    """
+    return {
+        start
+        for start, state in zip(asked, states, strict=True)
+        if start < horizon or (state == SEALED and start <= watermark_before)
+    }
 
 
 def _needs_seal(start: int, verdict: str, judgement: Judgement, watermark: int) -> bool:

@@ -500,6 +500,27 @@ def what_a_dead_tso_left_below_h_goes_the_next_time(build: Build) -> None:
         raise Stuck("; ".join(left))
 
 
+def a_branch_that_another_hand_sealed_is_kept(build: Build) -> None:
+    """R8. R finds J's branch sealed; before it reads W, J commits, which replaces the seal, and W passes the branch."""
+    s = Schedule(build)
+    j, r = s.client("J"), s.client("R")
+    tx = s.do(j, _job(j, (R0,)))
+    assert s.world.disk.commits.seal(tx.branches[0]).placed
+    reader = s.do(r, begin(r, lease=True))
+    reading = s.start(r, reader.get("a", R0))
+    s.until_call(reading, effects.LookupThenWatermarks)
+    s.until_call(reading, effects.ReadWatermarks)
+    assert s.do(j, tx.commit())
+    s.pass_time(10.0)
+    if s.world.disk.leader_state.read().watermark < tx.branches[0]:
+        raise Stuck("W did not pass the branch")
+    s.finish(reading)
+    s.finish_all(r)
+    later = s.do(r, begin(r))
+    s.do(r, later.get("a", R0))
+    s.judge()
+
+
 def a_deleted_row_stays_deleted_when_both_vanish(build: Build) -> None:
     """R5. K drops value and tombstone together, between R's fetch and R's look-up."""
     s = Schedule(build)
@@ -1249,6 +1270,7 @@ SCHEDULES: Final[dict[str, Callable[[Build], None]]] = {
         a_lost_answer_below_h_that_passes_meanwhile_is_unknown,
         h_is_durable_before_the_first_entry_goes,
         what_a_dead_tso_left_below_h_goes_the_next_time,
+        a_branch_that_another_hand_sealed_is_kept,
         a_deleted_row_stays_deleted_when_both_vanish,
         a_miss_is_not_remembered,
         a_reader_below_w_is_told,

@@ -62,6 +62,10 @@ def _no_horizon(original: Any, starts: Any, states: Any, horizon: int, *more: An
     return original(starts, states, 0, *more)
 
 
+def _w_of_afterwards(original: Any, starts: Any, states: Any, horizon: int, watermark_before: int) -> Any:
+    return original(starts, states, horizon, 1 << 62)
+
+
 def _old_rows_stay(original: Any, fetched: Any, rows: Any) -> None:
     original(fetched, [now or before for now, before in zip(rows, fetched.rows or rows, strict=True)])
 
@@ -328,6 +332,13 @@ MUTANTS: Final = (
         "protocol.reading:check_snapshot_steps",
         nothing,
         "a_reader_below_w_is_told",
+    ),
+    _m(
+        "R8",
+        "what is sealed may be deleted, whenever W passed it",
+        "protocol.reading:_final_starts",
+        _w_of_afterwards,
+        "a_branch_that_another_hand_sealed_is_kept",
     ),
     _m(
         "T1",
