@@ -17,7 +17,7 @@ import uvloop
 from numpy.typing import NDArray
 
 from pyomid.oracle.settings import TsoSettings
-from pyomid.ports import FlushEnded
+from pyomid.ports import FlushEnded, FlushLoop
 from pyomid.server.startup import ServiceOptions, serve
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
@@ -29,22 +29,12 @@ class SlowCommitTable(MemoryCommitTable):
     """As far away as its delay says. Its flushes go as those to HBase do: begun by the loop, which is told the end;
     several run beside each other."""
 
-    is_immediate = False
-    flushes_on_loop = True
-
-    def __init__(self, delay_s: float, leader_state: MemoryLeaderState) -> None:
+    def __init__(self, delay_s: float) -> None:
         super().__init__()
         self._delay_s = delay_s
-        self._leader_state = leader_state
 
-    def flush_on_loop(self, entries: NDArray[np.int64], ended: FlushEnded) -> None:
-        asyncio.get_running_loop().call_later(self._delay_s, self._end, entries, ended)
-
-    def leave_loop(self) -> None:
-        pass
-
-    def _end(self, entries: NDArray[np.int64], ended: FlushEnded) -> None:
-        ended((self.put_block(entries), self._leader_state.read().epoch))
+    def submit(self, entries: NDArray[np.int64], ended: FlushEnded, loop: FlushLoop) -> None:
+        asyncio.get_running_loop().call_later(self._delay_s, super().submit, entries, ended, loop)
 
 
 def main() -> None:
@@ -53,7 +43,7 @@ def main() -> None:
     sock.bind(path)
     sock.listen(1024)
     leader_state = MemoryLeaderState()
-    commits = MemoryCommitTable() if delay_ms == "none" else SlowCommitTable(float(delay_ms) / 1000, leader_state)
+    commits = MemoryCommitTable() if delay_ms == "none" else SlowCommitTable(float(delay_ms) / 1000)
     stores = TsoStores(commits, leader_state, MemoryCatalog())
     for name in sys.argv[4:]:
         put_entry(stores.catalog, TableInfo(name, (b"f",)))

@@ -8,10 +8,11 @@ is rollback-only), `StoreFull`, `Corruption`, `UnknownTable`, `Misuse`. Foreign 
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -210,117 +211,124 @@ class DataStore(ABC):
         """`Misuse` where others may drop versions of this table that a lease holds; says what to alter."""
 
 
-class CommitTable(Protocol):
-    """start → commit, and marks start → invalid. Starts are multiples of 50."""
+FlushEnded = Callable[["tuple[list[int], int] | Exception"], None]
+"""Told the end of a flush: the starts that a mark refused, and the epoch; or its error."""
 
+
+class FlushLoop(Protocol):
+    """The event loop that submits flushes to a commit table, and threads beside it. On the loop's thread only."""
+
+    @property
+    def leader_state(self) -> LeaderState: ...
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether the flush may hold up the loop: one commit, and nobody else is served meanwhile."""
+
+    def on_thread(self, work: Callable[[], tuple[list[int], int]], ended: FlushEnded) -> None:
+        """`ended` is told the result or error of `work`, on the loop."""
+
+    def watch(self, fileno: int, is_readable: Callable[[], None]) -> None:
+        """Called by the loop whenever the descriptor is readable, until the loop ends. Any number of times."""
+
+
+class CommitTable(ABC):
+    """start → commit, and marks start → invalid. Starts are multiples of 50.
+
+    An implementation says what a table does, blocking; how a service's flushes leave it without a thread, and what
+    goes for many at once, has defaults.
+    """
+
+    @abstractmethod
     def lookup(self, starts: Sequence[int]) -> list[int]:
         """For each start: its commit timestamp, `NOT_FOUND` or `SEALED` (the mark wins). One fresh read."""
 
+    @abstractmethod
     def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
         """Entries (start, commit), durable on return. Returns the starts that a mark refused; empty where the
         store cannot tell (plain writes): then only `LeaderState.read` after it makes the answer safe."""
 
+    @abstractmethod
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
         """The decision of a large commit: one conditional write; False where a mark stands."""
 
+    @abstractmethod
     def put_branches(self, branches: Sequence[int], commit_ts: int) -> None:
         """Entries of a decided commit's branches; each replaces a mark in one mutation (T13)."""
 
+    @abstractmethod
     def seal(self, start: int) -> SealOutcome:
         """The mark, iff no commit is there; durable on return. A mark already there counts as placed."""
 
+    @abstractmethod
     def delete(self, starts: Sequence[int]) -> None:
         """Completion: the entries go. Idempotent; marks stay."""
 
+    @abstractmethod
     def delete_below(self, horizon: int) -> int:
         """Sanitising: entries and marks with start < `horizon` go. Returns how many."""
 
+    @abstractmethod
     def entries(self) -> Iterator[tuple[int, int]]:
         """All entries and marks (start, commit or SEALED) for status and verification; not one snapshot."""
 
+    @abstractmethod
     def count(self) -> int: ...
 
+    @abstractmethod
     def close(self) -> None: ...
 
-
-@runtime_checkable
-class TakesBlocks(Protocol):
-    """A commit table that takes a flush as an array, without a Python object an entry. Optional."""
+    # ── many at once ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def put_block(self, entries: NDArray[np.int64]) -> list[int]:
-        """`CommitTable.put` of rows (start, commit). The array is the caller's again on return."""
-
-
-@runtime_checkable
-class FlushesAtOnce(Protocol):
-    """A commit table that shares a server with the leader state. Optional."""
-
-    def flush(self, entries: NDArray[np.int64]) -> tuple[list[int], int] | None:
-        """`put_block`, and the epoch as it was read *after* all entries were durable, in one round trip.
-
-        None where that was not to be had: nothing is known of the entries, which are put again the ordinary way.
-        """
-
-
-@runtime_checkable
-class LooksUpAtOnce(Protocol):
-    """A commit table that shares a server with the leader state. Optional."""
-
-    def lookup_then_watermarks(self, starts: Sequence[int]) -> tuple[list[int], int, int] | None:
-        """`CommitTable.lookup`, then W and H as they were read *after* all entries were, in one round trip.
-
-        None where that was not to be had: both are asked for again the ordinary way, in that order.
-        """
-
-
-@runtime_checkable
-class FlushesInBackground(Protocol):
-    """A commit table whose disk writes a flush while its caller goes on, with no thread between. Optional.
-
-    For one event loop. Between `begin_flush` and its `end_flush` it must not put, seal or delete below on its own
-    thread: what was begun holds the turn.
-    """
-
-    def flush_ended_fileno(self) -> int | None:
-        """A descriptor that becomes readable when the flush has ended. None where this machine cannot do it: nothing
-        below may be asked then."""
-
-    def begin_flush(self, entries: NDArray[np.int64]) -> bool:
-        """Begins `FlushesAtOnce.flush`; never waits. False: nothing was begun, it has to be flushed the ordinary way
-        (something else is being written, or room must be made). The array stays as it is until the end."""
-
-    def end_flush(self) -> tuple[list[int], int] | None:
-        """The flush's result, or its error; None: it has not ended yet."""
-
-    def delete_at_once(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """`CommitTable.delete` as far as it never waits; returns those that are left."""
-
-
-FlushEnded = Callable[["tuple[list[int], int] | Exception"], None]
-
-
-@runtime_checkable
-class FlushesOnLoop(Protocol):
-    """A commit table on a server, whose answer an event loop waits for without a thread. Optional."""
-
-    @property
-    def flushes_on_loop(self) -> bool:
-        """False: not as it was opened; nothing below may be asked then."""
-
-    def flush_on_loop(self, entries: NDArray[np.int64], ended: FlushEnded) -> None:
-        """Begins `FlushesAtOnce.flush`, in as many round trips as it takes, and tells `ended` its result or error,
-        later, from the loop. Several may be under way. The array stays as it is until the end."""
-
-    def leave_loop(self) -> None:
-        """Connections of the loop close; flushes under way fail."""
-
-
-@runtime_checkable
-class SealsMany(Protocol):
-    """A commit table that seals many starts as cheaply as one. Optional; a take-over finds thousands."""
+        """`put` of rows (start, commit). The array is the caller's again on return."""
+        return self.put([(start, commit_ts) for start, commit_ts in entries.tolist()])
 
     def seal_many(self, starts: Sequence[int]) -> list[SealOutcome]:
-        """`CommitTable.seal` of each, in order; all durable on return, in one write."""
+        """`seal` of each, in order; all durable on return. A take-over finds thousands."""
+        return [self.seal(start) for start in starts]
+
+    def lookup_then_watermarks(self, starts: Sequence[int]) -> tuple[list[int], int, int] | None:
+        """`lookup`, then W and H as they were read *after* all entries were, in one round trip.
+
+        None where that is not to be had: both are asked for again by calls of their own, in that order.
+        """
+        return None
+
+    # ── of the service that flushes ──────────────────────────────────────────────────────────────────────────────
+
+    def submit(self, entries: NDArray[np.int64], ended: FlushEnded, loop: FlushLoop) -> None:
+        """Begins to put rows (start, commit); `ended` is told when all of them are durable, with the epoch as it was
+        read *after* that (T5), or of the error. There may be no rows: then it is the epoch alone.
+
+        Told once, on the loop; perhaps within the call, which waits for the store only where `loop.may_wait`. What
+        the call itself raises is the flush's error. The array stays as it is until the end. Several may be under way,
+        and end in any order.
+        """
+
+        def flush() -> tuple[list[int], int]:
+            refused = self.put_block(entries) if len(entries) else []
+            return refused, loop.leader_state.read().epoch
+
+        loop.on_thread(flush, ended)
+
+    @property
+    def flights_max(self) -> int:
+        """So many flushes under way are faster than fewer, larger ones."""
+        return sys.maxsize
+
+    def leave_loop(self) -> None:  # noqa: B027
+        """The loop ends: nothing is submitted any more. What is under way may fail."""
+
+    def delete_at_once(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """`delete` as far as it waits neither for the store nor for a thread; returns those that are left."""
+        return starts
+
+    def serve_epoch(self, epoch: int) -> None:  # noqa: B027
+        """From now on a write may be refused once the leader state holds another epoch: `Deposed`."""
+
+    def prepare(self) -> None:  # noqa: B027
+        """Before the first of many flushes: loads what they need. Blocking."""
 
 
 class LeaderState(ABC):
@@ -502,3 +510,5 @@ Catalogue = Catalog
 """Former name of `Catalog`, kept for one release."""
 EpochRow = LeaderState
 """Former name of `LeaderState`, kept for one release."""
+TakesBlocks = FlushesAtOnce = FlushesInBackground = FlushesOnLoop = LooksUpAtOnce = SealsMany = CommitTable
+"""Former optional protocols: a commit table has all of it, by default methods. Kept for one release."""

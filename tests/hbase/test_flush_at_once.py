@@ -42,12 +42,21 @@ def entries_from(start: int, count: int) -> np.ndarray:
     return np.array([(start + 50 * index, start + 50 * index + 7) for index in range(count)], dtype=np.int64)
 
 
+def flush(cluster: Cluster, names: tuple[str, str], entries: np.ndarray) -> int | None:
+    """The epoch of the row, where all was one call."""
+    row = HBaseLeaderState(cluster, table=names[1], commit_table=names[0])
+    entry_get = RowGet(commit_row(0), ((COMMIT_FAMILY, (COMMIT_QUALIFIER,)),))
+    calls = CommitCalls(names[0], entry_get, row.table, row.state_get)
+    found = cluster.run(calls.put_steps(cluster.operations, entries, cluster.budget("a flush")))
+    return None if found is None else row.epoch_of(found)
+
+
 def test_a_flush_brings_the_epoch_of_the_row(cluster: Cluster, names: tuple[str, str]) -> None:
     row = HBaseLeaderState(cluster, table=names[1], commit_table=names[0])
-    table = HBaseCommitTable(cluster, table=names[0], leader_state=row)
-    assert table.flush(entries_from(50, 100)) == ([], 0)
+    table = HBaseCommitTable(cluster, table=names[0])
+    assert flush(cluster, names, entries_from(50, 100)) == 0
     assert row.take_over(expected=0, epoch=5000, ceiling=9000)
-    assert table.flush(entries_from(10_000, 100)) == ([], 5000)
+    assert flush(cluster, names, entries_from(10_000, 100)) == 5000
     assert row.read_epoch() == 5000
     starts = [*range(50, 5050, 50), *range(10_000, 15_000, 50)]
     assert table.lookup(starts) == [start + 7 for start in starts]
@@ -67,26 +76,19 @@ def test_the_read_behind_a_flush_sees_what_the_flush_put(cluster: Cluster, names
 
 
 def test_what_is_not_one_call_is_left_to_the_ordinary_way(cluster: Cluster, names: tuple[str, str]) -> None:
-    row = HBaseLeaderState(cluster, table=names[1], commit_table=names[0])
-    assert HBaseCommitTable(cluster, table=names[0]).flush(entries_from(50, 1)) is None
-    assert (
-        HBaseCommitTable(cluster, table=names[0], leader_state=row, others_seal=True).flush(entries_from(50, 1)) is None
-    )
-    table = HBaseCommitTable(cluster, table=names[0], leader_state=row)
-    assert table.flush(entries_from(50, ENTRIES_MAX + 1)) is None
-    assert table.flush(entries_from(50, 0)) is None
-    assert table.lookup([50]) == [NOT_FOUND]
+    assert flush(cluster, names, entries_from(50, ENTRIES_MAX + 1)) is None
+    assert flush(cluster, names, entries_from(50, 0)) is None
+    assert HBaseCommitTable(cluster, table=names[0]).lookup([50]) == [NOT_FOUND]
 
 
 def test_a_flush_after_the_regions_moved_is_still_whole(cluster: Cluster, names: tuple[str, str]) -> None:
     """What the client believed of the regions is wrong: the answer is None, or it is right."""
-    row = HBaseLeaderState(cluster, table=names[1], commit_table=names[0])
-    table = HBaseCommitTable(cluster, table=names[0], leader_state=row)
-    assert table.flush(entries_from(50, 64)) == ([], 0)
+    table = HBaseCommitTable(cluster, table=names[0])
+    assert flush(cluster, names, entries_from(50, 64)) == 0
     Admin(cluster).split(names[0], commit_row(50 * 1000))
     entries = entries_from(50 * 900, 200)
-    if table.flush(entries) is None:
+    if flush(cluster, names, entries) is None:
         assert table.put_block(entries) == []
     starts = entries[:, 0].tolist()
     assert table.lookup(starts) == [start + 7 for start in starts]
-    assert table.flush(entries_from(50 * 2000, 64)) == ([], 0)
+    assert flush(cluster, names, entries_from(50 * 2000, 64)) == 0

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Misuse, Unavailable
+from pyomid.server.flush import Flushes
 from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
@@ -33,6 +34,8 @@ DEADLINE_S = 120.0
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 Result = tuple[list[int], int] | Exception
+NO_THREADS: Any = None
+"""A flush on the loop asks its loop for nothing."""
 
 
 @pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
@@ -56,7 +59,7 @@ def entries_from(start: int, count: int) -> NDArray[np.int64]:
 def flush(table: HBaseCommitTable, entries: NDArray[np.int64]) -> Awaitable[Result]:
     """Begun by the time this returns, and not ended."""
     ended: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-    table.flush_on_loop(entries, ended.set_result)
+    table.submit(entries, ended.set_result, NO_THREADS)
     assert not ended.done(), "nobody is told within the call"
     return ended
 
@@ -168,7 +171,27 @@ def test_where_no_answer_comes_it_ends_at_its_deadline(
     hasty.close()
 
 
-def test_who_must_look_at_marks_flushes_on_threads(cluster: Cluster, row: HBaseLeaderState) -> None:
-    assert HBaseCommitTable(cluster, table=commits_of(row), leader_state=row).flushes_on_loop
-    assert not HBaseCommitTable(cluster, table=commits_of(row)).flushes_on_loop
-    assert not HBaseCommitTable(cluster, table=commits_of(row), leader_state=row, others_seal=True).flushes_on_loop
+def test_a_table_that_reads_marks_back_flushes_on_threads(cluster: Cluster, row: HBaseLeaderState, run: Run) -> None:
+    entries = entries_from(50, 64)
+    tables = (
+        HBaseCommitTable(cluster, table=commits_of(row)),
+        HBaseCommitTable(cluster, table=commits_of(row), leader_state=row, others_seal=True),
+    )
+    assert tables[0].seal(100).placed
+
+    async def scenario(table: HBaseCommitTable) -> Result:
+        flushes = Flushes(table, row, threads_max=1)
+        ended: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        table.submit(entries, ended.set_result, flushes)
+        result = await ended
+        flushes.close(wait=True)
+        return result
+
+    results: list[Result] = []
+    for table in tables:
+
+        async def keep(table: HBaseCommitTable = table) -> None:
+            results.append(await scenario(table))
+
+        run(keep())
+    assert results == [([], EPOCH), ([100], EPOCH)]

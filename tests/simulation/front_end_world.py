@@ -223,6 +223,9 @@ class SimulatedCommitTable(AtOnce):
     def lookup(self, starts: Sequence[int]) -> list[int]:
         return [wait(PortCall(f"commits.lookup {start}", partial(self._behind.lookup, [start])))[0] for start in starts]
 
+    def lookup_then_watermarks(self, starts: Sequence[int]) -> None:
+        """Never in one round trip: what comes between the two is what a schedule is about."""
+
 
 class SimulatedEpochRow(AtOnce):
     def __init__(self, world: FrontWorld) -> None:

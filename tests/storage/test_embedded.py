@@ -41,8 +41,13 @@ class TestEmbeddedCommitTable(CommitTableConformance):
     @pytest.fixture
     def commits(self, tmp_path: Path) -> Iterator[EmbeddedCommitTable]:
         commits = EmbeddedCommitTable(tmp_path, writable=True)
+        self._leader_state = EmbeddedLeaderState(tmp_path, writable=True)
         yield commits
+        self._leader_state.close()
         commits.close()
+
+    def leader_state_of(self, commits: object) -> EmbeddedLeaderState:
+        return self._leader_state
 
 
 class TestEmbeddedEpochRow(LeaderStateConformance):

@@ -131,10 +131,11 @@ def test_commits_decided_meanwhile_are_flushed_when_the_flush_has_ended(
     run(scenario())
 
 
-def test_a_flush_that_waits_for_the_one_in_the_background_begins_when_that_has_ended(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("with_fence", [False, True])
+def test_beside_the_flush_on_the_disk_no_other_is_put_out(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_fence: bool
 ) -> None:
-    """It was put out by a step of the machine: the open batch is empty, nothing else would begin it."""
+    """Not by a step of the machine either; at its end the next one begins, also where its batch is closed by then."""
 
     async def scenario() -> None:
         async with slow_disk(tmp_path, monkeypatch) as disk:
@@ -145,12 +146,16 @@ def test_a_flush_that_waits_for_the_one_in_the_background_begins_when_that_has_e
             flushes, begun = disk.counters["flushes"], disk.each.begun
             waiting = asyncio.create_task(second.commit(CommitRequest(start_ts, (cell(start_ts),))))
             await until(lambda: disk.undecided == 2, "the second is decided")
+            fencing = [asyncio.create_task(first.fence(7))] if with_fence else []
+            await until(lambda: disk.counters.get("fences", 0) == len(fencing), "the fence came")
             disk.each.service.feed([])  # as a tick, or anybody's rarer request
-            assert disk.counters["flushes"] == flushes + 1, "it was put out"
+            assert disk.counters["flushes"] == flushes, "it gathers"
             assert disk.each.begun == begun, "one write at a time"
             disk.let_it_end()
             assert (await answered(slow)).committed
             assert (await answered(waiting)).committed
+            for each in fencing:
+                assert await asyncio.wait_for(each, DEADLINE_S) > start_ts
 
     run(scenario())
 

@@ -15,8 +15,8 @@ import pytest
 from numpy.typing import NDArray
 from served_folder import SETTINGS, Run, served, together, transact
 
-from pyomid.errors import Unavailable
-from pyomid.ports import FlushEnded
+from pyomid.errors import OmidError, Unavailable
+from pyomid.ports import CommitTable, FlushEnded, FlushLoop
 from pyomid.storage.embedded import EmbeddedCommitTable
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
@@ -28,24 +28,19 @@ class FarTable:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, failures: float = 0.0) -> None:
         self._chance = random.Random(7)
-        self._failures = failures
+        self.failures = failures
         self.begun = self.failed = self.under_way = self.under_way_max = 0
         self.left = False
         far = self
 
-        def flush_on_loop(table: EmbeddedCommitTable, entries: NDArray[np.int64], ended: FlushEnded) -> None:
+        def submit(table: EmbeddedCommitTable, entries: NDArray[np.int64], ended: FlushEnded, loop: FlushLoop) -> None:
             far.begin(table, entries, ended)
 
         def leave_loop(table: EmbeddedCommitTable) -> None:
             far.left = True
 
-        for name, what in (
-            ("flushes_on_loop", True),
-            ("flush_on_loop", flush_on_loop),
-            ("leave_loop", leave_loop),
-            ("is_prompt", False),
-        ):
-            monkeypatch.setattr(EmbeddedCommitTable, name, what, raising=False)
+        for name, what in (("submit", submit), ("leave_loop", leave_loop), ("flights_max", CommitTable.flights_max)):
+            monkeypatch.setattr(EmbeddedCommitTable, name, what)
 
     def begin(self, table: EmbeddedCommitTable, entries: NDArray[np.int64], ended: FlushEnded) -> None:
         self.begun += 1
@@ -56,7 +51,7 @@ class FarTable:
 
     def _end(self, table: EmbeddedCommitTable, entries: NDArray[np.int64], ended: FlushEnded) -> None:
         self.under_way -= 1
-        fails = self._chance.random() < self._failures
+        fails = self._chance.random() < self.failures
         if fails and self._chance.random() < 0.5:
             table.flush(entries)
         if fails:
@@ -100,17 +95,38 @@ def test_a_lone_client_is_answered_too(run: Run, tmp_path: Path, monkeypatch: py
     run(scenario())
 
 
-def test_what_fails_again_is_flushed_on_a_thread(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a pause, with all that is done about a store that fails; the next flush is begun on the loop again."""
+def test_what_fails_is_submitted_again_until_it_ends_well(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a pause, with all that is done about a store that fails: there is no other way for it."""
     far = FarTable(monkeypatch, failures=1.0)
 
     async def scenario() -> None:
         async with served(tmp_path / "db", monkeypatch, replace(SETTINGS, store_retry_s=60.0)) as each:
-            done = await transact(each.session(), 3)
-            # Each is begun twice, or once where a step of the machine was due just then and began it.
-            assert far.begun == far.failed
-            assert 3 <= far.begun <= 6
+            committing = asyncio.create_task(transact(each.session(), 1))
+            while far.failed < 4:
+                await asyncio.sleep(0.005)
+            assert not committing.done()
+            far.failures = 0.0
+            done = await committing
+            assert far.begun > far.failed
             assert each.table.lookup(list(done)) == list(done.values())
             assert not each.deaths
+
+    run(scenario())
+
+
+def test_a_store_that_fails_for_too_long_ends_the_service(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FarTable(monkeypatch, failures=1.0)
+
+    async def scenario() -> None:
+        async with served(tmp_path / "db", monkeypatch) as each:
+            committing = asyncio.create_task(transact(each.session(request_s=2), 1))
+            await each.until_dead()
+            assert "no answer came" in each.deaths[0]
+            with pytest.raises(OmidError):
+                await committing
 
     run(scenario())

@@ -22,7 +22,6 @@ from pyomid.cells import CellBatch, batch_of
 from pyomid.client.background import Background
 from pyomid.client.deployment import Deployment
 from pyomid.crashpoints import crash_point
-from pyomid.ports import LooksUpAtOnce
 from pyomid.protocol import effects
 from pyomid.protocol.effects import Effect, Steps
 from pyomid.types import CommitReply
@@ -187,7 +186,7 @@ def store_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:
     return {
         effects.ReadRows: lambda e: store.read_rows(e.table, e.rows, e.columns, bounds=e.bounds),
         effects.ReadRange: lambda e: _read_range(parts, e),
-        effects.LookupThenWatermarks: _look_up_then_watermarks(parts),
+        effects.LookupThenWatermarks: lambda e: _look_up_then_watermarks(parts, e),
         effects.ReadWatermarks: lambda e: leader_state.read_watermarks(),
         effects.WriteCells: lambda e: _write_cells(parts, e),
         effects.BeginWrite: lambda e: _begin_write(parts, e),
@@ -218,19 +217,13 @@ def tso_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:
     }
 
 
-def _look_up_then_watermarks(parts: Deployment) -> Handler:
+def _look_up_then_watermarks(parts: Deployment, effect: effects.LookupThenWatermarks) -> tuple[list[int], int, int]:
     """In one round trip where the commit table can; else, and where that failed, in two, in this order (R4)."""
-    commit_table, leader_state = parts.commit_table, parts.leader_state
-    at_once = commit_table.lookup_then_watermarks if isinstance(commit_table, LooksUpAtOnce) else None
-
-    def perform_both(effect: effects.LookupThenWatermarks) -> tuple[list[int], int, int]:
-        both = at_once(effect.starts) if at_once is not None else None
-        if both is not None:
-            return both
-        states = commit_table.lookup(effect.starts)
-        return states, *leader_state.read_watermarks()
-
-    return perform_both
+    both = parts.commit_table.lookup_then_watermarks(effect.starts)
+    if both is not None:
+        return both
+    states = parts.commit_table.lookup(effect.starts)
+    return states, *parts.leader_state.read_watermarks()
 
 
 def _read_range(parts: Deployment, effect: effects.ReadRange) -> CellBatch:

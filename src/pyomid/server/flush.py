@@ -1,10 +1,10 @@
-"""Flushes that go on while the event loop does, with no thread between.
+"""The one way by which a service's flushes leave it, and threads for its other store calls.
 
-    a disk:    begin ─► its descriptor is readable ─► the loop ends it ─► whoever began it is told ─► the next one
-    a server:  begin ─► answers come to the loop ─► whoever began it is told; several beside each other
+    entries ─► CommitTable.submit ─► … durable, then the epoch ─► the loop ─► whoever submitted them
+    work    ─► a store thread     ─► …                         ─► the loop ─► whoever asked for it
 
-Where a flush cannot be begun so, its begin says so and a store thread does it: when another thread writes, when the
-log needs room, on a disk or a system without such writes.
+How a flush goes on is its table's business (`ports.CommitTable.submit`): at once, by the disk, by answers that come to
+the loop, or on a thread.
 """
 
 from __future__ import annotations
@@ -12,142 +12,109 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
-from typing import Protocol
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.crashpoints import crash_point
 from pyomid.errors import OmidError, Unavailable
-from pyomid.oracle.instructions import Flushed
-from pyomid.ports import CommitTable, FlushesInBackground, FlushesOnLoop
+from pyomid.oracle.instructions import Flush, Flushed
+from pyomid.ports import CommitTable, LeaderState
 
 log = logging.getLogger(__name__)
 
-Ended = Callable[["Flushed | OmidError"], None]
 
+class Flushes:
+    """`ports.FlushLoop` of one commit table. On the loop's thread only."""
 
-class Background(Protocol):
-    """How a table's flushes go on without a thread. On the loop's thread only."""
-
-    @property
-    def is_busy(self) -> bool:
-        """Until it is not, no other flush may be begun, and nothing else put into the table on this thread."""
-
-    def begin(self, entries: NDArray[np.int64], ended: Ended) -> bool:
-        """`ended` is called with the result, or the error, from the loop. False: it was not begun."""
-
-    def delete_at_once(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those entries that need a store thread."""
-
-    def close(self) -> None: ...
-
-
-def background_flush(table: CommitTable) -> Background | None:
-    """None where this table, or this machine, has none."""
-    if isinstance(table, FlushesOnLoop):
-        return LoopFlush(table) if table.flushes_on_loop else None
-    if not isinstance(table, FlushesInBackground):
-        return None
-    fileno = table.flush_ended_fileno()
-    return None if fileno is None else BackgroundFlush(table, fileno)
-
-
-class LoopFlush:
-    """Of a table on a server: as many at once as are begun."""
-
-    is_busy = False
-
-    def __init__(self, table: FlushesOnLoop) -> None:
+    def __init__(self, table: CommitTable, leader_state: LeaderState, *, threads_max: int) -> None:
         self._table = table
+        self.leader_state = leader_state
+        self.may_wait = False
+        self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix="tso-store")
+        self._watched: dict[int, asyncio.AbstractEventLoop] = {}
 
-    def begin(self, entries: NDArray[np.int64], ended: Ended) -> bool:
+    def submit(
+        self, entries: NDArray[np.int64], ended: Callable[[Flushed | OmidError], None], *, may_wait: bool
+    ) -> None:
+        """`ended` is called once, with the result or the error; perhaps within this call."""
         crash_point("tso.flush.before")
-        self._table.flush_on_loop(entries, partial(self._tell, ended))
-        return True
+        submitted = _Submitted(ended)
+        self.may_wait = may_wait
+        try:
+            self._table.submit(entries, submitted, self)
+        except Exception as error:
+            if submitted.has_ended:
+                raise
+            submitted(error)
 
-    @staticmethod
-    def _tell(ended: Ended, result: tuple[list[int], int] | Exception) -> None:
-        if isinstance(result, Exception):
-            ended(_as_failure(result))
-        else:
-            crash_point("tso.flush.after")
-            ended(Flushed(frozenset(result[0]), result[1]))
+    def prepare(self) -> None:
+        """Of its table, on a thread."""
+        self._threads.submit(self._table.prepare)
 
-    def delete_at_once(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        return starts
+    def on_thread(self, work: Callable[[], Any], ended: Callable[[Any], None]) -> None:
+        """`ended` is told the result or error of `work`, on the loop."""
+        loop = asyncio.get_running_loop()
 
-    def close(self) -> None:
+        def call() -> None:
+            try:
+                result = work()
+            except Exception as error:
+                result = error
+            with suppress(RuntimeError):  # the loop is closed: the service was told to stop and could not wait
+                loop.call_soon_threadsafe(ended, result)
+
+        self._threads.submit(call)
+
+    def watch(self, fileno: int, is_readable: Callable[[], None]) -> None:
+        """Called whenever the descriptor is readable, until the end."""
+        if fileno not in self._watched:
+            self._watched[fileno] = loop = asyncio.get_running_loop()
+            loop.add_reader(fileno, is_readable)
+
+    def close(self, *, wait: bool) -> None:
+        """`wait`: for the threads; else what they have not begun is dropped."""
+        self._threads.shutdown(wait=wait, cancel_futures=True)
+        for fileno, loop in self._watched.items():
+            loop.remove_reader(fileno)
+        self._watched.clear()
         self._table.leave_loop()
 
 
-def _as_failure(error: Exception) -> OmidError:
+class _Submitted:
+    """Tells the end of one flush, once."""
+
+    __slots__ = ("_tell", "has_ended")
+
+    def __init__(self, tell: Callable[[Flushed | OmidError], None]) -> None:
+        self._tell = tell
+        self.has_ended = False
+
+    def __call__(self, result: tuple[list[int], int] | Exception) -> None:
+        assert not self.has_ended, "a flush ends once"
+        self.has_ended = True
+        if isinstance(result, Exception):
+            self._tell(as_failure(result, "a flush"))
+        else:
+            crash_point("tso.flush.after")
+            self._tell(Flushed(frozenset(result[0]), result[1]))
+
+
+def as_failure(error: Exception, what: str) -> OmidError:
+    """What the machine is told of it; the log says it too."""
     if isinstance(error, OmidError):
-        log.warning("a flush failed: %s", error, extra={"code": error.code})
+        log.warning("%s failed: %s", what, error, extra={"code": error.code})
         return error
-    log.exception("a flush failed", exc_info=error)
+    log.error("%s failed", what, exc_info=error)
     return Unavailable(f"{type(error).__name__}: {error}")
 
 
-class BackgroundFlush:
-    """Of a table on a disk: one at a time."""
-
-    def __init__(self, table: FlushesInBackground, fileno: int) -> None:
-        self._table = table
-        self._fileno = fileno
-        self._ended: Ended | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    @property
-    def is_busy(self) -> bool:
-        """Until it is not, nothing else may be put into the table on this thread."""
-        return self._ended is not None
-
-    def begin(self, entries: NDArray[np.int64], ended: Ended) -> bool:
-        """`ended` is called with the result, or the error, from the loop. False: it was not begun."""
-        assert self._ended is None, "one flush at a time"
-        crash_point("tso.flush.before")
-        try:
-            self._watch()
-            begun = self._table.begin_flush(entries)
-        except OmidError:  # of lasting ones the ordinary flush says the same, where errors are handled
-            return False
-        except Exception:
-            log.exception("a flush failed before it began")
-            return False
-        if begun:
-            self._ended = ended
-        return begun
-
-    def delete_at_once(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those entries that need a store thread."""
-        try:
-            return self._table.delete_at_once(starts)
-        except OmidError:
-            return starts
-
-    def close(self) -> None:
-        if self._loop is not None:
-            self._loop.remove_reader(self._fileno)
-            self._loop = None
-
-    def _watch(self) -> None:
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            self._loop.add_reader(self._fileno, self._look)
-
-    def _look(self) -> None:
-        if self._ended is None:
-            return
-        result: Flushed | OmidError
-        try:
-            flushed = self._table.end_flush()
-            if flushed is None:
-                return
-            crash_point("tso.flush.after")
-            result = Flushed(frozenset(flushed[0]), flushed[1])
-        except Exception as error:
-            result = _as_failure(error)
-        ended, self._ended = self._ended, None
-        ended(result)
+def rows_of(flush: Flush) -> NDArray[np.int64]:
+    """All its entries, as rows (start, commit)."""
+    rows = np.array(flush.entries, dtype=np.int64).reshape(-1, 2)
+    if flush.block is None:
+        return rows
+    return np.concatenate([rows, flush.block]) if len(rows) else flush.block

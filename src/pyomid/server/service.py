@@ -1,8 +1,9 @@
-"""The TSO as a process: an event loop that drives the machine, store calls on threads beside it.
+"""The TSO as a process: an event loop that drives the machine, store calls beside it.
 
     peers' bytes ─► Connection ─► events ─┐
-    store threads ─► results ─────────────┼─► machine.handle ─► replies, one write a peer
-    ticks ────────────────────────────────┘                 └─► store calls ─► threads
+    store calls ─► results ───────────────┼─► machine.handle ─► replies, one write a peer
+    ticks ────────────────────────────────┘                 ├─► flushes ─► CommitTable.submit
+                                                            └─► other store calls ─► threads
 
 The loop itself waits for no store, but for the flush of a lone client. Whatever the machine puts out as `Die` ends
 the process at once.
@@ -17,17 +18,11 @@ import ssl
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pyomid.errors import OmidError, Unavailable
+from pyomid.errors import OmidError
 from pyomid.oracle.instructions import (
-    DeleteEntries,
     Die,
     Event,
     Flush,
@@ -42,15 +37,18 @@ from pyomid.oracle.instructions import (
 )
 from pyomid.oracle.machine import TsoMachine
 from pyomid.ports import Clock
-from pyomid.server.flush import background_flush
+from pyomid.server.flush import Flushes, as_failure, rows_of
 from pyomid.server.latency import Durations
 from pyomid.server.logs import BoundedLog
 from pyomid.server.peer import Connection, PeerLimits, ReceiveBuffer
-from pyomid.server.store_calls import TsoStores, perform, rows_of
+from pyomid.server.store_calls import TsoStores, perform
 from pyomid.server.unauthenticated import Acceptor, UnauthenticatedPeers
 from pyomid.wire.messages import Answer
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from pyomid.oracle.native.fast_path import FastPath
     from pyomid.server.native.socket_loop import SocketLoop, SocketReplies
 
@@ -115,9 +113,12 @@ class TsoService:
         self._late_commits = 0
         self._idle_exit_s = idle_exit_s
         self._connections: set[Connection] = set()
-        self._threads = ThreadPoolExecutor(
-            machine.settings.flights_max + STORE_THREADS_BESIDE_FLIGHTS, thread_name_prefix="tso-store"
+        self._flushes = Flushes(
+            stores.commit_table,
+            stores.leader_state,
+            threads_max=machine.settings.flights_max + STORE_THREADS_BESIDE_FLIGHTS,
         )
+        self._is_submitting = False
         self._acceptors: dict[socket.socket, Acceptor] = {}
         self._newcomers = UnauthenticatedPeers(max(NEWCOMERS_MIN, connections_max // NEWCOMERS_SHARE))
         self.receive = ReceiveBuffer(RECEIVE_BYTES)
@@ -134,14 +135,8 @@ class TsoService:
         self._settling = False
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
         """Its loop's, once it has one."""
-        self._flushes_inline = bool(getattr(stores.commit_table, "is_immediate", False))
-        self._flushes_promptly = bool(getattr(stores.commit_table, "is_prompt", False))
-        self._background = background_flush(stores.commit_table)
-        self._behind: deque[StoreCall] = deque()
-        """Flushes that wait for the one in the background."""
         self._stopping = asyncio.Event()
         self._serving = False
-        self._flushing: dict[int, float] = {}
         self.flush_seconds = Durations()
         self._idle_since_s = clock()
         self._tick_s = machine.settings.stall_s_max / TICKS_PER_STALL
@@ -213,9 +208,7 @@ class TsoService:
             connection.close()
         while self._connections and self._clock() < deadline_s:
             await asyncio.sleep(0.005)
-        self._threads.shutdown(wait=self.machine.is_quiet, cancel_futures=True)
-        if self._background is not None:
-            self._background.close()
+        self._flushes.close(wait=self.machine.is_quiet)
         if self.pump is not None:
             if self._watches_pump:
                 asyncio.get_running_loop().remove_reader(self.pump.fileno())
@@ -310,9 +303,7 @@ class TsoService:
 
         self.fast = adopt(self.machine, chunk_bytes_max=RECEIVE_BYTES, wait_for_memory=wait_for_memory)
         self._use_pump(self.fast)
-        prepare = getattr(self._stores.commit_table, "prepare", None)
-        if prepare is not None:
-            self._threads.submit(prepare)
+        self._flushes.prepare()
 
     def _use_pump(self, fast: FastPath) -> None:
         from pyomid.server.native.socket_loop import SocketLoop
@@ -373,50 +364,43 @@ class TsoService:
         self._write_held()
 
     def _settled_at_once(self) -> bool:
-        """The step's commits into memory or on their way to the disk, where nothing else is due. False where more
-        is."""
-        if not self._flushes_inline and self._background is None:
-            return False
+        """The step's commits on their way to the commit table, where nothing else is due. False where more is."""
         now_s = self._caught_up()
         self._complete()
-        windows = self.machine.windows
-        is_busy = self._background is not None and self._background.is_busy
-        if is_busy or (windows.open_batch.is_empty and windows.next_to_flush() is None):
-            return not self.machine.is_step_due(now_s)
-        entries = self.machine.start_plain_flush(now_s)
+        machine, windows = self.machine, self.machine.windows
+        is_empty = windows.open_batch.is_empty and windows.next_to_flush() is None
+        if is_empty or windows.flights >= machine.settings.flights_max:
+            return not machine.is_step_due(now_s)
+        entries = machine.start_plain_flush(now_s)
         if entries is None:
             return False
-        if self._flushes_inline or self._is_lone(len(entries)):
-            return self._flush_now(entries, now_s)
-        assert self._background is not None
-        if self._background.begin(entries, partial(self._plain_flush_ended, now_s)):
-            return True
-        self.machine.give_up_plain_flush()
-        return False
+        self._is_submitting = True
+        try:
+            self._submit(entries, partial(self._plain_flush_ended, now_s))
+        finally:
+            self._is_submitting = False
+        return True
+
+    def _submit(self, entries: NDArray[np.int64], ended: Callable[[Flushed | OmidError], None]) -> None:
+        """The loop may wait for one commit of the only client there is: nobody's begin would wait meanwhile, and two
+        changes of thread, or of the loop's step, cost as much as the flush."""
+        self._flushes.submit(entries, ended, may_wait=len(entries) == 1 and len(self._connections) == 1)
 
     def _complete(self) -> None:
         """Entries of complete transactions go, as far as nothing has to be waited for. No answer leaves by it."""
-        if self._background is None or not self.machine.may_complete:
+        if not self.machine.may_complete:
             return
         starts = self.machine.take_completions()
-        left = self._background.delete_at_once(starts)
+        try:
+            left = self._stores.commit_table.delete_at_once(starts)
+        except OmidError:  # a store call meets it again, where errors are handled
+            left = starts
         is_settling, self._settling = self._settling, True
         self._perform(self.machine.completed(len(starts) - len(left), left))
         self._settling = is_settling
 
-    def _flush_now(self, entries: NDArray[np.int64], began_s: float) -> bool:
-        try:
-            flushed = perform(self._stores, Flush((), entries))
-        except Exception:
-            log.exception("a flush failed")
-            self.machine.give_up_plain_flush()
-            return False
-        self.flush_seconds.add(self._clock() - began_s)
-        self._perform(self.machine.end_plain_flush(cast(Flushed, flushed)))
-        return True
-
     def _plain_flush_ended(self, began_s: float, result: Flushed | OmidError) -> None:
-        """Back from the disk. The next flush takes what was decided meanwhile, and what is there to be read now."""
+        """The next flush takes what was decided meanwhile, and what is there to be read now."""
         now_s = self._caught_up()
         self.flush_seconds.add(now_s - began_s)
         if self.machine.is_step_due(now_s):  # a stall is noticed before anything is answered
@@ -425,9 +409,9 @@ class TsoService:
             self.machine.give_up_plain_flush()
             self.feed([])
         else:
-            self.settle_soon()
+            if not self._is_submitting:  # else it is the step that submitted it
+                self.settle_soon()
             self._perform(self.machine.end_plain_flush(result))
-        self._flush_next()
 
     def _caught_up(self) -> float:
         """The machine knows what the kernel decided, and until when this process leads. Returns the time."""
@@ -519,10 +503,6 @@ class TsoService:
                     assert isinstance(peer, Connection)
                     answers = defaultdict(list) if answers is None else answers
                     answers[peer].append((tag, answer))
-                case StoreCall(operation=Flush(), delay_s=0.0):
-                    self._flush(instruction)
-                case StoreCall(token, operation=DeleteEntries(starts), delay_s=0.0) if self._background is not None:
-                    self._delete(token, self._background.delete_at_once(np.array(starts, dtype=np.int64)))
                 case StoreCall(delay_s=0.0):
                     self._start(instruction)
                 case StoreCall(delay_s=delay_s):
@@ -536,66 +516,18 @@ class TsoService:
         if not self._settling:
             self._write_held()
 
-    def _flush(self, call: StoreCall) -> None:
-        """At once, in the background, or on a thread; behind one that is in the background, if there is one."""
-        assert isinstance(call.operation, Flush)
-        background = self._background
-        if background is not None and background.is_busy:
-            self._behind.append(call)
-            return
-        self._flushing[call.token] = self._clock()
-        ended = partial(self._flush_ended, call.token)
-        if self._flushes_inline or self._is_lone(call.operation.size):
-            self._ended(self._performed(call))
-        elif background is None or not background.begin(rows_of(call.operation), ended):
-            self._start(call)
-
-    def _flush_ended(self, token: int, result: Flushed | OmidError) -> None:
-        self._ended(StoreFailed(token, result) if isinstance(result, OmidError) else StoreDone(token, result))
-        self._flush_next()
-
-    def _flush_next(self) -> None:
-        """Those that waited, in their order, as far as they do not wait again."""
-        assert self._background is not None
-        while self._behind and not self._background.is_busy:
-            self._flush(self._behind.popleft())
-
-    def _is_lone(self, size: int) -> bool:
-        """One commit of the only client there is: nobody's begin would wait, and two changes of thread, or of the
-        loop's step, cost as much as the flush."""
-        return self._flushes_promptly and size == 1 and len(self._connections) == 1
-
-    def _delete(self, token: int, left: NDArray[np.int64]) -> None:
-        if len(left):
-            self._start(StoreCall(token, DeleteEntries(tuple(left.tolist()))))
-        else:
-            self._ended(StoreDone(token))
-
     def _start(self, call: StoreCall) -> None:
-        loop = asyncio.get_running_loop()
         if isinstance(call.operation, Flush):
-            self._flushing.setdefault(call.token, self._clock())
-        self._threads.submit(self._call, loop, call)
+            self._submit(rows_of(call.operation), partial(self._flush_ended, call, self._clock()))
+        else:
+            self._flushes.on_thread(partial(perform, self._stores, call.operation), partial(self._ended, call))
 
-    def _call(self, loop: asyncio.AbstractEventLoop, call: StoreCall) -> None:
-        """On a store thread."""
-        event = self._performed(call)
-        with suppress(RuntimeError):  # the loop is closed: the service was told to stop and could not wait
-            loop.call_soon_threadsafe(self._ended, event)
+    def _flush_ended(self, call: StoreCall, began_s: float, result: Flushed | OmidError) -> None:
+        self.flush_seconds.add(self._clock() - began_s)
+        self.feed([StoreFailed(call.token, result) if isinstance(result, OmidError) else StoreDone(call.token, result)])
 
-    def _performed(self, call: StoreCall) -> StoreDone | StoreFailed:
-        try:
-            return StoreDone(call.token, perform(self._stores, call.operation))
-        except OmidError as error:
-            log.warning("%s failed: %s", type(call.operation).__name__, error, extra={"code": error.code})
-            return StoreFailed(call.token, error)
-        except Exception as error:
-            log.exception("%s failed", type(call.operation).__name__)
-            return StoreFailed(call.token, Unavailable(f"{type(error).__name__}: {error}"))
-
-    def _ended(self, event: StoreDone | StoreFailed) -> None:
-        """Back on the loop."""
-        started_s = self._flushing.pop(event.token, None)
-        if started_s is not None:
-            self.flush_seconds.add(self._clock() - started_s)
-        self.feed([event])
+    def _ended(self, call: StoreCall, result: object) -> None:
+        if isinstance(result, Exception):
+            self.feed([StoreFailed(call.token, as_failure(result, type(call.operation).__name__))])
+        else:
+            self.feed([StoreDone(call.token, result)])

@@ -133,12 +133,11 @@ def empty_map(options: ServiceOptions) -> ConflictMap:
 
 def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: ConflictMap) -> TsoMachine:
     """The machine of a new leader; `Deposed` where another was faster. Blocking."""
-    settings = replace(settings, ceiling_elsewhere=stores.ceiling is not None)
+    flights_max = min(settings.flights_max, stores.commit_table.flights_max)
+    settings = replace(settings, ceiling_elsewhere=stores.ceiling is not None, flights_max=flights_max)
     steps = take_over_steps(ceiling_step=settings.ceiling_step, ceiling_elsewhere=settings.ceiling_elsewhere)
     taken_over = take_over(stores, steps)
-    serve_epoch = getattr(stores.commit_table, "serve_epoch", None)
-    if serve_epoch is not None:
-        serve_epoch(taken_over.epoch)
+    stores.commit_table.serve_epoch(taken_over.epoch)
     machine = TsoMachine(settings, taken_over, now_s=boot_clock(), conflict_map=conflict_map)
     machine.database_id = stores.leader_state.database_id()
     return machine

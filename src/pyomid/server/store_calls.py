@@ -1,13 +1,9 @@
-"""The machine's store operations, performed on the ports. Blocking; a service calls it off its event loop."""
+"""The machine's store operations, performed on the ports. Blocking; a service calls it off its event loop, and submits
+its flushes (`server.flush`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from typing import cast
-
-import numpy as np
-from numpy.typing import NDArray
 
 from pyomid.crashpoints import crash_point
 from pyomid.oracle.instructions import (
@@ -30,7 +26,7 @@ from pyomid.oracle.instructions import (
     UpdateLeaderState,
 )
 from pyomid.oracle.takeover import TakenOver, TakeOverSteps
-from pyomid.ports import Catalog, CeilingStore, CommitTable, FlushesAtOnce, LeaderState, SealsMany, TakesBlocks
+from pyomid.ports import Catalog, CeilingStore, CommitTable, LeaderState
 from pyomid.protocol.hashing import table_id
 
 
@@ -48,18 +44,11 @@ def perform(stores: TsoStores, operation: StoreOperation) -> object:
     """Returns what the operation's docstring names; raises the ports' errors."""
     table, row = stores.commit_table, stores.leader_state
     match operation:
-        case Flush(entries, block) as flush:
+        case Flush(entries, block):
             crash_point("tso.flush.before")
-            if _offers(type(table), FlushesAtOnce):
-                both = cast(FlushesAtOnce, table).flush(rows_of(flush))
-            else:
-                both = None
-            if both is not None:
-                crash_point("tso.flush.after")
-                return Flushed(frozenset(both[0]), both[1])
             refused = frozenset(table.put(entries)) if entries else frozenset()
             if block is not None and len(block):
-                refused |= frozenset(_put_block(table, block))
+                refused |= frozenset(table.put_block(block))
             crash_point("tso.flush.after")
             return Flushed(refused, row.read().epoch)
         case PutDecision(start_ts, commit_ts):
@@ -75,9 +64,7 @@ def perform(stores: TsoStores, operation: StoreOperation) -> object:
         case LookupEntries(starts):
             return table.lookup(starts)
         case SealEntries(starts):
-            if isinstance(table, SealsMany):
-                return table.seal_many(starts)
-            return [table.seal(start_ts) for start_ts in starts]
+            return table.seal_many(starts)
         case DeleteEntries(starts):
             table.delete(starts)
         case DeleteBelow(horizon):
@@ -117,26 +104,6 @@ def take_over(stores: TsoStores, steps: TakeOverSteps) -> TakenOver:
     except StopIteration as end:
         taken_over: TakenOver = end.value
         return taken_over
-
-
-@cache
-def _offers(table_type: type, port: type) -> bool:
-    """Asked once: to compare a class with a protocol takes longer than to flush a batch to memory."""
-    return issubclass(table_type, port)
-
-
-def rows_of(flush: Flush) -> NDArray[np.int64]:
-    """All its entries, as rows (start, commit)."""
-    rows = np.array(flush.entries, dtype=np.int64).reshape(-1, 2)
-    if flush.block is None:
-        return rows
-    return np.concatenate([rows, flush.block]) if len(rows) else flush.block
-
-
-def _put_block(table: CommitTable, block: NDArray[np.int64]) -> list[int]:
-    if _offers(type(table), TakesBlocks):
-        return cast(TakesBlocks, table).put_block(block)
-    return table.put([(start, commit) for start, commit in block.tolist()])
 
 
 def _ceiling(stores: TsoStores) -> CeilingStore:

@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pyomid.ports import CommitTable, FlushEnded, FlushLoop
 from pyomid.storage.forks import ProcessGuard
 from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 
@@ -101,11 +102,8 @@ class _Segment:
         return self._bounds
 
 
-class MemoryCommitTable:
-    """`CommitTable` and `TakesBlocks` in memory."""
-
-    is_immediate = True
-    """A flush is a step in memory: a service need not leave its loop for it."""
+class MemoryCommitTable(CommitTable):
+    """`CommitTable` in memory. A flush is a step in memory: `submit` tells its end within the call."""
 
     def __init__(self) -> None:
         self._commits: dict[int, int] = {}
@@ -133,6 +131,10 @@ class MemoryCommitTable:
                 self._append(entries)
                 return []
         return self.put([(start, commit) for start, commit in entries.tolist()])
+
+    def submit(self, entries: NDArray[np.int64], ended: FlushEnded, loop: FlushLoop) -> None:
+        refused = self.put_block(entries)
+        ended((refused, loop.leader_state.read().epoch))
 
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
         return not self.put([(start, commit_ts)])

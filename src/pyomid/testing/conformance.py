@@ -13,20 +13,24 @@ process would have it; where a port has no such thing it is the same one.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Deposed, Misuse, OmidError, UnknownTable
+from pyomid.oracle.instructions import Flushed
 from pyomid.ports import Catalog, CommitTable, DataStore, LeaderState
-from pyomid.storage.memory import MemoryStore
+from pyomid.server.flush import Flushes
+from pyomid.storage.memory import MemoryLeaderState, MemoryStore
 from pyomid.testing.entries import put_entry, remove_entry
 from pyomid.types import (
     NOT_FOUND,
@@ -763,6 +767,10 @@ class CommitTableConformance:
     def another(self, commits: CommitTable) -> CommitTable:
         return commits
 
+    def leader_state_of(self, commits: CommitTable) -> LeaderState:
+        """Whose epoch a flush brings; that of its own store where the table reads it there."""
+        return MemoryLeaderState()
+
     def test_lookup_answers_in_the_order_asked(self, commits: CommitTable) -> None:
         assert commits.put([(50, 110), (100, 150)]) == []
         commits.seal(200)
@@ -874,6 +882,78 @@ class CommitTableConformance:
             assert answer == (SEALED if sealed[start].placed else start + 10)
             if self.PUT_TELLS_REFUSALS:
                 assert (start in refusals) == sealed[start].placed
+
+    def test_a_block_is_put_as_its_entries_are(self, commits: CommitTable) -> None:
+        commits.seal(100)
+        refused = commits.put_block(np.array([(50, 110), (100, 150), (150, 210)], dtype=np.int64))
+        assert refused == ([100] if self.PUT_TELLS_REFUSALS else [])
+        assert commits.lookup([50, 100, 150]) == [110, SEALED, 210]
+
+    def test_many_seals_are_told_in_their_order(self, commits: CommitTable) -> None:
+        commits.put([(100, 150)])
+        commits.seal(200)
+        outcomes = commits.seal_many([200, 100, 50])
+        assert outcomes == [
+            SealOutcome(placed=True),
+            SealOutcome(placed=False, commit_ts=150),
+            SealOutcome(placed=True),
+        ]
+        assert commits.lookup([50, 100, 200]) == [SEALED, 150, SEALED]
+        assert commits.seal_many([]) == []
+
+    def test_entries_with_watermarks_are_those_of_a_lookup(self, commits: CommitTable) -> None:
+        commits.put([(50, 110)])
+        commits.seal(100)
+        both = commits.lookup_then_watermarks([100, 50, 150])
+        assert both is None or both == ([SEALED, 110, NOT_FOUND], 0, 0)
+
+    def test_what_is_not_deleted_at_once_is_left(self, commits: CommitTable) -> None:
+        commits.put([(50, 110), (100, 150)])
+        commits.seal(200)
+        left = commits.delete_at_once(np.array([50, 200, 999 * 50], dtype=np.int64))
+        assert set(left.tolist()) <= {50, 200, 999 * 50}
+        assert commits.lookup([50]) == [110 if 50 in left else NOT_FOUND]
+        commits.delete(left.tolist())
+        assert commits.lookup([50, 100, 200]) == [NOT_FOUND, 150, SEALED]
+
+    def test_submitted_entries_are_durable_when_that_is_told(self, commits: CommitTable) -> None:
+        self._submit_several(commits, may_wait=False)
+
+    def test_so_are_those_for_which_the_loop_may_wait(self, commits: CommitTable) -> None:
+        self._submit_several(commits, may_wait=True)
+
+    def _submit_several(self, commits: CommitTable, *, may_wait: bool) -> None:
+        """Together, one of them empty: each is told once, on the loop, with the epoch and what was refused."""
+        leader_state = self.leader_state_of(commits)
+        assert leader_state.take_over(expected=0, epoch=5000, ceiling=9000)
+        commits.prepare()
+        commits.seal(50 * self.MANY)
+        counts = (1, 7, 0, self.MANY // 2, 1, self.MANY // 3)
+        starts = 50 * np.arange(self.MANY, self.MANY + sum(counts))
+        blocks = np.split(np.stack([starts, starts + 10], axis=1), np.cumsum(counts[:-1]))
+        told: list[tuple[int, Any, list[int]]] = []
+
+        async def scenario() -> None:
+            flushes = Flushes(commits, leader_state, threads_max=2)
+            loop_thread, all_ended = threading.get_ident(), asyncio.Event()
+
+            def ended(number: int, result: object) -> None:
+                assert threading.get_ident() == loop_thread
+                told.append((number, result, self.another(commits).lookup(blocks[number][:, 0].tolist())))
+                if len(told) == len(blocks):
+                    all_ended.set()
+
+            for number, block in enumerate(blocks):
+                flushes.submit(block, partial(ended, number), may_wait=may_wait and len(block) == 1)
+            await asyncio.wait_for(all_ended.wait(), 60)
+            flushes.close(wait=True)
+
+        asyncio.run(scenario())
+        assert sorted(number for number, _, _ in told) == list(range(len(blocks)))
+        for number, result, found in told:
+            sealed = {50 * self.MANY} & set(blocks[number][:, 0].tolist())
+            assert result == Flushed(frozenset(sealed if self.PUT_TELLS_REFUSALS else ()), 5000)
+            assert found == [SEALED if start in sealed else start + 10 for start in blocks[number][:, 0].tolist()]
 
     def test_child_of_fork_is_refused(self, commits: CommitTable) -> None:
         if self.CHECKS_FORK:

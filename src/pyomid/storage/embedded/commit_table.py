@@ -9,9 +9,11 @@ order it is found. Every write is refused once the leader state holds another ep
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from heapq import merge
 from itertools import groupby
 from pathlib import Path
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 
 from pyomid.errors import Misuse, OmidError
 from pyomid.owned_files import FileId
+from pyomid.ports import CommitTable, FlushEnded, FlushLoop
 from pyomid.storage.embedded.commit_log.compacted import RECORD_BYTES, RECORD_TIMESTAMPS, CompactedCommits
 from pyomid.storage.embedded.commit_log.index import CommitLogReader, load_kernels
 from pyomid.storage.embedded.commit_log.writer import CommitLog
@@ -31,14 +34,18 @@ from pyomid.types import NOT_FOUND, TIMESTAMP_STEP, SealOutcome
 
 __all__ = ["RECORD_BYTES", "RECORD_TIMESTAMPS", "EmbeddedCommitTable"]
 
+log = logging.getLogger(__name__)
+
 Int64s = NDArray[np.int64]
 
 
-class EmbeddedCommitTable:
-    """The commit table of one folder."""
+class EmbeddedCommitTable(CommitTable):
+    """The commit table of one folder.
 
-    is_prompt = True
-    """A flush takes about as long as handing it to another thread: a service may do a lone one itself."""
+    A flush that is submitted goes one of three ways. The disk writes it while the loop goes on, one at a time. Where
+    that cannot be begun (another thread writes, the log needs room, the system has no such writes), a thread does it.
+    And where the loop may wait it does it itself: that takes about as long as handing it over.
+    """
 
     def __init__(
         self,
@@ -58,6 +65,8 @@ class EmbeddedCommitTable:
         self._closed = False
         self._writer: CommitLog | None = None
         self._is_flushing = False
+        self._flush_ended: FlushEnded | None = None
+        """Of the flush that the disk is busy with for a loop."""
         if writable:
             try:
                 self._writer = _open_writer(self._path, self._environment)
@@ -66,14 +75,13 @@ class EmbeddedCommitTable:
                 raise
 
     def serve_epoch(self, epoch: int) -> None:
-        """From now on no write is begun once the leader state has moved on: `Deposed`.
+        """No write is begun once the leader state has moved on.
 
         The folder's lock keeps a second writer away for as long as this process lives, so nothing comes between.
         """
         self._epoch = epoch
 
     def prepare(self) -> None:
-        """Before the first of many flushes: loads what they need."""
         load_kernels()
 
     def lookup(self, starts: Sequence[int]) -> list[int]:
@@ -91,7 +99,7 @@ class EmbeddedCommitTable:
         return self.put_block(np.array(entries, dtype=np.int64).reshape(-1, 2))
 
     def put_block(self, entries: Int64s) -> list[int]:
-        """`put` of rows (start, commit); of one start twice the last counts."""
+        """Of one start twice the last counts."""
         _check_starts(entries[:, 0])
         return self._writing().put(entries, self._epoch)
 
@@ -99,16 +107,64 @@ class EmbeddedCommitTable:
         """`put_block`, and the epoch read after it."""
         return self.put_block(entries), self._settled.epoch()
 
+    @property
+    def flights_max(self) -> int:
+        """One where the disk writes by itself: what comes meanwhile is its next write."""
+        return 1 if self._writing().writes_in_background else super().flights_max
+
+    def submit(self, entries: Int64s, ended: FlushEnded, loop: FlushLoop) -> None:
+        if self._is_flushing:  # its end comes to this thread, which must not wait for the turn
+            loop.on_thread(partial(self.flush, entries), ended)
+        elif loop.may_wait:
+            ended(self.flush(entries))
+        elif not self._begin_watched(entries, ended, loop):
+            loop.on_thread(partial(self.flush, entries), ended)
+
+    def _begin_watched(self, entries: Int64s, ended: FlushEnded, loop: FlushLoop) -> bool:
+        is_begun = False
+        try:
+            fileno = self.flush_ended_fileno()
+            if fileno is not None:
+                loop.watch(fileno, self._look)
+                self._flush_ended = ended
+                is_begun = self.begin_flush(entries)
+        except OmidError:
+            pass  # of a lasting one the flush on a thread says the same
+        except Exception:
+            log.exception("a flush failed before it began")
+        finally:
+            if not is_begun:
+                self._flush_ended = None
+        return is_begun
+
+    def _look(self) -> None:
+        """The descriptor was readable."""
+        if self._flush_ended is None:
+            return
+        result: tuple[list[int], int] | Exception | None
+        try:
+            result = self.end_flush()
+        except Exception as error:
+            result = error
+        if result is not None:
+            ended, self._flush_ended = self._flush_ended, None
+            ended(result)
+
     def flush_ended_fileno(self) -> int | None:
+        """A descriptor that becomes readable when the flush has ended. None where this system has none: nothing is
+        begun then."""
         return self._writing().put_ended_fileno()
 
     def begin_flush(self, entries: Int64s) -> bool:
+        """Begins `flush`; never waits. False: nothing was begun. Until its end the array stays as it is, and this
+        thread must not put, seal or delete below: what was begun holds the turn."""
         _check_starts(entries[:, 0])
         begun = self._writing().begin_put(entries, self._epoch)
         self._is_flushing = self._is_flushing or begun
         return begun
 
     def end_flush(self) -> tuple[list[int], int] | None:
+        """The flush's result, or its error; None: it has not ended yet."""
         try:
             refused = self._writing().end_put()
         except OmidError:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pyomid.compiled import anything_is_loaded
 from pyomid.errors import Unavailable
-from pyomid.ports import FlushEnded
+from pyomid.ports import CommitTable, FlushEnded, FlushLoop
 from pyomid.storage.hbase.codec.keyvalues import DELETE_COLUMN, DELETE_VERSION, KeyValue, decode
 from pyomid.storage.hbase.codec.layout import (
     BUCKETS,
@@ -51,10 +51,10 @@ FEW = 32
 _DELETE_ROWS_MAX = 4000
 
 
-class HBaseCommitTable:
+class HBaseCommitTable(CommitTable):
     """See `ports.CommitTable`. `others_seal`: Java clients that call fence(), or low-latency readers, may place
     marks of the current epoch: then `put` reads the marks of its rows back before it returns (Leadership).
-    `leader_state`: what `flush` and `lookup_then_watermarks` read behind their entries."""
+    `leader_state`: what `submit` and `lookup_then_watermarks` read behind their entries, in the same call."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class HBaseCommitTable:
         return [_verdict(start, cells) for start, cells in zip(starts, found, strict=True)]
 
     def lookup_then_watermarks(self, starts: Sequence[int]) -> tuple[list[int], int, int] | None:
-        """`ports.LooksUpAtOnce`: one call for entries and watermarks, where one server has both."""
+        """One call for entries and watermarks, where one server has both."""
         row = self._leader_state
         if row is None or self._calls is None or not starts:
             return None
@@ -100,7 +100,6 @@ class HBaseCommitTable:
         return self.put_block(np.array(entries, dtype=np.int64).reshape(-1, 2)) if entries else []
 
     def put_block(self, entries: NDArray[np.int64]) -> list[int]:
-        """`ports.TakesBlocks`."""
         budget = self._cluster.budget(f"putting {len(entries)} commit entries")
         self._cluster.run(_put_steps(self._cluster.operations, self._table, entries, budget))
         if not self._others_seal:
@@ -108,25 +107,12 @@ class HBaseCommitTable:
         starts = entries[:, 0].tolist()
         return [start for start, found in zip(starts, self.lookup(starts), strict=True) if found == SEALED]
 
-    def flush(self, entries: NDArray[np.int64]) -> tuple[list[int], int] | None:
-        """`ports.FlushesAtOnce`: one call for entries and epoch, where one server has both."""
-        row = self._leader_state
-        if row is None or self._calls is None or self._others_seal:
-            return None
-        budget = self._cluster.budget(f"flushing {len(entries)} commit entries")
-        found = self._cluster.run(self._calls.put_steps(self._cluster.operations, entries, budget))
-        return None if found is None else ([], row.epoch_of(found))
-
-    @property
-    def flushes_on_loop(self) -> bool:
-        """`ports.FlushesOnLoop`."""
-        return self._leader_state is not None and not self._others_seal
-
-    def flush_on_loop(self, entries: NDArray[np.int64], ended: FlushEnded) -> None:
+    def submit(self, entries: NDArray[np.int64], ended: FlushEnded, loop: FlushLoop) -> None:
+        """Asked and answered on the loop (decision 0028); where marks are read back, on a thread."""
         row, calls = self._leader_state, self._calls
-        assert row is not None
-        assert calls is not None
-        assert not self._others_seal
+        if row is None or calls is None or self._others_seal:
+            super().submit(entries, ended, loop)
+            return
         if self._on_loop is None:
             self._on_loop = AsyncCluster.beside(self._cluster)
         budget = self._on_loop.budget(f"flushing {len(entries)} commit entries")

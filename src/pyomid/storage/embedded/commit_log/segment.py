@@ -66,6 +66,11 @@ class Segment:
         """Why nothing is written here any more."""
 
     @property
+    def is_direct(self) -> bool:
+        """Each write is durable by itself, and may go on in the background."""
+        return self._direct
+
+    @property
     def end(self) -> int:
         """Of the last record that is durable; what was written behind it by who was interrupted is overwritten."""
         return self._end

@@ -172,6 +172,11 @@ class CommitLog:
             if place in self._waiting:
                 self._waiting.remove(place)
 
+    @property
+    def writes_in_background(self) -> bool:
+        """Whether `begin_put` can begin anything: this system and this disk have such writes."""
+        return self._background is not None and self._segments[self._active].is_direct
+
     def put_ended_fileno(self) -> int | None:
         """Readable once what `begin_put` began has ended; None where there is no writing in the background."""
         return None if self._background is None else self._background.fileno()

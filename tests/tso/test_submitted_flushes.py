@@ -1,0 +1,160 @@
+"""What a service may rely on when it submits a flush, whatever the commit table does with it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from served_folder import Run
+
+from pyomid.errors import OmidError, Unavailable
+from pyomid.oracle.instructions import Flushed
+from pyomid.ports import CommitTable, FlushEnded, FlushLoop
+from pyomid.server.flush import Flushes
+from pyomid.storage.memory import MemoryCommitTable, MemoryLeaderState
+from pyomid.types import LeaderRecord
+
+pytestmark = [pytest.mark.fast, pytest.mark.timeout(60)]
+
+ENTRIES = np.array([(50, 110), (100, 160)], dtype=np.int64)
+
+
+class OnThreads(MemoryCommitTable):
+    """With the default: `put` on a thread. `before` is called by that thread."""
+
+    submit = CommitTable.submit
+
+    def __init__(self, before: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self._before = before
+
+    def put_block(self, entries: NDArray[np.int64]) -> list[int]:
+        self._before()
+        return super().put_block(entries)
+
+
+class Told:
+    """Keeps what it is told; `once` is over then."""
+
+    def __init__(self) -> None:
+        self.results: list[Flushed | OmidError] = []
+        self.once = asyncio.Event()
+
+    def __call__(self, result: Flushed | OmidError) -> None:
+        self.results.append(result)
+        self.once.set()
+
+
+class RowThatLooks(MemoryLeaderState):
+    """Notes what was durable whenever its epoch was read."""
+
+    def __init__(self, table: CommitTable) -> None:
+        super().__init__()
+        self._table = table
+        self.found: list[Sequence[int]] = []
+
+    def read(self) -> LeaderRecord:
+        self.found.append(self._table.lookup(ENTRIES[:, 0].tolist()))
+        return super().read()
+
+
+@pytest.mark.parametrize("table", [MemoryCommitTable(), OnThreads()], ids=["at once", "on a thread"])
+def test_t5_the_epoch_is_read_behind_the_entries(run: Run, table: CommitTable) -> None:
+    row = RowThatLooks(table)
+
+    async def scenario() -> None:
+        flushes, told = Flushes(table, row, threads_max=1), Told()
+        flushes.submit(ENTRIES, told, may_wait=False)
+        await told.once.wait()
+        flushes.close(wait=True)
+        assert told.results == [Flushed(frozenset(), 0)]
+
+    run(scenario())
+    assert row.found == [[110, 160]]
+
+
+def test_a_blocking_table_holds_up_no_loop(run: Run) -> None:
+    """And the array stays as it is until the end."""
+    may_go = threading.Event()
+    table = OnThreads(before=may_go.wait)
+
+    async def scenario() -> None:
+        flushes, told = Flushes(table, MemoryLeaderState(), threads_max=2), Told()
+        for _ in range(2):
+            flushes.submit(ENTRIES, told, may_wait=False)
+        await asyncio.sleep(0)
+        assert not told.results
+        may_go.set()
+        while len(told.results) < 2:
+            await asyncio.sleep(0.001)
+        flushes.close(wait=True)
+
+    run(scenario())
+
+
+def fails() -> None:
+    raise Unavailable("no room")
+
+
+def breaks() -> None:
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(("what", "message"), [(fails, "no room"), (breaks, "ZeroDivisionError")])
+@pytest.mark.parametrize("on_thread", [False, True])
+def test_an_error_is_told_once_as_one_of_the_tree(
+    run: Run, what: Callable[[], None], message: str, on_thread: bool
+) -> None:
+    class Failing(MemoryCommitTable):
+        def submit(self, entries: NDArray[np.int64], ended: FlushEnded, loop: FlushLoop) -> None:
+            what()
+
+    table = OnThreads(before=what) if on_thread else Failing()
+
+    async def scenario() -> None:
+        flushes, told = Flushes(table, MemoryLeaderState(), threads_max=1), Told()
+        flushes.submit(ENTRIES, told, may_wait=False)
+        await told.once.wait()
+        flushes.close(wait=True)
+        (error,) = told.results
+        assert isinstance(error, Unavailable)
+        assert message in str(error)
+
+    run(scenario())
+
+
+def test_an_error_of_whoever_is_told_is_not_the_flushs(run: Run) -> None:
+    """The entries are durable: told of a failure, it would put them out again."""
+    told: list[Any] = []
+
+    def stumbles(result: Flushed | OmidError) -> None:
+        told.append(result)
+        raise ZeroDivisionError
+
+    async def scenario() -> None:
+        flushes = Flushes(MemoryCommitTable(), MemoryLeaderState(), threads_max=1)
+        with pytest.raises(ZeroDivisionError):
+            flushes.submit(ENTRIES, stumbles, may_wait=False)
+        flushes.close(wait=True)
+
+    run(scenario())
+    assert told == [Flushed(frozenset(), 0)]
+
+
+def test_the_loops_end_is_told_to_the_table(run: Run) -> None:
+    left: list[bool] = []
+
+    class Leaving(MemoryCommitTable):
+        def leave_loop(self) -> None:
+            left.append(True)
+
+    async def scenario() -> None:
+        Flushes(Leaving(), MemoryLeaderState(), threads_max=1).close(wait=True)
+
+    run(scenario())
+    assert left == [True]
