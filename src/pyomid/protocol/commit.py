@@ -1,8 +1,8 @@
 """The end of a transaction: commit, completion, rollback.
 
-The order is laws 1, 2 and 5: data durable → commit request → "committed" → shadow cells of the whole write set
-durable → commit-table entry deleted. Whoever dies on the way leaves a state that readers and compaction repair;
-nothing here needs to run twice, and nothing needs a journal.
+The order is that of laws 1, 2 and 5: data durable → commit request → "committed" → shadow cells of the whole write set
+durable → commit-table entry deleted. A client that dies on the way leaves a state that readers and compaction repair;
+no step needs to run twice, and no journal is needed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pyomid.protocol.outcome import Outcome, outcome_steps
 from pyomid.types import CellVersion, CommitReply, CommitRequest, ShadowWrite
 
 WriteSet = Mapping[str, Sequence[CellVersion]]
-"""Table → the exact versions a transaction wrote there; as `CellNames` where they went in batches."""
+"""Table → the exact versions that a transaction wrote there; `CellNames` if they were written in batches."""
 
 SHADOWS_MAX = 5_000
-"""Shadow cells in one write: bounded, so that other writers get their turn."""
+"""Shadow cells in one write. Bounded, so that other writers get their turn."""
 
 
 def commit_steps(request: CommitRequest, written: WriteSet) -> Steps[CommitReply]:
-    """The outcome, known for certain; OutcomeUnknown where it cannot be known.
+    """Commits; returns the outcome, known for certain. OutcomeUnknown if it cannot be known.
 
-    Obligation of the caller (law 1): every cell of `written`, and of the branches, is durable.
+    Law 1 is the caller's obligation: every cell of `written`, and of the branches, is durable.
     """
     try:
         reply: CommitReply = yield SendCommit(request)
@@ -43,8 +43,9 @@ def commit_steps(request: CommitRequest, written: WriteSet) -> Steps[CommitReply
 
 
 def _look_up_steps(request: CommitRequest, written: WriteSet) -> Steps[Outcome]:
-    """An error of the looking up says nothing about the commit, whatever it is (a table of the transaction was
-    dropped meanwhile): it must not pass for one that took no effect, after which the cells would be deleted (C3)."""
+    """Looks the outcome up after the answer was lost. An error of the lookup (a table of the transaction was dropped
+    meanwhile, for example) says nothing about the commit: it must not look like "not committed", after which the cells
+    would be deleted (C3)."""
     try:
         outcome = yield from outcome_steps(request.start_ts, request.branches, written)
     except OutcomeUnknown:
@@ -59,10 +60,11 @@ def _look_up_steps(request: CommitRequest, written: WriteSet) -> Steps[Outcome]:
 
 
 def complete_steps(start_ts: int, commit_ts: int, written: WriteSet) -> Steps[None]:
-    """Shadow cells of the whole write set, then the commit-table entry goes (law 5, C4).
+    """Post-commit clean-up: writes the shadow cells of the whole write set, then deletes the commit-table entry (law 5,
+    C4).
 
-    May run later, or never; an error leaves the entry for the healers. Only for a transaction without branches:
-    the cells of branches are known to their tasks alone, compaction completes those.
+    It may run later, or never; an error leaves the entry to readers and compaction. Only for a transaction without
+    branches: only their tasks know the cells of branches, and compaction completes those.
     """
     for table, cells in written.items():
         if isinstance(cells, CellNames):
@@ -74,8 +76,8 @@ def complete_steps(start_ts: int, commit_ts: int, written: WriteSet) -> Steps[No
 
 
 def rollback_steps(written: WriteSet) -> Steps[None]:
-    """Exactly the own versions go. Only where "not committed" is certain: an abort was answered, or no commit
-    request ever left (C3). May run later, or never: what is left are orphans."""
+    """Deletes exactly the own versions. Only if "not committed" is certain: the answer was an abort, or no commit
+    request was ever sent (C3). It may run later, or never: cells that stay are orphans."""
     for table, cells in written.items():
         for piece in _pieces(tuple(cells)):
             yield DeleteVersions(table, tuple(piece))

@@ -1,5 +1,5 @@
-"""The local cache start → commit. A hit is for ever, so it may be shared by all readers of a process; a miss is
-never kept (R6): "not committed" would be served to a later snapshot that must see the commit.
+"""The local cache start → commit. A hit is valid for ever, so all readers of a process may share it. A miss is never
+kept (R6): a later snapshot that must see the commit would be told "not committed".
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ ENTRIES_MAX: Final = 100_000
 
 
 class CommitCache:
-    """Bounded; the oldest half goes when it is full. Safe to share between threads of CPython: single dict
-    operations only, and losing an entry costs a look-up."""
+    """Bounded: when it is full the oldest half is dropped. Threads of CPython may share it: it uses single dict
+    operations only, and a lost entry costs one lookup."""
 
     def __init__(self, entries_max: int = ENTRIES_MAX) -> None:
         self._entries_max = max(2, entries_max)
         self._commits: dict[int, int] = {}
 
     def get(self, start: int) -> int:
-        """The commit timestamp, 0 where it is not known here."""
+        """The commit timestamp, 0 if it is not known here."""
         return self._commits.get(start, 0)
 
     def put(self, start: int, commit_ts: int) -> None:

@@ -1,7 +1,7 @@
-"""Compaction of one region: heal what committed, drop what no snapshot above W needs, then record the watermark.
+"""Compaction of one region: write missing shadow cells, drop what no snapshot above W needs, then record the watermark.
 
-W is read first, the record is made last (laws 4 and 6); between them every unresolved version ≤ W is looked up,
-looked at again, sealed and looked at once more (K2):
+W is read first and the record is made last (laws 4 and 6). Between them every unresolved version ≤ W is looked up, read
+again, sealed, and read once more (K2):
 
     K scans x@100, no shadow cell
                                     T: shadow cell written, commit-table entry deleted
@@ -30,7 +30,7 @@ from pyomid.protocol.version_cleanup import Indices, plan_cleaning
 from pyomid.types import KeyRange, RegionWatermark
 
 BATCH_ROWS_MAX = 10_000
-"""Rows cleaned between two writes: large enough for the compiled pass, small enough for short write transactions."""
+"""Rows that are cleaned by one write: many enough for the compiled pass, few enough for short write transactions."""
 
 
 @dataclass(slots=True)
@@ -58,11 +58,11 @@ def compact_region_steps(
     watermark: int | None = None,
     rows_max: int = BATCH_ROWS_MAX,
 ) -> Steps[RegionCleaned]:
-    """Cleans every row of `region` up to W and records it.
+    """Cleans every row of `region` up to W, then records W.
 
-    `generation` is the table's, read before the call: a record of a generation that has passed counts for nothing
-    (K5). `watermark`: an older published W to go by, where Java clients share the store; None: W now.
-    `now_s`: wall clock before the call, stored with the record.
+    `generation` is the table's, read before the call: a record of a former generation counts for nothing (K5).
+    `watermark`: an older published W to clean by, where Java clients share the store; None: W now.
+    `now_s`: the wall clock before the call, stored with the record.
     """
     published, _ = yield ReadWatermarks()
     bound = published if watermark is None else min(watermark, published)

@@ -1,11 +1,11 @@
-"""What the protocol's generators wait for. A generator yields an effect, a driver performs it and sends the result
-back.
+"""Effects: what the protocol's generators wait for. A generator yields an effect; a driver performs it and sends the
+result back.
 
-Three drivers exist: blocking and asyncio (client), and the simulation, which may crash, delay or reorder at every
-yield. So a rule is written once and the order of its effects is the order of its laws.
+There are three drivers: the client's blocking and asyncio drivers, and the simulation, which may crash, delay or
+reorder at every yield. So each rule is written once, and the order of its effects is the order of the laws.
 
-A generator named `…_steps` has type `Steps[T]`: effects out, results in, T returned. Errors of an effect are thrown
-into the generator at the yield.
+A generator named `…_steps` has type `Steps[T]`: it yields effects, is sent their results, and returns T. The error of
+an effect is thrown into the generator at the yield.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Steps = Generator["Effect", Any, T]
 
 
 class Effect:
-    """Base of everything a core generator may yield."""
+    """Base of all effects."""
 
     __slots__ = ()
 
@@ -51,10 +51,10 @@ class ReadRows(Effect):
 
 @dataclass(frozen=True, slots=True)
 class ReadRange(Effect):
-    """→ CellBatch of the first rows of the range, whole rows, one fresh read: at most `rows_max` of them (fewer where
-    the store bounds a batch by bytes; none only where the range has none left); None: *all* rows of the range.
+    """→ CellBatch of the first rows of the range, whole rows, one fresh read: at most `rows_max` rows (fewer where the
+    store bounds a batch by bytes; none only if the range has none left). `rows_max` None: *all* rows of the range.
 
-    Compaction's way through a region, and a bulk reader's second look at one batch.
+    Compaction goes through a region by it; a vectorized reader reads a batch again by it.
     """
 
     table: str
@@ -66,10 +66,10 @@ class ReadRange(Effect):
 @dataclass(frozen=True, slots=True)
 class LookupThenWatermarks(Effect):
     """→ (list[int], W, H): for each of `starts` in order its commit timestamp, NOT_FOUND or SEALED, one fresh
-    multi-get; then W and H, fresh, their read begun when every entry had been read (R4).
+    multi-get; then W and H, fresh, by a read that began after every entry had been read (R4).
 
-    Two steps, and others may come between them: never one look at both. A store that keeps their order may do both in
-    one call.
+    These are two steps, and other processes may act between them. A store that keeps their order may do both in one
+    call.
     """
 
     starts: tuple[int, ...]
@@ -82,7 +82,7 @@ class ReadWatermarks(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SealStarts(Effect):
-    """→ list[SealOutcome] in order; starts of the current epoch through the TSO, in the embedded store always."""
+    """→ list[SealOutcome] in order. Starts of the current epoch go through the TSO; in the embedded store all do."""
 
     starts: tuple[int, ...]
 
@@ -98,7 +98,7 @@ class WriteCells(Effect):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BeginWrite(Effect):
-    """→ object, `DataStore.begin_write`: the rows are on their way, nothing is durable."""
+    """→ object, `DataStore.begin_write`: the rows are on their way; nothing is durable yet."""
 
     table: str
     version: int
@@ -107,7 +107,7 @@ class BeginWrite(Effect):
 
 @dataclass(frozen=True, slots=True)
 class EndWrites(Effect):
-    """→ None: all that was begun is durable (law 1); an error once all of them have ended."""
+    """→ None: all writes that were begun are durable (law 1). An error is raised once all of them have ended."""
 
     begun: tuple[object, ...]
 
@@ -122,7 +122,7 @@ class WriteShadowCells(Effect):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WriteShadowBatches(Effect):
-    """→ None, durable: shadow cells beside all cells of some batches, which were written under `version`."""
+    """→ None, durable: shadow cells beside all cells of these batches, which were written under `version`."""
 
     table: str
     version: int
@@ -132,7 +132,7 @@ class WriteShadowBatches(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Heal(Effect):
-    """→ None. Shadow cells for cells that the commit table explained to a reader; may be done later, or never."""
+    """→ None. Shadow-cell repair: cells that the commit table explained to a reader. May be done later, or never."""
 
     table: str
     shadows: tuple[ShadowWrite, ...]
@@ -140,7 +140,7 @@ class Heal(Effect):
 
 @dataclass(frozen=True, slots=True)
 class DeleteOrphans(Effect):
-    """→ None. Versions that can never commit (start ≤ W, sealed, looked at again); may be done later, or never."""
+    """→ None. Versions that can never commit (R8): sealed, and read again after that. May be done later, or never."""
 
     table: str
     cells: tuple[CellVersion, ...]
@@ -156,10 +156,10 @@ class DeleteVersions(Effect):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CleanBatch(Effect):
-    """→ None, durable; all changes of one row together or not at all (K3). `DataStore.clean_batch`.
+    """→ None, durable; the changes of one row are atomic (K3). `DataStore.clean_batch`.
 
-    `heals`: indices of records whose `rec_commit` is to be written as shadow cells; `drops`: indices of cells
-    whose exact version goes.
+    `heals`: indices of records whose `rec_commit` is written as shadow cells. `drops`: indices of cells whose exact
+    version is deleted.
     """
 
     table: str
@@ -170,21 +170,21 @@ class CleanBatch(Effect):
 
 @dataclass(frozen=True, slots=True)
 class DeleteCommitEntries(Effect):
-    """→ None. Completion; may be done later."""
+    """→ None. The end of post-commit clean-up; may be done later."""
 
     starts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SendCommit(Effect):
-    """→ CommitReply; throws OutcomeUnknown where the answer was lost."""
+    """→ CommitReply. Raises OutcomeUnknown if the answer was lost."""
 
     request: CommitRequest
 
 
 @dataclass(frozen=True, slots=True)
 class FlushAndMerge(Effect):
-    """→ None: K4."""
+    """→ None: memory is flushed to files before the region is cleaned (K4)."""
 
     table: str
     region: KeyRange
@@ -223,6 +223,6 @@ class DropRegionWatermarks(Effect):
 
 @dataclass(frozen=True, slots=True)
 class AdvanceHorizon(Effect):
-    """→ int, entries deleted. H durable first (law 7)."""
+    """→ int, the number of entries deleted. H is durable before the first of them (law 7)."""
 
     horizon: int

@@ -2,7 +2,7 @@
 
 An id is the low half of MurmurHash3 x64 128 with seed 0 over the concatenated bytes, as a signed 64-bit integer:
 cell id = table + row + family + qualifier, row id = table + row, table id = table. The algorithm is Austin
-Appleby's MurmurHash3_x64_128 (public domain), restated here. `hashing_batch` is the compiled twin.
+Appleby's MurmurHash3_x64_128 (public domain), restated here. `native/hashing.py` is its compiled implementation.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ _TWO_WORDS: Final = Struct("<QQ")
 
 
 def cell_id(table: bytes, row: bytes, family: bytes, qualifier: bytes) -> int:
-    """What a cell-level commit names for one column of one row."""
+    """The id by which a cell-level commit names one column of one row."""
     return signed(murmur3_x64_128(table + row + family + qualifier)[0])
 
 
 def row_id(table: bytes, row: bytes) -> int:
-    """What a row-level commit names for one row."""
+    """The id by which a row-level commit names one row."""
     return signed(murmur3_x64_128(table + row)[0])
 
 
 @lru_cache(maxsize=4096)
 def table_id(table: bytes) -> int:
-    """What fences, table-level commits and the catalog's marks name a table by."""
+    """The id by which fences, commits and marks name a table."""
     return signed(murmur3_x64_128(table)[0])
 
 
 def signed(word: int) -> int:
-    """An unsigned 64-bit word as protobuf's int64 and Java's long carry it."""
+    """An unsigned 64-bit number as protobuf's int64 and Java's long hold it."""
     return word - (1 << 64) if word >> 63 else word
 
 
 def murmur3_x64_128(data: bytes) -> tuple[int, int]:
-    """Both unsigned halves of the hash, low half first, seed 0."""
+    """Both halves of the hash with seed 0, unsigned, the low half first."""
     h1 = h2 = 0
     length = len(data)
     whole = length & ~15

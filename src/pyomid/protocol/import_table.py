@@ -1,19 +1,19 @@
-"""An existing table becomes transactional: each of its cells counts as committed at its own version.
+"""Import of an existing table: it becomes transactional, each of its cells committed at the cell's own version.
 
-    its writers stop  →  N drawn: a start timestamp  →  the table is not in the catalog
-    →  every region read: transactions would see what HBase shows now, else refused, and nothing was changed
+    its writers stop  →  N is drawn, a start timestamp  →  the table is not in the catalog
+    →  every region is read: if transactions would not see what HBase shows now, the import is refused, nothing changed
     →  every region: shadow cells beside all cells below N  →  the catalog entry  →  the first transaction
 
-The look at the catalog comes behind N, so a second run may go on beside a first one that finished, or a task of it
-that everybody took for dead: transactions begin behind the entry, so their starts are above N, and a cell that is not
-below N is refused, never adopted. The order prevents
+The catalog is read after N is drawn. So a second run may go on beside a first run that finished, or beside a task of it
+that was believed dead: transactions begin after the entry is made, so their starts are above N, and a cell that is not
+below N is refused, never imported. The order prevents
 
-    run 1 adopts and registers; T writes x@120, undecided
-                                                            run 2 finds x@120 bare and gives it a shadow cell: T is
-                                                            committed although nobody decided it
+    run 1 imports and registers; T writes x@120, undecided
+                                                            run 2 finds x@120 without a shadow cell and writes one:
+                                                            T is committed although no TSO decided it
 
 An empty value is an ordinary value to HBase (a flag, a member of a set) and a deletion to Omid, Java's readers
-included: adopted it would be hidden, and dropped by the next compaction. No encoding keeps it (decision 0036).
+included: once imported it would be hidden, and the next compaction would drop it. No encoding keeps it (decision 0036).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from pyomid.protocol.effects import CleanBatch, ReadRange, Steps
 from pyomid.types import Cell, Column, KeyRange
 
 BATCH_ROWS_MAX = 10_000
-"""As compaction's."""
+"""As in compaction."""
 
 
 @dataclass(slots=True)
 class RangeAdopted:
-    """What adopting did to a range: `adopted` of its `records` had no shadow cell before."""
+    """What the import did to a range: `adopted` of its `records` had no shadow cell before."""
 
     rows: int = 0
     records: int = 0
@@ -45,7 +45,7 @@ class RangeAdopted:
 def check_range_steps(
     table: str, key_range: KeyRange, newest_ts: int, *, rows_max: int = BATCH_ROWS_MAX
 ) -> Steps[None]:
-    """Reads only. `Misuse` where adopting the range would change what is seen of it, or as of `adopt_range_steps`."""
+    """Only reads. `Misuse` if the import would change what is seen of the range, or if `adopt_range_steps` refuses."""
 
     def check(batch: CellBatch) -> Steps[None]:
         _check_adoptable(table, batch, newest_ts)
@@ -58,10 +58,10 @@ def check_range_steps(
 def adopt_range_steps(
     table: str, key_range: KeyRange, newest_ts: int, *, rows_max: int = BATCH_ROWS_MAX
 ) -> Steps[RangeAdopted]:
-    """Every cell of the range has its shadow cell, durably, on return; those that had one keep it. Idempotent.
+    """Writes shadow cells: on return every cell of the range has one, durably; one that was there stays. Idempotent.
 
-    `newest_ts`: N above. `Misuse` where a cell is not below it, or where a transaction committed a cell. Every range
-    of the table was checked before the first one is adopted; what is written since is found here.
+    `newest_ts`: N above. `Misuse` if a cell is not below it, or if a transaction committed a cell. Every range of the
+    table is checked before the first one is imported; this call finds what was written since.
     """
     done = RangeAdopted()
     yield from _each_batch_steps(
@@ -98,7 +98,7 @@ def _check_adoptable(table: str, batch: CellBatch, newest_ts: int) -> None:
 
 
 def _check_seen_alike(table: str, batch: CellBatch, newest_ts: int) -> None:
-    """Once adopted, of each column the newest version is seen, as HBase shows it."""
+    """Once imported, the newest version of each column is seen, as HBase shows it."""
     adopted = replace(batch, rec_commit=batch.rec_version)
     seen = visibility.visible_cells(adopted, newest_ts)
     width = len(batch.columns)

@@ -1,8 +1,8 @@
 """What became of a commit whose answer was lost (protocol.md, "Outcome of a commit whose answer was lost").
 
-The order of the looks is the rule (R1–R4, C3): own shadow cells, commit table with H read after it, seal, own
-cells again. "Rolled back" is said only with evidence: an own cell that is still there without a shadow cell, of a
-start that can never commit. Own cells that are gone may have been superseded and compacted as well as deleted.
+The order of the reads is the rule (R1–R4, C3): own shadow cells, commit table with H read after it, seal, own cells
+again. "Rolled back" needs evidence: an own cell that is still there without a shadow cell, of a start that can never
+commit. Own cells that are gone may have been superseded and compacted as well as deleted.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ OwnCells = Mapping[str, Sequence[CellVersion]]
 
 
 def outcome_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Steps[Outcome]:
-    """The outcome of `start_ts`, made final by a seal where it was still open.
+    """The outcome of `start_ts`; a seal makes it final if it was still open.
 
-    `own`: cells the transaction wrote, under its start or its branches; more cells find more, one can be enough.
-    OutcomeUnknown, naming the start, where no evidence is left.
+    `own`: cells that the transaction wrote, under its start or its branches. One cell can be enough; more cells give
+    more evidence. OutcomeUnknown, with the start, if no evidence is left.
     """
     while True:
         commit_ts = _committed((yield from _read_own_steps(own)))
@@ -61,14 +61,14 @@ def outcome_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Step
 
 @dataclass(frozen=True, slots=True)
 class _Sealed:
-    """What was sealed just now, and the H that was read after it."""
+    """The starts that were sealed just now, and the H that was read after that."""
 
     starts: frozenset[int]
     horizon: int
 
 
 def _seal_steps(start_ts: int, branches: Sequence[int]) -> Steps[_Sealed | None]:
-    """None: a seal was refused, or H passed meanwhile: look again from the commit table."""
+    """None if a seal was refused, or H passed a sealed start meanwhile: then the lookup starts again."""
     _, horizon = yield ReadWatermarks()
     wanted = (start_ts,) if start_ts >= horizon else tuple(b for b in branches if b >= horizon)
     if wanted:
@@ -83,19 +83,19 @@ def _seal_steps(start_ts: int, branches: Sequence[int]) -> Steps[_Sealed | None]
 
 
 def _vouched_commit(starts: Sequence[int], states: Sequence[int], horizon: int) -> int:
-    """R4: the commit of the first entry that counts, 0 where none does: below H none does."""
+    """R4: the commit timestamp of the first entry that counts, or 0. Below H no entry counts."""
     found = (state for start, state in zip(starts, states, strict=True) if state > 0 and start >= horizon)
     return next(found, 0)
 
 
 def _proves_rollback(cells: Iterable[Cell], start_ts: int, sealed: _Sealed) -> bool:
-    """C3: any of the own cells, read after the seal and without a shadow cell, is evidence."""
+    """C3: whether any own cell, read after the seal and without a shadow cell, is evidence."""
     return any(_is_evidence(start_of(cell.version), start_ts, sealed) for cell in cells)
 
 
 def _is_evidence(cell_start: int, start_ts: int, sealed: _Sealed) -> bool:
-    """An unshadowed cell that proves "rolled back": of any version if the mark of the transaction itself stands at
-    or above H; else of a start below H, or of a branch sealed just now."""
+    """Whether a cell without a shadow cell proves "rolled back". If the transaction's own start was sealed just now, a
+    cell of any version does; otherwise a cell whose start is below H, or of a branch that was sealed just now."""
     return start_ts in sealed.starts or cell_start < sealed.horizon or cell_start in sealed.starts
 
 

@@ -1,26 +1,26 @@
-"""Reading at a snapshot: which stored versions are visible, asked in the one order that is safe.
+"""Reading at a snapshot: which stored versions are visible, looked up in the one order that is safe.
 
 A fetched cell without a shadow cell says nothing by itself: its transaction may be running, dead, or committed a
-moment ago. The rules (protocol.md, "Reading a cell"; hazards R1–R8), once for the point and the bulk grain:
+moment ago. These rules (protocol.md, "Reading a cell"; hazards R1–R8) serve row-at-a-time and vectorized readers:
 
     fetch F1
     look up the unresolved starts           hit, and start ≥ H read after it   → committed, for ever (cached)
     every other start was *missed*
     fetch F2 of the same rows               a shadow cell now                  → it decides
-                                            gone                               → F2 begins from its greatest version
-                                            there, without shadow cell         → a verdict about this cell of F2:
+                                            gone                               → F2 is read from its greatest version
+                                            there, without shadow cell         → the status of this cell of F2:
         sealed, or below H                  → not visible
-        of an earlier epoch, or orphan ≤ W  → seal; placed → fetch F3, judge as sealed; refused → look up again
+        of an earlier epoch, or ≤ W         → seal; placed → fetch F3, then as sealed; refused → look up again
         else                                → not committed for this snapshot
 
-Why a miss is judged on a *later* fetch (R1):
+Why a miss decides only about a *later* fetch (R1):
 
     R fetches x@100, no shadow cell
                                 T writes x's shadow cell, deletes its commit-table entry
     R looks 100 up: nothing
-    were R to judge the old fetch now, it would skip a committed version
+    if R decided about the old fetch now, it would skip a committed version
 
-A miss is a verdict about the cells of the next fetch and lives no longer than this read (R6).
+A miss decides about the cells of the next fetch, and is forgotten when this read ends (R6).
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ from pyomid.types import (
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a reader may see: everything committed before `start_ts`, and what it wrote itself.
+    """What a reader may see: everything committed before `start_ts`, and its own writes.
 
-    `epoch` is that of the TSO which handed out `start_ts`, or a later one's, never an earlier one's (T6).
-    `own` are the start timestamps whose versions are the reader's own: its start and its finished branches.
-    `seal_all`: the deployment answers begins before commits are durable (low latency), so every miss is sealed.
+    `epoch` is the epoch of the TSO that handed out `start_ts`, or a later one, never an earlier one (T6).
+    `own`: start timestamps whose versions are the reader's own, its start and its finished branches.
+    `seal_all`: the deployment answers begins before commits are durable (low latency), so every missed start is sealed.
     """
 
     start_ts: int
@@ -77,7 +77,7 @@ class Snapshot:
 
 
 VisibleRow = dict[Column, bytes]
-"""What a reader sees of one row: tombstoned and absent columns left out; empty: the row is not there."""
+"""What a reader sees of one row, without deleted and absent columns. Empty: the row does not exist."""
 
 
 def read_rows_steps(
@@ -87,7 +87,7 @@ def read_rows_steps(
     snapshot: Snapshot,
     cache: CommitCache,
 ) -> Steps[list[VisibleRow]]:
-    """The visible state of each row, in the order asked. SnapshotTooOld where compaction may have passed."""
+    """The visible state of each row, in the order of `rows`. SnapshotTooOld if W has passed the snapshot."""
     fetched = _FetchedRows(table, rows, columns, snapshot)
     resolution = yield from resolve_steps(fetched, Judgement.of_reader(snapshot), cache)
     yield from check_snapshot_steps(snapshot)
@@ -108,11 +108,11 @@ def resolve_batch_steps(
     snapshot: Snapshot,
     cache: CommitCache,
 ) -> Steps[CellBatch]:
-    """A scanned batch with every commit timestamp that decides at this snapshot filled in.
+    """The scanned batch, with every commit timestamp filled in that decides at this snapshot.
 
-    The batch that comes back may be a later fetch of the same rows. Records that stay at 0 are not visible (or
-    own). Bulk readers leave healing to compaction: each start is looked up once a scan, not once a cell.
-    The caller runs `check_snapshot_steps` after the last batch it took visible cells from, or after each.
+    The returned batch may be a later fetch of the same rows. Records that stay at 0 are not visible, or the reader's
+    own. Vectorized readers leave shadow-cell repair to compaction: they look a start up once a scan, not once a cell.
+    The caller runs `check_snapshot_steps` after the last batch from which it took visible cells, or after each.
     """
     fetched = FetchedBatch(table, columns, snapshot.start_ts, snapshot.own, batch)
     yield from resolve_steps(fetched, Judgement.of_reader(snapshot), cache)
@@ -120,7 +120,7 @@ def resolve_batch_steps(
 
 
 def check_snapshot_steps(snapshot: Snapshot) -> Steps[None]:
-    """R7: after a read, W must still be below the snapshot, or what was read may have holes."""
+    """R7: after a read W must still be below the snapshot; otherwise versions may be missing from what was read."""
     watermark, _ = yield ReadWatermarks()
     if snapshot.start_ts <= watermark:
         raise SnapshotTooOld(
@@ -135,25 +135,25 @@ def check_snapshot_steps(snapshot: Snapshot) -> Steps[None]:
 
 
 class Fetched(Protocol):
-    """Some rows as one fresh read returned them, and the effect that reads them again."""
+    """Some rows as one fresh read returned them, with the effect that reads them again."""
 
     def effect(self) -> Effect | None:
-        """None: the first fetch is in already."""
+        """The first fetch. None: it was done before."""
 
     def again(self) -> Effect: ...
 
     def take(self, result: object) -> None: ...
 
     def unresolved_starts(self) -> set[int]:
-        """Distinct starts of cells without a shadow cell that could matter; never an own one."""
+        """Distinct starts of cells without a shadow cell that the reader may see; never an own one."""
 
     def apply(self, commits: Mapping[int, int]) -> None:
-        """Commit timestamps learned from the commit table, for the cells of the present fetch."""
+        """Fills in commit timestamps from the commit table, for the cells of the present fetch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Which missed starts must be sealed before a verdict."""
+    """Which missed starts must be sealed before their status counts."""
 
     epoch: int
     seal_all: bool = False
@@ -164,7 +164,7 @@ class Judgement:
 
     @classmethod
     def of_compactor(cls) -> Judgement:
-        """K2: whatever the compactor deletes was sealed first."""
+        """K2: the compactor deletes only what was sealed before."""
         return cls(epoch=0, seal_all=True)
 
 
@@ -184,7 +184,7 @@ _OPEN: Final = "neither entry nor mark"
 
 
 def resolve_steps(fetched: Fetched, judgement: Judgement, cache: CommitCache) -> Steps[Resolution]:
-    """Fetches, looks up, fetches again and seals until every unresolved cell of the last fetch has its answer."""
+    """Fetches, looks up, fetches again and seals, until every unresolved cell of the last fetch has a status."""
     resolution = Resolution()
     verdicts: dict[int, str] = {}
     final: set[int] = set()
@@ -223,18 +223,18 @@ def resolve_steps(fetched: Fetched, judgement: Judgement, cache: CommitCache) ->
 
 
 def look_up_steps(starts: Sequence[int]) -> Steps[tuple[Sequence[int], int, int]]:
-    """R4: (state of each start, W, H), both watermarks read after the look: H may have passed an entry meanwhile."""
+    """R4: (state of each start, W, H). W and H are read after the entries: H may have passed an entry meanwhile."""
     found: tuple[Sequence[int], int, int] = yield LookupThenWatermarks(tuple(starts))
     return found
 
 
 def _refetch_missed_steps(fetched: Fetched) -> Steps[None]:
-    """R1: a miss is judged on a later fetch than the look-up."""
+    """R1: a miss decides about a fetch that began after the lookup."""
     fetched.take((yield fetched.again()))
 
 
 def _refetch_sealed_steps(fetched: Fetched) -> Steps[None]:
-    """R3, K2: a shadow cell written before its seal was placed decides."""
+    """R3, K2: a shadow cell that was written before the seal was placed decides."""
     fetched.take((yield fetched.again()))
 
 
@@ -252,7 +252,7 @@ def _note_states(
     cache: CommitCache,
     resolution: Resolution,
 ) -> dict[int, str]:
-    """Hits are kept for ever; below H neither a hit nor a miss says anything (R4), the shadow cell alone decides."""
+    """A hit is kept for ever. Below H neither a hit nor a miss says anything (R4): only the shadow cell decides."""
     verdicts: dict[int, str] = {}
     for start, state in zip(asked, states, strict=True):
         if start < horizon:
@@ -286,11 +286,11 @@ def _needs_seal(start: int, verdict: str, judgement: Judgement, watermark: int) 
     return judgement.seal_all or start <= judgement.epoch or start <= watermark
 
 
-# --- the two grains -----------------------------------------------------------------------------------------
+# --- row at a time, and vectorized --------------------------------------------------------------------------
 
 
 class _FetchedRows:
-    """Point grain: a few rows as lists of cells. Commits stay in the resolution; cells are not changed."""
+    """Row at a time: a few rows as lists of cells. Commits stay in the resolution; cells are not changed."""
 
     def __init__(self, table: str, keys: Sequence[bytes], columns: Sequence[Column] | None, snapshot: Snapshot) -> None:
         self._effect = ReadRows(table, keys, columns, _bounds_of(snapshot))
@@ -322,7 +322,7 @@ class _FetchedRows:
 
 
 class FetchedBatch:
-    """Bulk grain: one cell batch. `bound`: versions at or above it do not matter."""
+    """Vectorized: one cell batch. `bound`: versions at or above it do not matter."""
 
     def __init__(
         self,
@@ -362,7 +362,7 @@ class FetchedBatch:
 
 
 def _bounds_of(snapshot: Snapshot) -> ReadBounds:
-    """A commit below the snapshot is of a start below it; own versions may be above it."""
+    """A commit below the snapshot has a start below it; own versions may lie above it."""
     below = max(snapshot.start_ts, *(start + TIMESTAMP_STEP for start in snapshot.own), 0)
     return ReadBounds(below=min(below, TIMESTAMP_MAX), committed_below=snapshot.start_ts)
 

@@ -1,8 +1,9 @@
-"""What compactors recorded of a table's regions: how far every key is clean, and which records are needed still.
+"""What compactors recorded of a table's regions: how far every key is clean, and which records are still needed.
 
-A record counts when it is older than the longest retry of a commit (`protocol.sanitize`), and a newer one must not take
-the place of the last that counts: where regions are compacted more often than that, none would ever count. So of each
-range several stay, twice as old from one to the next. All of them stay true: what was clean up to W is so for ever.
+A record counts once it is older than the longest retry of a commit (`protocol.sanitize`). So a newer record must not
+replace the last one that counts: where regions are compacted more often than that, no record would ever count. For each
+range several records are kept, each at least twice as old as the one before. All of them stay true: what was once clean
+up to W is so for ever.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from typing import Final, NamedTuple
 from pyomid.types import KeyRange, RegionWatermark
 
 RETRY_S_MAX: Final = 3600.0
-"""Records as old as this count for every sanitiser: no client repeats a commit for longer."""
+"""Records as old as this count for every sanitizer: no client repeats a commit for longer."""
 
 
 class Cleaned(NamedTuple):
-    """One record of a range: when, by the wall clock, and how far."""
+    """One record of a range: when it was made, by the wall clock, and up to which W."""
 
     at_s: float
     watermark: int
 
 
 def kept(records: Iterable[Cleaned]) -> list[Cleaned]:
-    """Those of one range and generation that some sanitiser may still need, newest first."""
+    """The records of one range and generation that some sanitizer may still need, newest first."""
     best: list[Cleaned] = []
     for record in sorted(records, key=lambda each: (each.at_s, -each.watermark)):
         if not best or record.watermark > best[-1].watermark:
@@ -50,7 +51,7 @@ def kept(records: Iterable[Cleaned]) -> list[Cleaned]:
 
 
 def with_record(records: Sequence[RegionWatermark], record: RegionWatermark) -> list[RegionWatermark]:
-    """`records` of its range with `record`, and without what nobody needs: newest first."""
+    """The `records` of a range with `record` added and without those that no sanitizer needs, newest first."""
     if records and records[0].generation > record.generation:
         return list(records)  # a compactor that began before the table was made anew
     same = [each for each in records if each.generation == record.generation]
@@ -59,13 +60,13 @@ def with_record(records: Sequence[RegionWatermark], record: RegionWatermark) -> 
 
 
 def covered_watermark(records: Sequence[RegionWatermark]) -> int:
-    """Minimum over all keys of the greatest watermark recorded for the key; 0 where any key has none."""
+    """The minimum, over all keys, of the greatest watermark recorded for the key; 0 if a key has none."""
     return min((watermark for _, watermark in _by_key(records)), default=0)
 
 
 def superseded(records: Sequence[RegionWatermark], generation: int, now_s: float) -> list[KeyRange]:
-    """Ranges whose records nobody needs: of another generation, or of former regions that records of others cover
-    which are newer, reach further, and count for every sanitiser."""
+    """Ranges whose records no sanitizer needs: those of another generation, and those of former regions which are
+    covered by records that have a greater watermark and count for every sanitizer."""
     needed = [record for record in records if record.generation == generation]
     newest = {record.key_range: record.watermark for record in sorted(needed, key=lambda each: each.watermark)}
     settled = _by_key([record for record in needed if record.recorded_at_s <= now_s - RETRY_S_MAX])
@@ -81,12 +82,12 @@ def superseded(records: Sequence[RegionWatermark], generation: int, now_s: float
 
 
 def _by_key(records: Sequence[RegionWatermark]) -> list[tuple[bytes, int]]:
-    """(first key, greatest watermark recorded for it and the keys up to the next), over all keys; one sweep."""
+    """(first key, greatest watermark recorded for the keys from it to the next first key), over all keys; one sweep."""
     borders = {b""} | {record.key_range.start for record in records}
     borders |= {record.key_range.stop for record in records if record.key_range.stop}
     begins = sorted(records, key=lambda record: record.key_range.start)
     reached: list[tuple[int, bool, bytes]] = []
-    """(−watermark, has a stop, stop): the greatest first, of those that began."""
+    """(−watermark, has a stop, stop) of the ranges that began; the greatest watermark first."""
     found: list[tuple[bytes, int]] = []
     at = 0
     for border in sorted(borders):
@@ -101,7 +102,7 @@ def _by_key(records: Sequence[RegionWatermark]) -> list[tuple[bytes, int]]:
 
 
 class _Lowest:
-    """The least of any slice of some numbers, without a look at each: by powers of two."""
+    """The least number of any slice, without a look at each: a sparse table over powers of two."""
 
     def __init__(self, numbers: list[int]) -> None:
         self._levels = [numbers]
@@ -110,7 +111,7 @@ class _Lowest:
             self._levels.append([min(pair) for pair in zip(before, before[half:], strict=False)])
 
     def of(self, first: int, last: int) -> int:
-        """Of `numbers[first:last]`, which is not empty."""
+        """The least of `numbers[first:last]`, which must not be empty."""
         level = (last - first).bit_length() - 1
         numbers = self._levels[level]
         return min(numbers[first], numbers[last - (1 << level)])

@@ -1,7 +1,8 @@
-"""How far back the newest entries of a commit table reach: what a table that must stay small may forget.
+"""How far back the newest entries of a commit table reach: which entries a table of bounded size may forget.
 
-For a table that is kept in this process's memory and read through it alone (decision 0016). Starts leave in order, so
-one sample says: every entry that came later and belongs to a later start is among the `released − then` newest.
+It is for a table that is kept in this process's memory and read only through it (decision 0016). Starts are handed out
+in order, so one sample is enough: every entry that came later and has a later start is among the `released − then`
+newest.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ from collections import deque
 from typing import Final
 
 SAMPLES: Final = 16
-"""Per `entries_max`: what is forgotten at once is at most a sixteenth of it."""
+"""For each `entries_max`: at most a sixteenth of it is forgotten at once."""
 
 
 class NewestEntries:
-    """Counts entries as they are released; `forgotten_start` is the start at and below which they may go."""
+    """Counts entries as they are released. Entries of starts at or below `forgotten_start` may be deleted."""
 
     def __init__(self, entries_max: int) -> None:
         self.entries_max = entries_max
@@ -25,7 +26,7 @@ class NewestEntries:
         """(entries released until then, the newest start handed out until then)."""
 
     def release(self, entries: int, newest_start: int) -> None:
-        """So many more entries are durable; no start above `newest_start` was handed out yet."""
+        """`entries` more are durable; no start above `newest_start` was handed out yet."""
         self._released += entries
         if not self._samples or self._released - self._samples[-1][0] >= self._step:
             self._samples.append((self._released, newest_start))

@@ -1,17 +1,17 @@
-"""Sanitising the commit table: how far the horizon may go, and why not further.
+"""Garbage collection of the commit table (*sanitize*): how far the horizon may move, and what holds it back.
 
     W read → marks listed → tables listed (K6: in this order) → W_min over every key of every table
-    → H := W_min durable → entries and seals below H deleted (law 7)
+    → H := W_min durable → entries and invalidation markers below H deleted (law 7)
 
-Every commit to an unregistered table with a start at or below W left its mark before W was read. A mark whose table
-is listed *afterwards* says nothing more: the records of its regions do. So a registration need not take the mark
-away, and a mark that comes late holds up nobody. The other way round, and where registrations take marks away (as
-those of earlier versions do), a table that is registered between the two looks is in neither list:
+Every commit to an unregistered table with a start at or below W left its mark before W was read. The mark of a table
+that is listed *after* the marks has no meaning: the records of its regions count. So a registration need not remove the
+mark, and a late mark delays no one. In the other order, and where registrations remove marks (as those of earlier
+versions do), a table that is registered between the two lists is in neither of them:
 
-    Z lists the tables: t is none | t is registered, its mark goes | Z lists the marks: none | H passes t's commits
+    Z lists the tables: no t | t is registered, its mark is removed | Z lists the marks: none | H passes t's commits
 
-A key counts with the greatest watermark of the records that cover it: of its table's present generation, and old
-enough that no commit retry of that time can still arrive. A key that no record covers counts 0 (K5).
+A key counts with the greatest watermark of the records that cover it: records of its table's present generation, old
+enough that no retry of a commit of their time can still arrive. A key that no record covers counts 0 (K5).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pyomid.types import TABLES_UNCONFIRMED, RegionWatermark, TableInfo
 
 @dataclass(slots=True)
 class Sanitised:
-    """What was possible. `held_back_by`: table → the watermark that kept H from W, lowest first."""
+    """What was done. `held_back_by`: table → the watermark that kept H below W, lowest first."""
 
     watermark: int
     horizon_before: int
@@ -44,11 +44,11 @@ class Sanitised:
     entries_deleted: int = 0
     held_back_by: dict[str, int] = field(default_factory=dict)
     too_young: dict[str, int] = field(default_factory=dict)
-    """Table → how far it was compacted by records that do not count yet: a commit retry of before may still come."""
+    """Table → how far it is compacted by records that do not count yet: an earlier commit's retry may still arrive."""
 
 
 def forget_superseded_steps(table: TableInfo, records: Sequence[RegionWatermark], *, now_s: float) -> Steps[None]:
-    """Records of former regions go, once others say more. Else their number grows with each split for ever."""
+    """Removes records of former regions that other records cover. Otherwise their number grows with each split."""
     ranges = superseded(records, table.generation, now_s)
     if ranges:
         seen = {record.key_range: record for record in reversed(records)}
@@ -58,8 +58,8 @@ def forget_superseded_steps(table: TableInfo, records: Sequence[RegionWatermark]
 def sanitise_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitised]:
     """Moves H as far as compaction allows and deletes the entries below it.
 
-    `now_s`: wall clock, seconds; `retry_bound_s`: the longest time after which any client still sends a commit
-    again (10 minutes where Java clients exist). Misuse while a commit stands that named an unregistered table.
+    `now_s`: the wall clock, in seconds. `retry_bound_s`: the longest time for which any client repeats a commit (10
+    minutes where Java clients exist). `Misuse` while the mark of an unregistered table stands.
     """
     watermark, horizon = yield ReadWatermarks()
     marks, tables = yield from _marks_and_tables_steps()
@@ -87,7 +87,7 @@ def sanitise_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitised]:
 
 
 def _marks_and_tables_steps() -> Steps[tuple[dict[int, bytes], list[TableInfo]]]:
-    """K6: in this order, or a table that is registered between the two looks is in neither."""
+    """K6: in this order; otherwise a table that is registered between the two lists is in neither."""
     marks: dict[int, bytes] = yield ReadUnknownTables()
     tables: list[TableInfo] = yield ReadTables()
     return marks, tables
@@ -96,16 +96,16 @@ def _marks_and_tables_steps() -> Steps[tuple[dict[int, bytes], list[TableInfo]]]
 def _demand_confirmed(unknown: Sequence[int]) -> None:
     if TABLES_UNCONFIRMED in unknown:
         raise Misuse(
-            "the commit table is not sanitised: a Java TSO led this store, and nobody has said since that every table "
-            "it served is registered; `pyomid tables URL discover` lists those that are not, then say so with "
-            "`pyomid tables URL confirm`"
+            "the commit table is not sanitized: a Java TSO led this store, and it was not confirmed since that every "
+            "table it served is registered; `pyomid tables URL discover` lists tables that are not registered, "
+            "`pyomid tables URL confirm` confirms"
         )
 
 
 def _demand_registered(unknown: Sequence[int]) -> None:
     if unknown:
         raise Misuse(
-            f"the commit table is not sanitised: transactions were committed to tables with ids "
+            f"the commit table is not sanitized: transactions were committed to tables with ids "
             f"{', '.join(map(str, unknown))} that the catalog does not know; `pyomid tables URL discover` finds "
             "their names, register each with `pyomid tables URL register NAME FAMILY`",
             table_ids=unknown,
@@ -113,7 +113,7 @@ def _demand_registered(unknown: Sequence[int]) -> None:
 
 
 def _has_work_at(lowest: int, horizon: int) -> bool:
-    """Also where H stands there already: the TSO that made it durable may have ended before it deleted."""
+    """Also if H is there already: the TSO that made it durable may have ended before it deleted the entries."""
     return lowest > 0 and lowest >= horizon
 
 

@@ -2,17 +2,17 @@
 
 Per cell (protocol.md, "Compaction"; hazards K1, K3), for versions with start ≤ W:
 
-    not committed                        goes
+    not committed                        is dropped
     commit > W                           stays: a reader between its predecessor's commit and its own needs both
-    commit ≤ W                           the greatest version stays, the rest goes
-    hidden by a family's tombstone       goes, if both committed ≤ W: no snapshot above W sees it
+    commit ≤ W                           the greatest version stays, the others are dropped
+    hidden by a family tombstone         is dropped, if both committed ≤ W: no snapshot above W sees it
     family tombstone                     a later one supersedes it; a later value in its own column does not
-    tombstone, itself the greatest ≤ W   goes only when nothing it hides stays in this row
+    tombstone, itself the greatest ≤ W   is dropped only when nothing that it hides stays in this row
 
-Versions with start > W are left alone. The history that a rule by start timestamp gets wrong (K1): v1 (start 10,
+Versions with start > W stay as they are. A rule by start timestamps would get this history wrong (K1): v1 (start 10,
 commit 20), v2 (start 30, commit 100), W = 50. A reader at 60 needs v1.
 
-The plain function is the definition; the kernel is held against it on random histories.
+`plan_cleaning_plain` is the reference implementation; tests compare the kernel with it on random histories.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ Indices = NDArray[np.int64]
 def plan_cleaning(batch: CellBatch, watermark: int, orphans: Indices, resolved: Indices) -> tuple[Indices, Indices]:
     """(heals, drops): ascending indices of records and of cells, for `DataStore.clean_batch`.
 
-    `orphans`: sorted starts ≤ W that were sealed and looked at again; no other unresolved cell is dropped.
-    `resolved`: records whose `rec_commit` came from the commit table. A record heals if any of its cells stays.
+    `orphans`: sorted starts ≤ W that were sealed, and whose cells were read again after that; no other unresolved cell
+    is dropped. `resolved`: records whose `rec_commit` came from the commit table. A record gets its shadow cell if any
+    of its cells stays.
     """
     if not batch.rows:
         return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -56,7 +57,7 @@ def plan_cleaning(batch: CellBatch, watermark: int, orphans: Indices, resolved: 
 def plan_cleaning_plain(
     batch: CellBatch, watermark: int, orphans: Indices, resolved: Indices
 ) -> tuple[Indices, Indices]:
-    """The definition, one row and cell at a time."""
+    """Reference implementation: one row and cell at a time."""
     dropped = np.zeros(batch.cells, np.bool_)
     known_orphans = set(orphans.tolist())
     for row in range(batch.rows):
@@ -88,7 +89,7 @@ def _dropped_of_row(batch: CellBatch, row: int, watermark: int, orphans: set[int
     kept: list[tuple[int, int, bool]] = []
     for cell, version, _, judged in cells:
         hidden_to = family_tombstone.get(column[cell].family, -1)
-        # A later value in its own column does not supersede a family's tombstone: it hides the other columns still.
+        # A later value in its own column does not supersede a family tombstone, which still hides the other columns.
         if not judged:
             goes = False
         elif _is_family_tombstone(batch, cell):

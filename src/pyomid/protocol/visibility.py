@@ -1,15 +1,14 @@
-"""What a snapshot sees of versioned cells: one definition, in Python for point work and compiled for batches.
+"""What a snapshot sees of versioned cells: one definition, in Python for single rows and compiled for batches.
 
 A version is visible to a reader at `reader_start_ts` if it is the reader's own (`own` holds the start timestamps
-it writes under: its start and its branches) or if it was committed at 0 < commit_ts < reader_start_ts. Of one
-column the greatest visible version counts. It hides nothing but itself where it is a tombstone; a visible family
-tombstone (empty qualifier, no value) hides every version of its family that is not greater than its own, whatever was
+under which it writes: its start and its branches), or if it was committed at 0 < commit_ts < reader_start_ts. Of each
+column the greatest visible version counts; if it is a tombstone, the column is absent. A visible family tombstone
+(empty qualifier, no value) hides every version of its family that is not greater than its own version, whatever was
 written to its own column later. A *value* under the empty qualifier, as HBase programs write it, is a value like any
 other and hides nothing (Omid: CellUtils.isFamilyDeleteCell).
 
-What a commit timestamp of 0 means is not decided here: it counts as "not committed", and who calls has looked it
-up first (`unresolved_starts`, then `apply_commits`, then the second look of protocol.md). `tests/core` holds the
-two grains against each other on random histories.
+A commit timestamp of 0 counts as "not committed" here. The caller has looked it up before: `unresolved_starts`, then
+`apply_commits`, then the second fetch of protocol.md. `tests/core` compares both implementations on random histories.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from pyomid.types import Cell, Column, start_of
 Indices = NDArray[np.int64]
 
 NOBODY: frozenset[int] = frozenset()
-"""`own` of a reader that wrote nothing."""
+"""`own` of a reader without own writes."""
 
 
-# Point grain: the cells of one row, in any order.
+# Row at a time: the cells of one row, in any order.
 
 
 def unresolved_point(cells: Iterable[Cell], reader_start_ts: int, own: Collection[int] = NOBODY) -> list[int]:
-    """Starts, ascending and once each, that only the commit table can explain to this reader."""
+    """Starts that only the commit table can explain to this reader: ascending, each once."""
     found = {start_of(cell.version) for cell in cells if cell.commit_ts == 0 and cell.version < reader_start_ts}
     return sorted(found.difference(own))
 
@@ -45,10 +44,10 @@ def visible_point(
     own: Collection[int] = NOBODY,
     commits: Mapping[int, int] | None = None,
 ) -> dict[Column, bytes]:
-    """The row as the reader sees it; empty where it does not exist.
+    """The row as the reader sees it; empty if it does not exist.
 
-    `commits` (start → commit timestamp) explains cells without a shadow cell; a start that it lacks, or has with
-    0 or less (`NOT_FOUND`, `SEALED`), is not committed.
+    `commits` (start → commit timestamp) explains cells without a shadow cell. A start that is missing there, or has 0
+    or less (`NOT_FOUND`, `SEALED`), is not committed.
     """
     best = visible_cells_point(cells, reader_start_ts, own, commits)
     return {column: cell.value for column, cell in best.items() if cell.value is not None}
@@ -60,9 +59,9 @@ def visible_cells_point(
     own: Collection[int] = NOBODY,
     commits: Mapping[int, int] | None = None,
 ) -> dict[Column, Cell]:
-    """Of each column the greatest visible version, tombstones included, family tombstones applied.
+    """The greatest visible version of each column, tombstones included, family tombstones applied.
 
-    A family tombstone itself is under `Column(family, b"")`, and columns that it hides are left out.
+    A family tombstone is under `Column(family, b"")`; columns that it hides are left out.
     """
     known = commits or {}
     best: dict[Column, Cell] = {}
@@ -84,15 +83,15 @@ def visible_cells_point(
     }
 
 
-# Bulk grain: a batch of whole rows.
+# Vectorized: a batch of whole rows.
 
 
 @dataclass(frozen=True, slots=True)
 class VisibleCells:
     """What a reader sees of a batch: `cells[row_cell[i] : row_cell[i + 1]]` are row i's values.
 
-    Indices into the batch's cells; of one row in ascending order of `cell_col`, one a column, no tombstones. A row
-    that has none does not exist for the reader.
+    They are indices into the batch's cells: within a row in ascending order of `cell_col`, one for each column, no
+    tombstones. A row without any does not exist for the reader.
     """
 
     cells: Indices
@@ -104,26 +103,26 @@ class VisibleCells:
 
 
 def unresolved_starts(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NOBODY) -> Indices:
-    """Starts, ascending and once each, that only the commit table can explain to this reader."""
+    """Starts that only the commit table can explain to this reader: ascending, each once."""
     found = kernels.unresolved(batch.rec_version, batch.rec_commit, reader_start_ts, _sorted(own))
     return np.unique(found)
 
 
 def apply_commits(batch: CellBatch, starts: Indices, commits: Indices) -> Indices:
-    """Writes what the commit table said into `rec_commit`; returns the records that became resolved, ascending.
+    """Writes the commit table's answers into `rec_commit`; returns the records that this resolved, ascending.
 
-    `starts` ascend; a commit of 0 or less leaves its records unresolved.
+    `starts` ascend. A commit of 0 or less leaves its records unresolved.
     """
     return kernels.apply_commits(batch.rec_version, batch.rec_commit, starts, commits)
 
 
 def unresolved_records(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NOBODY) -> Indices:
-    """Indices of the records that are still unexplained, ascending: the ones a second look is for."""
+    """Indices of the records that are still unresolved, ascending: the rows to fetch again."""
     return kernels.unresolved_records(batch.rec_version, batch.rec_commit, reader_start_ts, _sorted(own))
 
 
 def visible_cells(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NOBODY) -> VisibleCells:
-    """The batch as the reader sees it. One compiled pass, a few nanoseconds a cell."""
+    """The batch as the reader sees it: one compiled pass, a few nanoseconds a cell."""
     cells, row_cell = kernels.visible_cells(
         batch.row_rec,
         batch.rec_version,
@@ -143,6 +142,6 @@ def _sorted(own: Collection[int]) -> Indices:
 
 
 def _family_tombstone_columns(columns: Sequence[Column]) -> Indices:
-    """For each column the index of its family's tombstone column; -1 where the batch has none."""
+    """For each column the index of its family's tombstone column; -1 if the batch has none."""
     of_family = {column.family: index for index, column in enumerate(columns) if not column.qualifier}
     return np.array([of_family.get(column.family, -1) for column in columns], dtype=np.int64)
