@@ -19,7 +19,7 @@ from pyomid.client.retry import cause_of
 from pyomid.client.transaction_base import State
 from pyomid.errors import ConflictError, SnapshotTooOld
 from pyomid.protocol.effects import ReadTables, ReadUnknownTables, WriteShadowCells
-from pyomid.spark.commit import TableWrites
+from pyomid.spark.large_transaction import LargeTransaction, TableWrites
 from pyomid.types import KeyRange, RowWrite, ShadowWrite, TableState
 from simulation.hooks import Hook, Replacement, answers, without_step
 
@@ -43,14 +43,16 @@ def _m(name: str, without: str, red_in: str | Populate, *hooks: tuple[str, Repla
 # ---------------------------------------------------------------- what stands where a rule stood
 
 
-def _decides_again(original: Any, conn: Any, begun: Any, writes: Any, **how: Any) -> int:
+def _decides_again(original: Any, lost: Any) -> None:
     """What a commit that lost wrote is copied under a newer start, as far as it is still there."""
-    writes = list(writes)
+    conn = lost._conn
     try:
-        return int(original(conn, begun, writes, **how))
+        original(lost)
     except ConflictError as error:
-        again = conn.parts.tso.begin(not_before=cause_of(error))
-        return int(original(conn, again, [_copied(conn, table) for table in writes], **how))
+        begun = conn.parts.tso.begin(not_before=cause_of(error))
+        again = LargeTransaction(conn, begun, level=lost._level, transaction_id=lost.transaction_id, lease=None)
+        again.workspace.tables.update({name: _copied(conn, table) for name, table in lost.workspace.tables.items()})
+        original(again)
 
 
 def _copied(conn: Any, table: TableWrites) -> TableWrites:
@@ -66,13 +68,17 @@ def _copied(conn: Any, table: TableWrites) -> TableWrites:
     return TableWrites(table.info, reports)
 
 
-def _without_id(original: Any, conn: Any, start_ts: int, written: Any, level: Any, transaction_id: Any) -> Any:
-    return original(conn, start_ts, written, level, None)
+def _without_id(original: Any, writes: Any) -> Any:
+    named, writes.transaction_id = writes.transaction_id, None
+    try:
+        return original(writes)
+    finally:
+        writes.transaction_id = named
 
 
-def _repair_is_heard(original: Any, conn: Any, own_marker: Any, commit_ts: int) -> None:
-    shadows = tuple(ShadowWrite(cell, commit_ts) for cell in own_marker)
-    conn.driver.perform(WriteShadowCells("PYOMID_MARKERS", shadows))
+def _repair_is_heard(original: Any, writes: Any, commit_ts: int) -> None:
+    shadows = tuple(ShadowWrite(cell, commit_ts) for cell in writes._marker)
+    writes._conn.driver.perform(WriteShadowCells("PYOMID_MARKERS", shadows))
 
 
 def _held_is_cleared_at_the_end(original: Any, space: Any, own: Any) -> Any:
@@ -183,6 +189,7 @@ def _another_each_time(original: Any, query: str, batch_id: int, name: str | Non
 # ---------------------------------------------------------------- the rules
 
 _WRITER: Final = "tests/spark/test_writer.py::"
+_REQUEST: Final = "spark.large_transaction:BranchWrites.commit_request"
 _TABLES: Final = "tests/client/test_client_catalog.py::"
 _KNOWN: Final = "tests/core/test_known_tables.py::"
 
@@ -192,15 +199,20 @@ SHIPPED_MUTANTS: Final = (
         "S6",
         "a write that lost to its own id is decided again under a newer start: both sets of rows are seen",
         _WRITER + "test_of_two_writes_under_one_id_one_set_of_rows_is_seen",
-        ("spark.commit:commit", _decides_again),
+        ("spark.large_transaction:LargeTransaction.commit", _decides_again),
     ),
     _m(
         "S3",
         "a job's commit does not name its durable id: of two drivers with one id both commit",
         _WRITER + "test_of_two_writes_under_one_id_one_set_of_rows_is_seen",
-        ("spark.commit:_request", _without_id),
+        (_REQUEST, _without_id),
     ),
-    _m("S3b", "the same, met by chance", spark_jobs, ("spark.commit:_request", _without_id)),
+    _m(
+        "S3b",
+        "the same, met by chance",
+        spark_jobs,
+        (_REQUEST, _without_id),
+    ),
     _m(
         "C7",
         "a run claims no durable id: it counts twice",
@@ -217,14 +229,14 @@ SHIPPED_MUTANTS: Final = (
         "S6b",
         "cells that compaction began to delete are committed: a success of none of the rows, or half of them",
         _WRITER + "test_a_write_whose_cells_were_cleaned_away_is_not_acknowledged[how0]",
-        ("spark.commit:commit", _decides_again),
+        ("spark.large_transaction:LargeTransaction.commit", _decides_again),
     ),
     # Behind the answer
     _m(
         "S8",
         "an error of the repair is told as one of the commit: the job runs twice",
         _WRITER + "test_a_failure_behind_the_answer_does_not_say_not_committed",
-        ("spark.commit:_repair_marker", _repair_is_heard),
+        ("spark.large_transaction:BranchWrites.repair_marker", _repair_is_heard),
     ),
     _m(
         "S8b",
@@ -418,7 +430,7 @@ SHIPPED_MUTANTS: Final = (
         "S4d",
         "of two drivers that have one batch in hand both count it",
         "two_drivers_of_one_batch",
-        ("spark.commit:_request", _without_id),
+        (_REQUEST, _without_id),
     ),
-    _m("S4e", "the same, met by chance", streams, ("spark.commit:_request", _without_id)),
+    _m("S4e", "the same, met by chance", streams, (_REQUEST, _without_id)),
 )

@@ -238,7 +238,7 @@ def test_an_exception_between_the_answer_and_the_end_of_the_block_loses_and_repe
             pyomid.spark.run(spark, url, put, transaction_id="behind")
     finally:
         crashpoints.disarm()
-    assert begun[0].state is State.UNKNOWN
+    assert begun[0].state is State.COMMITTED
     held = begun[0]._conn.leases._held
     assert begun[0].start_ts not in held, "renewed, its lease would hold W back for ever"
     ((_, start_ts),) = contents(spark, url, "behind")

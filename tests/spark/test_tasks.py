@@ -9,18 +9,19 @@ import pyarrow as pa
 import pytest
 
 import pyomid
+from pyomid.client.session.leases import Lease
 from pyomid.client.table_admin import create_table
 from pyomid.errors import ConflictError, Misuse
 from pyomid.protocol.reading import Snapshot
-from pyomid.spark.commit import TABLE_LEVEL, TableWrites, commit, ids_for
 from pyomid.spark.databases import Connection, connection
+from pyomid.spark.large_transaction import LargeTransaction, ids_for
+from pyomid.spark.options import TABLE_LEVEL
 from pyomid.spark.prepare_write import WriteOptions, prepared_table
 from pyomid.spark.read_task import ReadPlan, divided, read_range
 from pyomid.spark.row_codec.decode import arrow_schema
-from pyomid.spark.row_codec.duplicates import check_distinct
 from pyomid.spark.run_outcome import RunState, look_up_run
 from pyomid.spark.schema import Field, row_key_parts, schema_of
-from pyomid.spark.write_task import BranchReport, WritePlan, delete_ranges, delete_rows, write_rows
+from pyomid.spark.write_task import BranchReport, WritePlan, check_distinct, delete_ranges, delete_rows, write_rows
 from pyomid.types import BeginReply, ColumnSchema, KeyRange, RowKeyPart, TableInfo, TableSchema
 
 pytestmark = pytest.mark.fast
@@ -71,10 +72,28 @@ def written(conn: Connection, plan: WritePlan, *batches: pa.RecordBatch) -> Bran
     return report
 
 
+def commit(
+    conn: Connection,
+    begun: BeginReply,
+    writes: dict[TableInfo, list[BranchReport]],
+    *,
+    level: str | None,
+    transaction_id: str | None,
+) -> int:
+    """The commit timestamp of a transaction whose tasks wrote this."""
+    lease = Lease.of_another(begun.start_ts)
+    transaction = LargeTransaction(conn, begun, level=level, transaction_id=transaction_id, lease=lease)
+    for info, reports in writes.items():
+        transaction.note(transaction.plan(info), reports)
+    transaction.commit()
+    assert transaction.commit_ts is not None
+    return transaction.commit_ts
+
+
 def put(conn: Connection, info: TableInfo, *rows: tuple[str, int | None, str | None], level: str | None = None) -> int:
     begun = begin(conn)
     report = written(conn, plan_for(conn, info, begun, level), frame(info, *rows))
-    return commit(conn, begun, [TableWrites(info, [report])], level=level, transaction_id=None)
+    return commit(conn, begun, {info: [report]}, level=level, transaction_id=None)
 
 
 @pytest.mark.parametrize("level", [None, TABLE_LEVEL])
@@ -89,7 +108,7 @@ def test_named_branches_are_seen_by_later_snapshots_only_and_forgotten_ones_by_n
     assert rows_at(conn, info, begun) == []
     assert rows_at(conn, info, begun, own=(winner.branch,)) == [("a", 1, None), ("b", None, "")]
     assert loser.branch > winner.branch > begun.start_ts
-    commit(conn, begun, [TableWrites(info, [winner])], level=level, transaction_id=None)
+    commit(conn, begun, {info: [winner]}, level=level, transaction_id=None)
     assert rows_at(conn, info, before) == []
     assert rows_at(conn, info, begin(conn)) == [("a", 1, None), ("b", None, "")]
 
@@ -109,9 +128,9 @@ def test_of_two_writers_of_one_row_the_later_commit_fails(conn: Connection, leve
         begun: written(conn, plan_for(conn, info, begun, level), frame(info, ("a", begun.start_ts, None)))
         for begun in (one, other)
     }
-    commit(conn, one, [TableWrites(info, [reports[one]])], level=level, transaction_id=None)
+    commit(conn, one, {info: [reports[one]]}, level=level, transaction_id=None)
     with pytest.raises(ConflictError):
-        commit(conn, other, [TableWrites(info, [reports[other]])], level=level, transaction_id=None)
+        commit(conn, other, {info: [reports[other]]}, level=level, transaction_id=None)
     assert rows_at(conn, info, begin(conn)) == [("a", one.start_ts, None)]
 
 
@@ -120,15 +139,13 @@ def test_of_two_runs_under_one_id_at_most_one_commits(conn: Connection, level: s
     info, other_table = table(conn), table(conn, "u")
     one, other = begin(conn), begin(conn)
     writes = {
-        one: TableWrites(info, [written(conn, plan_for(conn, info, one, level), frame(info, ("a", 1, None)))]),
-        other: TableWrites(
-            other_table, [written(conn, plan_for(conn, other_table, other, level), frame(info, ("b", 2, None)))]
-        ),
+        one: {info: [written(conn, plan_for(conn, info, one, level), frame(info, ("a", 1, None)))]},
+        other: {other_table: [written(conn, plan_for(conn, other_table, other, level), frame(info, ("b", 2, None)))]},
     }
     assert look_up_run(conn.url, "run").state is RunState.ABSENT
-    commit(conn, one, [writes[one]], level=level, transaction_id="run")
+    commit(conn, one, writes[one], level=level, transaction_id="run")
     with pytest.raises(ConflictError):
-        commit(conn, other, [writes[other]], level=level, transaction_id="run")
+        commit(conn, other, writes[other], level=level, transaction_id="run")
     found = look_up_run(conn.url, "run")
     assert (found.state, found.start_ts) == (RunState.COMMITTED, one.start_ts)
 
@@ -138,9 +155,9 @@ def test_runs_under_other_ids_do_not_disturb_a_table_level_commit(conn: Connecti
     begun = begin(conn)
     report = written(conn, plan_for(conn, info, begun, TABLE_LEVEL), frame(info, ("a", 1, None)))
     quick = begin(conn)
-    commit(conn, quick, [], level=None, transaction_id="quick")
+    commit(conn, quick, {}, level=None, transaction_id="quick")
     put(conn, other_table, ("x", 1, None))
-    assert commit(conn, begun, [TableWrites(info, [report])], level=TABLE_LEVEL, transaction_id="slow")
+    assert commit(conn, begun, {info: [report]}, level=TABLE_LEVEL, transaction_id="slow")
 
 
 def test_a_deleted_row_is_gone_with_its_marker_and_may_come_back(conn: Connection) -> None:
@@ -153,7 +170,7 @@ def test_a_deleted_row_is_gone_with_its_marker_and_may_come_back(conn: Connectio
     report = delete_rows(plan, read, [keys])
     assert report is not None
     assert report.rows == 2
-    commit(conn, begun, [TableWrites(info, [report])], level=None, transaction_id=None)
+    commit(conn, begun, {info: [report]}, level=None, transaction_id=None)
     assert rows_at(conn, info, begin(conn)) == [("b", 2, "y")]
     put(conn, info, ("a", None, None))
     assert rows_at(conn, info, begin(conn)) == [("a", None, None), ("b", 2, "y")]
@@ -168,7 +185,7 @@ def test_overwriting_deletes_below_the_new_rows(conn: Connection) -> None:
     deleted = delete_ranges(plan, read, [KeyRange()])
     assert deleted is not None
     new = written(conn, plan, frame(info, ("b", 3, None)))
-    commit(conn, begun, [TableWrites(info, [deleted, new])], level=None, transaction_id=None)
+    commit(conn, begun, {info: [deleted, new]}, level=None, transaction_id=None)
     assert rows_at(conn, info, begin(conn)) == [("b", 3, None)]
 
 
@@ -215,7 +232,7 @@ def test_ids_beyond_a_quarter_of_the_conflict_map_are_refused_with_the_way_out()
     begun = begin(conn)
     report = written(conn, plan_for(conn, info, begun), frame(info, *[(f"{n}", n, "x") for n in range(40)]))
     with pytest.raises(Misuse, match=r"80 ids.*conflict level 'table'"):
-        commit(conn, begun, [TableWrites(info, [report])], level=None, transaction_id=None)
+        commit(conn, begun, {info: [report]}, level=None, transaction_id=None)
 
 
 def test_two_conflict_levels_on_one_table_are_refused(conn: Connection) -> None:

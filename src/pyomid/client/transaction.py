@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyomid.client.database import Database
 
 
-class Transaction(TransactionBase):
+class Transaction(TransactionBase[TransactionSteps]):
     """One snapshot, own writes, one commit. Made by `Database.begin`; a context manager that commits at its end."""
 
     def __init__(self, database: Database, begun: BeginReply, lease: Lease | None = None) -> None:

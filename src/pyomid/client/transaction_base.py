@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio transaction share: owner, lease, workspace, and the transaction's states:
+"""What the blocking, the asyncio and the Spark transaction share: owner, lease, workspace, and the states:
 
     ACTIVE ──commit──▶ COMMITTING ──committed──▶ COMMITTED
       │ │                  ├───────refused──────▶ ROLLED_BACK
@@ -18,14 +18,13 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Generic, Protocol, TypeVar
 
 from pyomid.client.session.leases import Lease
-from pyomid.client.transaction_steps import TransactionSteps
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, TransactionEnded
 from pyomid.protocol.commit import WriteSet, commit_steps
 from pyomid.protocol.effects import Steps
-from pyomid.types import AbortReason, CommitReply
+from pyomid.types import AbortReason, CommitReply, CommitRequest
 
 logger = logging.getLogger(__name__)
 
@@ -92,12 +91,38 @@ def next_state(state: State, event: Event, *, start_ts: int, reason: str = "") -
     return after
 
 
-class TransactionBase:
+class Writes(Protocol):
+    """What the end of a transaction asks of what it wrote: itself (`client.transaction_steps`), or by Spark's tasks."""
+
+    @property
+    def start_ts(self) -> int: ...
+
+    @property
+    def is_torn(self) -> bool:
+        """Some of what was sent to the store may be there and some not."""
+
+    @property
+    def wrote(self) -> bool:
+        """There is something to decide."""
+
+    def flush_steps(self) -> Steps[None]:
+        """All that was written is durable on return (law 1)."""
+
+    def commit_request(self) -> CommitRequest: ...
+
+    def write_set(self) -> WriteSet:
+        """Cells that are evidence of the commit, should its answer be lost."""
+
+
+W = TypeVar("W", bound=Writes)
+
+
+class TransactionBase(Generic[W]):
     """One transaction's, from begin to end. Belongs to the thread and process that made it."""
 
     def __init__(
         self,
-        workspace: TransactionSteps,
+        workspace: W,
         *,
         lease: Lease | None = None,
         end_lease: Callable[[Lease], None] | None = None,
@@ -221,8 +246,9 @@ class TransactionBase:
 
     @property
     def can_roll_back(self) -> bool:
-        """In this process and not ended or ending: what a block's exit asks before it rolls back."""
-        return os.getpid() == self._pid and self._state in (State.ACTIVE, State.DOOMED)
+        """By its owner, and not ended or ending: what a block's exit asks before it rolls back."""
+        is_owner = os.getpid() == self._pid and threading.get_ident() == self._thread
+        return is_owner and self._state in (State.ACTIVE, State.DOOMED)
 
 
 def refusal(reply: CommitReply) -> ConflictError:

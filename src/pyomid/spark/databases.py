@@ -15,8 +15,10 @@ from typing import Final
 from pyomid.client.deployment import Deployment
 from pyomid.client.drive import Driver
 from pyomid.client.session.leases import RENEWALS_PER_TERM, LeaseKeeper
+from pyomid.client.table_admin import check_leases, find_table
 from pyomid.errors import Misuse, OmidError
 from pyomid.protocol.commit_cache import CommitCache
+from pyomid.types import TableInfo
 from pyomid.wiring import open_deployment
 
 _open: dict[tuple[int, str], Connection] = {}
@@ -52,6 +54,13 @@ class Connection:
                 "one commit there. Reading works. To write from Spark let `pyomid tso` serve this database; to write "
                 "under this TSO use pyomid.connect in one process"
             )
+
+    def table(self, name: str) -> TableInfo:
+        """Its catalog entry, fresh, for a snapshot to read. `Misuse` where no lease would keep what that sees."""
+        info = find_table(self.parts, name)
+        if self.has_leases:
+            check_leases(self.parts, name)
+        return info
 
     def renew(self, leases: Iterable[int]) -> None:
         """Renews each lease whose last renewal from here is a third of a term ago. SnapshotTooOld: it is gone."""

@@ -4,9 +4,10 @@ Spark makes a `DataSource` once per `load()`, pickles it, and calls its parts in
 
     read     the start is drawn in `__init__`; all partitions have it (S5); `load()` and each task share a lease for
              it, which ends by its term: Spark says nothing when a read is over
-    write    the same start is the transaction's, under a lease of its own until `commit` or `abort`, whichever process
-             they run in; each task attempt writes a branch and returns it in its message; `commit` decides once;
-             `abort` looks the outcome up and never undoes a commit (S2)
+    write    the same start is that of a `LargeTransaction`, as behind `pyomid.spark.transaction`, under a lease of its
+             own until `commit` or `abort`; whichever process Spark calls goes on with it. Each task attempt writes a
+             branch and returns it in its message; `commit` decides once; `abort` looks the outcome up and never undoes
+             a commit (S2)
 
 Filters are not pushed down: Spark 4.3 gives one DataFrame that is used twice the other use's filters. Ranges come
 by options.
@@ -28,7 +29,7 @@ from pyspark.sql.datasource import (
 )
 
 from pyomid.crashpoints import crash_point
-from pyomid.errors import ConflictError, Misuse, Unavailable
+from pyomid.errors import Misuse, Unavailable
 from pyomid.spark.errors import coded_errors
 from pyomid.spark.options import Options
 from pyomid.types import KeyRange
@@ -39,15 +40,14 @@ if TYPE_CHECKING:
 
     from pyomid.protocol.reading import Snapshot
     from pyomid.spark.databases import Connection
+    from pyomid.spark.large_transaction import LargeTransaction
     from pyomid.spark.prepare_write import WriteOptions
     from pyomid.spark.read_task import ReadPlan
+    from pyomid.spark.schema import Field
     from pyomid.spark.write_task import BranchReport, WritePlan
     from pyomid.types import BeginReply, TableInfo, TableSchema
 
 FORMAT: Final = "omid"
-
-BATCH_ROWS: Final = 10_000
-"""Spark's own default of rows in one Arrow batch."""
 
 
 class OmidDataSource(DataSource):
@@ -87,17 +87,14 @@ class OmidDataSource(DataSource):
         return self.__dict__
 
     def reader(self, schema: StructType) -> OmidReader:
-        from pyomid.spark.commit import end_lease
-
         with coded_errors():
             self._keep()
             if self._owns:
-                end_lease(self._connection(), self._begun.start_ts)
+                self._connection().leases.end_of(self._begun.start_ts)
             table_schema, wanted = self._readable(schema)
             return OmidReader(self._read_plan(table_schema, wanted), self._range(table_schema), self._pieces(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> OmidWriter:
-        from pyomid.spark.commit import end_lease
         from pyomid.spark.schema import fields_of
 
         with coded_errors():
@@ -108,7 +105,7 @@ class OmidDataSource(DataSource):
                     self._options, self._begun, fields_of(schema), overwrite=overwrite, database_id=self._database_id
                 )
             except BaseException:
-                end_lease(self._connection(), self._begun.start_ts)
+                self._connection().leases.end_of(self._begun.start_ts)
                 raise
 
     def _connection(self) -> Connection:
@@ -157,13 +154,7 @@ class OmidDataSource(DataSource):
         self._owns = True
 
     def _info(self) -> TableInfo:
-        from pyomid.client.table_admin import check_leases, find_table
-
-        conn = self._connection()
-        info = find_table(conn.parts, self._table)
-        if conn.has_leases:
-            check_leases(conn.parts, self._table)
-        return info
+        return self._connection().table(self._table)
 
     def _readable(self, schema: StructType) -> tuple[TableSchema, tuple[str, ...]]:
         """The table's schema, or one made from the reader's for a table without; and the columns to read."""
@@ -192,7 +183,7 @@ class OmidDataSource(DataSource):
         return make_schema(fields, parse_row_key(row_key), mapping, family=family), tuple(f.name for f in fields)
 
     def _read_plan(self, schema: TableSchema, wanted: tuple[str, ...]) -> ReadPlan:
-        from pyomid.spark.read_task import ReadPlan
+        from pyomid.spark.read_task import BATCH_ROWS, ReadPlan
 
         rows = self._options.whole("batchRows", BATCH_ROWS, least=1)
         assert rows is not None
@@ -279,73 +270,56 @@ class BranchMessage(WriterCommitMessage):
 
 @dataclass
 class OmidWriter(DataSourceArrowWriter):
-    """One `df.write`: a transaction whose snapshot nobody reads, except to find the rows that it replaces."""
+    """One `df.write`: what each process that Spark calls needs to go on with its transaction."""
 
-    plan: WritePlan
+    url: str
+    database_id: bytes
     begun: BeginReply
     level: str | None
     transaction_id: str | None
-    replaced_by: int
+    plan: WritePlan | None = None
+    """What the tasks share; None where nothing is to be written: `ifExists=ignore`, or `is_done`."""
+    replaced_by: int = 0
     """The branch of the tombstones of an overwrite, drawn before any task's; 0 for an append."""
-    is_done: bool
-    """A write under this id is committed: nothing is left to do."""
-    writes_rows: bool
-    """False: the snapshot sees rows, and `ifExists=ignore`; what is left to commit is the id."""
+    is_done: bool = False
+    """A run under the id is committed: nothing is left to do."""
 
     @classmethod
     def prepared(
-        cls, options: Options, begun: BeginReply, fields: Any, *, overwrite: bool, database_id: bytes = b""
+        cls, options: Options, begun: BeginReply, fields: Sequence[Field], *, overwrite: bool, database_id: bytes = b""
     ) -> OmidWriter:
         """The table made or checked, so that a bad write fails before its first task."""
         from pyomid.client.idempotency import check_transaction_id
-        from pyomid.protocol.reading import Snapshot
-        from pyomid.spark.commit import find_run, ids_for
         from pyomid.spark.databases import connection
         from pyomid.spark.options import LEVELS, checked_choice
-        from pyomid.spark.prepare_write import is_there, prepared_table, table_or_none
-        from pyomid.spark.schema import schema_of
-        from pyomid.spark.write_task import WritePlan
+        from pyomid.spark.run_outcome import find_run
+        from pyomid.spark.write_task import draw_branch
 
-        url, name = options.required("url"), options.required("table")
+        url, table = options.required("url"), options.required("table")
         conn = connection(url, database_id)
         conn.require_branches()
         write = write_options(options)
         given = options.text("conflictLevel")
         level = None if given is None else checked_choice("conflictLevel", given, LEVELS)
-        if_exists = options.choice("ifExists", ("append", "overwrite", "error", "ignore"), "append")
+        mode = options.choice("ifExists", ("append", "overwrite", "error", "ignore"), "append")
         options.whole("retries")
         transaction_id = options.text("transactionId")
         if transaction_id is not None:
             check_transaction_id(transaction_id)
-        done = transaction_id is not None and find_run(conn, begun, transaction_id) is not None
-        existing = table_or_none(conn, name)
-        judges = not done and if_exists in ("error", "ignore")
-        there = judges and is_there(conn, existing, Snapshot(begun.start_ts, begun.epoch))
-        if there and if_exists == "error":
-            raise Misuse(f"table {name!r} has rows, and ifExists=error", table=name)
-        if existing is not None and (done or there):
-            info = existing
-        else:
-            info = prepared_table(conn, name, fields, write, level)
-        plan = WritePlan(
-            url,
-            info,
-            schema_of(info),
-            tuple(field.name for field in fields),
-            begun.start_ts,
-            write.duplicates,
-            write.nulls,
-            ids_for(info, level),
-            conn.database_id,
-        )
-        replaces = overwrite or if_exists == "overwrite"
-        branch = conn.parts.tso.begin(not_before=begun.start_ts).start_ts if replaces else 0
-        return cls(plan, begun, level, transaction_id, branch, is_done=done, writes_rows=not done and not there)
+        writer = cls(url, conn.database_id, begun, level, transaction_id)
+        if transaction_id is not None and find_run(conn, begun, transaction_id) is not None:
+            writer.is_done = True
+            return writer
+        transaction = writer._transaction()
+        if transaction.writes_into(table, mode, told=f"ifExists={mode}"):
+            writer.plan = transaction.prepared(table, fields, write)
+            writer.replaced_by = draw_branch(conn, writer.plan) if overwrite or mode == "overwrite" else 0
+        return writer
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BranchMessage:
         from pyomid.spark.write_task import write_rows
 
-        if not self.writes_rows:
+        if self.plan is None:
             return BranchMessage(None)
         with coded_errors():
             report = write_rows(self.plan, iterator)
@@ -353,57 +327,39 @@ class OmidWriter(DataSourceArrowWriter):
         return BranchMessage(report)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Decides, once: by `pyomid.spark.commit`, as a `transaction` does. A write that lost to a run under its own
-        id is done; any other that lost fails, and is begun anew by whoever began it (decision 0030)."""
-        from pyomid.spark.commit import TableWrites, commit, end_lease, lost_to_its_own_id
-        from pyomid.spark.databases import connection
-        from pyomid.spark.row_codec.duplicates import check_distinct
-
-        with coded_errors():
-            conn = connection(self.plan.url, self.plan.database_id)
-            if not self.is_done:
-                _check_complete(messages)
-                reports = _reports(messages)
-                check_distinct(conn, self.plan, reports)
-                writes = TableWrites(self.plan.info, [*self._replaced(conn), *reports])
-                crash_point("spark.commit.before")
-                try:
-                    commit(conn, self.begun, [writes], level=self.level, transaction_id=self.transaction_id)
-                except ConflictError as error:
-                    if lost_to_its_own_id(conn, self.transaction_id, error) is None:
-                        raise
-                crash_point("spark.commit.after")
-            end_lease(conn, self.begun.start_ts)
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Spark calls this also after an exception that came behind the commit. What was committed stays; what was
-        not is left to compaction. The lease ends only where the outcome is "not committed".
-        """
-        from pyomid.spark.commit import end_lease
-        from pyomid.spark.databases import connection
-        from pyomid.spark.run_outcome import is_committed
-
-        with coded_errors():
-            conn = connection(self.plan.url, self.plan.database_id)
-            starts = [self.begun.start_ts, *(report.branch for report in _reports(messages))]
-            if not is_committed(conn, starts):
-                end_lease(conn, self.begun.start_ts)
-
-    def _replaced(self, conn: Connection) -> list[BranchReport]:
-        """The old rows of an overwrite, deleted under the branch that is below every task's."""
-        from pyomid.protocol.reading import Snapshot
-        from pyomid.spark.read_task import ReadPlan
+        """A write that lost to a run under its own id is done; any other that lost fails, and is begun anew by whoever
+        began it (decision 0030)."""
         from pyomid.spark.write_task import delete_ranges
 
-        if not self.replaced_by or not self.writes_rows:
-            return []
-        snapshot = Snapshot(self.begun.start_ts, self.begun.epoch)
-        plan = self.plan
-        read = ReadPlan(
-            plan.url, plan.info.name, plan.schema, (), snapshot, BATCH_ROWS, leased=True, database_id=plan.database_id
-        )
-        report = delete_ranges(self.plan, read, [KeyRange()], branch=self.replaced_by)
-        return [report] if report is not None else []
+        with coded_errors():
+            transaction = self._transaction()
+            if self.is_done:
+                transaction.rollback()
+                return
+            _check_complete(messages)
+            if self.plan is not None:
+                reports = _reports(messages)
+                if self.replaced_by:
+                    old = transaction.read_plan(self.plan.info)
+                    deleted = delete_ranges(self.plan, old, [KeyRange()], branch=self.replaced_by)
+                    reports = [deleted, *reports] if deleted is not None else reports
+                transaction.note(self.plan, reports)
+            transaction.commit_or_find()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Spark calls this also after an exception that came behind the commit."""
+        with coded_errors():
+            self._transaction().abort([report.branch for report in _reports(messages)])
+
+    def _transaction(self) -> LargeTransaction:
+        """As it was begun, with nothing written: in this process, for this call."""
+        from pyomid.client.session.leases import Lease
+        from pyomid.spark.databases import connection
+        from pyomid.spark.large_transaction import LargeTransaction
+
+        conn = connection(self.url, self.database_id)
+        lease = Lease.of_another(self.begun.start_ts)
+        return LargeTransaction(conn, self.begun, level=self.level, transaction_id=self.transaction_id, lease=lease)
 
 
 def _check_complete(messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -20,6 +20,9 @@ from pyomid.spark.databases import Connection
 from pyomid.spark.row_codec.decode import RowDecoder
 from pyomid.types import KeyRange, TableSchema
 
+BATCH_ROWS: Final = 10_000
+"""Spark's own default of rows in one Arrow batch."""
+
 FIRST_ROWS: Final = 100
 """Rows in one batch where only the first visible one is wanted."""
 

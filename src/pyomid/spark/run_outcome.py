@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pyomid.client import idempotency
+from pyomid.client.idempotency import AlreadyDone
 from pyomid.client.table_admin import ensure_markers_table
 from pyomid.protocol.outcome import outcome_steps
-from pyomid.spark.commit import find_run
+from pyomid.protocol.reading import Snapshot, read_rows_steps
 from pyomid.spark.databases import Connection, connection
-from pyomid.types import Cell
+from pyomid.types import BeginReply, Cell
 
 
 class RunState(StrEnum):
@@ -39,7 +40,6 @@ def look_up_run(url: str, transaction_id: str, *, settle: bool = False) -> RunOu
     commits: only where its driver is known to be dead."""
     idempotency.check_transaction_id(transaction_id)
     conn = connection(url)
-    ensure_markers_table(conn.parts)
     begun = conn.parts.tso.begin()
     done = find_run(conn, begun, transaction_id)
     cells = _marker_cells(conn, transaction_id)
@@ -56,6 +56,15 @@ def look_up_run(url: str, transaction_id: str, *, settle: bool = False) -> RunOu
         if outcome.commit_ts:
             return RunOutcome(transaction_id, RunState.COMMITTED, cell.version, outcome.commit_ts)
     return RunOutcome(transaction_id, RunState.ROLLED_BACK, latest.version)
+
+
+def find_run(conn: Connection, begun: BeginReply, transaction_id: str) -> AlreadyDone | None:
+    """The run under this id that this snapshot sees committed."""
+    ensure_markers_table(conn.parts)
+    snapshot = Snapshot(begun.start_ts, begun.epoch)
+    rows = [idempotency.marker_row(transaction_id)]
+    (row,) = conn.driver.run(read_rows_steps(idempotency.MARKERS_TABLE, rows, None, snapshot, conn.cache))
+    return idempotency.found_marker(transaction_id, row)
 
 
 def is_committed(conn: Connection, starts: Sequence[int]) -> bool:

@@ -15,15 +15,20 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pyomid.cells import CellBatch
+from pyomid.cells import TOMBSTONE, CellBatch, batch_of
 from pyomid.crashpoints import crash_point
 from pyomid.protocol.native.hashing import cell_ids, row_ids
+from pyomid.protocol.reading import VisibleRow, read_rows_steps
+from pyomid.protocol.visibility import VisibleCells
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.delete_rows import delete_keys, delete_range
 from pyomid.spark.errors import coded_errors
-from pyomid.spark.read_task import ReadPlan
-from pyomid.spark.row_codec.encode import Duplicates, Nulls, RowEncoder
-from pyomid.types import CellVersion, ConflictLevel, KeyRange, TableInfo, TableSchema
+from pyomid.spark.read_task import ReadPlan, visible_batches
+from pyomid.spark.row_codec.encode import Duplicates, Nulls, RowEncoder, duplicate_key
+from pyomid.spark.row_codec.row_key import key_layout
+from pyomid.types import Cell, CellVersion, ConflictLevel, KeyRange, TableInfo, TableSchema
+
+KEYS_AT_ONCE: Final = 2_000
+"""Keys of one multi-get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +92,13 @@ def write_rows(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> BranchRepo
 
 
 def delete_rows(plan: WritePlan, read: ReadPlan, batches: Iterable[pa.RecordBatch]) -> BranchReport | None:
-    """Deletes the rows with these keys: every column that the snapshot sees in them."""
+    """Deletes the rows with these keys: a tombstone on every column that the snapshot sees in them, as Java Omid does.
+
+    At cell level a column that another transaction adds to the row meanwhile survives; who needs rows uses level row.
+    """
     encoder = RowEncoder(plan.schema, plan.info.families, written=(), duplicates=Duplicates.LAST)
     conn = connection(plan.url, plan.database_id)
-    return _write_branch(plan, (delete_keys(conn, read, encoder, batch) for batch in batches if batch.num_rows))
+    return _write_branch(plan, (_key_deletes(conn, read, encoder, batch) for batch in batches if batch.num_rows))
 
 
 def delete_ranges(
@@ -98,7 +106,7 @@ def delete_ranges(
 ) -> BranchReport | None:
     """Deletes every row that the snapshot sees in these ranges; under `branch`, where one was drawn for it."""
     conn = connection(plan.url, plan.database_id)
-    return _write_branch(plan, (batch for each in ranges for batch in delete_range(conn, read, each)), branch=branch)
+    return _write_branch(plan, (batch for each in ranges for batch in _range_deletes(conn, read, each)), branch=branch)
 
 
 def reporting(
@@ -112,6 +120,40 @@ def reporting(
         yield _as_row(report)
 
 
+def check_distinct(conn: Connection, plan: WritePlan, reports: Sequence[BranchReport]) -> None:
+    """`Misuse` naming the key where two rows of the write have one; nothing where `duplicates=last`.
+
+    Each task told the 64-bit ids of its rows; an id that comes twice is a suspicion, which a scan of the written
+    branches settles: equal ids of different keys are no duplicates. The alternative, ordering the frame by its row key,
+    costs a shuffle of all its bytes.
+    """
+    keys = np.concatenate([np.empty(0, np.int64), *(report.keys for report in reports)])
+    distinct, counts = np.unique(keys, return_counts=True)
+    suspected = distinct[counts > 1]
+    if not len(suspected):
+        return
+    branches = np.array([report.branch for report in reports if len(report.keys)], np.int64)
+    found: dict[int, list[bytes]] = {}
+    for row_id, key in _rows_written(conn, plan.info.name, branches, suspected):
+        found.setdefault(row_id, []).append(key)
+    for row_id, count in zip(suspected.tolist(), counts[counts > 1].tolist(), strict=True):
+        written = found.get(row_id, [])
+        if len(written) < count:
+            raise duplicate_key(written[0], key_layout(plan.schema))
+
+
+def _rows_written(
+    conn: Connection, table: str, branches: NDArray[np.int64], suspected: NDArray[np.int64]
+) -> Iterator[tuple[int, bytes]]:
+    """The suspected rows among those written under the branches, each once."""
+    for batch in conn.parts.store.scan(table, KeyRange()):
+        ids = row_ids(table.encode(), batch)
+        for row in np.flatnonzero(np.isin(ids, suspected)).tolist():
+            versions = batch.rec_version[batch.row_rec[row] : batch.row_rec[row + 1]]
+            if np.isin(versions, branches).any():
+                yield int(ids[row]), batch.row_key(row)
+
+
 def _write_branch(
     plan: WritePlan, batches: Iterable[CellBatch], *, branch: int = 0, with_keys: bool = False
 ) -> BranchReport | None:
@@ -122,7 +164,7 @@ def _write_branch(
     for batch in batches:
         if not batch.rows:
             continue
-        branch = branch or _draw_branch(conn, plan)
+        branch = branch or draw_branch(conn, plan)
         crash_point("spark.task.before_write")
         conn.parts.store.write_batch(plan.info.name, branch, batch)
         crash_point("spark.task.after_write")
@@ -141,7 +183,9 @@ def _write_branch(
 _NO_IDS: Final = np.empty(0, dtype=np.int64)
 
 
-def _draw_branch(conn: Connection, plan: WritePlan) -> int:
+def draw_branch(conn: Connection, plan: WritePlan) -> int:
+    """Above the transaction's start, and above every branch that was drawn before: what is written under it hides
+    what stands under those."""
     branch = conn.parts.tso.begin(not_before=plan.start_ts).start_ts
     assert branch > plan.start_ts, f"branch {branch} is not above its transaction {plan.start_ts}"
     return branch
@@ -153,6 +197,45 @@ def _conflict_ids(table: str, level: ConflictLevel, batch: CellBatch) -> NDArray
 
 def _value_bytes(batch: CellBatch) -> int:
     return int(batch.row_len.sum()) + int(np.maximum(batch.cell_len, 0).sum())
+
+
+def _range_deletes(conn: Connection, read: ReadPlan, key_range: KeyRange) -> Iterator[CellBatch]:
+    """Tombstones for everything visible in a range, to be written under a branch."""
+    for batch, visible in visible_batches(conn, read, key_range):
+        yield _tombstones(batch, visible)
+
+
+def _key_deletes(conn: Connection, read: ReadPlan, encoder: RowEncoder, batch: pa.RecordBatch) -> CellBatch:
+    """Tombstones for everything visible in the rows with these keys; keys without a row are no error."""
+    encoded = encoder.encode_keys(batch)
+    keys = sorted({encoded.key(row) for row in range(batch.num_rows)})
+    rows: list[VisibleRow] = []
+    for first in range(0, len(keys), KEYS_AT_ONCE):
+        some: Sequence[bytes] = keys[first : first + KEYS_AT_ONCE]
+        rows += conn.driver.run(read_rows_steps(read.table, some, None, read.snapshot, conn.cache))
+    return batch_of(
+        [[Cell(key, *column, 0, None) for column in row] for key, row in zip(keys, rows, strict=True) if row]
+    )
+
+
+def _tombstones(batch: CellBatch, visible: VisibleCells) -> CellBatch:
+    """The visible rows and columns of a batch as tombstones, a record a row."""
+    rows = visible.rows_present()
+    counts: NDArray[np.int64] = (visible.row_cell[1:] - visible.row_cell[:-1])[rows]
+    cells = len(visible.cells)
+    return CellBatch(
+        buffer=batch.buffer,
+        columns=batch.columns,
+        row_off=batch.row_off[rows],
+        row_len=batch.row_len[rows],
+        row_rec=np.arange(len(rows) + 1, dtype=np.int64),
+        rec_version=np.zeros(len(rows), dtype=np.int64),
+        rec_commit=np.zeros(len(rows), dtype=np.int64),
+        rec_cell=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        cell_col=batch.cell_col[visible.cells],
+        cell_off=np.zeros(cells, dtype=np.int64),
+        cell_len=np.full(cells, TOMBSTONE, dtype=np.int32),
+    )
 
 
 def _as_row(report: BranchReport) -> pa.RecordBatch:

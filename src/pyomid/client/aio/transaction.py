@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncTransaction(TransactionBase):
+class AsyncTransaction(TransactionBase[TransactionSteps]):
     """As `Transaction`, with awaits. Made by `AsyncDatabase.begin`; one call at a time."""
 
     def __init__(self, database: AsyncDatabase, begun: BeginReply, lease: Lease | None = None) -> None:

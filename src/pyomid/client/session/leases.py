@@ -32,6 +32,11 @@ class Lease:
         self.renew_at_s = now_s + term_s / RENEWALS_PER_TERM
         self.lost: OmidError | None = None
 
+    @classmethod
+    def of_another(cls, start_ts: int) -> Lease:
+        """One that another process was granted: whoever works under it renews it, and no keeper here."""
+        return cls(start_ts, 0.0, 0.0)
+
 
 class LeaseKeeper:
     """Holds leases by weak reference: a transaction that was forgotten does not hold the watermark back for ever."""
@@ -70,9 +75,13 @@ class LeaseKeeper:
 
     def end(self, lease: Lease) -> None:
         """The watermark may pass it. An error is no matter: the lease expires."""
+        self.end_of(lease.start_ts)
+
+    def end_of(self, start_ts: int) -> None:
+        """The same for the lease on a start, whichever process was granted it."""
         with self._lock:
-            self._held.pop(lease.start_ts, None)
-        self._quietly(self._tso.end_lease, lease.start_ts)
+            self._held.pop(start_ts, None)
+        self._quietly(self._tso.end_lease, start_ts)
 
     def abandon(self, lease: Lease) -> None:
         """Renewed no more; it ends by its term, or by the commit that may still be decided."""
