@@ -43,7 +43,7 @@ ahead: setup ## test-pythons' environments, in what the parts before it leave id
 
 test: ahead check docs test-fast test-process test-pythons test-spark test-hbase ## everything that CI runs
 
-test-fast: setup ## pure tests: core, wire, stores in memory, models, simulation
+test-fast: setup ## pure tests: protocol, oracle, wire, stores in memory, models, simulation
 	$(PYTEST) -n 2 -m "not process and not spark and not hbase and not soak"
 
 test-process: setup ## real processes: killed, stopped, forked; those of the TSO, with its time limits, one by one
