@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pyomid.cells import CellBatch, batch_of
 from pyomid.client.background import Background
@@ -140,6 +140,18 @@ class Driver:
 AsyncHandler = Callable[[Any], Awaitable[Any]]
 
 
+class Run(Protocol):
+    """`Driver.run`."""
+
+    def __call__(self, steps: Steps[T], /) -> T: ...
+
+
+class AsyncRun(Protocol):
+    """`AsyncDriver.run`."""
+
+    async def __call__(self, steps: Steps[T], /) -> T: ...
+
+
 class AsyncDriver:
     """Runs steps in the event loop. Effects that `awaited` knows are awaited; the rest, which block on a disk or a
     socket, run in `executor`, one at a time for one transaction.
@@ -177,7 +189,7 @@ class AsyncDriver:
 
 def port_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:
     """Every effect, performed at once and in this thread."""
-    return {**store_handlers(parts), **tso_handlers(parts)}
+    return {**store_handlers(parts), **tso_handlers(parts), Blocking: lambda e: e.call()}
 
 
 def store_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:
@@ -210,6 +222,7 @@ def tso_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:
     """The effects that ask the TSO."""
     tso = parts.tso
     return {
+        Begin: lambda e: tso.begin(not_before=e.not_before),
         effects.SealStarts: lambda e: tso.seal(e.starts),
         effects.SendCommit: lambda e: _send_commit(parts, e),
         effects.DeleteCommitEntries: lambda e: _complete(parts, e),

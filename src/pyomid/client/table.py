@@ -13,29 +13,30 @@ back and sent in batches; a get or scan is one request (and more where commits m
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any
 
 from pyomid.cells import CellBatch
+from pyomid.client.drive import Blocking, Run
 from pyomid.client.transaction_base import Event
 from pyomid.client.validation import TableRules, check_limit
 from pyomid.errors import Misuse, MisuseType
+from pyomid.protocol.effects import Steps
 from pyomid.types import Column, KeyRange, TableInfo, narrowed_range
 
 if TYPE_CHECKING:
-    from pyomid.client.transaction import Transaction
+    from pyomid.client.transaction import RowTransaction
 
 Cells = Mapping[bytes, bytes]
 """b"family:qualifier" → value."""
 
 
-class Table:
-    """A table in one transaction's snapshot, with its own writes. Made by `Transaction.table`."""
+class TableBase:
+    """A table in one transaction's snapshot, with its own writes, as both front ends drive it."""
 
-    def __init__(self, transaction: Transaction, rules: TableRules) -> None:
+    def __init__(self, transaction: RowTransaction[Any], rules: TableRules) -> None:
         self._transaction = transaction
         self._rules = rules
-        self._run = transaction.database.driver.run
         self._workspace = transaction.workspace
 
     @property
@@ -47,30 +48,159 @@ class Table:
     def name(self) -> str:
         return self._rules.info.name
 
-    def get(self, key: bytes, columns: Iterable[bytes] | None = None) -> dict[bytes, bytes]:
-        """The row's visible columns; {} where there is no such row."""
-        self._transaction.begin_read()
+    # For pyomid's own use
+
+    def get_steps(self, key: bytes, columns: Iterable[bytes] | None = None) -> Steps[dict[bytes, bytes]]:
+        return self._transaction.alone(self._get_steps(key, columns))
+
+    def rows_steps(
+        self, keys: Iterable[bytes], columns: Iterable[bytes] | None
+    ) -> Steps[dict[bytes, dict[bytes, bytes]]]:
+        return self._transaction.alone(self._rows_steps(keys, columns))
+
+    def hold_put(self, key: bytes, cells: Cells) -> bool:
+        """The put itself; True: what is held back is to be sent now (`RowTransaction.send_steps`)."""
+        self._transaction.begin_write()
+        row, checked = checked_put(self._rules, key, cells)
+        return self._workspace.hold(self._rules.info, row, checked)
+
+    def delete_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
+        return self._transaction.alone(self._delete_steps(keys, columns))
+
+    def begin_scan(
+        self,
+        start: bytes,
+        stop: bytes | None,
+        prefix: bytes | None,
+        columns: Iterable[bytes] | None,
+        limit: int | None,
+    ) -> RowScan:
+        """The arguments of a scan, or an error before anything is read."""
+        self._transaction.step(Event.READ)
+        key_range = scan_range(self._rules, start, stop, prefix)
+        selection = self._rules.selection(columns)
+        return RowScan(self._transaction, self._rules.info, key_range, selection, check_limit(limit))
+
+    def _get_steps(self, key: bytes, columns: Iterable[bytes] | None) -> Steps[dict[bytes, bytes]]:
+        yield from self._transaction.begin_read_steps()
         checked = self._rules.row_key(key)
         selection = self._rules.selection(columns)
         if selection == []:
             return {}
-        (row,) = self._run(self._workspace.read_steps(self._rules.info, (checked,), selection))
+        (row,) = yield from self._workspace.read_steps(self._rules.info, (checked,), selection)
         return named(row)
 
-    def rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> dict[bytes, dict[bytes, bytes]]:
-        """Many rows by one request: every requested key, in the requested order; {} where there is no such row."""
-        self._transaction.begin_read()
+    def _rows_steps(
+        self, keys: Iterable[bytes], columns: Iterable[bytes] | None
+    ) -> Steps[dict[bytes, dict[bytes, bytes]]]:
+        yield from self._transaction.begin_read_steps()
         checked = check_keys(self._rules, keys)
         selection = self._rules.selection(columns)
         if not checked or selection == []:
             return {key: {} for key in checked}
-        found = self._run(self._workspace.read_steps(self._rules.info, checked, selection))
+        found = yield from self._workspace.read_steps(self._rules.info, checked, selection)
         return {key: named(row) for key, row in zip(checked, found, strict=True)}
+
+    def _delete_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
+        self._transaction.step(Event.WRITE)
+        checked = check_keys(self._rules, keys)
+        selection = self._rules.selection(columns)
+        if selection is not None and all(column.qualifier for column in selection):
+            for key in checked:
+                yield from self._hold_steps(key, dict.fromkeys(selection, None))
+            return
+        yield from self._transaction.begin_read_steps()
+        found = yield from self._workspace.read_steps(self._rules.info, checked, selection)
+        for key, row in zip(checked, found, strict=True):
+            yield from self._hold_steps(key, dict.fromkeys(row, None))
+
+    def _hold_steps(self, key: bytes, cells: Mapping[Column, bytes | None]) -> Steps[None]:
+        if cells and self._workspace.hold(self._rules.info, key, cells):
+            yield from self._transaction.sent_steps()
+
+
+class RowScan:
+    """A scan under way: its rows batch by batch."""
+
+    def __init__(
+        self,
+        transaction: RowTransaction[Any],
+        info: TableInfo,
+        key_range: KeyRange,
+        selection: Sequence[Column] | None,
+        limit: int | None,
+    ) -> None:
+        self._transaction = transaction
+        self._info = info
+        self._selection = selection
+        self._rows_max = batch_rows(transaction.database.settings.scan_batch_rows, limit)
+        self._left = limit
+        self._scan = transaction.workspace.begin_scan(info, key_range)
+        self._batches: Iterator[CellBatch] | None = None
+        self._is_over = limit == 0 or selection == []
+
+    def next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
+        """Some rows more, maybe none; None: there are no more."""
+        return self._transaction.alone(self._next_steps())
+
+    def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
+        if self._is_over:
+            return None
+        yield from self._transaction.begin_read_steps()
+        workspace = self._transaction.workspace
+        if self._batches is None or self._scan.is_overtaken:
+            self._batches = self._ask(self._scan.begin_again())
+        batch: CellBatch | None = yield Blocking(partial(next, self._batches, None))
+        rows: list[tuple[bytes, dict[Column, bytes]]] = []
+        passed = self._scan.key_range
+        if batch is None:
+            self._is_over = True
+            yield from workspace.scanned_steps()
+        elif batch.rows:
+            rows = yield from workspace.batch_steps(self._info, batch, self._selection)
+            passed = self._scan.pass_to(batch.row_key(batch.rows - 1) + b"\0")
+        else:
+            return iter(())
+        return self._shown(self._limited(list(workspace.merged(self._info, rows, passed, self._selection))))
+
+    def _ask(self, key_range: KeyRange) -> Iterator[CellBatch]:
+        store = self._transaction.database.parts.store
+        return store.scan(self._info.name, key_range, self._selection, batch_rows_max=self._rows_max)
+
+    def _limited(self, rows: list[tuple[bytes, dict[Column, bytes]]]) -> list[tuple[bytes, dict[Column, bytes]]]:
+        if self._left is None:
+            return rows
+        rows = rows[: self._left]
+        self._left -= len(rows)
+        self._is_over = self._is_over or not self._left
+        return rows
+
+    def _shown(self, rows: list[tuple[bytes, dict[Column, bytes]]]) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
+        """As long as the transaction may read."""
+        for key, row in rows:
+            self._transaction.step(Event.READ)
+            yield key, named(row)
+
+
+class Table(TableBase):
+    """A table in one transaction's snapshot, with its own writes. Made by `Transaction.table`."""
+
+    def __init__(self, transaction: RowTransaction[Table], rules: TableRules, run: Run) -> None:
+        super().__init__(transaction, rules)
+        self._run = run
+
+    def get(self, key: bytes, columns: Iterable[bytes] | None = None) -> dict[bytes, bytes]:
+        """The row's visible columns; {} where there is no such row."""
+        return self._run(self.get_steps(key, columns))
+
+    def rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> dict[bytes, dict[bytes, bytes]]:
+        """Many rows by one request: every requested key, in the requested order; {} where there is no such row."""
+        return self._run(self.rows_steps(keys, columns))
 
     def put(self, key: bytes, cells: Cells) -> None:
         """Sets columns of the row; its other columns stay. Names and limits are checked now, the write leaves later."""
-        self._transaction.step(Event.WRITE)
-        self._hold(*checked_put(self._rules, key, cells))
+        if self.hold_put(key, cells):
+            self._run(self._transaction.send_steps())
 
     def delete(self, key: bytes, columns: Iterable[bytes] | None = None) -> None:
         """Deletes the row, or some columns of it.
@@ -78,21 +208,11 @@ class Table:
         A row (or a family) is deleted column by column as this transaction sees them: at conflict level "cell" a
         column that another transaction adds meanwhile survives; at level "row" the two conflict.
         """
-        self.delete_rows([key], columns)
+        self._run(self.delete_steps([key], columns))
 
     def delete_rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
         """`delete` of many rows, read in one request where they must be read."""
-        self._transaction.step(Event.WRITE)
-        checked = check_keys(self._rules, keys)
-        selection = self._rules.selection(columns)
-        if selection is not None and all(column.qualifier for column in selection):
-            for key in checked:
-                self._hold(key, dict.fromkeys(selection, None))
-            return
-        self._transaction.begin_read()
-        found = self._run(self._workspace.read_steps(self._rules.info, checked, selection))
-        for key, row in zip(checked, found, strict=True):
-            self._hold(key, dict.fromkeys(row, None))
+        self._run(self.delete_steps(keys, columns))
 
     def scan(
         self,
@@ -108,58 +228,14 @@ class Table:
         With `prefix`, those of them that begin with it; `Misuse` where start and stop, whole keys, leave nothing of it.
         Own writes made while the scan runs are seen where it has not yet been. Ends with the transaction.
         """
-        self._transaction.begin_read()
-        key_range = scan_range(self._rules, start, stop, prefix)
-        selection = self._rules.selection(columns)
-        return self._scan(key_range, selection, check_limit(limit))
+        return self._rows_of(self.begin_scan(start, stop, prefix, columns, limit))
 
-    def _hold(self, key: bytes, cells: Mapping[Column, bytes | None]) -> None:
-        if cells and self._workspace.hold(self._rules.info, key, cells):
-            self._transaction.send()
-
-    def _scan(
-        self, key_range: KeyRange, selection: Sequence[Column] | None, limit: int | None
-    ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        if limit == 0 or selection == []:
-            return
-        left = limit
-        for key, row in self._visible_rows(key_range, selection, limit):
-            self._transaction.step(Event.READ)
-            yield key, named(row)
-            if left is not None:
-                left -= 1
-                if left == 0:
-                    return
-
-    def _visible_rows(
-        self, key_range: KeyRange, selection: Sequence[Column] | None, limit: int | None
-    ) -> Iterator[tuple[bytes, dict[Column, bytes]]]:
-        info, workspace = self._rules.info, self._workspace
-        scan = workspace.begin_scan(info, key_range)
-        batches: Iterator[CellBatch] | None = None
-        while True:
-            self._transaction.begin_read()
-            if batches is None or scan.is_overtaken:
-                batches = self._batches(scan.begin_again(), selection, limit)
-            batch = next(batches, None)
-            if batch is None:
-                break
-            if batch.rows:
-                rows = self._run(workspace.batch_steps(info, batch, selection))
-                passed = scan.pass_to(batch.row_key(batch.rows - 1) + b"\0")
-                yield from list(workspace.merged(info, rows, passed, selection))
-        self._run(workspace.scanned_steps())
-        yield from list(workspace.merged(info, (), scan.key_range, selection))
-
-    def _batches(
-        self, key_range: KeyRange, selection: Sequence[Column] | None, limit: int | None
-    ) -> Iterator[CellBatch]:
-        database = self._transaction.database
-        rows_max = batch_rows(database.settings.scan_batch_rows, limit)
-        return database.parts.store.scan(self._rules.info.name, key_range, selection, batch_rows_max=rows_max)
+    def _rows_of(self, scan: RowScan) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
+        while (rows := self._run(scan.next_steps())) is not None:
+            yield from rows
 
 
-# What the blocking and the asyncio table share
+# What they are checked by
 
 
 def named(row: Mapping[Column, bytes]) -> dict[bytes, bytes]:

@@ -114,6 +114,7 @@ class Writes(Protocol):
         """Cells that are evidence of the commit, should its answer be lost."""
 
 
+T = TypeVar("T")
 W = TypeVar("W", bound=Writes)
 
 
@@ -158,6 +159,35 @@ class TransactionBase(Generic[W]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.start_ts} {self._state.value}>"
 
+    # The end, as every front end drives it
+
+    def commit_steps(self) -> Steps[None]:
+        return self.alone(self._commit_steps())
+
+    def rollback_steps(self) -> Steps[None]:
+        self.check_owner()
+        if self._state is State.ROLLED_BACK:
+            return
+        self.step(Event.ROLL_BACK)
+        yield from self._rolled_back_steps()
+
+    def exit_steps(self, error: type[BaseException] | None) -> Steps[None]:
+        """The end of a block that ended with `error`."""
+        if self._state in ENDED:
+            return
+        if error is not None:
+            if self.can_roll_back:
+                yield from self.rollback_steps()
+            return
+        try:
+            yield from self.commit_steps()
+        except GeneratorExit:  # nobody performs anything for it any more
+            raise
+        except BaseException:
+            if self._state is State.DOOMED:
+                yield from self.rollback_steps()
+            raise
+
     # For pyomid's own use
 
     @property
@@ -192,9 +222,30 @@ class TransactionBase(Generic[W]):
         self.step(event)
         self._doom = self._doom or reason
 
-    def commit_steps(self) -> Steps[Decided | None]:
-        """The whole commit; None for a transaction that wrote nothing. Whatever is thrown into it at whatever yield,
-        the state that it leaves is true: before the request rollback-only, from then on until the answer unknown.
+    def alone(self, steps: Steps[T]) -> Steps[T]:
+        """The same steps, where no other call may come beside them."""
+        return steps
+
+    def _committed_steps(self, decided: Decided) -> Steps[None]:
+        """Behind the answer: no error of it is the commit's."""
+        yield from ()
+
+    def _rolled_back_steps(self) -> Steps[None]:
+        """What was written goes; what stays is for compaction."""
+        yield from ()
+
+    def _commit_steps(self) -> Steps[None]:
+        decided = yield from self._decided_steps()
+        if decided is None:
+            return
+        if not decided.reply.committed:
+            yield from self._rolled_back_steps()
+            raise refusal(decided.reply)
+        yield from self._committed_steps(decided)
+
+    def _decided_steps(self) -> Steps[Decided | None]:
+        """None for a transaction that wrote nothing. Whatever is thrown into it at whatever yield, the state that it
+        leaves is true: before the request rollback-only, from then on until the answer unknown.
         """
         if self.workspace.is_torn and self._state is State.ACTIVE:
             self.doom(Event.DOOM, "a flush of its writes did not end")

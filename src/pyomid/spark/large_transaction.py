@@ -22,16 +22,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.client import idempotency
+from pyomid.client.drive import Blocking
 from pyomid.client.retry import cause_of
 from pyomid.client.session.leases import Lease
 from pyomid.client.table_admin import ensure_markers_table
-from pyomid.client.transaction_base import Event, State, TransactionBase, refusal
+from pyomid.client.transaction_base import Decided, State, TransactionBase
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError
 from pyomid.protocol.commit import WriteSet
@@ -246,15 +248,11 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         """Durable, and visible to every later begin, on return. Errors as `pyomid.Transaction.commit`."""
         crash_point("spark.commit.before")
         try:
-            decided = self._conn.driver.run(self.commit_steps())
+            self._conn.driver.run(self.commit_steps())
         except ConflictError:
             if self._state is State.DOOMED:  # a table was dropped or made anew: nothing was asked
                 self.rollback()
             raise
-        if decided is not None:
-            if not decided.reply.committed:
-                raise refusal(decided.reply)
-            self.workspace.repair_marker(decided.reply.commit_ts)
         crash_point("spark.commit.after")
 
     def commit_or_find(self) -> None:
@@ -276,15 +274,16 @@ class LargeTransaction(TransactionBase[BranchWrites]):
 
     def rollback(self) -> None:
         """Ends the transaction; none of its writes is ever visible, and compaction deletes them."""
-        self.check_owner()
-        if self._state is not State.ROLLED_BACK:
-            self.step(Event.ROLL_BACK)
+        self._conn.driver.run(self.rollback_steps())
 
     def abort(self, branches: Sequence[int]) -> None:
         """For a caller that does not know how far the transaction came in another process. What was committed stays;
         what was not is left to compaction, and its lease ends."""
         if not is_committed(self._conn, (self.start_ts, *branches)):
             self.rollback()
+
+    def _committed_steps(self, decided: Decided) -> Steps[None]:
+        yield Blocking(partial(self.workspace.repair_marker, decided.reply.commit_ts))
 
     def _give_back(self, lease: Lease) -> None:
         """Where the outcome is unknown the lease is renewed no longer, but not ended: a commit may still be decided."""

@@ -27,14 +27,9 @@ from pyomid.client.idempotency import (
 from pyomid.client.retry import Tries, check_awaitable
 from pyomid.client.session.leases import Lease
 from pyomid.client.table_admin import ensure_markers_table
-from pyomid.client.transaction_steps import TransactionSteps
-from pyomid.client.validation import TableRules
-from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.ports import Tso
 from pyomid.protocol import effects
-from pyomid.protocol.commit import WriteSet
-from pyomid.protocol.commit_cache import CommitCache
 from pyomid.types import BeginReply, CommitReply, CommitRequest, ConflictLevel, SealOutcome, TableInfo
 
 P = ParamSpec("P")
@@ -178,26 +173,13 @@ class AsyncDatabase:
     # For pyomid's own use
 
     @property
-    def settings(self) -> Settings:
-        return self._database.settings
+    def blocking(self) -> Database:
+        """What it works over."""
+        return self._database
 
     @property
     def parts(self) -> Deployment:
         return self._database.parts
-
-    @property
-    def commit_cache(self) -> CommitCache:
-        return self._database.commit_cache
-
-    async def table_rules(self, name: str, begun: BeginReply, *, leased: bool) -> TableRules:
-        return await self.driver.in_thread(lambda: self._database.table_rules(name, begun, leased=leased))
-
-    async def end_committed(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
-        """In a thread, as it waits where completion lags behind."""
-        await self.driver.in_thread(lambda: self._database.end_committed(start_ts, commit_ts, written))
-
-    async def end_rolled_back(self, workspace: TransactionSteps) -> None:
-        await self.driver.in_thread(lambda: self._database.end_rolled_back(workspace))
 
     def end_lease(self, lease: Lease) -> None:
         """Not waited for: the loop must not block, and a lease that is not ended expires."""
@@ -208,7 +190,7 @@ class AsyncDatabase:
         crash_point("client.begin.after")
         lease = None
         if leased:
-            leases, term_s = self._database.leases, self.settings.lease_seconds
+            leases, term_s = self._database.leases, self._database.settings.lease_seconds
             lease = await self.driver.in_thread(lambda: leases.grant(begun.start_ts, term_s))
         return AsyncTransaction(self, begun, lease)
 

@@ -10,14 +10,14 @@ cancelled flush leaves the transaction rollback-only, a cancelled commit of unkn
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar
 
 from pyomid.client.aio.table import AsyncTable
 from pyomid.client.session.leases import Lease
-from pyomid.client.transaction_base import ENDED, Event, State, TransactionBase, refusal
-from pyomid.client.transaction_steps import TransactionSteps
+from pyomid.client.transaction import RowTransaction
+from pyomid.client.transaction_base import Event
+from pyomid.client.validation import TableRules
 from pyomid.errors import Misuse
 from pyomid.protocol.effects import Steps
 from pyomid.types import BeginReply
@@ -28,52 +28,29 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class AsyncTransaction(TransactionBase[TransactionSteps]):
+class AsyncTransaction(RowTransaction[AsyncTable]):
     """As `Transaction`, with awaits. Made by `AsyncDatabase.begin`; one call at a time."""
 
-    def __init__(self, database: AsyncDatabase, begun: BeginReply, lease: Lease | None = None) -> None:
-        workspace = TransactionSteps(begun, database.commit_cache, flush_bytes=database.settings.flush_bytes)
-        super().__init__(workspace, lease=lease, end_lease=database.end_lease)
-        self._database = database
-        self._begun = begun
-        self._tables: dict[str, AsyncTable] = {}
+    def __init__(self, front: AsyncDatabase, begun: BeginReply, lease: Lease | None = None) -> None:
+        super().__init__(front.blocking, begun, lease, front.end_lease)
+        self._run = front.driver.run
         self._busy = False
 
     async def table(self, name: str) -> AsyncTable:
         """A table as this transaction sees it. `UnknownTable` where there is none."""
-        self.step(Event.READ)
-        table = self._tables.get(name) if isinstance(name, str) else None
-        if table is None:
-            rules = await self._database.table_rules(name, self._begun, leased=self.is_leased)
-            table = self._tables[name] = AsyncTable(self, rules)
-        return table
+        return await self._run(self.table_steps(name))
 
     async def commit(self) -> None:
         """As `Transaction.commit`. If it is cancelled after its request left, the outcome is unknown."""
-        decided = await self.run(self.commit_steps())
-        if decided is None:
-            return
-        if not decided.reply.committed:
-            await self._database.end_rolled_back(self.workspace)
-            raise refusal(decided.reply)
-        await self._database.end_committed(self.start_ts, decided.reply.commit_ts, decided.written)
+        await self._run(self.commit_steps())
 
     async def rollback(self) -> None:
         """As `Transaction.rollback`."""
-        self.check_owner()
-        if self._state is State.ROLLED_BACK:
-            return
-        self.step(Event.ROLL_BACK)
-        await self._database.end_rolled_back(self.workspace)
+        await self._run(self.rollback_steps())
 
     async def flush(self) -> None:
         """As `Transaction.flush`."""
-        self.use(Event.WRITE)
-        try:
-            await self.run(self.workspace.flush_steps())
-        except BaseException as error:
-            self.doom(Event.DOOM, f"a flush of its writes failed: {error}")
-            raise
+        await self._run(self.flush_steps())
 
     async def __aenter__(self) -> AsyncTransaction:
         self.step(Event.READ)
@@ -82,45 +59,25 @@ class AsyncTransaction(TransactionBase[TransactionSteps]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._state in ENDED:
-            return
-        if kind is not None:
-            if self.can_roll_back:
-                await self.rollback()
-            return
-        try:
-            await self.commit()
-        except BaseException:
-            if self._state is State.DOOMED:
-                await self.rollback()
-            raise
+        await self._run(self.exit_steps(kind))
 
     # For pyomid's own use
 
-    @property
-    def database(self) -> AsyncDatabase:
-        return self._database
-
-    def use(self, event: Event) -> None:
-        """`step`, of a call that must not come beside another one."""
-        self._check_free()
-        self.step(event)
-
-    async def run(self, steps: Steps[T]) -> T:
-        """One at a time: a flush and a read side by side would see each other's halves."""
-        return await self._alone(lambda: self._database.driver.run(steps))
-
-    async def in_thread(self, call: Callable[[], T]) -> T:
-        """A blocking read of the store; one at a time likewise."""
-        return await self._alone(lambda: self._database.driver.in_thread(call))
-
-    async def _alone(self, work: Callable[[], Awaitable[T]]) -> T:
+    def alone(self, steps: Steps[T]) -> Steps[T]:
+        """A flush and a read side by side would see each other's halves."""
         self._check_free()
         self._busy = True
         try:
-            return await work()
+            return (yield from steps)
         finally:
             self._busy = False
+
+    def begin_write(self) -> None:
+        self._check_free()
+        super().begin_write()
+
+    def _new_table(self, rules: TableRules) -> AsyncTable:
+        return AsyncTable(self, rules, self._run)
 
     def _check_free(self) -> None:
         if self._busy:
