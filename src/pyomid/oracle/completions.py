@@ -1,6 +1,6 @@
-"""Entries of the commit table that nobody needs any more: they go in one delete at a time, and nobody waits for it.
+"""Commit-table entries that are no longer needed. One delete at a time removes them, and no client waits for it.
 
-What is lost here, or found no room, is left to the sanitiser.
+The sanitizer deletes what is lost here or finds no room.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 Starts = NDArray[np.int64]
 
 TAKEN_MAX: Final = 16_384
-"""Deleted at a time: a loop's step, or a store's call, waits for that."""
+"""Starts deleted at a time: a step of the loop, or a call of the store, takes as long as that."""
 
 
 class Completions:
-    """Starts whose entries may go, at most `starts_max` of them; in pieces as they came, as a busy TSO has many."""
+    """Starts whose entries may be deleted, at most `starts_max`; kept in arrays as they came, because a busy TSO has
+    many."""
 
     __slots__ = ("_pieces", "_starts_max", "count", "is_deleting")
 
@@ -36,13 +37,13 @@ class Completions:
         return np.concatenate(list(self._pieces)) if self._pieces else np.empty(0, dtype=np.int64)
 
     def remember(self, starts: Starts) -> int:
-        """How many of them found no room."""
+        """Adds `starts`. Returns how many of them found no room."""
         room = self._starts_max - self.count
         self._keep(starts[:room])
         return max(0, len(starts) - room)
 
     def take(self, kept: Collection[int] = ()) -> Starts:
-        """The oldest, to delete now; who is `kept` stays for later."""
+        """The oldest starts, to delete now; those in `kept` stay for later."""
         taken: list[Starts] = []
         room = TAKEN_MAX
         while self._pieces and room:

@@ -1,9 +1,9 @@
-"""What goes into the TSO's machine and what comes out: events in, instructions out, nothing else.
+"""Events that go into the TSO's machine, and instructions that come out of it.
 
-A `StoreCall` carries one of the operations below; its driver performs it and gives back `StoreDone` with the result
-named at the operation, or `StoreFailed`. Every operation may be performed again after a failure: each names a state
-to reach, not a step to take. *Then the epoch* means: read fresh, after the write is durable (T5); a driver whose
-store does both in one transaction may.
+A `StoreCall` holds one of the operations below. The driver performs it and gives back `StoreDone` with the result that
+the operation names, or `StoreFailed`. Every operation may be performed again after a failure: each names a state to
+reach, not a step to take. *Then the epoch* means that the epoch is read fresh after the write is durable (T5); a driver
+whose store can do both in one transaction may do so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyomid.wire.messages import Answer, Request
 
 @dataclass(frozen=True, slots=True)
 class RequestCame:
-    """`tag` comes back with the answer; the machine does not look at it."""
+    """A peer sent a request. `tag` comes back with the answer; the machine does not look at it."""
 
     peer: Hashable
     tag: int
@@ -31,7 +31,7 @@ class RequestCame:
 
 @dataclass(frozen=True, slots=True)
 class PeerGone:
-    """Nobody waits for this peer's begins any more; what it asked to be decided stays decided."""
+    """The peer left: its begins are dropped; commits that it requested stay decided."""
 
     peer: Hashable
 
@@ -44,7 +44,7 @@ class StoreDone:
 
 @dataclass(frozen=True, slots=True)
 class StoreFailed:
-    """The operation may have taken effect in part."""
+    """The call failed. The operation may have taken effect in part."""
 
     token: int
     error: OmidError
@@ -52,7 +52,7 @@ class StoreFailed:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenewed:
-    """The leader's own lease holds until `until_s` of the clock that `handle` is given (begins are fenced by it)."""
+    """The leader's own lease holds until `until_s` of the clock that `handle` is given. Begins depend on it."""
 
     until_s: float
 
@@ -62,7 +62,7 @@ Event = RequestCame | PeerGone | StoreDone | StoreFailed | LeaseRenewed
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """→ Flushed. Entries (start, commit) durable, then the epoch."""
+    """→ Flushed. The entries (start, commit) are durable, then the epoch."""
 
     entries: tuple[tuple[int, int], ...]
     block: NDArray[np.int64] | None = None
@@ -75,7 +75,7 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """`refused`: starts whose entry a mark kept out (empty where the store cannot tell)."""
+    """`refused`: starts whose entry an invalidation marker refused (empty where the store cannot tell)."""
 
     refused: frozenset[int]
     epoch: int
@@ -83,7 +83,7 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class PutDecision:
-    """→ Flushed. A large commit's entry, iff no mark is there; then the epoch."""
+    """→ Flushed. A large commit's entry, if there is no invalidation marker; then the epoch."""
 
     start_ts: int
     commit_ts: int
@@ -91,7 +91,7 @@ class PutDecision:
 
 @dataclass(frozen=True, slots=True)
 class PutBranches:
-    """→ int, the epoch. The branches' entries, each replacing a mark (T13); then the epoch."""
+    """→ int, the epoch. The branches' entries, each replacing an invalidation marker (T13); then the epoch."""
 
     branches: tuple[int, ...]
     commit_ts: int
@@ -113,21 +113,21 @@ class SealEntries:
 
 @dataclass(frozen=True, slots=True)
 class DeleteEntries:
-    """→ None. Completion."""
+    """→ None. Entries of completed transactions."""
 
     starts: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteBelow:
-    """→ int, how many entries and marks went."""
+    """→ int, how many entries and invalidation markers were deleted."""
 
     horizon: int
 
 
 @dataclass(frozen=True, slots=True)
 class ReadEpoch:
-    """→ int, the epoch in the row, fresh."""
+    """→ int, the epoch of the leader state, fresh."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class ReadLeaderState:
 
 @dataclass(frozen=True, slots=True)
 class TakeOverEpoch:
-    """→ bool: the leader state's compare-and-set."""
+    """→ bool: whether the compare-and-set of the leader state took place."""
 
     expected: int
     epoch: int
@@ -146,7 +146,7 @@ class TakeOverEpoch:
 
 @dataclass(frozen=True, slots=True)
 class UpdateLeaderState:
-    """→ None, durable; `Deposed` where the row holds another epoch."""
+    """→ None, durable. `Deposed` if the leader state holds another epoch."""
 
     epoch: int
     changes: LeaderStateChanges
@@ -154,12 +154,12 @@ class UpdateLeaderState:
 
 @dataclass(frozen=True, slots=True)
 class ReadCeiling:
-    """→ int, where the ceiling is kept outside the leader state."""
+    """→ int, the ceiling, if it is kept outside the leader state."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoveCeiling:
-    """→ bool: the ceiling's compare-and-set, where it is kept outside the leader state."""
+    """→ bool: whether the compare-and-set of the ceiling took place, if it is kept outside the leader state."""
 
     expected: int
     ceiling: int
@@ -198,7 +198,7 @@ StoreOperation = (
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Send it now: everything it promises is durable."""
+    """Send the answer now: everything that it promises is durable."""
 
     peer: Hashable
     tag: int
@@ -206,7 +206,8 @@ class Reply:
 
 
 class EncodedReplies(Protocol):
-    """Answers of one peer to commits of one batch, as bytes: written when a kernel decided them, sent on release."""
+    """Answers to a peer's commits of one batch, as bytes: written when a kernel decided them, sent when the batch is
+    released."""
 
     @property
     def peer(self) -> Hashable: ...
@@ -218,20 +219,20 @@ class EncodedReplies(Protocol):
     def count(self) -> int: ...
 
     def without(self, refused: frozenset[int]) -> EncodedReplies:
-        """The same where marks refused the entries of these starts: their answers say aborted."""
+        """The same answers, with "aborted" for these starts, whose entries invalidation markers refused."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SendEncoded:
-    """Send it now: everything it promises is durable."""
+    """Send the answers now: everything that they promise is durable."""
 
     replies: EncodedReplies
 
 
 @dataclass(frozen=True, slots=True)
 class StoreCall:
-    """Perform it, not before `delay_s` from now; calls may run and end in any order."""
+    """Perform the operation, not before `delay_s` from now. Calls may run and end in any order."""
 
     token: int
     operation: StoreOperation
@@ -240,7 +241,7 @@ class StoreCall:
 
 @dataclass(frozen=True, slots=True)
 class Die:
-    """End the process at once, without sending anything: somebody else may lead, or nobody can know."""
+    """End the process at once, without sending anything: another TSO leads, or may lead."""
 
     reason: str
 

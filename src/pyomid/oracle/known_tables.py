@@ -1,11 +1,12 @@
-"""What the TSO believes of tables: a commit to a *settled* one is decided without a look at the catalog (K6).
+"""What the TSO remembers of tables: a commit to a *settled* table is decided without reading the catalog (K6).
 
-    registered    was read in the catalog              } settled
+    registered    was read in the catalog                } settled
     marked        a durable mark of this TSO stands      }
-    else          the catalog is read, what is not in it gets a mark, then the commit is decided
+    other         the catalog is read, a table that is not in it gets a mark, then the commit is decided
 
-Whoever drops a table, or takes its mark away, sends a fence when the catalog does not call it present any more. The
-fence makes the TSO forget, and what was read or marked by a call begun before it is not believed either:
+A client that drops a table, or removes its mark, sends a fence when the catalog no longer calls the table present. The
+fence makes the TSO forget the table. The TSO also ignores what was read or marked by a call that began before the
+fence:
 
     TSO reads the catalog: t is there | drop: the entry goes, fence | the read's answer comes: t is not known again
 """
@@ -16,25 +17,26 @@ from collections.abc import Iterable
 
 
 class KnownTables:
-    """Of one TSO's life; a new one believes nothing."""
+    """The tables that one TSO knows. A new TSO knows none."""
 
     def __init__(self, registered: Iterable[int] = ()) -> None:
         self.registered = frozenset(registered)
         self.marked: frozenset[int] = frozenset()
         self.unregistered: frozenset[int] = frozenset()
-        """Named by commits, and in no catalog: what a bound is put on."""
+        """Tables that commits named and the catalog does not list. Their number is bounded."""
         self.settled = self.registered
-        """Another object whenever it has changed."""
+        """It is another object whenever it has changed."""
         self._calls: list[set[int]] = []
 
     def begin_call(self) -> set[int]:
-        """Of a read or a mark that begins now: gathers what is forgotten until it ends."""
+        """A read or a mark begins: the returned set gathers the tables that are forgotten until it ends."""
         call: set[int] = set()
         self._calls.append(call)
         return call
 
     def end_call(self, call: set[int], *, registered: Iterable[int] | None = None, marked: int | None = None) -> None:
-        """`registered`: all tables that were read; `marked`: the one that has a mark now. Neither: the call failed."""
+        """The call ended. `registered`: all tables that it read; `marked`: the table that it marked; neither: it
+        failed."""
         self._calls = [other for other in self._calls if other is not call]
         if registered is not None:
             self.registered = frozenset(registered) - call
@@ -55,7 +57,8 @@ class KnownTables:
             self.settled -= {table_id}
 
     def name(self, table_ids: Iterable[int], unregistered_max: int) -> bool:
-        """Remembers those that are in no catalog. False, and none is, where they would be more than so many."""
+        """Remembers those of the tables that the catalog does not list. False, and remembers none, if they would be
+        more than `unregistered_max`."""
         unregistered = self.unregistered.union(table_ids) - self.registered
         if len(unregistered) > max(unregistered_max, len(self.unregistered)):
             return False

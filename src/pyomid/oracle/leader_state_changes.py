@@ -1,4 +1,4 @@
-"""Several changes of the leader state as one: the later word about a lease or a pending record counts."""
+"""Several changes of the leader state as one: of two changes of a lease or a pending record the later one counts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pyomid.types import LeaderStateChanges, PendingCommit
 
 
 def merged(changes: Iterable[LeaderStateChanges]) -> LeaderStateChanges:
-    """One atomic change with the effect of all of them in order; ceiling, W and H only ever rise."""
+    """One atomic change with the effect of all changes in their order. Ceiling, W and H only rise."""
     ceiling: int | None = None
     watermark: int | None = None
     horizon: int | None = None

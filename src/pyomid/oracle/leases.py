@@ -2,19 +2,19 @@
 
     granting --row durable--> live --expires or is ended--> ending --row deletion durable--> gone
 
-In every one of these states but the last the lease holds W back (law 9: the row is deleted before a W that passes
-the lease is sent). Terms are judged by the monotonic clock the machine is given; each TSO grants the leases that it
-finds a full term anew.
+In each of these states but the last the lease holds W back (law 9: the row is deleted before a W that passes the lease
+is sent). Terms are measured by the monotonic clock that the machine is given. A new TSO gives each lease that it finds
+a full term.
 
-A lease has an owner, who renews and ends it by its start, or sharers, whose end nobody tells, or both. Whoever shares
-asks for a start to be kept for a term. Any live lease on that start or an older one keeps it, as W stays below the
-lease; so a young shared lease below the start serves, and only where there is none a new one is opened:
+A lease has an owner, which renews and ends it by its start; or sharers, which never tell when they end; or both. A
+sharer asks for a start to be kept for a term. Any live lease on that start or an older one keeps it, because W stays
+below the lease. So a young shared lease below the start serves, and a new one is opened only if there is none:
 
     share 100 ─► lease on 100, until t + term
-    share 150 ─► the same lease, longer        within a tenth of a term; 100 is held back that much too long
+    share 150 ─► the same lease, longer        within a tenth of a term; 100 is kept that much too long
     share 900 ─► lease on 900                  later: so W follows the oldest sharer, in steps of a tenth of a term
 
-So what sharers cost does not grow with their number, wherever they run: about eleven leases.
+So the cost of sharers does not grow with their number, wherever they run: about eleven leases.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from enum import Enum, auto
 from typing import Final
 
 SHARED_TERM_PARTS: Final = 10
-"""A shared lease takes in further starts for this part of a term."""
+"""A shared lease is shared by further starts for this part of a term (a tenth)."""
 
 _NOBODY: Final = -math.inf
-"""Until when nobody needs a lease."""
+"""An end in the past: not promised to anyone."""
 
 _HOLDERS_NAMED: Final = 3
 _HOLDER_CHARS_MAX: Final = 100
-"""A peer chooses the words: they are bounded."""
+"""A peer chooses this text, so its length is bounded."""
 
 _LOOKED_AT_A_SECOND: Final = 100_000
-"""Leases judged for expiry: a hundredth of the time, however many there are."""
+"""Leases looked at for expiry in a second: a hundredth of the time, however many there are."""
 
 
 class LeaseState(Enum):
@@ -50,16 +50,16 @@ class LeaseState(Enum):
 class Lease:
     start_ts: int
     term_s: float
-    """Its owner's."""
+    """The owner's term."""
     expires_s: float
-    """Until when its owner was promised it."""
+    """Until when the lease was promised to its owner."""
     state: LeaseState = LeaseState.GRANTING
     holder: str = ""
-    """Who asked for it last, in words for people; not kept at rest: a TSO that took over does not know it."""
+    """Who asked for it last, as text for people. Not durable: a TSO that took over does not know it."""
     shared_until_s: float = _NOBODY
-    """Until when those who share it were promised it."""
+    """Until when the lease was promised to its sharers."""
     opened_s: float = _NOBODY
-    """When a sharer opened it; never, where it was granted to an owner."""
+    """When a sharer opened it. In the past if it was granted to an owner."""
 
     @property
     def until_s(self) -> float:
@@ -67,20 +67,21 @@ class Lease:
 
 
 class Leases:
-    """All leases that hold W back, by start. What the machine asks with each of its steps does not grow with them."""
+    """All leases that hold W back, by start. What the machine asks at each step costs the same however many there
+    are."""
 
     def __init__(self, survivors: Iterable[int], *, term_s: float, now_s: float) -> None:
         self._leases = {start: Lease(start, term_s, now_s + term_s, LeaseState.LIVE) for start in survivors}
         self._lowest: int | None = None
-        """Known where it is not None."""
+        """None: to be found anew."""
         self._held = Counter({"": len(self._leases)})
-        """By holder."""
+        """The number of leases of each holder."""
         self._most = ""
         self._changes = len(self._leases)
-        """Since `_most` was written."""
+        """Changes since `_most` was computed."""
         self._look_due_s = now_s
         self._shared: dict[int, Lease] = {}
-        """Those that sharers opened."""
+        """Leases that sharers opened."""
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -103,7 +104,8 @@ class Leases:
         return self._leases.get(start_ts)
 
     def most_held_by(self) -> str:
-        """Who has most of them, for whoever gets no more: as it was a few changes ago, where they are many."""
+        """Which holders have most leases, for the error of one that gets none. If leases are many it may be a few
+        changes old."""
         if self._changes > len(self._leases) // 16:
             self._changes = 0
             most = self._held.most_common(_HOLDERS_NAMED)
@@ -111,14 +113,14 @@ class Leases:
         return self._most
 
     def held_by(self, holder: str) -> int:
-        """How many; those that a former TSO granted are nobody's."""
+        """How many leases the holder has. Leases that a former TSO granted have no holder."""
         return self._held[_cleaned(holder)]
 
     def grant(self, start_ts: int, term_s: float, now_s: float, holder: str = "") -> Lease:
-        """Holds W back from now on; the promise may be made once its row is durable.
+        """The lease holds W back from now on. It may be promised once its row is durable.
 
-        A start that is leased already keeps the longer term, and the later end: another holder was promised them, and
-        renews by them.
+        A start that has a lease already keeps the longer term and the later end: they were promised to another holder,
+        which renews by them.
         """
         lease = self._leases.get(start_ts)
         if lease is None or lease.state is LeaseState.ENDING:
@@ -130,7 +132,7 @@ class Leases:
         return lease
 
     def _add(self, lease: Lease) -> Lease:
-        """In place of one that is ending, whose holder it keeps until another is told."""
+        """Adds a lease, or replaces one that is ending; it keeps that one's holder until another is named."""
         before = self._leases.get(lease.start_ts)
         if before is None:
             self._held[""] += 1
@@ -155,7 +157,7 @@ class Leases:
             del self._held[holder]
 
     def share(self, start_ts: int, term_s: float, now_s: float, holder: str = "") -> Lease:
-        """A lease on the start or an older one, kept for a term from now; to be made durable where it is not LIVE."""
+        """A lease on the start or an older one, kept for a term from now. If it is not LIVE it must be made durable."""
         lease = self.find_shared(start_ts, term_s, now_s)
         if lease is None:
             lease = self._shared[start_ts] = self._add(Lease(start_ts, 0.0, _NOBODY, opened_s=now_s))
@@ -164,7 +166,7 @@ class Leases:
         return lease
 
     def find_shared(self, start_ts: int, term_s: float, now_s: float) -> Lease | None:
-        """The lease that would serve: on the start itself, or the nearest below it that sharers opened lately."""
+        """The lease that would serve: one on the start itself, or the nearest below it that sharers opened lately."""
         own = self._leases.get(start_ts)
         if own is not None and own.state is not LeaseState.ENDING:
             return own
@@ -177,7 +179,7 @@ class Leases:
         return max(young, key=lambda lease: lease.start_ts, default=None)
 
     def renew(self, start_ts: int, now_s: float) -> Lease | None:
-        """A full term from now for its owner; None where the lease is gone or going, or its owner ended it."""
+        """Gives the owner a full term from now. None if the lease is gone or ending, or its owner ended it."""
         lease = self._leases.get(start_ts)
         if lease is None or lease.state is LeaseState.ENDING or lease.expires_s == _NOBODY:
             return None
@@ -185,8 +187,8 @@ class Leases:
         return lease
 
     def end(self, start_ts: int, now_s: float, *, sharers: bool = False) -> bool:
-        """Its owner needs it no more, nor do the sharers where the word is theirs too. True: it is ending now; else
-        those who share it keep it to the end of their terms.
+        """The owner ends the lease; with `sharers`, their part ends too. True: it is ending now. False: it is kept to
+        the end of the sharers' terms.
         """
         lease = self._leases[start_ts]
         lease.expires_s = _NOBODY
@@ -195,7 +197,7 @@ class Leases:
         return lease.state is LeaseState.ENDING
 
     def expire(self, now_s: float) -> tuple[int, ...]:
-        """The leases whose term has passed, perhaps a moment ago: they are ending now."""
+        """Ends the leases whose term has passed, and returns their starts. It may notice them a moment late."""
         if now_s < self._look_due_s:
             return ()
         self._look_due_s = now_s + len(self._leases) / _LOOKED_AT_A_SECOND
@@ -209,7 +211,7 @@ class Leases:
         return over
 
     def forget(self, start_ts: int) -> None:
-        """Its row is gone durably. One that was granted anew meanwhile stays."""
+        """The row of the lease is deleted durably. A lease that was granted anew meanwhile stays."""
         lease = self._leases.get(start_ts)
         if lease is not None and lease.state is LeaseState.ENDING:
             del self._leases[start_ts]

@@ -1,7 +1,7 @@
-"""Requests that take store calls of their own (seals, retries, sanitising): a few of each peer at once.
+"""Requests that take store calls of their own (seals, retries, sanitizing): a few of each peer run at once.
 
-The rest of a peer's wait here in their order, so that one peer's never stand before everybody else's flushes; those of
-a peer that left are dropped.
+Further requests of a peer wait here in their order, so that one peer's requests never delay the flushes of all others.
+Those of a peer that left are dropped.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pyomid.oracle.store_requests import Procedure
 
 
 class PeerWork:
-    """`run` drives a procedure to its next wait, as `StoreWork.run`."""
+    """`run` drives a procedure to its next wait, as `StoreWork.run` does."""
 
     def __init__(self, run: Callable[[Procedure], None], *, at_once_max: int) -> None:
         self._run = run
@@ -21,12 +21,12 @@ class PeerWork:
         self._running: dict[Hashable, int] = {}
         self._waiting: dict[Hashable, deque[Procedure]] = {}
         self._due: deque[Hashable] = deque()
-        """Peers of whom one has ended: `start_due` begins the next."""
+        """Peers of which a request has ended: `start_due` begins their next one."""
         self._gone: set[Hashable] = set()
-        """Peers that left while something of theirs was running."""
+        """Peers that left while a request of theirs was running."""
 
     def __len__(self) -> int:
-        """How many have not begun."""
+        """How many requests have not begun."""
         return sum(len(line) for line in self._waiting.values())
 
     def ask(self, peer: Hashable, procedure: Procedure) -> None:
@@ -36,7 +36,7 @@ class PeerWork:
             self._start(peer, procedure)
 
     def start_due(self) -> None:
-        """Not from within the one that ended: they would be nested as deep as they are many."""
+        """Begins the next requests. Not called from within the one that ended, or calls would nest without bound."""
         while self._due:
             peer = self._due.popleft()
             line = self._waiting.get(peer)
@@ -48,14 +48,14 @@ class PeerWork:
             self._start(peer, procedure)
 
     def forget(self, peer: Hashable) -> None:
-        """It left: what has not begun never does."""
+        """The peer left: its requests that have not begun never do."""
         for procedure in self._waiting.pop(peer, ()):
             procedure.close()
         if peer in self._running:
             self._gone.add(peer)
 
     def is_awaited(self, peer: Hashable) -> bool:
-        """Whether anybody waits for what runs of this peer: between two steps of a long one."""
+        """Whether the peer still waits for its running requests: a long one asks between two steps."""
         return peer not in self._gone
 
     def _start(self, peer: Hashable, procedure: Procedure) -> None:

@@ -1,7 +1,7 @@
-"""Starts whose commits a compiled kernel must not decide, sorted as it looks for them.
+"""Starts whose commits a compiled kernel must not decide, sorted for its search.
 
-A few are added with every seal, retry or large commit, so one more must not cost what all of them do; they go seldom,
-many at once.
+Every seal, retry or large commit adds a few, so adding one must not cost as much as sorting all of them. They are
+removed seldom, and many at once.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _NEWS_MAX: Final = 4096
-"""Added since the array was asked for last; beyond it all are read anew, and nothing is kept where nobody asks."""
+"""Starts added since `as_array` was called last. Beyond this all are read anew, so that nothing grows if it is not."""
 
 
 class RareStarts:
-    """`read_all` gives every one of them, in any order; a start may be there twice, or a while longer than it need."""
+    """`read_all` gives all starts, in any order. A start may be there twice, or longer than it is needed."""
 
     def __init__(self, read_all: Callable[[], Iterable[int]]) -> None:
         self._read_all = read_all
@@ -26,7 +26,7 @@ class RareStarts:
         self._is_stale = True
 
     def add(self, starts: Collection[int]) -> None:
-        """`read_all` gives them too, from now on."""
+        """Adds starts that `read_all` gives too, from now on."""
         if self._is_stale:
             return
         self._news += starts
@@ -34,12 +34,12 @@ class RareStarts:
             self.forget_some()
 
     def forget_some(self) -> None:
-        """Some of them are none any more."""
+        """`read_all` no longer gives some of them."""
         self._news.clear()
         self._is_stale = True
 
     def as_array(self) -> NDArray[np.int64]:
-        """Ascending. The same array as before where nothing changed."""
+        """All starts, ascending. The same array as before if nothing changed."""
         if self._is_stale:
             self._sorted = np.fromiter(self._read_all(), dtype=np.int64)
             self._sorted.sort()

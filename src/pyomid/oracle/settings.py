@@ -1,4 +1,4 @@
-"""What an operator may choose about a TSO, checked where it is made."""
+"""The settings of a TSO that an operator may choose; checked when they are made."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pyomid.errors import Misuse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TsoSettings:
-    """What an operator chooses. Seconds unless a name says otherwise; defaults are the embedded store's."""
+    """The settings of a TSO, in seconds unless a name says otherwise. The defaults are the embedded store's."""
 
     conflict_map_entries: int = 1 << 20
     window_starts: int = 4096
-    """Starts reserved below each batch: more than clients can begin while one flush lasts."""
+    """Starts reserved below each batch: more than clients can take while one flush lasts."""
     batch_entries_max: int = 16_384
     flights_max: int = 2
     """Flushes under way at once."""
@@ -23,11 +23,11 @@ class TsoSettings:
     watermark_interval_s: float = 1.0
     """W is published at most this often."""
     tables_interval_s: float = 5.0
-    """How long the list of registered tables is believed."""
+    """How often the list of registered tables is read again."""
     commit_retry_s: float = 600.0
-    """How long the branches of an answered large commit are remembered for its retries."""
+    """How long the branches of an answered large commit are remembered for retries of it."""
     store_retry_s: float = 30.0
-    """A store call that still fails after this long ends the process (or its request, where nothing hangs on it)."""
+    """A store call that still fails after this time ends the process, or only its request if nothing else needs it."""
     stall_s_max: float = 1.0
     """A gap between two events longer than this is a stall: the leader state is read before anything is replied
     (T4)."""
@@ -37,18 +37,18 @@ class TsoSettings:
     world_time: bool = False
     ceiling_elsewhere: bool = False
     write_set_fraction_max: float = 0.25
-    """A larger part of the conflict map than this is no write set: it would evict everybody else's."""
+    """The largest write set, as a part of the conflict map: a larger one would evict the entries of all others."""
     unknown_tables_max: int = 1000
-    """Table ids that are not in the catalog: each is remembered, and marked durably when a commit names it (K6)."""
+    """Table ids that are not in the catalog. Each is remembered, and marked durably when a commit names it (K6)."""
     leases_max: int = 10_000
-    """Live leases: all of them are in the leader state, which is written whole."""
+    """Live leases. All of them are in the leader state, which is written as a whole."""
     refused_starts_max: int = 100_000
-    """Starts above W that were sealed or asked for by a retry; they are forgotten when W passes them."""
+    """Starts above W that were sealed or named by a retry. They are forgotten when W passes them."""
     completions_max: int = 1_000_000
-    """Entries that wait for their deletion; what comes beyond it is left to the sanitiser."""
+    """Entries that wait for their deletion. The sanitizer deletes what comes beyond this."""
     entries_kept_max: int = 0
-    """For a commit table that nobody but this TSO reads: entries older than so many are forgotten (decision 0016).
-    0: none is, until a sanitiser asks."""
+    """For a commit table that only this TSO reads: how many of the newest entries are kept (decision 0016). 0: all,
+    until a sanitizer asks."""
 
     def __post_init__(self) -> None:
         for name in ("conflict_map_entries", "window_starts", "batch_entries_max", "flights_max", "ceiling_step"):

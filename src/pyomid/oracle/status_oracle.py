@@ -8,9 +8,9 @@ and at table level, which goes by the published watermark W instead of LWM (its 
 
     commit iff   start > highest W ever sent, and start > epoch (the tables' history dies with the TSO)
                  no fence and no commit of another transaction on those tables is later than start
-    where it names cells too, of tables it does not claim (a run's marker): start > LWM, and the cell rule
+    if it also names cells, of tables that it does not claim (an idempotency key): start > LWM, and the cell rule
 
-`check` decides, `record` remembers; nothing here allocates timestamps or knows of batches.
+`check` decides, `record` remembers. This module allocates no timestamps and does not know of batches.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from pyomid.types import AbortReason, CommitRequest, WriteSetLevel
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why a commit is refused, and the timestamp that caused it: a begin above it meets this cause no more."""
+    """Why a commit is refused, and the timestamp that caused it: a transaction that begins above it is not refused for
+    this cause."""
 
     reason: AbortReason
     conflict_ts: int
 
 
 class StatusOracle:
-    """Plain reference. A commit is `check`ed and `record`ed in one step of the machine: nothing comes between."""
+    """Reference implementation. A commit is `check`ed and `record`ed in one step of the machine."""
 
     def __init__(self, conflict_map: ConflictMap, *, epoch: int) -> None:
         self.epoch = epoch
@@ -41,7 +42,7 @@ class StatusOracle:
         self.table_commits: MutableMapping[int, int] = {}
 
     def check(self, request: CommitRequest, *, watermark_sent: int) -> Conflict | None:
-        """None: it may commit. Changes nothing."""
+        """Why the commit is refused; None if it may commit. Changes nothing."""
         start_ts = request.start_ts
         if request.level is WriteSetLevel.TABLE:
             return (
@@ -60,7 +61,8 @@ class StatusOracle:
         return self._low_watermark_conflict(start_ts) or self._cell_conflict(start_ts, cell_ids)
 
     def record(self, request: CommitRequest, commit_ts: int) -> None:
-        """The commit is decided: cells into the map, tables' last commits, eviction raises LWM."""
+        """Remembers a decided commit: its cells in the conflict map, and the last commit of its tables. An eviction
+        raises LWM."""
         for table_id in request.table_ids:
             self.table_commits[table_id] = commit_ts
         if request.level is WriteSetLevel.TABLE:
@@ -71,11 +73,12 @@ class StatusOracle:
             self.low_watermark = evicted
 
     def fence(self, table_id: int, fence_ts: int) -> None:
-        """Writers of the table that started before `fence_ts` abort from now on."""
+        """From now on transactions that wrote the table and started before `fence_ts` abort."""
         self.fences[table_id] = max(fence_ts, self.fences.get(table_id, 0))
 
     def forget_tables(self, table_ids: Collection[int], watermark_sent: int) -> set[int]:
-        """Those of them that are left: what W has passed aborts nobody, as no start at or below W commits."""
+        """Forgets the fences of these tables that W has passed: no start at or below W commits, so they abort no
+        transaction. Returns the tables whose fences are kept."""
         left = {table_id for table_id in table_ids if self.fences.get(table_id, 0) > watermark_sent}
         for table_id in set(table_ids) - left:
             self.fences.pop(table_id, None)
@@ -84,7 +87,7 @@ class StatusOracle:
         return left
 
     def raise_low_watermark(self, low_watermark: int) -> None:
-        """By age (T15); never back."""
+        """LWM rises by age (T15). It never goes back."""
         self.low_watermark = max(self.low_watermark, low_watermark)
 
     def _low_watermark_conflict(self, start_ts: int) -> Conflict | None:

@@ -1,8 +1,8 @@
-"""What the TSO has asked its store for: calls under way, repeated while they fail, and procedures that wait for them.
+"""The TSO's requests to its store: calls under way, repeated while they fail, and procedures that wait for them.
 
-What takes several store calls is a *procedure*: a generator that yields a store operation, `EpochWrite` (changes of
-the leader state, merged with what else waits, one write at a time) or `AfterBatch`, and is sent the result, or the
-error of a store that failed for too long.
+A request that takes several store calls is a *procedure*: a generator that yields a store operation, `EpochWrite`
+(changes of the leader state, merged with others that wait, one write at a time) or `AfterBatch`. It is sent the result,
+or the error of a store that failed for too long.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from pyomid.oracle.leader_state_changes import merged
 from pyomid.types import LeaderStateChanges
 
 RETRY_DELAY_S: Final = 0.01
-"""The first pause before a failed store call is repeated; doubles up to `RETRY_DELAY_S_MAX`."""
+"""The first pause before a failed store call is repeated. It doubles up to `RETRY_DELAY_S_MAX`."""
 
 RETRY_DELAY_S_MAX: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class AfterBatch:
-    """A procedure's wait: until batch `seq` was released. At once where it was already."""
+    """A procedure's wait until batch `seq` is released; no wait if it was released before."""
 
     seq: int
 
 
 @dataclass(frozen=True, slots=True)
 class EpochWrite:
-    """A procedure's wait: until these changes of the leader state are durable."""
+    """A procedure's wait until these changes of the leader state are durable."""
 
     changes: LeaderStateChanges
 
@@ -41,7 +41,7 @@ Procedure = Generator["StoreOperation | AfterBatch | EpochWrite", Any, None]
 
 
 class Death(Exception):
-    """Unwinds to the machine, which puts out nothing but `Die`."""
+    """Ends the machine: it puts out nothing but `Die`."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class _Call:
 
 
 class StoreWork:
-    """Of one TSO's life. `put_out` takes each store call; `retry_s`: for how long one that fails is repeated."""
+    """The store calls of one TSO. `put_out` takes each call; `retry_s`: how long a call that fails is repeated."""
 
     def __init__(
         self, epoch: int, *, retry_s: float, counters: Counter[str], put_out: Callable[[StoreCall], None]
@@ -111,14 +111,14 @@ class StoreWork:
         resume: Callable[[Any], None],
         fail: Callable[[OmidError], None] | None = None,
     ) -> None:
-        """`resume` is called with the result; `fail`, where there is one, in place of death."""
+        """Begins a call. `resume` gets the result. `fail` gets the error; without it an error ends the machine."""
         token = self._next_token
         self._next_token += 1
         self._calls[token] = _Call(operation, resume, fail or self._give_up)
         self._put_out(StoreCall(token, operation))
 
     def start_epoch_write(self) -> None:
-        """One write of the leader state at a time: their order is the order of the laws."""
+        """Begins the next write of the leader state. One at a time: their order is the order of the laws."""
         if self._epoch_writing or not self._epoch_queue:
             return
         self._epoch_writing = True
@@ -133,13 +133,14 @@ class StoreWork:
         self.call(UpdateLeaderState(self._epoch, merged(changes for changes, _ in queue)), written)
 
     def done(self, token: int, result: Any) -> None:
-        """A call that nobody waits for is passed over."""
+        """A call has ended. A call that is not known is ignored."""
         call = self._calls.pop(token, None)
         if call is not None:
             call.resume(result)
 
     def failed(self, token: int, error: OmidError, now_s: float) -> None:
-        """Repeated until `retry_s`; then the request is refused, or the process ends where more hangs on it."""
+        """A call failed. It is repeated for `retry_s`; then its request is refused, or the machine ends if the call
+        has no `fail`."""
         call = self._calls.get(token)
         if call is None:
             return
@@ -157,7 +158,7 @@ class StoreWork:
         self._put_out(StoreCall(token, call.operation, delay_s))
 
     def released(self, seq: int) -> None:
-        """Batches come here in order."""
+        """Batch `seq` is released. Batches are released in order."""
         self._released_seq = seq
         for procedure in self._after_release.pop(seq, ()):
             self.run(procedure)

@@ -1,17 +1,19 @@
 """Becoming the TSO, in the only order that is safe (protocol.md, Leadership).
 
     the lease is held already (a lock in the folder, or ZooKeeper)
-    1. leader state by compare-and-set: from here on an earlier TSO's writes to it fail, and it dies at its next read
-    2. ceiling kept elsewhere: moved by compare-and-set; the epoch is the value that this replaced. The leader state
-       notes each ceiling of ours before it is put there: one that it does not know is a Java TSO's, and every table may
-       be missing from the catalog (K6): a mark says so before the note is written over
-    3. W, H, leases and pending records are read, after the fence
-    4. pending large commits are finished: s committed → its branches' entries; else s and every branch sealed
-    5. W = max(old W, min(epoch, leases − 1)), leases at or below the old W discarded
-    then the address may be announced, and requests answered
+    1. the epoch is put into the leader state by compare-and-set: from here on an earlier TSO's writes to it fail, and
+       that TSO ends at its next read
+    2. a ceiling that is kept elsewhere is moved by compare-and-set; the epoch is at or above the value that this
+       replaced. The leader state notes each ceiling before pyomid puts it there: a ceiling that it does not know is a
+       Java TSO's, and any table may be missing from the catalog (K6). A mark says so before the note is replaced
+    3. W, H, leases and pending records are read, after the fence of step 1
+    4. pending large commits are finished: s committed → the entries of its branches; otherwise s and all its branches
+       are sealed
+    5. W = max(old W, min(epoch, leases − 1)); leases at or below the old W are discarded
+    then the address is announced, and requests are answered
 
-Reading before fencing is the classic mistake (T5): the old TSO adds a pending record between the two, and half a
-job is left.
+To read before fencing is the classic mistake (T5): the old TSO adds a pending record between the two, and half a job is
+left.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ TakeOverSteps = Generator[StoreOperation, Any, "TakenOver"]
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """What the machine starts with. Everything that earlier TSOs handed out is at or below `epoch`."""
+    """What the machine starts with. Every timestamp that earlier TSOs handed out is at or below `epoch`."""
 
     epoch: int
     ceiling: int
@@ -59,7 +61,7 @@ class TakenOver:
 
 
 def take_over_steps(*, ceiling_step: int, ceiling_elsewhere: bool = False) -> TakeOverSteps:
-    """Raises `Deposed` where another TSO is faster."""
+    """Takes over. `Deposed` if another TSO is faster."""
     if ceiling_elsewhere:
         epoch, ceiling = yield from _fence_and_move_ceiling_steps(ceiling_step)
     else:
@@ -79,12 +81,12 @@ def take_over_steps(*, ceiling_step: int, ceiling_elsewhere: bool = False) -> Ta
 
 
 def watermark_at_start(epoch: int, leases: frozenset[int], watermark: int) -> int:
-    """W of a new TSO: nothing below its epoch commits any more, but leases hold, and W never goes back."""
+    """W of a new TSO: no start at or below its epoch commits any more, but leases hold W back, and W never falls."""
     return max(watermark, min([epoch, *(lease - 1 for lease in leases)]))
 
 
 def finish_pending_steps(record: PendingCommit, epoch: int) -> Generator[StoreOperation, Any, None]:
-    """One pending large commit is whole or not at all afterwards, and its record and lease are gone."""
+    """Finishes a pending large commit: afterwards all of it is committed or none, and its record and lease are gone."""
     [found] = yield LookupEntries((record.start_ts,))
     if found == NOT_FOUND:
         [outcome] = yield SealEntries((record.start_ts,))
@@ -99,13 +101,13 @@ def finish_pending_steps(record: PendingCommit, epoch: int) -> Generator[StoreOp
 
 
 def _fence_steps(ceiling_step: int) -> Generator[StoreOperation, Any, tuple[int, int]]:
-    """Epoch and ceiling in one compare-and-set: the epoch is the ceiling that it replaces."""
+    """Epoch and ceiling by one compare-and-set. The epoch is at or above the ceiling that this replaces."""
     epoch, _ = yield from _replace_epoch_steps(0, lambda epoch, noted: epoch + ceiling_step)
     return epoch, epoch + ceiling_step
 
 
 def _fence_and_move_ceiling_steps(ceiling_step: int) -> Generator[StoreOperation, Any, tuple[int, int]]:
-    """Fence first; only then is the ceiling's last value of the old TSO known, by replacing it."""
+    """Fences first: only the write that replaces the old TSO's ceiling tells its last value."""
     ceiling: int = yield ReadCeiling()
     epoch, noted = yield from _replace_epoch_steps(ceiling, lambda epoch, noted: noted)
     while True:
@@ -124,10 +126,10 @@ def _fence_and_move_ceiling_steps(ceiling_step: int) -> Generator[StoreOperation
 def _replace_epoch_steps(
     ceiling: int, next_ceiling: Callable[[int, int], int]
 ) -> Generator[StoreOperation, Any, tuple[int, int]]:
-    """The new epoch, and the row's ceiling that it found; `next_ceiling` of both is the row's from now on.
+    """The new epoch, and the ceiling that was in the leader state; `next_ceiling` of the two replaces that ceiling.
 
-    The epoch is at or above both ceilings. The compare-and-set fails too where the old TSO moved the row's ceiling
-    after it was read (decision 0003): then from the beginning.
+    The epoch is at or above both ceilings. The compare-and-set also fails if the old TSO moved the ceiling after it was
+    read (decision 0003): then it is tried again with what stands there.
     """
     state: LeaderRecord = yield ReadLeaderState()
     while True:
@@ -146,10 +148,10 @@ def _epoch_above(ceiling: int, state: LeaderRecord) -> int:
 
 
 def _aligned(ceiling: int) -> int:
-    """A multiple of 50 at or above every timestamp handed out below this ceiling."""
+    """The ceiling rounded up to a multiple of 50: at or above every timestamp that was handed out below it."""
     return ceiling + -ceiling % TIMESTAMP_STEP
 
 
 def _leases_left(state: LeaderRecord) -> frozenset[int]:
-    """A finished large commit needs its lease no more."""
+    """The leases without those of pending large commits, which are finished now."""
     return state.leases - {record.start_ts for record in state.pending}

@@ -1,8 +1,8 @@
 """The logical clock: unique, ascending multiples of 50, never below anything an earlier TSO handed out.
 
-Every timestamp handed out lies below a ceiling that was made durable before (law 8, T3). A new TSO starts above
-the ceiling it found, so a wall clock that was set back changes nothing: in WORLD_TIME mode the wall clock is a
-floor that lifts the logical clock, never the clock itself.
+Every timestamp that is handed out lies below a ceiling that was made durable before (law 8, T3). A new TSO starts above
+the ceiling that it found, so a wall clock that is set back changes nothing: in WORLD_TIME mode the wall clock only
+lifts the logical clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WORLD_TICKS_PER_MS: Final = 1_000_000
 
 @dataclass(slots=True)
 class TimestampClock:
-    """`next_ts` is the next to be handed out; `ceiling` is durable, `ceiling_wanted` is on its way there."""
+    """`next_ts` is the next timestamp to be handed out; `ceiling` is durable."""
 
     next_ts: int
     ceiling: int
@@ -41,8 +41,8 @@ class TimestampClock:
         return first
 
     def lift(self, wall_ms: int) -> int:
-        """Not below the wall clock, as far as the durable ceiling allows; a clock set back does nothing. Returns the
-        wall clock's timestamp, 0 while the ceiling forbids it."""
+        """Lifts `next_ts` to the wall clock, if the durable ceiling allows; a clock that was set back changes nothing.
+        Returns the wall clock's timestamp, or 0 while the ceiling forbids it."""
         floor = self._aligned(wall_ms * WORLD_TICKS_PER_MS)
         if floor > self.next_ts:
             if floor + self.renew_remaining > self.ceiling:
@@ -51,7 +51,7 @@ class TimestampClock:
         return floor
 
     def wanted_ceiling(self, wall_ms: int = 0) -> int:
-        """The ceiling to make durable now; the present one where enough remains."""
+        """The ceiling to make durable now; the present one if enough remains below it."""
         floor = max(self.next_ts, self._aligned(wall_ms * WORLD_TICKS_PER_MS))
         return self.ceiling if floor + self.renew_remaining <= self.ceiling else floor + self.step
 

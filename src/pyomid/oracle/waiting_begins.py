@@ -1,8 +1,8 @@
-"""Begins for which there is no window yet: each peer's in the order they came, and peers take turns.
+"""Begins for which there is no window yet: those of one peer in the order they came, and peers take turns.
 
-What one of them costs does not grow with how many wait. A begin with a floor (`not_before`) that no window has
-reached stands aside, by its floor, and holds up nobody; windows ascend, so once its floor is reached it only waits for
-its turn.
+The cost of one begin does not grow with the number that waits. A begin with a floor (`not_before`) that no window has
+reached stands aside, sorted by its floor, and delays no other. Windows ascend, so once its floor is reached it only
+waits for its turn.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class WaitingBegin:
 
 
 class WaitingBegins:
-    """`ready` ones only wait for a window; the others for one above their floor too."""
+    """Ready begins wait for any window; the others wait for a window above their floor."""
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, deque[WaitingBegin]] = {}
         self._turns: deque[Hashable] = deque()
-        """Peers with a line, each once."""
+        """Peers that have ready begins, each once."""
         self._floored: list[tuple[int, int, WaitingBegin]] = []
-        """A heap, by floor and arrival; `_gone` of them nobody awaits."""
+        """A heap, by floor and arrival. `_gone` of them belong to peers that left."""
         self._floored_of: dict[Hashable, dict[int, WaitingBegin]] = {}
         self._arrivals = 0
         self._gone = 0
@@ -51,7 +51,7 @@ class WaitingBegins:
         heapq.heappush(self._floored, (begin.not_before, self._arrivals, begin))
 
     def line_up(self, reaches: Callable[[int], bool]) -> None:
-        """Those whose floor was reached are ready from now on."""
+        """Begins whose floor was reached become ready."""
         while self._floored and reaches(self._floored[0][0]):
             _, arrival, begin = heapq.heappop(self._floored)
             if not begin.is_awaited:
@@ -64,11 +64,11 @@ class WaitingBegins:
             self._line_up(begin)
 
     def first(self) -> WaitingBegin | None:
-        """Whose turn it is."""
+        """The begin whose turn it is."""
         return self._lines[self._turns[0]][0] if self._turns else None
 
     def pop_first(self) -> None:
-        """`first` was answered: the next peer's turn."""
+        """`first` was answered; it is the next peer's turn."""
         peer = self._turns.popleft()
         line = self._lines[peer]
         line.popleft()
@@ -79,7 +79,7 @@ class WaitingBegins:
             del self._lines[peer]
 
     def forget(self, peer: Hashable) -> None:
-        """It left: nobody waits for its begins any more."""
+        """The peer left: its begins are dropped."""
         line = self._lines.pop(peer, None)
         if line is not None:
             self._ready -= len(line)

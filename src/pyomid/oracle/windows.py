@@ -4,14 +4,14 @@
     [100 … 150)  150 200 250    [300 … 350)  350 400        [450 … 500)  500
      ^ begins are answered from here: above every released commit, below every commit that may be in flight
 
-Law 3: a start S leaves only when every commit below S is durable. So a begin is answered from the window of the
-oldest batch that is not yet released, and from nowhere else. Flushes end in any order, batches are released in
-order. The edges:
-  - a window that ran out: an empty open batch gets a new one at once (`_widen`); a non-empty one must be flushed and
-    begins wait; never step over a batch, never serve from a batch behind one in flight;
-  - a begin with a floor (LWM, `not_before`) waits until its window lies above it;
-  - a fence is an entry of its batch, and the oldest batch closes behind it; those that come while their batch waits
-    behind others share it, since nobody is served from its window before it is the oldest (T8).
+Law 3: a start S is handed out only when every commit below S is durable. So a begin is answered from the window of the
+oldest batch that is not yet released, and from no other. Flushes end in any order; batches are released in order. The
+edges:
+  - when a window has run out, an empty open batch gets a new one at once (`_widen`); a non-empty batch must be flushed,
+    and begins wait. No batch is stepped over, and no begin is served from a batch behind one in flight;
+  - a begin with a floor (LWM, `not_before`) waits until the window lies above the floor;
+  - a fence is an entry of its batch, and the oldest batch closes behind it. Fences that come while their batch waits
+    behind others share that batch: no begin is served from its window before it is the oldest (T8).
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from pyomid.types import TIMESTAMP_STEP
 
 
 class BatchState(Enum):
-    """A batch only ever moves down this list; after DURABLE it is released and forgotten."""
+    """A batch only moves down this list. After DURABLE it is released and forgotten."""
 
     OPEN = auto()
     CLOSED = auto()
-    """Takes no more entries, waits for its flush to be started."""
+    """It takes no more entries and waits for its flush to begin."""
     IN_FLIGHT = auto()
     DURABLE = auto()
-    """Its entries, and those of its branches, are in the commit table, and the epoch was read after that."""
+    """Its entries, and those of its branches, are durable, and the epoch was read after that."""
 
 
 class EntryBlock:
-    """Entries of one batch decided by a kernel, as rows (start, commit), commits ascending; grows as asked."""
+    """Entries of one batch that a kernel decided, as rows (start, commit) with ascending commits."""
 
     __slots__ = ("count", "rows")
 
@@ -50,11 +50,11 @@ class EntryBlock:
 
     @property
     def entries(self) -> NDArray[np.int64]:
-        """Only what is filled. A view."""
+        """The filled rows, as a view."""
         return self.rows[: self.count]
 
     def grow(self, rows_max: int) -> bool:
-        """Twice the room, up to `rows_max`; False where it has that already."""
+        """Doubles the capacity, up to `rows_max`. False if it has that already."""
         if len(self.rows) >= rows_max:
             return False
         rows = np.empty((min(rows_max, 2 * len(self.rows)), 2), dtype=np.int64)
@@ -72,14 +72,14 @@ class Batch:
     window_end: int
     state: BatchState = BatchState.OPEN
     entries: list[tuple[int, int]] = field(default_factory=list)
-    """(start, commit) to be flushed, commits ascending."""
+    """(start, commit) to be flushed, with ascending commits."""
     block: EntryBlock | None = None
-    """More of them, decided by a kernel."""
+    """Further entries, decided by a kernel."""
     answers: list[Any] = field(default_factory=list)
-    """What is sent when the batch is released, in order; the machine's business."""
+    """What the machine sends when the batch is released, in this order."""
     fenced: bool = False
     large: bool = False
-    """A large commit alone in its batch: it becomes durable by its own steps, not by a flush."""
+    """It holds one large commit alone, which becomes durable by steps of its own, not by a flush."""
 
     @property
     def is_empty(self) -> bool:
@@ -90,14 +90,14 @@ class Batch:
         return len(self.entries) + (self.block.count if self.block is not None else 0)
 
     def holds_any(self, starts: frozenset[int]) -> bool:
-        """Whether an entry of one of them is in it."""
+        """Whether the batch has an entry of one of these starts."""
         if any(start in starts for start, _ in self.entries):
             return True
         block = self.block
         return block is not None and bool(np.isin(block.entries[:, 0], list(starts)).any())
 
     def all_entries(self) -> list[tuple[int, int]]:
-        """Both kinds, by commit. For questions asked seldom."""
+        """Entries of both kinds, ordered by commit. Slow: for rare requests."""
         if self.block is None:
             return self.entries
         decided = [(start, commit) for start, commit in self.block.entries.tolist()]
@@ -105,7 +105,7 @@ class Batch:
 
 
 class BeginWindows:
-    """All batches that are not yet released, oldest first; the last one is open."""
+    """All batches that are not yet released, the oldest first. The last one is open."""
 
     def __init__(self, clock: TimestampClock, *, window_starts: int) -> None:
         self.clock = clock
@@ -125,7 +125,7 @@ class BeginWindows:
 
     @property
     def flights(self) -> int:
-        """Flushes under way, large commits not counted."""
+        """The number of flushes in flight, without large commits."""
         flights = 0
         for batch in self.batches:
             if batch.state is BatchState.IN_FLIGHT and not batch.large:
@@ -134,7 +134,7 @@ class BeginWindows:
 
     @property
     def newest_flight(self) -> Batch | None:
-        """The flush begun last, of those under way."""
+        """The batch whose flush began last, of those in flight."""
         for batch in reversed(self.batches):
             if batch.state is BatchState.IN_FLIGHT and not batch.large:
                 return batch
@@ -142,11 +142,11 @@ class BeginWindows:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing decided waits for an answer: the window lies above every timestamp handed out before it."""
+        """No decided commit waits for its answer: the window lies above every timestamp handed out before it."""
         return len(self.batches) == 1 and self.open_batch.is_empty
 
     def take_start(self, floor: int) -> int | None:
-        """A start above `floor`, or None: the begin waits for a release, or for the ceiling."""
+        """A start above `floor`. None: the begin waits for a release, or for the ceiling."""
         head = self.head
         if self._first_above(head, floor) >= head.window_end:
             self._widen(head)
@@ -157,37 +157,39 @@ class BeginWindows:
         return start_ts
 
     def reaches(self, floor: int) -> bool:
-        """Whether `floor` is no reason to wait for a later window than everybody else."""
+        """Whether a begin with this floor can be served from the same window as one without a floor."""
         head = self.head
         is_below = floor < head.next_start or self._first_above(head, floor) < head.window_end
         return is_below or (head.state is BatchState.OPEN and head.is_empty)
 
     def close_behind_fences(self) -> None:
-        """T8: no start is handed out below a fence whose batch nothing closes."""
+        """T8: closes the oldest batch if it has a fence, so that no start below the fence is handed out after it."""
         if self.head.state is BatchState.OPEN and self.head.fenced:
             self.close_open_batch()
 
     def renew_below(self, floor: int) -> None:
-        """Begins are not answered from below `floor`, where no entry lies in between; else with the next batch."""
+        """Begins are answered from above `floor`: at once if no entry lies in between, otherwise with the next
+        batch."""
         if self.head.window_end <= floor:
             self._widen(self.head)
 
     def close_open_batch(self) -> Batch:
-        """The open batch takes no more entries; a new one opens behind it."""
+        """Closes the open batch and opens the next one. Returns the closed batch."""
         batch = self.open_batch
         batch.state = BatchState.CLOSED
         self._append_batch(batch.seq + 1)
         return batch
 
     def next_to_flush(self) -> Batch | None:
-        """The oldest closed batch; flushes start in order, though they end in any."""
+        """The oldest closed batch: flushes begin in order, though they end in any order."""
         for batch in self.batches:
             if batch.state is BatchState.CLOSED and not batch.large:
                 return batch
         return None
 
     def release(self) -> Batch | None:
-        """The oldest batch, if it is durable: it leaves, and the next window serves. None where there is none."""
+        """Removes and returns the oldest batch if it is durable; from then on the next window serves. Otherwise
+        None."""
         if self.head.state is not BatchState.DURABLE:
             return None
         batch = self.batches.popleft()
@@ -195,7 +197,7 @@ class BeginWindows:
         return batch
 
     def find(self, seq: int) -> Batch | None:
-        """The batch, unless it was released."""
+        """The batch; None if it was released."""
         index = seq - self.head.seq
         return self.batches[index] if 0 <= index < len(self.batches) else None
 
@@ -205,12 +207,12 @@ class BeginWindows:
         self._reserve(batch)
 
     def _widen(self, batch: Batch) -> None:
-        """An empty batch gets a new window at once: nothing in it could be in flight below a new start."""
+        """Gives an empty open batch a new window: it has no entry that could be in flight below a new start."""
         if batch.state is BatchState.OPEN and batch.is_empty:
             self._reserve(batch)
 
     def _reserve(self, batch: Batch) -> None:
-        """A fresh window at the clock, above everything ever handed out; none while the ceiling forbids it."""
+        """A new window at the clock, above every timestamp handed out; none while the ceiling forbids it."""
         first = self.clock.reserve(self.window_starts)
         if first is not None:
             batch.next_start = first
@@ -223,7 +225,7 @@ class BeginWindows:
         return floor - floor % TIMESTAMP_STEP + TIMESTAMP_STEP
 
     def validate(self) -> None:
-        """Windows and commits ascend, never overlap, lie below the clock; only the last batch is open."""
+        """Windows and commits ascend, do not overlap, and lie below the clock; only the last batch is open."""
         behind = 0
         for position, batch in enumerate(self.batches):
             assert batch.seq == self.released_seq + 1 + position, (batch.seq, self.released_seq, position)
