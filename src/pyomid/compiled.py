@@ -7,19 +7,41 @@ The compiled form is kept on disk beside the source (numba's `cache=True`), so t
 an installation pays for it; `compile_all` lets an installer pay at once. A kernel may call another kernel: what is kept
 goes by all that it was made of (`kernel_digests`). The undecorated function stays at `.plain`. Importing this module
 does not import numba.
+
+What many kernels work on has names: a `Record` of fields, a `NamedTuple` of arrays. A signature names them by their
+classes, which the kernel's module has to import:
+
+    @record
+    class Window(Record):
+        next_start: int
+        end: int
+
+    class Found(NamedTuple):
+        starts: Annotated[Any, "int64[::1]"]
+        windows: Annotated[Any, "Window[::1]"]
+
+    @kernel("int64(Window, Found)")
+    def take_start(window, found): ...
+
+Python hands a record over as an array of one, `Window[::1]`, and arrays as a plain tuple, `Fields(Found)`, of which
+the kernel makes `Found(*arrays)`: numba takes microseconds for a single record or a named tuple.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar, get_type_hints
+
+import numpy as np
 
 from pyomid.kernel_digests import digest_of, names_in
 
@@ -28,6 +50,41 @@ R = TypeVar("R")
 
 _kernels: list[Kernel[Any, Any]] = []
 _compiling: Final = threading.RLock()
+
+
+class Record(ctypes.Structure):
+    """Fields of 64 bits that kernels and Python share; a subclass is a `record`."""
+
+    @classmethod
+    def dtype(cls) -> np.dtype[Any]:
+        return np.dtype(cls)
+
+    @classmethod
+    def array(cls, count: int) -> Any:
+        """Zeros."""
+        return np.zeros(count, dtype=cls.dtype())
+
+    def as_array(self) -> Any:
+        """This record as an array of one, over the same memory: what a kernel takes."""
+        return np.frombuffer(memoryview(self), dtype=self.dtype())
+
+
+RecordType = TypeVar("RecordType", bound=type[Record])
+Each = TypeVar("Each", bound=Record, covariant=True)
+
+
+class Records(Protocol[Each]):
+    """An array of records, as a kernel sees it."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Any) -> Each: ...
+
+
+def record(named: RecordType) -> RecordType:
+    """Its annotations are its fields."""
+    named._fields_ = [(field, ctypes.c_int64) for field in named.__annotations__]
+    return named
 
 
 class Kernel(Generic[P, R]):
@@ -51,6 +108,15 @@ class Kernel(Generic[P, R]):
                 self._compiled = self._compile()
             return self._compiled
 
+    def entry(self) -> Callable[..., Any]:
+        """The machine code without numba's look at the types of its arguments, which takes longer than ten begins.
+
+        For a caller whose arguments are what the signature says: with others, what happens is undefined.
+        """
+        [compiled] = self.compiled().overloads.values()  # type: ignore[attr-defined]
+        entry: Callable[..., Any] = compiled.entry_point
+        return entry
+
     @property
     def is_loaded(self) -> bool:
         """Whether a call is only a call."""
@@ -60,7 +126,8 @@ class Kernel(Generic[P, R]):
     def digest(self) -> str:
         """Of all that the machine code is made of."""
         assert isinstance(self.plain, FunctionType)
-        return digest_of(self.plain, self.signature, sorted(self._options.items()))
+        named = {name: _layout(each) for name, each in _named_in(self.signature, self.plain).items()}
+        return digest_of(self.plain, self.signature, sorted(self._options.items()), *([named] if named else []))
 
     @property
     def is_kept(self) -> bool:
@@ -87,8 +154,19 @@ class Kernel(Generic[P, R]):
 
         can_be_kept = cache_folder(self._source) is not None  # else numba refuses, and each process compiles anew
         options = {"cache": can_be_kept, "nogil": True, **self._options}
-        compiled: Callable[P, R] = numba.njit(self.signature, **options)(self._linked())
+        compiled: Callable[P, R] = numba.njit(self._numba_signature(), **options)(self._linked())
         return compiled
+
+    def _numba_signature(self) -> Any:
+        """Of types, where it names records or groups of arrays; else its text."""
+        assert isinstance(self.plain, FunctionType)
+        named = _named_in(self.signature, self.plain)
+        if not named:
+            return self.signature
+        from numba import types
+
+        known = {**vars(types), "Fields": lambda group: types.Tuple(list(group.types))}  # type: ignore[no-untyped-call]
+        return eval(self.signature, {}, {**known, **{name: _numba_type(each) for name, each in named.items()}})
 
     def _linked(self) -> Callable[P, R]:
         """The function with the kernels it calls replaced by their compiled forms, which numba can call."""
@@ -101,6 +179,39 @@ class Kernel(Generic[P, R]):
         )
         linked.__module__, linked.__qualname__ = plain.__module__, self._kept_name  # numba calls its file by it
         return linked
+
+
+def _named_in(signature: str, where: Any) -> dict[str, type]:
+    """The records and groups of arrays that a signature names, as the module of the function or class knows them."""
+    known = vars(sys.modules[where.__module__]) if isinstance(where, type) else where.__globals__
+    found = {name: known.get(name) for name in re.findall(r"\b[A-Z]\w*", signature)}
+    return {name: each for name, each in found.items() if isinstance(each, type) and issubclass(each, Record | tuple)}
+
+
+def _members(group: type) -> dict[str, str]:
+    """The arrays of a `NamedTuple`, as its annotations say them."""
+    return {name: hint.__metadata__[0] for name, hint in get_type_hints(group, include_extras=True).items()}
+
+
+def _layout(named: type) -> object:
+    """What a kernel's machine code knows of it."""
+    if issubclass(named, Record):
+        return str(named.dtype())
+    members = _members(named)
+    inner = _named_in(" ".join(members.values()), named)
+    return [*members.items(), *((name, _layout(each)) for name, each in inner.items())]
+
+
+def _numba_type(named: type) -> Any:
+    import numba
+    from numba import types
+
+    if issubclass(named, Record):
+        return numba.from_dtype(named.dtype())
+    members = _members(named)
+    known = {name: _numba_type(each) for name, each in _named_in(" ".join(members.values()), named).items()}
+    each_type = [eval(member, {}, {**vars(types), **known}) for member in members.values()]
+    return types.BaseTuple.from_types(each_type, named)  # type: ignore[no-untyped-call]
 
 
 class Instruction:

@@ -240,7 +240,8 @@ def _index_words(size: int) -> np.ndarray:
 
 
 def requests(rng: random.Random) -> None:
-    from pyomid.oracle.native.parse import OP_WORDS, parse_chunk
+    from pyomid.oracle.native.parse import parse_frames
+    from pyomid.oracle.native.records import Op
 
     chunk = b""
     for _ in range(rng.randrange(6)):
@@ -249,7 +250,7 @@ def requests(rng: random.Random) -> None:
         chunk += struct.pack(">I", len(body) if rng.random() < 0.9 else hostile_number(rng) & 0xFFFF_FFFF) + body
     data = array(chunk[: rng.randrange(len(chunk) + 1)] if rng.random() < 0.3 else chunk)
     ids = np.empty(len(data), dtype=np.int64), np.empty(len(data), dtype=np.int64)
-    parse_chunk(data, 0, len(data), 4, np.zeros((4, OP_WORDS), dtype=np.int64), *ids)
+    parse_frames(data, 0, len(data), 4, (Op.array(4), *ids))
 
 
 def client_request(rng: random.Random) -> bytes:

@@ -70,17 +70,23 @@ def install() -> None:
         if self.name.startswith(UNGUARDED):
             return plain_call(self, *args)
         at_end = next(_calls) % 2 == 0
-        given, copies = [], []
-        for number, argument in enumerate(args):
+        copies: list[tuple[np.ndarray, np.ndarray]] = []
+        places = itertools.count()
+
+        def guarded(argument: Any) -> Any:
+            if type(argument) is tuple:
+                return tuple(map(guarded, argument))
+            number = next(places)
             if not isinstance(argument, np.ndarray) or argument.nbytes > REGION_BYTES or not _may_move(argument):
-                given.append(argument)
-                continue
+                return argument
             while len(slots) <= number:
                 slots.append(Region())
             copy = slots[number].copy(argument, at_end=at_end)
-            given.append(copy)
             if argument.flags.writeable:
                 copies.append((argument, copy))
+            return copy
+
+        given = [guarded(argument) for argument in args]
         returned = plain_call(self, *given)
         for argument, copy in copies:
             argument[...] = copy

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pyomid.oracle.native import decide as words
 from pyomid.oracle.native.fast_path import FastPath
 from simulation.compiled import CompiledBuild
 from simulation.directed import SCHEDULES, run_directed
@@ -38,7 +37,7 @@ def test_universes_on_the_compiled_path_are_safe_and_live() -> None:
 def begins_from_the_open_batch(fast: FastPath) -> None:
     """T1: not from the window of the oldest batch in flight."""
     batch = fast._machine.windows.open_batch
-    fast._word[words.WINDOW_NEXT], fast._word[words.WINDOW_END] = batch.next_start, batch.window_end
+    fast._state.window_next, fast._state.window_end = batch.next_start, batch.window_end
 
 
 def no_rare_starts(fast: FastPath) -> None:

@@ -30,19 +30,8 @@ from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native.conflict_map import CacheLineMap
 from pyomid.oracle.native.decide import DONE, FULL, RARE_FRAME
 from pyomid.oracle.native.fast_path import FastPath
-from pyomid.oracle.native.parse import (
-    BEGIN,
-    CELL_BEGIN,
-    CELL_END,
-    COMMIT,
-    COMPLETE,
-    OP_WORDS,
-    TABLE_BEGIN,
-    TABLE_END,
-    TAG,
-    TS,
-    parse_frame,
-)
+from pyomid.oracle.native.parse import BEGIN, COMMIT, COMPLETE, parse_frame
+from pyomid.oracle.native.records import Op
 from pyomid.oracle.native.tables import TableRows, fences
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.takeover import TakenOver
@@ -427,13 +416,13 @@ def test_many_cells_at_once_are_the_same_cells_one_by_one(seed: int) -> None:
 def parsed_by_kernel(payload: bytes) -> Incoming | None:
     """What the kernel made of it; None where it hands the frame back."""
     data = np.frombuffer(bytearray(payload) or bytearray(1), dtype=np.uint8)
-    op = np.zeros(OP_WORDS, dtype=np.int64)
+    op = Op.array(1)[0]
     cells, tables = np.full(len(payload) + 1, 77, np.int64), np.full(len(payload) + 1, 77, np.int64)
     kind = parse_frame(data, 0, len(payload), op, cells, tables)
-    tag = int(op[TAG]) & 0xFFFF_FFFF_FFFF_FFFF
+    tag = int(op["tag"]) & 0xFFFF_FFFF_FFFF_FFFF
     if kind == BEGIN:
-        return Incoming(tag, Begin(int(op[TS])))
-    ids = tuple(cells[op[CELL_BEGIN] : op[CELL_END]].tolist())
+        return Incoming(tag, Begin(int(op["ts"])))
+    ids = tuple(cells[op["cell_begin"] : op["cell_end"]].tolist())
     if kind == COMPLETE:
         return Incoming(tag, Complete(ids))
     if kind != COMMIT:
@@ -441,9 +430,9 @@ def parsed_by_kernel(payload: bytes) -> Incoming | None:
     return Incoming(
         tag,
         CommitRequest(
-            int(op[TS]),
+            int(op["ts"]),
             ids,
-            tuple(tables[op[TABLE_BEGIN] : op[TABLE_END]].tolist()),
+            tuple(tables[op["table_begin"] : op["table_end"]].tolist()),
         ),
     )
 
@@ -614,3 +603,11 @@ def test_rows_of_tables_that_say_nothing_make_room() -> None:
     assert len(tables.rows) == 64
     tables.set_settled([7])
     assert dict(fenced) == {7: 50}
+
+
+def test_a_table_whose_row_made_room_is_settled_as_the_others() -> None:
+    """Else each of its commits takes the slow path, for as long as the list of tables stays the same."""
+    tables = TableRows()
+    table_ids = list(range(1, 500))
+    tables.set_settled(table_ids)
+    assert sorted(tables.rows["table_id"][tables.rows["is_known"] == 1].tolist()) == table_ids

@@ -17,8 +17,8 @@ import pytest
 from checked_workload import CheckedWorkload, cell
 from service_process import RawPeer, Service, served
 
-from pyomid.server.native import sockets as words
 from pyomid.server.native.socket_loop import SocketReplies
+from pyomid.server.native.sockets import LoopState, Segment, Slot, add_out
 from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
 from pyomid.wire.frames import FrameCutter
 from pyomid.wire.messages import Begin, Fence, FenceReply
@@ -196,16 +196,15 @@ def test_peers_beyond_the_kernels_places_are_served_too(tmp_path: Path) -> None:
 
 def test_answers_refused_by_a_mark_are_taken_back_peer_by_peer() -> None:
     class Slots:
-        slots = np.zeros((4, 16), dtype=np.int64)
+        slots = tuple(Slot(is_extended=slot == 2) for slot in range(4))
 
-    Slots.slots[2, 2] = 1  # IS_EXTENDED
     frames = {
         (slot, start): encode_answer(CommitReply(start, start + 50), request_id=start, extended=slot == 2) or b""
         for slot, start in ((1, 100), (1, 200), (2, 300), (2, 400))
     }
     of_one, of_two = frames[1, 100] + frames[1, 200], frames[2, 300] + frames[2, 400]
     segments = np.array(
-        [(1, 0, len(of_one), 2), (2, len(of_one), len(of_one) + len(of_two), 2)], dtype=np.int64
+        [(1, 0, len(of_one), 2), (2, len(of_one), len(of_one) + len(of_two), 2)], dtype=Segment.dtype()
     )  # fmt: skip
     taken = np.frombuffer(of_one + of_two, dtype=np.uint8)
     replies = SocketReplies(Slots(), taken, segments, 4)  # type: ignore[arg-type]
@@ -225,10 +224,12 @@ def test_answers_refused_by_a_mark_are_taken_back_peer_by_peer() -> None:
 
 def test_a_slot_is_to_be_sent_once_though_its_peer_left_and_another_came() -> None:
     """The list has a place a slot: one that is noted twice would in the end be noted behind it."""
-    pump, row = np.zeros(words.PUMP_WORDS, dtype=np.int64), np.zeros(words.SLOT_WORDS, dtype=np.int64)
+    state = LoopState()
     dirty = np.zeros(4, dtype=np.int64)
+    rows = (Slot * 4)()
+    as_arrays = state.as_array(), np.frombuffer(rows, dtype=Slot.dtype())
     for _ in range(3):
-        words.add_out(pump, row, dirty, 2, 10)
-        row[words.OUT_BYTES] = 0
-    assert pump[words.DIRTY] == 1
+        add_out(*as_arrays, dirty, 2, 10)
+        rows[2].out_bytes = 0
+    assert state.dirty == 1
     assert dirty.tolist() == [2, 0, 0, 0]

@@ -1,18 +1,17 @@
 """The kernel beside the machine: what it may know copied in before a call, what it decided copied out behind it.
 
-    machine (Python objects) ──► state words ──► decide_chunk ──► state words ──► machine
+    machine (Python objects) ──► state ──► decide_chunk ──► state ──► machine
                                                      │
                               answers to send now ◄──┴──► entries in the open batch's block, answers for its release
 
 The machine stays the one owner of every rule that is not a plain begin or commit, and of all time: the service calls
 `machine.handle` before a chunk whenever its clock has moved (`TsoService.may_decide`). Between two steps of the
-machine the kernel may take many chunks: what it decided stays in the state words until `give_back`, because carrying
+machine the kernel may take many chunks: what it decided stays in the state until `give_back`, because carrying
 it over costs as much as deciding some ten commits.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -22,9 +21,10 @@ from numpy.typing import NDArray
 
 from pyomid.oracle.instructions import EncodedReplies
 from pyomid.oracle.machine import TsoMachine
-from pyomid.oracle.native import decide as words
-from pyomid.oracle.native import parse
 from pyomid.oracle.native.conflict_map import CacheLineMap
+from pyomid.oracle.native.decide import DONE, FULL, RARE_FRAME, decide_frames
+from pyomid.oracle.native.parse import COMMIT, COMPLETE, parse_frames
+from pyomid.oracle.native.records import Chunk, Op, OracleState
 from pyomid.oracle.native.tables import TableRows, fences, table_commits
 from pyomid.oracle.windows import BatchState, EntryBlock
 from pyomid.types import TIMESTAMP_STEP, AbortReason, CommitReply, CommitRequest
@@ -35,14 +35,14 @@ from pyomid.wire.responses import decode_answer, encode_answer
 
 FRAME_BYTES_MIN: Final = HEADER_BYTES + 2
 """No begin and no commit is shorter: what bounds the requests of a chunk by its bytes."""
+Arrays = tuple[NDArray[Any], ...]
+
 OPS_AFTER_RARE: Final = 64
 """Requests parsed in the first call behind a rare one; grows fourfold, so that many rare ones stay cheap."""
 REPLY_BYTES: Final = 1 << 20
 ROWS_MIN: Final = 1024
 COMPLETED_MAX: Final = 1 << 16
 """Starts of complete transactions between two steps of the machine."""
-_CARRIED_IN: Final = struct.Struct(f"={words.EXTENDED}q")
-"""The state words from NEXT_TS up to EXTENDED: an array takes three times as long to fill."""
 
 
 @dataclass(slots=True)
@@ -88,29 +88,29 @@ class FastPath:
         assert isinstance(machine.oracle.conflict_map, CacheLineMap), "the machine was not made for the kernel"
         self._machine = machine
         self._map: CacheLineMap = machine.oracle.conflict_map
-        self._buckets = np.uint64(self._map.buckets)
         self._tables = TableRows()
         self._settled: frozenset[int] | None = None
         self._rare_starts = np.zeros(0, dtype=np.int64)
         self._adopt_tables()
-        self._decide_chunk = words.decide_chunk.compiled()
-        self._state = np.zeros(words.STATE_WORDS, dtype=np.int64)
-        self._word = memoryview(self._state)  # type: ignore[arg-type]
-        """The same, a word at a time: an array's own way there is five times as long."""
-        self._decided = Decided(0, words.DONE, b"", 0)
+        self._decide_frames = decide_frames.entry()
+        self._state, self._chunk = OracleState(), Chunk()
+        self._states, self._chunks = self._state.as_array(), self._chunk.as_array()
+        """The same, as kernels take them."""
+        self._decided = Decided(0, DONE, b"", 0)
         self.committed = 0
         """By the last `run`."""
         self._newest = EntryBlock(ROWS_MIN)
         self._taken: EntryBlock | None = None
-        """The open batch's block, while the state words are ahead of the machine."""
+        """The open batch's block, while the state are ahead of the machine."""
         ops_max = chunk_bytes_max // FRAME_BYTES_MIN + 1
-        self._ops = np.zeros((ops_max, parse.OP_WORDS), dtype=np.int64)
-        self._ops_next = ops_max
-        self._cells = np.zeros(chunk_bytes_max, dtype=np.int64)
-        self._table_ids = np.zeros(chunk_bytes_max, dtype=np.int64)
+        self._ops_max = self._ops_next = ops_max
+        self._parsed = (
+            Op.array(ops_max), np.zeros(chunk_bytes_max, dtype=np.int64), np.zeros(chunk_bytes_max, dtype=np.int64)
+        )  # fmt: skip
         self._completed = np.zeros(COMPLETED_MAX, dtype=np.int64)
         self._now = np.zeros(REPLY_BYTES, dtype=np.uint8)
         self._later = np.zeros(REPLY_BYTES, dtype=np.uint8)
+        self._replies = (self._now, self._later)
         self._now_view = memoryview(self._now)  # type: ignore[arg-type]
         self._later_view = memoryview(self._later)  # type: ignore[arg-type]
 
@@ -126,24 +126,20 @@ class FastPath:
         The machine must not be asked for anything before `give_back`.
         """
         block = self._taken or self._take()
-        word = self._word
-        before = block.count
-        word[words.EXTENDED], word[words.OPS_MAX] = extended, self._ops_next
-        status = self._decide_chunk(
-            data, begin, end, self._state, self._map.words, self._buckets, self._tables.rows, self._rare_starts,
-            self._ops, self._cells, self._table_ids, block.rows, self._completed, self._now, self._later,
-        )  # fmt: skip
-        block.count = word[words.RECORDS]
+        before, chunk = block.count, self._chunk
+        chunk.begin, chunk.end, chunk.extended, chunk.ops_max = begin, end, extended, self._ops_next
+        status = self._decide_frames(data, self._chunks, self._states, *self._working_on(block), self._replies)
+        block.count = self._state.entries
         committed = block.count - before
         if committed:
-            later = bytes(self._later_view[: word[words.LATER_BYTES]])
+            later = bytes(self._later_view[: chunk.later_bytes])
             self._machine.windows.open_batch.answers.append(CommitReplies(peer, later, committed, extended))
-        now_bytes = word[words.NOW_BYTES]
+        now_bytes = chunk.now_bytes
         decided = self._decided
-        decided.consumed, decided.status, decided.committed = word[words.CONSUMED], status, committed
+        decided.consumed, decided.status, decided.committed = chunk.consumed, status, committed
         decided.now = bytes(self._now_view[:now_bytes]) if now_bytes else b""
-        self._ops_next = OPS_AFTER_RARE if status == words.RARE_FRAME else min(4 * self._ops_next, len(self._ops))
-        if status == words.FULL and block.count == len(block.rows):
+        self._ops_next = OPS_AFTER_RARE if status == RARE_FRAME else min(4 * self._ops_next, self._ops_max)
+        if status == FULL and block.count == len(block.rows):
             self.give_back()
             self._make_room(block)
         return decided
@@ -153,18 +149,18 @@ class FastPath:
         """A long plain commit or completion, its ids an array: what `decode_request` gives, in a fifth of the time.
         None where it is for the decoder."""
         framed = np.frombuffer(len(payload).to_bytes(HEADER_BYTES, "big") + payload, dtype=np.uint8).copy()
-        ops = np.zeros((1, parse.OP_WORDS), dtype=np.int64)
         cells, tables = (np.empty(len(framed), dtype=np.int64) for _ in range(2))  # memory is taken as it is filled
-        count, _ = parse.parse_chunk(framed, 0, len(framed), 1, ops, cells, tables)
+        ops = Op.array(1)
+        count, _ = parse_frames(framed, 0, len(framed), 1, (ops, cells, tables))
         if not count:
             return None
         op = ops[0]
-        ids = cast("tuple[int, ...]", cells[: op[parse.CELL_END]].copy())
-        start_ts, tag = int(op[parse.TS]), int(op[parse.TAG])
-        if op[parse.KIND] == parse.COMPLETE:
+        ids = cast("tuple[int, ...]", cells[: op["cell_end"]].copy())
+        start_ts, tag = int(op["ts"]), int(op["tag"])
+        if op["kind"] == COMPLETE:
             return Incoming(tag, Complete(ids))
-        if op[parse.KIND] == parse.COMMIT:
-            named = tuple(tables[: op[parse.TABLE_END]].tolist())
+        if op["kind"] == COMMIT:
+            named = tuple(tables[: op["table_end"]].tolist())
             return Incoming(tag, CommitRequest(start_ts, ids, named))
         return None
 
@@ -173,11 +169,9 @@ class FastPath:
         what it committed: `answer_later`."""
         block = self._taken or self._take()
         before = block.count
-        status = kernel(
-            *arguments, self._state, self._map.words, self._buckets, self._tables.rows, self._rare_starts, self._ops,
-            self._cells, self._table_ids, block.rows, self._completed,
-        )  # fmt: skip
-        block.count = self._word[words.RECORDS]
+        self._chunk.ops_max = self._ops_max
+        status = kernel(*arguments, self._chunks, self._states, *self._working_on(block))
+        block.count = self._state.entries
         self.committed = block.count - before
         return status
 
@@ -190,14 +184,14 @@ class FastPath:
         if self._taken is None:
             return
         self._taken = None
-        machine, word = self._machine, self._word
-        machine.clock.next_ts = word[words.NEXT_TS]
+        machine, state = self._machine, self._state
+        machine.clock.next_ts = state.next_ts
         head = machine.windows.head
-        head.next_start, head.window_end = word[words.WINDOW_NEXT], word[words.WINDOW_END]
-        count, word[words.COMPLETED] = word[words.COMPLETED], 0
+        head.next_start, head.window_end = state.window_next, state.window_end
+        count, state.completed = state.completed, 0
         machine.absorb(
-            newest_start=word[words.NEWEST_START],
-            low_watermark=word[words.LWM],
+            newest_start=state.newest_start,
+            low_watermark=state.low_watermark,
             replies=None,
             completed=self._completed[:count].copy() if count else None,
         )
@@ -205,15 +199,11 @@ class FastPath:
     def fold_counters(self) -> None:
         """Counts of begins and aborts, kept in the state between two folds."""
         counters, state = self._machine.counters, self._state
-        counters["begins"] += int(state[words.BEGINS])
-        for word, reason in (
-            (words.ABORTS_CONFLICT, AbortReason.CONFLICT),
-            (words.ABORTS_LWM, AbortReason.LOW_WATERMARK),
-            (words.ABORTS_FENCE, AbortReason.FENCE),
-        ):
-            counters[f"aborts_{reason.value}"] += int(state[word])
-            state[word] = 0
-        state[words.BEGINS] = 0
+        counters["begins"] += state.begins
+        counters[f"aborts_{AbortReason.CONFLICT.value}"] += state.aborts_conflict
+        counters[f"aborts_{AbortReason.LOW_WATERMARK.value}"] += state.aborts_low_watermark
+        counters[f"aborts_{AbortReason.FENCE.value}"] += state.aborts_fence
+        state.begins = state.aborts_conflict = state.aborts_low_watermark = state.aborts_fence = 0
 
     def _adopt_tables(self) -> None:
         """From now on the oracle's memory of tables lies where the kernel reads it."""
@@ -227,8 +217,8 @@ class FastPath:
         oracle.table_commits = table_commits(self._tables)
 
     def _take(self) -> EntryBlock:
-        """The machine's timestamps, windows and rules into the state words, until `give_back`."""
-        machine, word = self._machine, self._word
+        """The machine's timestamps, windows and rules into the state, until `give_back`."""
+        machine, state = self._machine, self._state
         if machine.tables.settled is not self._settled:
             self._settled = machine.tables.settled
             self._tables.set_settled(self._settled)
@@ -238,27 +228,23 @@ class FastPath:
             wanted = max(2 * self._newest.count, len(self._newest.rows) * 3 // 4)
             batch.block = EntryBlock(max(ROWS_MIN, min(wanted, machine.settings.batch_entries_max)))
         block = self._taken = self._newest = batch.block
-        windows, settings = machine.windows, machine.settings
-        head = windows.head
-        is_open = head.state is BatchState.OPEN
-        _CARRIED_IN.pack_into(
-            word, 0,
-            machine.clock.next_ts,
-            machine.clock.ceiling,
-            head.next_start,
-            head.window_end,
-            is_open and head.is_empty,
-            machine.oracle.low_watermark,
-            machine.newest_start,
-            machine.epoch,
-            settings.window_starts * TIMESTAMP_STEP,
-            settings.write_set_ids_max,
-            not machine.begins_wait,
-            is_open,
-            block.count,
-            machine.fenced_ts,
-        )  # fmt: skip
+        head = machine.windows.head
+        state.next_ts, state.ceiling = machine.clock.next_ts, machine.clock.ceiling
+        state.window_next, state.window_end = head.next_start, head.window_end
+        state.head_is_open = is_open = head.state is BatchState.OPEN
+        state.may_widen = is_open and head.is_empty
+        state.low_watermark, state.newest_start = machine.oracle.low_watermark, machine.newest_start
+        state.epoch, state.fenced_ts = machine.epoch, machine.fenced_ts
+        state.window_span = machine.settings.window_starts * TIMESTAMP_STEP
+        state.write_set_ids_max = machine.settings.write_set_ids_max
+        state.begins_fast = not machine.begins_wait
+        state.entries = block.count
         return block
+
+    def _working_on(self, block: EntryBlock) -> tuple[Arrays, Arrays, Arrays]:
+        """`Memory`, `Parsed` and `Decisions`, as kernels take them from Python."""
+        memory = (self._map.words, self._tables.rows, self._rare_starts)
+        return memory, self._parsed, (block.rows, self._completed)
 
     def _make_room(self, block: EntryBlock) -> None:
         rows_max = self._machine.settings.batch_entries_max

@@ -16,6 +16,7 @@ import numpy as np
 
 from pyomid.compiled import kernel
 from pyomid.oracle.native.intrinsics import load_word, trailing_zeros
+from pyomid.oracle.native.records import Op, Parsed
 
 BEGIN: Final = 1
 COMMIT: Final = 2
@@ -23,8 +24,6 @@ COMPLETE: Final = 3
 """Its starts are where a commit has its cells."""
 RARE: Final = 0
 
-KIND, TS, TAG, CELL_BEGIN, CELL_END, TABLE_BEGIN, TABLE_END, FRAME_AT = range(8)
-OP_WORDS: Final = 8
 HEADER_BYTES: Final = 4
 
 VARINT_BYTES_MAX: Final = 10
@@ -104,10 +103,10 @@ def read_key(data: Any, at: Any, end: Any) -> Any:
     return key, at
 
 
-@kernel("int64(uint8[::1], int64, int64, int64[::1])", nogil=False, _nrt=False, forceinline=True)
-def parse_begin(data: Any, at: Any, end: Any, op: Any) -> Any:
+@kernel("int64(uint8[::1], int64, int64, Op)", nogil=False, _nrt=False, forceinline=True)
+def parse_begin(data: Any, at: Any, end: Any, op: Op) -> Any:
     """A TimestampRequest: its `not_before`, if any."""
-    op[TS] = 0
+    op.ts = 0
     while at < end:
         key, at = read_key(data, at, end)
         if at < 0:
@@ -115,7 +114,7 @@ def parse_begin(data: Any, at: Any, end: Any, op: Any) -> Any:
         if key >> 3 == 64:
             if key & 7 != _VARINT:
                 return RARE
-            op[TS], at = read_varint(data, at, end)
+            op.ts, at = read_varint(data, at, end)
         else:
             at = skip_field(data, at, end, key & 7)
         if at < 0:
@@ -143,13 +142,11 @@ def parse_ids(data: Any, at: Any, end: Any, wire_type: Any, ids: Any, count: Any
     return count, at
 
 
-@kernel(
-    "int64(uint8[::1], int64, int64, int64[::1], int64[::1], int64[::1])", nogil=False, _nrt=False, forceinline=True
-)
-def parse_commit(data: Any, at: Any, end: Any, op: Any, cells: Any, tables: Any) -> Any:
+@kernel("int64(uint8[::1], int64, int64, Op, int64[::1], int64[::1])", nogil=False, _nrt=False, forceinline=True)
+def parse_commit(data: Any, at: Any, end: Any, op: Op, cells: Any, tables: Any) -> Any:
     """A CommitRequest with nothing rare in it."""
-    op[TS] = 0
-    cell_count, table_count = op[CELL_BEGIN], op[TABLE_BEGIN]
+    op.ts = 0
+    cell_count, table_count = op.cell_begin, op.table_begin
     retried = np.int64(0)
     while at < end:
         key, at = read_key(data, at, end)
@@ -165,7 +162,7 @@ def parse_commit(data: Any, at: Any, end: Any, op: Any, cells: Any, tables: Any)
                 return RARE
             value, at = read_varint(data, at, end)
             if field == 1:
-                op[TS] = value
+                op.ts = value
             else:
                 retried = value
         elif field == 64 or field == 65:
@@ -174,14 +171,14 @@ def parse_commit(data: Any, at: Any, end: Any, op: Any, cells: Any, tables: Any)
             at = skip_field(data, at, end, wire_type)
         if at < 0:
             return RARE
-    op[CELL_END], op[TABLE_END] = cell_count, table_count
+    op.cell_end, op.table_end = cell_count, table_count
     return RARE if retried else COMMIT
 
 
-@kernel("int64(uint8[::1], int64, int64, int64[::1], int64[::1])", nogil=False, _nrt=False, forceinline=True)
-def parse_complete(data: Any, at: Any, end: Any, op: Any, starts: Any) -> Any:
+@kernel("int64(uint8[::1], int64, int64, Op, int64[::1])", nogil=False, _nrt=False, forceinline=True)
+def parse_complete(data: Any, at: Any, end: Any, op: Op, starts: Any) -> Any:
     """A CompleteRequest: its starts."""
-    count = op[CELL_BEGIN]
+    count = op.cell_begin
     while at < end:
         key, at = read_key(data, at, end)
         if at < 0:
@@ -192,18 +189,16 @@ def parse_complete(data: Any, at: Any, end: Any, op: Any, starts: Any) -> Any:
             at = skip_field(data, at, end, key & 7)
         if at < 0:
             return RARE
-    op[CELL_END] = count
+    op.cell_end = count
     return COMPLETE
 
 
-@kernel(
-    "int64(uint8[::1], int64, int64, int64[::1], int64[::1], int64[::1])", nogil=False, _nrt=False, forceinline=True
-)
-def parse_frame(data: Any, at: Any, end: Any, op: Any, cells: Any, tables: Any) -> Any:
-    """One Request, into `op`: its kind, or RARE. `op[CELL_BEGIN]`, `op[TABLE_BEGIN]` say where ids may go."""
-    op[TAG] = 0
-    op[CELL_END], op[TABLE_END] = op[CELL_BEGIN], op[TABLE_BEGIN]
-    kind = np.int64(RARE)
+@kernel("int64(uint8[::1], int64, int64, Op, int64[::1], int64[::1])", nogil=False, _nrt=False, forceinline=True)
+def parse_frame(data: Any, at: Any, end: Any, op: Op, cells: Any, tables: Any) -> Any:
+    """One Request, into `op`: its kind, or RARE. `op.cell_begin`, `op.table_begin` say where ids may go."""
+    op.tag = 0
+    op.cell_end, op.table_end = op.cell_begin, op.table_begin
+    kind: Any = np.int64(RARE)
     while at < end:
         key, at = read_key(data, at, end)
         if at < 0:
@@ -225,42 +220,52 @@ def parse_frame(data: Any, at: Any, end: Any, op: Any, cells: Any, tables: Any) 
         elif field == 64:
             if wire_type != _VARINT:
                 return RARE
-            op[TAG], at = read_varint(data, at, end)
+            op.tag, at = read_varint(data, at, end)
         elif field == 3 or field == 4 or (field >= 65 and field <= 70):
             return RARE
         else:
             at = skip_field(data, at, end, wire_type)
         if at < 0:
             return RARE
-    op[KIND] = kind
+    op.kind = kind
     return kind
 
 
-@kernel(
-    "UniTuple(int64, 2)(uint8[::1], int64, int64, int64, int64[:, ::1], int64[::1], int64[::1])",
-    nogil=False,
-    _nrt=False,
-)
-def parse_chunk(data: Any, at: Any, end: Any, ops_max: Any, ops: Any, cells: Any, tables: Any) -> Any:
+@kernel("int64(uint8[::1], int64)", nogil=False, _nrt=False, forceinline=True)
+def frame_length(data: Any, at: Any) -> Any:
+    """What the header at `at` announces."""
+    return (
+        np.int64(data[at]) << 24 | np.int64(data[at + 1]) << 16 | np.int64(data[at + 2]) << 8 | np.int64(data[at + 3])
+    )
+
+
+@kernel("boolean(uint8[::1], int64, int64)", nogil=False, _nrt=False, forceinline=True)
+def holds_frame(data: Any, at: Any, end: Any) -> Any:
+    """Whether a whole frame begins at `at`."""
+    return end - at >= HEADER_BYTES and frame_length(data, at) <= end - at - HEADER_BYTES
+
+
+@kernel("UniTuple(int64, 2)(uint8[::1], int64, int64, int64, Parsed)", nogil=False, _nrt=False)
+def parse_chunk(data: Any, at: Any, end: Any, ops_max: Any, parsed: Parsed) -> Any:
     """(how many ops, where the first frame begins that is not among them: rare, unfinished or one too many)."""
     count = np.int64(0)
     cell_count = np.int64(0)
     table_count = np.int64(0)
     while count < ops_max and end - at >= HEADER_BYTES:
-        length = (
-            np.int64(data[at]) << 24
-            | np.int64(data[at + 1]) << 16
-            | np.int64(data[at + 2]) << 8
-            | np.int64(data[at + 3])
-        )
-        if length > end - at - HEADER_BYTES:
+        stop = at + HEADER_BYTES + frame_length(data, at)
+        if stop > end:
             break
-        op = ops[count]
-        op[CELL_BEGIN], op[TABLE_BEGIN], op[FRAME_AT] = cell_count, table_count, at
-        stop = at + HEADER_BYTES + length
-        if parse_frame(data, at + HEADER_BYTES, stop, op, cells, tables) == RARE:
+        op = parsed.ops[count]
+        op.cell_begin, op.table_begin, op.frame_at = cell_count, table_count, at
+        if parse_frame(data, at + HEADER_BYTES, stop, op, parsed.cell_ids, parsed.table_ids) == RARE:
             break
-        cell_count, table_count = op[CELL_END], op[TABLE_END]
+        cell_count, table_count = op.cell_end, op.table_end
         at = stop
         count += 1
     return count, at
+
+
+@kernel("UniTuple(int64, 2)(uint8[::1], int64, int64, int64, Fields(Parsed))", nogil=False, _nrt=False)
+def parse_frames(data: Any, at: Any, end: Any, ops_max: Any, parsed: Any) -> Any:
+    """`parse_chunk`, called from Python."""
+    return parse_chunk(data, at, end, ops_max, Parsed(*parsed))

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import select
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.oracle.native.decide import decide_chunk
+from pyomid.oracle.native.decide import decide_frames
 from pyomid.oracle.native.fast_path import CommitReplies, FastPath
-from pyomid.server.native import sockets as words
+from pyomid.server.native import sockets
+from pyomid.server.native.sockets import TAIL_BYTES_MAX, LoopState, Segment, Slot
 
 if TYPE_CHECKING:
     from pyomid.server.peer import Connection, ReceiveBuffer
@@ -36,12 +37,12 @@ Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
 _KERNELS: Final = (
-    decide_chunk,
-    words.wait_ready,
-    words.read_ready,
-    words.place_later,
-    words.send_ready,
-    words.add_out,
+    decide_frames,
+    sockets.wait_ready,
+    sockets.read_ready,
+    sockets.place_later,
+    sockets.send_ready,
+    sockets.add_out,
 )
 
 
@@ -61,11 +62,11 @@ class SocketReplies:
 
     __slots__ = ("count", "peer", "segments", "taken")
 
-    def __init__(self, pump: SocketLoop, taken: Bytes, segments: Int64s, count: int) -> None:
+    def __init__(self, pump: SocketLoop, taken: Bytes, segments: NDArray[Any], count: int) -> None:
         self.peer = pump
         self.taken = taken
         self.segments = segments
-        """Rows of (slot, first byte, end, how many answers)."""
+        """`Segment` records."""
         self.count = count
 
     @property
@@ -76,10 +77,10 @@ class SocketReplies:
         """Read back and written again, peer by peer: seldom enough."""
         pieces, segments, at = [], self.segments.copy(), 0
         for index, (slot, begin, end, count) in enumerate(self.segments.tolist()):
-            extended = bool(self.peer.slots[slot, words.IS_EXTENDED])
+            extended = bool(self.peer.slots[slot].is_extended)
             piece = CommitReplies(self.peer, self.taken[begin:end].tobytes(), count, extended).without(refused).data
             pieces.append(piece)
-            segments[index, 1], segments[index, 2] = at, at + len(piece)
+            segments["begin"][index], segments["end"][index] = at, at + len(piece)
             at += len(piece)
         taken = np.frombuffer(b"".join(pieces), dtype=np.uint8).copy()
         return SocketReplies(self.peer, taken, segments, self.count)
@@ -90,31 +91,35 @@ class SocketLoop:
 
     def __init__(self, fast: FastPath, receive: ReceiveBuffer, *, outstanding_max: int) -> None:
         self._fast = fast
-        self._receive = receive
         self._epoll = select.epoll()
-        self.slots: Int64s = np.zeros((PEERS_MAX, words.SLOT_WORDS), dtype=np.int64)
+        self.slots = (Slot * PEERS_MAX)()
+        self._rows: NDArray[Any] = np.frombuffer(memoryview(self.slots), dtype=Slot.dtype())
+        """The same, as kernels take them."""
         self._peers: list[Connection | None] = [None] * PEERS_MAX
         self._free = list(range(PEERS_MAX))[::-1]
         self._slot_of = np.zeros(DESCRIPTORS_MAX, dtype=np.int32)
-        """By descriptor, which is what epoll tells."""
         self._events: Bytes = np.zeros(EVENTS_MAX * 16, dtype=np.uint8)
-        self._tails: Bytes = np.zeros((PEERS_MAX, words.TAIL_BYTES_MAX), dtype=np.uint8)
+        self._tails: Bytes = np.zeros((PEERS_MAX, TAIL_BYTES_MAX), dtype=np.uint8)
         self._out: Bytes = np.zeros((PEERS_MAX, OUT_BYTES), dtype=np.uint8)
         """Memory is taken as peers fill it."""
         self._later: Bytes = np.zeros(LATER_BYTES, dtype=np.uint8)
-        self._segments: Int64s = np.zeros((SEGMENTS_MAX, words.SEGMENT_WORDS), dtype=np.int64)
+        self._segments = Segment.array(SEGMENTS_MAX)
         self._dirty: Int64s = np.zeros(PEERS_MAX, dtype=np.int64)
-        self._words: Int64s = np.zeros(words.PUMP_WORDS, dtype=np.int64)
-        self._word = memoryview(self._words)  # type: ignore[arg-type]
-        self._word[words.OUTSTANDING_MAX] = outstanding_max
-        self._word[words.DATA_AT] = receive.array.ctypes.data
-        self._word[words.OUT_AT] = self._out.ctypes.data
+        self._buffers = (
+            self._slot_of, self._events, receive.array, self._tails, self._out, self._later, self._segments,
+            self._dirty,
+        )  # fmt: skip
+        """`sockets.LoopBuffers`."""
+        self._state = LoopState(
+            outstanding_max=outstanding_max, data_at=receive.array.ctypes.data, out_at=self._out.ctypes.data
+        )
+        self._states = self._state.as_array()
         self._events_at = self._events.ctypes.data
-        self._wait = words.wait_ready.compiled()
-        self._read = words.read_ready.compiled()
-        self._place = words.place_later.compiled()
-        self._send = words.send_ready.compiled()
-        self._add = words.add_out.compiled()
+        self._wait = sockets.wait_ready.entry()
+        self._read = sockets.read_ready.entry()
+        self._place = sockets.place_later.entry()
+        self._send = sockets.send_ready.entry()
+        self._add = sockets.add_out.entry()
 
     def fileno(self) -> int:
         """Readable while an attached peer has something to say."""
@@ -132,9 +137,8 @@ class SocketLoop:
         self._epoll.register(fileno, select.EPOLLIN)
         slot = self._free.pop()
         row = self.slots[slot]
-        is_dirty = row[words.IS_DIRTY]  # by the peer that had the slot before: it is on the list still
-        row[:] = 0
-        row[words.FD], row[words.LIVE], row[words.IS_EXTENDED], row[words.IS_DIRTY] = fileno, 1, extended, is_dirty
+        is_dirty = row.is_dirty  # by the peer that had the slot before: it is on the list still
+        self.slots[slot] = Slot(fd=fileno, live=1, is_extended=extended, is_dirty=is_dirty)
         self._slot_of[fileno] = slot
         self._peers[slot] = peer
         return slot
@@ -147,64 +151,64 @@ class SocketLoop:
         """
         row = self.slots[slot]
         with suppress(OSError):
-            self._epoll.unregister(int(row[words.FD]))
-        row[words.LIVE] = row[words.OUT_BYTES] = row[words.TAIL_BYTES] = 0
-        outstanding = int(row[words.OUTSTANDING])
+            self._epoll.unregister(row.fd)
+        row.live = row.out_bytes = row.tail_bytes = 0
+        outstanding = row.outstanding
         self._free_if_done(slot)
         return outstanding
 
     def take_out(self, slot: int) -> bytes:
         """Answers that are ready, for the connection to write."""
         row = self.slots[slot]
-        out = self._out[slot, : row[words.OUT_BYTES]].tobytes()
-        row[words.OUT_BYTES] = 0
+        out = self._out[slot, : row.out_bytes].tobytes()
+        row.out_bytes = 0
         return out
 
     def put_out(self, slot: int, data: bytes) -> bool:
         """Behind the answers that are ready. False: no room."""
         row = self.slots[slot]
-        begin, end = int(row[words.OUT_BYTES]), int(row[words.OUT_BYTES]) + len(data)
+        begin, end = row.out_bytes, row.out_bytes + len(data)
         if end > OUT_BYTES:
             return False
         self._out[slot, begin:end] = np.frombuffer(data, dtype=np.uint8)
-        self._add(self._words, row, self._dirty, slot, len(data))
+        self._add(self._states, self._rows, self._dirty, slot, len(data))
         return True
 
     def take_tail(self, slot: int) -> bytes:
         """The begin of a frame whose rest has not come."""
         row = self.slots[slot]
-        tail = self._tails[slot, : row[words.TAIL_BYTES]].tobytes()
-        row[words.TAIL_BYTES] = 0
+        tail = self._tails[slot, : row.tail_bytes].tobytes()
+        row.tail_bytes = 0
         return tail
 
     def tail_since_s(self, slot: int) -> float:
         """Since when it waits for its rest; infinitely late where nothing waits."""
         row = self.slots[slot]
-        return int(row[words.TAIL_SINCE_MS]) / 1000 if row[words.TAIL_BYTES] else float("inf")
+        return row.tail_since_ms / 1000 if row.tail_bytes else float("inf")
 
     def heard(self, slot: int) -> bool:
         """Whether anything came since this was asked last."""
-        heard = bool(self.slots[slot, words.HEARD])
-        self.slots[slot, words.HEARD] = 0
+        heard = bool(self.slots[slot].heard)
+        self.slots[slot].heard = 0
         return heard
 
     def descriptor(self, slot: int) -> int:
-        return int(self.slots[slot, words.FD])
+        return self.slots[slot].fd
 
     def outstanding(self, slot: int) -> int:
-        return int(self.slots[slot, words.OUTSTANDING])
+        return self.slots[slot].outstanding
 
     def held_bytes(self, slot: int) -> int:
         row = self.slots[slot]
-        return int(row[words.OUT_BYTES] + row[words.TAIL_BYTES])
+        return row.out_bytes + row.tail_bytes
 
     def read_by_hand(self, slot: int, by_hand: bool) -> None:
         """Whether its connection has to receive what comes."""
-        self.slots[slot, words.BY_HAND] = by_hand
+        self.slots[slot].by_hand = by_hand
 
     def _free_if_done(self, slot: int) -> None:
         row = self.slots[slot]
-        if not row[words.LIVE] and not row[words.OUTSTANDING]:
+        if not row.live and not row.outstanding:
             self._peers[slot] = None
             self._free.append(slot)
 
@@ -212,52 +216,50 @@ class SocketLoop:
 
     def look(self) -> bool:
         """Whether some peer has something to say."""
-        return bool(self._wait(self._words, self._epoll.fileno(), self._events_at, EVENTS_MAX))
+        return bool(self._wait(self._states, self._epoll.fileno(), self._events_at, EVENTS_MAX))
 
     def read(self, now_s: float, *, by_hand: bool) -> int:
         """On from the last peer that was handed back; a status of `pump_kernel`. `by_hand`: the kernel must not."""
-        word = self._word
-        word[words.NOW_MS], word[words.ALL_BY_HAND] = int(1000 * now_s), by_hand
-        status = self._fast.run(
-            self._read, self._words, self.slots, self._slot_of, self._events, self._receive.array, self._tails,
-            self._out, self._later, self._segments, self._dirty,
-        )  # fmt: skip
-        if word[words.SEGMENTS]:
-            count, later = word[words.SEGMENTS], word[words.LATER_AT]
-            taken, segments = self._later[:later].copy(), self._segments[:count].copy()
+        state = self._state
+        state.now_ms, state.all_by_hand = int(1000 * now_s), by_hand
+        status = self._fast.run(self._read, self._states, self._rows, self._buffers)
+        count = state.segments
+        if count:
+            taken, segments = self._later[: state.later_at].copy(), self._segments[:count].copy()
             self._fast.answer_later(SocketReplies(self, taken, segments, self._fast.committed))
-            word[words.SEGMENTS] = word[words.LATER_AT] = 0
+            state.segments = state.later_at = 0
         return status
 
     @property
     def handed_back(self) -> tuple[Connection, int, int]:
         """(peer, begin, end) of the last call."""
-        peer = self._peers[self._word[words.SLOT]]
+        state = self._state
+        peer = self._peers[state.slot]
         assert peer is not None
-        return peer, self._word[words.BEGIN], self._word[words.END]
+        return peer, state.begin, state.end
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def has_ready(self) -> bool:
-        return bool(self._word[words.DIRTY])
+        return bool(self._state.dirty)
 
     def release(self, replies: SocketReplies) -> None:
         """Their batch is durable: each peer's answers behind what it has ready."""
         at, segments = 0, replies.segments
         while True:
-            at = self._place(self._words, self.slots, self._out, self._dirty, replies.taken, segments, at)
+            at = self._place(self._states, self._rows, self._out, self._dirty, replies.taken, segments, at)
             if at == len(segments):
                 return
             slot, begin, end, count = segments[at].tolist()
             peer, row = self._peers[slot], self.slots[slot]
             assert peer is not None, "a slot is not given away while an answer is due"
-            row[words.OUTSTANDING] -= count
-            peer.hold(replies.taken[begin:end].tobytes(), 0 if row[words.LIVE] else count)
+            row.outstanding -= count
+            peer.hold(replies.taken[begin:end].tobytes(), 0 if row.live else count)
             self._free_if_done(slot)
             at += 1
 
     def send(self) -> list[Connection]:
         """One write a peer. Returns those that did not take all."""
-        stuck = self._send(self._words, self.slots, self._out, self._dirty)
+        stuck = self._send(self._states, self._rows, self._out, self._dirty)
         return [peer for slot in self._dirty[:stuck].tolist() if (peer := self._peers[slot]) is not None]

@@ -11,22 +11,15 @@ Anything out of the ordinary about a peer is handed back, to be done the long wa
 from __future__ import annotations
 
 import platform
-from typing import Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 from numba import types
 
-from pyomid.compiled import kernel
-from pyomid.oracle.native.decide import (
-    CONSUMED,
-    DONE,
-    EXTENDED,
-    LATER_BYTES,
-    NOW_BYTES,
-    OPS_MAX,
-    RECORDS,
-    decide_chunk,
-)
+from pyomid.compiled import Record, Records, kernel, record
+from pyomid.oracle.native.decide import DONE, decide_chunk
+from pyomid.oracle.native.parse import frame_length
+from pyomid.oracle.native.records import Chunk, Decisions, Memory, OracleState, Parsed
 from pyomid.wire.frames import HEADER_BYTES
 
 recv: Any = types.ExternalFunction("recv", types.int64(types.int32, types.int64, types.int64, types.int32))
@@ -39,52 +32,112 @@ _NO_SIGNAL: Final = 0x4000
 _EVENT_BYTES: Final = 12 if platform.machine() == "x86_64" else 16
 _EVENT_DATA_AT: Final = _EVENT_BYTES - 8
 
-# Words of a peer's slot.
-FD, LIVE, IS_EXTENDED, BY_HAND, OUTSTANDING, OUT_BYTES, TAIL_BYTES, TAIL_SINCE_MS, HEARD, IS_DIRTY = range(10)
-SLOT_WORDS: Final = 16
-# Words of the pump.
-(
-    EVENTS, NEXT_EVENT, DIRTY, SEGMENTS, LATER_AT, NOW_MS, OUTSTANDING_MAX, DATA_AT, OUT_AT, ALL_BY_HAND,
-    # Of the peer that is handed back.
-    SLOT, BEGIN, END,
-) = range(13)  # fmt: skip
-PUMP_WORDS: Final = 16
-
-SEGMENT_WORDS: Final = 4
-"""slot, first byte, end, how many answers."""
-
 TAIL_BYTES_MAX: Final = 2048
 """Of an unfinished frame that is kept here."""
 OUT_BYTES_MIN: Final = 16 << 10
 """Room for answers without which a peer is not read."""
 
+
+@record
+class Slot(Record):
+    """One peer."""
+
+    fd: int
+    live: int
+    is_extended: int
+    by_hand: int
+    """Its connection has to receive what comes."""
+    outstanding: int
+    out_bytes: int
+    """Ready to be sent."""
+    tail_bytes: int
+    tail_since_ms: int
+    heard: int
+    is_dirty: int
+
+
+@record
+class LoopState(Record):
+    """Of all peers."""
+
+    events: int
+    next_event: int
+    dirty: int
+    segments: int
+    later_at: int
+    now_ms: int
+    outstanding_max: int
+    data_at: int
+    out_at: int
+    all_by_hand: int
+    slot: int
+    begin: int
+    end: int
+    """Of the peer that is handed back."""
+
+
+@record
+class Segment(Record):
+    """Answers of commits of one peer, among those of all."""
+
+    slot: int
+    begin: int
+    end: int
+    answers: int
+
+
+class LoopBuffers(NamedTuple):
+    """Where bytes lie."""
+
+    slot_of: Annotated[Any, "int32[::1]"]
+    """By descriptor, which is what epoll tells."""
+    events: Annotated[Any, "uint8[::1]"]
+    data: Annotated[Any, "uint8[::1]"]
+    tails: Annotated[Any, "uint8[:, ::1]"]
+    """Unfinished frames, by slot."""
+    out: Annotated[Any, "uint8[:, ::1]"]
+    """Answers that are ready, by slot."""
+    later: Annotated[Any, "uint8[::1]"]
+    segments: Annotated[Any, "Segment[::1]"]
+    """Of `later`."""
+    dirty: Annotated[Any, "int64[::1]"]
+    """Slots that have something in `out`."""
+
+
 ALL_READ: Final = 0
 READ_BY_HAND: Final = 1
-"""SLOT's bytes are for the caller to receive: it was told so, or there is trouble with its socket."""
+"""The slot's bytes are for the caller to receive: it was told so, or there is trouble with its socket."""
 GO_ON_BY_HAND: Final = 2
-"""BEGIN to END of the data are SLOT's, and not all for the kernel."""
+"""`begin` to `end` of the data are the slot's, and not all for the kernel."""
 CROWDED: Final = 3
-"""SLOT has too many requests without an answer."""
+"""The slot has too many requests without an answer."""
 NO_ROOM: Final = 4
 """Take the answers of commits, send what is ready, and go on."""
 
 
-@kernel("int64(int64[::1], int64, int64, int64)", nogil=False, _nrt=False)
-def wait_ready(pump: Any, epoll: Any, events_at: Any, events_max: Any) -> Any:
+@kernel("int64(LoopState[::1], int64, int64, int64)", nogil=False, _nrt=False)
+def wait_ready(states: Records[LoopState], epoll: Any, events_at: Any, events_max: Any) -> Any:
     """How many peers have something to say. Not whether more have than fit: they are there the next time."""
-    count = np.int64(epoll_wait(np.int32(epoll), events_at, np.int32(events_max), np.int32(0)))
-    pump[EVENTS], pump[NEXT_EVENT] = max(count, 0), 0
-    return pump[EVENTS]
+    state = states[0]
+    count: Any = np.int64(epoll_wait(np.int32(epoll), events_at, np.int32(events_max), np.int32(0)))
+    state.events, state.next_event = max(count, 0), 0
+    return state.events
 
 
-@kernel("void(int64[::1], int64[::1], int64[::1], int64, int64)", nogil=False, _nrt=False)
-def add_out(pump: Any, row: Any, dirty: Any, slot: Any, count: Any) -> Any:
+@kernel("void(LoopState, Slot, int64[::1], int64, int64)", nogil=False, _nrt=False)
+def note_out(state: LoopState, row: Slot, dirty: Any, slot: Any, count: Any) -> Any:
     """So many bytes were put behind what the peer has in `out`. A slot is in `dirty` once, whoever had or has it."""
-    if count and not row[IS_DIRTY]:
-        row[IS_DIRTY] = 1
-        dirty[pump[DIRTY]] = slot
-        pump[DIRTY] += 1
-    row[OUT_BYTES] += count
+    if count and not row.is_dirty:
+        row.is_dirty = 1
+        dirty[state.dirty] = slot
+        state.dirty += 1
+    row.out_bytes += count
+
+
+@kernel("void(LoopState[::1], Slot[::1], int64[::1], int64, int64)", nogil=False, _nrt=False)
+def add_out(states: Records[LoopState], slots: Records[Slot], dirty: Any, slot: Any, count: Any) -> Any:
+    """`note_out`, called from Python."""
+    note_out(states[0], slots[slot], dirty, slot, count)
 
 
 @kernel("int64(uint8[::1], int64, int64)", nogil=False, _nrt=False)
@@ -92,118 +145,131 @@ def frame_bytes(data: Any, begin: Any, end: Any) -> Any:
     """Of the unfinished frame that begins there, header and all, as far as it is known."""
     if end - begin < HEADER_BYTES:
         return end - begin
-    length = np.int64(0)
-    for index in range(HEADER_BYTES):
-        length = length << 8 | np.int64(data[begin + index])
-    return HEADER_BYTES + length
+    return HEADER_BYTES + frame_length(data, begin)
 
 
 @kernel(
-    "int64(int64[::1], int64[:, ::1], int32[::1], uint8[::1], uint8[::1], uint8[:, ::1], uint8[:, ::1], "
-    "uint8[::1], int64[:, ::1], int64[::1], int64[::1], uint64[::1], uint64, int64[:, ::1], int64[::1], int64[:, ::1], "
-    "int64[::1], int64[::1], int64[:, ::1], int64[::1])",
+    "int64(LoopState[::1], Slot[::1], Fields(LoopBuffers), Chunk[::1], OracleState[::1], Fields(Memory), "
+    "Fields(Parsed), Fields(Decisions))",
     nogil=False,
     _nrt=False,
 )
 def read_ready(
-    pump: Any, slots: Any, slot_of: Any, events: Any, data: Any, tails: Any, out: Any, later: Any, segments: Any,
-    dirty: Any, state: Any, words: Any, buckets: Any, tables: Any, rare_starts: Any, ops: Any, cell_ids: Any,
-    table_ids: Any, records: Any, completed: Any,
-) -> Any:  # fmt: skip
-    """One chunk of each peer that is ready, from NEXT_EVENT on."""
-    while pump[NEXT_EVENT] < pump[EVENTS]:
-        at = pump[NEXT_EVENT] * _EVENT_BYTES + _EVENT_DATA_AT
-        slot = np.int64(slot_of[np.int64(events[at]) | np.int64(events[at + 1]) << 8])
+    states: Records[LoopState],
+    slots: Records[Slot],
+    buffers: Any,
+    chunks: Records[Chunk],
+    oracle_states: Records[OracleState],
+    memory: Any,
+    parsed: Any,
+    decisions: Any,
+) -> Any:
+    """One chunk of each peer that is ready, from `next_event` on."""
+    state, chunk, oracle_state, buffers = states[0], chunks[0], oracle_states[0], LoopBuffers(*buffers)
+    memory, parsed, decisions = Memory(*memory), Parsed(*parsed), Decisions(*decisions)
+    events, data, out, later = buffers.events, buffers.data, buffers.out, buffers.later
+    while state.next_event < state.events:
+        at = state.next_event * _EVENT_BYTES + _EVENT_DATA_AT
+        slot: Any = np.int64(buffers.slot_of[np.int64(events[at]) | np.int64(events[at + 1]) << 8])
         row = slots[slot]
-        if not row[LIVE]:
-            pump[NEXT_EVENT] += 1
+        if not row.live:
+            state.next_event += 1
             continue
-        if row[BY_HAND] or pump[ALL_BY_HAND]:
-            pump[NEXT_EVENT] += 1
-            pump[SLOT] = slot
+        if row.by_hand or state.all_by_hand:
+            state.next_event += 1
+            state.slot = slot
             return READ_BY_HAND
-        out_room = out.shape[1] - row[OUT_BYTES]
-        if pump[SEGMENTS] >= len(segments) or out_room < OUT_BYTES_MIN or len(later) - pump[LATER_AT] < OUT_BYTES_MIN:
+        out_room = out.shape[1] - row.out_bytes
+        later_room = len(later) - state.later_at
+        if state.segments >= len(buffers.segments) or out_room < OUT_BYTES_MIN or later_room < OUT_BYTES_MIN:
             return NO_ROOM
-        pump[NEXT_EVENT] += 1
-        pump[SLOT] = slot
-        tail = row[TAIL_BYTES]
+        state.next_event += 1
+        state.slot = slot
+        tail = row.tail_bytes
         for index in range(tail):
-            data[index] = tails[slot, index]
-        got = recv(np.int32(row[FD]), pump[DATA_AT] + tail, len(data) - tail, np.int32(_NEVER_WAIT))
+            data[index] = buffers.tails[slot, index]
+        got = recv(np.int32(row.fd), state.data_at + tail, len(data) - tail, np.int32(_NEVER_WAIT))
         if got <= 0:
             return READ_BY_HAND
         end = tail + got
-        row[TAIL_BYTES], row[HEARD] = 0, 1
-        state[EXTENDED], state[OPS_MAX] = row[IS_EXTENDED], len(ops)
-        before = state[RECORDS]
+        row.tail_bytes, row.heard = 0, 1
+        chunk.begin, chunk.end, chunk.extended = 0, end, row.is_extended
+        before = oracle_state.entries
         status = decide_chunk(
-            data, 0, end, state, words, buckets, tables, rare_starts, ops, cell_ids, table_ids, records,
-            completed, out[slot][row[OUT_BYTES]:], later[pump[LATER_AT]:],
-        )  # fmt: skip
-        add_out(pump, row, dirty, slot, state[NOW_BYTES])
-        committed = state[RECORDS] - before
+            data, chunk, oracle_state, memory, parsed, decisions, out[slot][row.out_bytes :], later[state.later_at :]
+        )
+        note_out(state, row, buffers.dirty, slot, chunk.now_bytes)
+        committed = oracle_state.entries - before
         if committed:
-            segment = segments[pump[SEGMENTS]]
-            segment[0], segment[1] = slot, pump[LATER_AT]
-            segment[2], segment[3] = pump[LATER_AT] + state[LATER_BYTES], committed
-            pump[SEGMENTS] += 1
-            pump[LATER_AT] += state[LATER_BYTES]
-            row[OUTSTANDING] += committed
-        begin = state[CONSUMED]
+            segment = buffers.segments[state.segments]
+            segment.slot, segment.begin, segment.answers = slot, state.later_at, committed
+            state.later_at += chunk.later_bytes
+            segment.end = state.later_at
+            state.segments += 1
+            row.outstanding += committed
+        begin = chunk.consumed
         if status != DONE or frame_bytes(data, begin, end) > TAIL_BYTES_MAX:
-            pump[BEGIN], pump[END] = begin, end
+            state.begin, state.end = begin, end
             return GO_ON_BY_HAND
         if begin < end:
             for index in range(begin, end):
-                tails[slot, index - begin] = data[index]
-            row[TAIL_BYTES] = end - begin
+                buffers.tails[slot, index - begin] = data[index]
+            row.tail_bytes = end - begin
             if tail == 0 or begin > 0:
-                row[TAIL_SINCE_MS] = pump[NOW_MS]
-        if row[OUTSTANDING] > pump[OUTSTANDING_MAX]:
+                row.tail_since_ms = state.now_ms
+        if row.outstanding > state.outstanding_max:
             return CROWDED
     return ALL_READ
 
 
 @kernel(
-    "int64(int64[::1], int64[:, ::1], uint8[:, ::1], int64[::1], uint8[::1], int64[:, ::1], int64)",
+    "int64(LoopState[::1], Slot[::1], uint8[:, ::1], int64[::1], uint8[::1], Segment[::1], int64)",
     nogil=False,
     _nrt=False,
 )
-def place_later(pump: Any, slots: Any, out: Any, dirty: Any, later: Any, segments: Any, first: Any) -> Any:
+def place_later(
+    states: Records[LoopState],
+    slots: Records[Slot],
+    out: Any,
+    dirty: Any,
+    later: Any,
+    segments: Records[Segment],
+    first: Any,
+) -> Any:
     """Segments from `first` on to their peers' places. Returns the first that is for the caller: a peer that left, or
     whose place is full."""
+    state = states[0]
     for index in range(first, len(segments)):
-        slot, begin, end = segments[index, 0], segments[index, 1], segments[index, 2]
-        row = slots[slot]
-        if not row[LIVE] or row[OUT_BYTES] + end - begin > out.shape[1]:
+        segment = segments[index]
+        row, count = slots[segment.slot], segment.end - segment.begin
+        if not row.live or row.out_bytes + count > out.shape[1]:
             return index
-        to = pump[OUT_AT] + slot * out.shape[1] + row[OUT_BYTES]
-        memcpy(to, np.int64(later.ctypes.data) + begin, end - begin)
-        add_out(pump, row, dirty, slot, end - begin)
-        row[OUTSTANDING] -= segments[index, 3]
+        to = state.out_at + segment.slot * out.shape[1] + row.out_bytes
+        memcpy(to, np.int64(later.ctypes.data) + segment.begin, count)
+        note_out(state, row, dirty, segment.slot, count)
+        row.outstanding -= segment.answers
     return len(segments)
 
 
-@kernel("int64(int64[::1], int64[:, ::1], uint8[:, ::1], int64[::1])", nogil=False, _nrt=False)
-def send_ready(pump: Any, slots: Any, out: Any, dirty: Any) -> Any:
+@kernel("int64(LoopState[::1], Slot[::1], uint8[:, ::1], int64[::1])", nogil=False, _nrt=False)
+def send_ready(states: Records[LoopState], slots: Records[Slot], out: Any, dirty: Any) -> Any:
     """Each peer's answers, at once. Returns how many peers did not take all: they are the first of `dirty`, with what
     is left at the beginning of their places."""
-    stuck = 0
-    for index in range(pump[DIRTY]):
+    state, stuck = states[0], 0
+    for index in range(state.dirty):
         slot = dirty[index]
         row = slots[slot]
-        row[IS_DIRTY] = 0
-        count = row[OUT_BYTES]
-        if count == 0 or not row[LIVE]:
+        row.is_dirty = 0
+        count = row.out_bytes
+        if count == 0 or not row.live:
             continue
-        at = pump[OUT_AT] + slot * out.shape[1]
-        sent = max(0, send(np.int32(row[FD]), at, count, np.int32(_NEVER_WAIT | _NO_SIGNAL)))
+        at = state.out_at + slot * out.shape[1]
+        sent = max(0, send(np.int32(row.fd), at, count, np.int32(_NEVER_WAIT | _NO_SIGNAL)))
         if sent < count:
             for byte in range(count - sent):
                 out[slot, byte] = out[slot, sent + byte]
             dirty[stuck] = slot
             stuck += 1
-        row[OUT_BYTES] = count - sent
-    pump[DIRTY] = 0
+        row.out_bytes = count - sent
+    state.dirty = 0
     return stuck

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pyomid.oracle.conflict_map import BucketMap
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native.conflict_map import BUCKET_WORDS, COMMITS_AT, ENTRIES_AT, IDS_AT, SLOTS, CacheLineMap
-from pyomid.oracle.native.decide import decide_chunk
+from pyomid.oracle.native.decide import decide_frames
 from pyomid.oracle.native.fast_path import FastPath
 from pyomid.oracle.native.intrinsics import populate
 from pyomid.server.native.socket_loop import load_kernels
@@ -25,7 +25,7 @@ def adopt(machine: TsoMachine, *, chunk_bytes_max: int, wait_for_memory: bool = 
     The map's memory is taken from the system beside the first decisions, or before them with `wait_for_memory`: where
     fresh memory is dear (6 ms for 2 MiB were measured in a virtual machine), decisions crawl until the map has it.
     """
-    decide_chunk.compiled()
+    decide_frames.compiled()
     plain = machine.oracle.conflict_map
     compiled = moved(plain) if isinstance(plain, BucketMap) else plain
     assert isinstance(compiled, CacheLineMap)
