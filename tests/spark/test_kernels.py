@@ -12,22 +12,39 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE
+from pyomid.spark.row_codec.native.columns import (
+    ABSENT,
+    copy_texts,
+    fill_columns,
+    filled_plainly,
+    gather_texts_plainly,
+    pack_cells,
+    pack_cells_plainly,
+    text_offsets,
+    zero_texts,
+    zero_texts_plainly,
+)
 from pyomid.spark.row_codec.native.decimals import (
     gather_decimal_plainly,
     gather_decimals,
     put_decimal_plainly,
     put_decimals,
 )
-from pyomid.spark.row_codec.native.escape import escaped_lengths, escaped_plainly, put_escaped
-from pyomid.spark.row_codec.native.fill_columns import fill_columns, filled_plainly
-from pyomid.spark.row_codec.native.gather_texts import copy_texts, gather_texts_plainly, text_offsets
-from pyomid.spark.row_codec.native.key_order import key_order, key_order_plainly
-from pyomid.spark.row_codec.native.last_of_equals import last_of_equals, last_of_equals_plainly
-from pyomid.spark.row_codec.native.pack_cells import ABSENT, pack_cells, pack_cells_plainly
-from pyomid.spark.row_codec.native.put_blocks import put_blocks, put_blocks_plainly
-from pyomid.spark.row_codec.native.take_blocks import take_blocks, take_blocks_plainly
-from pyomid.spark.row_codec.native.unescape import unescape, unescaped_plainly
-from pyomid.spark.row_codec.native.zero_texts import zero_texts, zero_texts_plainly
+from pyomid.spark.row_codec.native.row_keys import (
+    escaped_lengths,
+    escaped_plainly,
+    key_order,
+    key_order_plainly,
+    last_of_equals,
+    last_of_equals_plainly,
+    put_blocks,
+    put_blocks_plainly,
+    put_escaped,
+    take_blocks,
+    take_blocks_plainly,
+    unescape,
+    unescaped_plainly,
+)
 
 pytestmark = pytest.mark.fast
 

@@ -10,12 +10,15 @@ import pyarrow as pa
 import pytest
 
 import pyomid
+from pyomid import crashpoints
+from pyomid.client.transaction_base import State
 from pyomid.errors import ConflictError, Misuse, Unavailable
 from pyomid.protocol.compaction import compact_region_steps
 from pyomid.protocol.effects import WriteShadowCells
 from pyomid.protocol.reading import Snapshot
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.datasource import BranchMessage, OmidWriter
+from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.options import Options
 from pyomid.spark.read_task import ReadPlan, read_range
 from pyomid.spark.row_codec.decode import arrow_schema
@@ -234,4 +237,70 @@ def test_an_ignored_write_spends_its_id_and_changes_nothing(conn: Connection) ->
     save(conn, ("b", 2), ifExists="ignore", transactionId="load")
     assert rows_of(conn) == [("a", 1)]
     assert look_up_run(conn.url, "load").state is RunState.COMMITTED
+    assert leases(conn) == ()
+
+
+def test_a_write_whose_id_is_done_makes_no_table_anew(conn: Connection) -> None:
+    save(conn, ("a", 1), transactionId="load")
+    with pyomid.connect(conn.url) as db:
+        db.drop_table("t")
+    save(conn, ("a", 1), transactionId="load")
+    assert "t" not in {info.name for info in conn.parts.catalog.tables()}
+    assert leases(conn) == ()
+
+
+# The state that a commit leaves
+
+
+@pytest.mark.parametrize(
+    ("point", "state", "seen", "is_leased"),
+    [
+        ("client.flush.after", State.DOOMED, [], True),
+        ("client.commit.answered", State.UNKNOWN, [("a", 1)], False),
+        ("spark.commit.after", State.COMMITTED, [("a", 1)], False),
+    ],
+)
+def test_an_interrupted_commit_leaves_a_true_state(
+    conn: Connection, point: str, state: State, seen: list[Row], is_leased: bool
+) -> None:
+    """Rollback-only before the request, unknown until the answer, committed behind it."""
+    writer = prepared(conn, transactionId="load")
+    message = written(writer, ("a", 1))
+    transaction = LargeTransaction(
+        conn,
+        writer.begun,
+        level=None,
+        transaction_id="load",
+        lease=conn.leases.grant(writer.begun.start_ts, None),
+    )
+    assert writer.plan is not None
+    assert message.report is not None
+    transaction.note(writer.plan, [message.report])
+    crashpoints.arm_action(point, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            transaction.commit()
+    finally:
+        crashpoints.disarm()
+    assert transaction.state is state
+    assert transaction.is_leased == is_leased
+    assert (transaction.start_ts in conn.leases._held) == is_leased
+    if state is State.DOOMED:
+        transaction.rollback()
+    assert rows_of(conn) == seen
+    save(conn, ("b", 2), transactionId="load")
+    assert rows_of(conn) == (seen or [("b", 2)])
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_table_dropped_before_the_commit_rolls_it_back(conn: Connection) -> None:
+    writer = prepared(conn)
+    message = written(writer, ("a", 1))
+    with pyomid.connect(conn.url) as db:
+        db.drop_table("t")
+    with pytest.raises(ConflictError, match="was dropped or made anew"):
+        writer.commit([message])
     assert leases(conn) == ()

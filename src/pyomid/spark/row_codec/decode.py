@@ -14,11 +14,9 @@ from pyomid.errors import Corruption, Misuse
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.spark.row_codec.column_types import ColumnType, Layout, column_type
 from pyomid.spark.row_codec.fixed_width import fixed_array, from_ordered, text_array
+from pyomid.spark.row_codec.native.columns import copy_texts, fill_columns, text_offsets
 from pyomid.spark.row_codec.native.decimals import gather_decimals
-from pyomid.spark.row_codec.native.fill_columns import fill_columns
-from pyomid.spark.row_codec.native.gather_texts import copy_texts, text_offsets
-from pyomid.spark.row_codec.native.take_blocks import take_blocks
-from pyomid.spark.row_codec.native.unescape import unescape
+from pyomid.spark.row_codec.native.row_keys import take_blocks, unescape
 from pyomid.spark.row_codec.nested import from_json
 from pyomid.spark.row_codec.row_key import KeyPart, key_layout
 from pyomid.types import TableSchema

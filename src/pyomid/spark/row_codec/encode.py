@@ -24,13 +24,17 @@ from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.errors import Misuse
 from pyomid.spark.row_codec.column_types import ColumnType, Layout, column_type
 from pyomid.spark.row_codec.fixed_width import ordered_block, text_parts, unscaled_block, validity, value_block
+from pyomid.spark.row_codec.native.columns import ABSENT, pack_cells, zero_texts
 from pyomid.spark.row_codec.native.decimals import put_decimals
-from pyomid.spark.row_codec.native.escape import escaped_lengths, put_escaped
-from pyomid.spark.row_codec.native.key_order import UNSORTED, WITH_EQUALS, key_order
-from pyomid.spark.row_codec.native.last_of_equals import last_of_equals
-from pyomid.spark.row_codec.native.pack_cells import ABSENT, pack_cells
-from pyomid.spark.row_codec.native.put_blocks import put_blocks
-from pyomid.spark.row_codec.native.zero_texts import zero_texts
+from pyomid.spark.row_codec.native.row_keys import (
+    UNSORTED,
+    WITH_EQUALS,
+    escaped_lengths,
+    key_order,
+    last_of_equals,
+    put_blocks,
+    put_escaped,
+)
 from pyomid.spark.row_codec.nested import to_json
 from pyomid.spark.row_codec.row_key import KeyLayout, KeyPart, key_layout
 from pyomid.types import Column, TableSchema
