@@ -246,14 +246,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
 
     def commit(self) -> None:
         """Durable, and visible to every later begin, on return. Errors as `pyomid.Transaction.commit`."""
-        crash_point("spark.commit.before")
-        try:
-            self._conn.driver.run(self.commit_steps())
-        except ConflictError:
-            if self._state is State.DOOMED:  # a table was dropped or made anew: nothing was asked
-                self.rollback()
-            raise
-        crash_point("spark.commit.after")
+        self._conn.driver.run(self.commit_steps())
 
     def commit_or_find(self) -> None:
         """`commit`, for a caller that cannot begin anew: one that lost to a run under its own id is done."""
@@ -281,6 +274,16 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         what was not is left to compaction, and its lease ends."""
         if not is_committed(self._conn, (self.start_ts, *branches)):
             self.rollback()
+
+    def _commit_steps(self) -> Steps[None]:
+        crash_point("spark.commit.before")
+        try:
+            yield from super()._commit_steps()
+        except ConflictError:
+            if self._state is State.DOOMED:  # a table was dropped or made anew: nothing was asked
+                yield from self.rollback_steps()
+            raise
+        crash_point("spark.commit.after")
 
     def _committed_steps(self, decided: Decided) -> Steps[None]:
         yield Blocking(partial(self.workspace.repair_marker, decided.reply.commit_ts))

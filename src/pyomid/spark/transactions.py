@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import Backoff, Tries, check_function, check_result
-from pyomid.client.transaction_base import ENDED, Event, State
+from pyomid.client.transaction_base import Event, State
 from pyomid.crashpoints import crash_point
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse
 from pyomid.spark.databases import Connection, connection
@@ -189,19 +189,8 @@ class SparkTransaction(LargeTransaction):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._state in ENDED:
-            return
-        if error is None:
-            try:
-                self.commit()
-            except BaseException:
-                if self._state is State.DOOMED:
-                    self.rollback()
-                raise
-            return
-        if self.can_roll_back:
-            self.rollback()
-        found = original_error(error)
+        self._conn.driver.run(self.exit_steps(kind))
+        found = None if error is None else original_error(error)
         if found is not None and found is not error:
             raise found from error
 
