@@ -6,7 +6,7 @@ import select
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from shutil import copytree, rmtree
 
@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 
 from interrupts import Interrupter, every_place
-from pyomid.storage.embedded import EmbeddedCommitTable
+from pyomid.ports import FlushEnded, LeaderState
+from pyomid.storage.embedded import EmbeddedCommitTable, commit_table
 from pyomid.storage.embedded.commit_log import background_write, segment
 from pyomid.storage.embedded.commit_log import writer as recent_commits
 from pyomid.storage.embedded.commit_log.index import INDEX_FILE
 from pyomid.storage.embedded.commit_log.writer import CommitLog, _Put
+from pyomid.storage.memory import MemoryLeaderState
 from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 
 pytestmark = pytest.mark.fast
@@ -194,6 +196,66 @@ def test_an_interrupted_flush_in_the_background_gives_its_turn_back(
         assert table.lookup([mine]) == [mine + 10]
 
     assert every_place(MODULES, error, scene) > 40
+
+
+class Loop:
+    """An event loop, as far as a flush asks for one: `run` is its turns until somebody is told."""
+
+    leader_state: LeaderState = MemoryLeaderState()
+    may_wait = False
+
+    def __init__(self, threads: ThreadPoolExecutor) -> None:
+        self._threads = threads
+        self._watched: dict[int, Callable[[], None]] = {}
+        self._on_thread: list[tuple[Future[tuple[list[int], int]], FlushEnded]] = []
+
+    def on_thread(self, work: Callable[[], tuple[list[int], int]], ended: FlushEnded) -> None:
+        self._on_thread.append((self._threads.submit(work), ended))
+
+    def watch(self, fileno: int, is_readable: Callable[[], None]) -> None:
+        self._watched[fileno] = is_readable
+
+    def run(self, told: list[object]) -> None:
+        poll = select.poll()
+        for fileno in self._watched:
+            poll.register(fileno, select.POLLIN)
+        while not told:
+            for work, ended in self._on_thread:
+                ended(work.result(WAIT_S))
+            for fileno, _ in poll.poll(1000 * WAIT_S if not told else 0):
+                self._watched[fileno]()
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_interrupted_submission_leaves_the_turn_to_the_next(
+    table: EmbeddedCommitTable, other_thread: ThreadPoolExecutor, tmp_path: Path, error: Callable[[], BaseException]
+) -> None:
+    """Told at most once, and the truth; where the loop ends behind it, what was begun has ended."""
+    starts = Starts()
+
+    def submitted(start: int, told: list[object]) -> None:
+        loop = Loop(other_thread)
+        table.submit(rows(start), told.append, loop)
+        loop.run(told)
+
+    def scene(interrupter: Interrupter) -> None:
+        mine, again, following = starts.take(3)
+        told: list[object] = []
+        _, raised = interrupter.outcome(lambda: submitted(mine, told))
+        assert raised in (None, interrupter.error)
+        table.leave_loop()
+        (found,) = table.lookup([mine])
+        assert found in (NOT_FOUND, mine + 10)
+        assert told in ([], [([], 0)], [interrupter.error])
+        if told == [([], 0)]:
+            assert found == mine + 10
+        assert_all_free(table, other_thread, following)
+        told = []
+        submitted(again, told)
+        assert told == [([], 0)]
+        with_crash(table, tmp_path, {again: again + 10, following: following + 10, mine: table.lookup([mine])[0]})
+
+    assert every_place((commit_table, *MODULES), error, scene) > 40
 
 
 @pytest.mark.parametrize("error", ERRORS)

@@ -106,6 +106,11 @@ class _WithoutFences:
         return getattr(self._tso, name)
 
 
+def _epoch_first(original: Any, table: Any, entries: Any, ended: Any, loop: Any) -> None:
+    epoch = loop.leader_state.read().epoch
+    loop.on_thread(lambda: (table.put_block(entries), epoch), ended)
+
+
 def _no_fence(original: Any, parts: Any, dropping: Any) -> None:
     original(replace(parts, tso=_WithoutFences(parts.tso)), dropping)
 
@@ -243,6 +248,12 @@ SHIPPED_MUTANTS: Final = (
         "where no thread can be started a commit fails behind its decision",
         "tests/client/test_client_background.py::test_without_a_thread_a_committer_neither_fails_nor_waits_for_ever",
         ("client.background:Background._has_thread", _thread_or_error),
+    ),
+    _m(
+        "T5",
+        "a replaced TSO reads its own epoch, then its entries land, and it tells what its successor does not know",
+        "tests/tso/test_submitted_flushes.py::test_t5_the_epoch_is_read_behind_the_entries",
+        ("ports:CommitTable.submit", _epoch_first),
     ),
     # What the caller is told
     _m(

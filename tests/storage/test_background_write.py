@@ -5,6 +5,7 @@ Real files and real asynchronous I/O; where this system has none, only the fall-
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import resource
@@ -21,6 +22,7 @@ from embedded_images import image_after_kill, image_after_power_loss
 from numpy.typing import NDArray
 
 from pyomid.errors import Misuse, StoreFull, Unavailable
+from pyomid.server.flush import Flushes
 from pyomid.storage.embedded import EmbeddedCommitTable
 from pyomid.storage.embedded.commit_log import background_write, writer
 from pyomid.storage.embedded.commit_log import segment as recent_log
@@ -28,6 +30,7 @@ from pyomid.storage.embedded.commit_log.index import LOG_FILES
 from pyomid.storage.embedded.commit_log.index_kernels import SLOTS
 from pyomid.storage.embedded.commit_log.segment import BLOCK_BYTES, Rows, read_segment
 from pyomid.storage.embedded.commit_log.writer import CommitLog
+from pyomid.storage.memory import MemoryLeaderState
 from pyomid.testing.conformance import in_forked_child
 from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 
@@ -282,6 +285,22 @@ def test_flush_is_not_begun_while_a_thread_writes(table: EmbeddedCommitTable, mo
         putting.join(DEADLINE_S)
     assert flushed(table, rows((100, 110))) == []
     assert table.lookup([50, 100]) == [60, 110]
+
+
+def test_a_loop_that_ends_amid_its_flush_gives_the_turn_back(table: EmbeddedCommitTable) -> None:
+    told: list[object] = []
+
+    async def submit_and_leave(start: int) -> None:
+        flushes = Flushes(table, MemoryLeaderState(), threads_max=1)
+        flushes.submit(rows((start, start + 10)), told.append, may_wait=False)
+        flushes.close(wait=False)
+
+    for start in (50, 100):
+        asyncio.run(submit_and_leave(start))
+        assert writer_of(table)._begun is None
+    assert table.put([(150, 160)]) == []
+    assert table.lookup([50, 100, 150]) == [60, 110, 160]
+    assert not told
 
 
 def test_two_tables_of_one_folder_take_turns_and_who_goes_ends_what_it_began(tmp_path: Path) -> None:

@@ -401,10 +401,13 @@ class TsoService:
 
     def _plain_flush_ended(self, began_s: float, result: Flushed | OmidError) -> None:
         """The next flush takes what was decided meanwhile, and what is there to be read now."""
-        now_s = self._caught_up()
+        now_s = self._clock()
         self.flush_seconds.add(now_s - began_s)
-        if self.machine.is_step_due(now_s):  # a stall is noticed before anything is answered
-            self.feed([])
+        is_same_step = self._is_submitting and now_s - began_s < FRESH_S
+        if not is_same_step:
+            self._caught_up()
+            if self.machine.is_step_due(now_s):  # a stall is noticed before anything is answered
+                self.feed([])
         if isinstance(result, OmidError):
             self.machine.give_up_plain_flush()
             self.feed([])

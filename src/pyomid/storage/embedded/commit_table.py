@@ -64,7 +64,8 @@ class EmbeddedCommitTable(CommitTable):
         self._epoch: int | None = None
         self._closed = False
         self._writer: CommitLog | None = None
-        self._is_flushing = False
+        self._began = False
+        """Whether what the writer began last was this table's."""
         self._flush_ended: FlushEnded | None = None
         """Of the flush that the disk is busy with for a loop."""
         if writable:
@@ -113,7 +114,7 @@ class EmbeddedCommitTable(CommitTable):
         return 1 if self._writing().writes_in_background else super().flights_max
 
     def submit(self, entries: Int64s, ended: FlushEnded, loop: FlushLoop) -> None:
-        if self._is_flushing:  # its end comes to this thread, which must not wait for the turn
+        if self._is_flushing(self._writing()):  # its end comes to this thread, which must not wait for the turn
             loop.on_thread(partial(self.flush, entries), ended)
         elif loop.may_wait:
             ended(self.flush(entries))
@@ -138,8 +139,8 @@ class EmbeddedCommitTable(CommitTable):
         return is_begun
 
     def _look(self) -> None:
-        """The descriptor was readable."""
-        if self._flush_ended is None:
+        """The descriptor was readable. Of a flush whose submission was interrupted nobody is told."""
+        if not self._is_flushing(self._writing()):
             return
         result: tuple[list[int], int] | Exception | None
         try:
@@ -148,7 +149,15 @@ class EmbeddedCommitTable(CommitTable):
             result = error
         if result is not None:
             ended, self._flush_ended = self._flush_ended, None
-            ended(result)
+            if ended is not None:
+                ended(result)
+
+    def leave_loop(self) -> None:
+        """Waits for what the disk is busy with, or it would keep the turn; its end is told to nobody."""
+        self._flush_ended = None
+        writer = self._writing()
+        if self._is_flushing(writer):
+            writer.finish_put()
 
     def flush_ended_fileno(self) -> int | None:
         """A descriptor that becomes readable when the flush has ended. None where this system has none: nothing is
@@ -159,21 +168,20 @@ class EmbeddedCommitTable(CommitTable):
         """Begins `flush`; never waits. False: nothing was begun. Until its end the array stays as it is, and this
         thread must not put, seal or delete below: what was begun holds the turn."""
         _check_starts(entries[:, 0])
-        begun = self._writing().begin_put(entries, self._epoch)
-        self._is_flushing = self._is_flushing or begun
-        return begun
+        writer = self._writing()
+        if writer.has_begun:
+            return False
+        self._began = True  # first: an interrupt behind the call loses what it returned, not what it began
+        self._began = writer.begin_put(entries, self._epoch)
+        return self._began
 
     def end_flush(self) -> tuple[list[int], int] | None:
         """The flush's result, or its error; None: it has not ended yet."""
-        try:
-            refused = self._writing().end_put()
-        except OmidError:
-            self._is_flushing = False
-            raise
-        if refused is None:
-            return None
-        self._is_flushing = False
-        return refused, self._settled.epoch()
+        refused = self._writing().end_put()
+        return None if refused is None else (refused, self._settled.epoch())
+
+    def _is_flushing(self, writer: CommitLog) -> bool:
+        return self._began and writer.has_begun
 
     def delete_at_once(self, starts: Int64s) -> Int64s:
         _check_starts(starts)
@@ -221,7 +229,8 @@ class EmbeddedCommitTable(CommitTable):
             self._closed = True
             self._reader.close()
             if self._writer is not None:
-                _close_writer(self._environment.data_file, self._writer, finish_put=self._is_flushing)
+                finish_put = self._is_flushing(self._writer)
+                _close_writer(self._environment.data_file, self._writer, finish_put=finish_put)
             release(self._environment)
 
     def _writing(self) -> CommitLog:

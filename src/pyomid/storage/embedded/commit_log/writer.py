@@ -159,7 +159,7 @@ class CommitLog:
 
     def _in_turn(self, work: Callable[[], T]) -> T:
         """`work` while nobody else decides or writes, and what an interrupted thread left is ended."""
-        if self._begun is not None and self._begun[0] == threading.get_ident():
+        if self.has_begun:
             raise Misuse("this thread began a put, and has to end it before it asks for anything else")
         place = object()
         try:
@@ -176,6 +176,11 @@ class CommitLog:
     def writes_in_background(self) -> bool:
         """Whether `begin_put` can begin anything: this system and this disk have such writes."""
         return self._background is not None and self._segments[self._active].is_direct
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether this thread began a put that has not ended."""
+        return self._begun is not None and self._begun[0] == threading.get_ident()
 
     def put_ended_fileno(self) -> int | None:
         """Readable once what `begin_put` began has ended; None where there is no writing in the background."""
