@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from pyomid.client.aio.transaction import AsyncTransaction
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.client.transaction_base import State
 from pyomid.errors import ConflictError, Misuse, TransactionEnded
+from pyomid.types import CommitReply, CommitRequest
 
 pytestmark = pytest.mark.fast
 
@@ -120,17 +122,19 @@ def test_two_tasks_in_one_transaction_are_refused(memory_url: str) -> None:
     with_database(memory_url, body)
 
 
-def test_a_cancelled_commit_is_of_unknown_outcome_and_its_transaction_is_over(memory_url: str) -> None:
+def test_a_cancelled_commit_is_of_unknown_outcome_and_its_transaction_is_over(
+    memory_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def body(db: AsyncDatabase) -> None:
-        gate, asked = asyncio.Event(), asyncio.Event()
-        real = db._tso.commit
+        gate, asked, loop = threading.Event(), asyncio.Event(), asyncio.get_running_loop()
+        real = db.parts.tso.commit
 
-        async def slow(request: Any) -> Any:
-            asked.set()
-            await gate.wait()
-            return await real(request)
+        def slow(request: CommitRequest) -> CommitReply:
+            loop.call_soon_threadsafe(asked.set)
+            assert gate.wait(60)
+            return real(request)
 
-        db._tso.commit = slow  # type: ignore[method-assign]
+        monkeypatch.setattr(db.parts.tso, "commit", slow)
         tx = await db.begin()
         await (await tx.table("t")).put(b"k", {b"f:x": b"1"})
         commit = asyncio.ensure_future(tx.commit())
@@ -141,6 +145,7 @@ def test_a_cancelled_commit_is_of_unknown_outcome_and_its_transaction_is_over(me
         assert tx.state is State.UNKNOWN
         with pytest.raises(TransactionEnded, match="unknown outcome"):
             await tx.rollback()
+        gate.set()
 
     with_database(memory_url, body)
 

@@ -79,3 +79,9 @@ def test_an_asyncio_run_of_what_is_not_awaited_commits_nothing(memory_url: str, 
             assert isinstance(await db.run_once("id", put_later), AlreadyDone)
 
     asyncio.run(main())
+
+
+def test_the_end_of_an_iterator_in_a_function_comes_out_as_itself(memory_db: pyomid.Database) -> None:
+    with pytest.raises(StopIteration):
+        memory_db.run(lambda tx: next(tx.table("t").scan()))
+    assert memory_db.run_once("id", put) == "done"

@@ -17,6 +17,7 @@ import pyomid
 import pyomid.aio
 from pyomid.client.aio.database import AsyncDatabase
 from pyomid.client.database import Database
+from pyomid.client.drive import Begin, Blocking, CallProgram
 from pyomid.client.transaction_base import State
 from pyomid.errors import OmidError
 from pyomid.protocol import effects
@@ -67,7 +68,7 @@ def throw_in(db: Database, thrower: Thrower) -> None:
         return performed
 
     handlers = db.driver.handlers
-    db.driver.handlers = {kind: around(handle) for kind, handle in handlers.items()}
+    handlers.update({kind: around(handle) for kind, handle in handlers.items()})
 
 
 def transact(db: Database, begun: list[pyomid.Transaction], thrower: Thrower) -> None:
@@ -98,7 +99,8 @@ def test_the_outcome_told_is_true_wherever_it_is_thrown(
             raised = attempt(lambda: scene(db, begun, thrower))  # noqa: B023
             thrower.armed = False
             assert raised is None or raised is thrower.error or isinstance(raised, OmidError)
-            assert_true(db, begun[0], raised)
+            if begun:
+                assert_true(db, begun[0], raised)
         if thrower.hit is None:
             break
         hits.add(type(thrower.hit))
@@ -158,7 +160,8 @@ def test_the_outcome_told_to_a_task_is_true_wherever_it_is_thrown(
             raised = await attempt_in_task(lambda: transact_in_task(db, begun))
             thrower.armed = False
             assert raised is None or raised is thrower.error or isinstance(raised, OmidError)
-            await asyncio.to_thread(assert_true, db._database, begun[0], raised)
+            if begun:
+                await asyncio.to_thread(assert_true, db.blocking, begun[0], raised)
         if thrower.hit is not None:
             hits.add(type(thrower.hit))
         return thrower.hit is not None
@@ -197,3 +200,63 @@ async def attempt_in_task(call: Callable[[], Awaitable[None]]) -> BaseException 
     except BaseException as raised:
         return raised
     return None
+
+
+def add_one(tx: pyomid.Transaction) -> None:
+    table = tx.table("t")
+    table.put(b"k", {b"f:n": b"%d" % (int(table.get(b"k").get(b"f:n", b"0")) + 1)})
+
+
+async def add_one_in_task(tx: Any) -> None:
+    table = await tx.table("t")
+    await table.put(b"k", {b"f:n": b"%d" % (int((await table.get(b"k")).get(b"f:n", b"0")) + 1)})
+
+
+def assert_counted_once(db: Database) -> None:
+    db.run_once("id", add_one)
+    with db.begin() as reader:
+        assert reader.table("t").get(b"k") == {b"f:n": b"1"}
+
+
+@pytest.mark.parametrize("error", INTERRUPTS, ids=NAMES)
+@SIDES
+def test_a_run_counts_once_wherever_it_is_interrupted(
+    tmp_path: Path, error: Callable[[], BaseException], behind: bool
+) -> None:
+    hits: set[type[Effect]] = set()
+    for at in count():
+        thrower = Thrower(error(), at, behind=behind)
+        with pyomid.connect(f"omid-memory:{tmp_path}-{at}") as db:
+            db.create_table("t", families=["f"])
+            throw_in(db, thrower)
+            thrower.armed = True
+            raised = attempt(lambda: db.run_once("id", add_one))
+            thrower.armed = False
+            assert raised is None or raised is thrower.error or isinstance(raised, OmidError)
+            assert_counted_once(db)
+        if thrower.hit is None:
+            break
+        hits.add(type(thrower.hit))
+    assert {Begin, Blocking, CallProgram, effects.SendCommit} <= hits
+
+
+@pytest.mark.parametrize("error", [*INTERRUPTS, asyncio.CancelledError], ids=[*NAMES, "cancelled"])
+@SIDES
+def test_a_run_of_a_task_counts_once_wherever_it_is_interrupted(
+    tmp_path: Path, error: Callable[[], BaseException], behind: bool
+) -> None:
+    async def one(at: int) -> bool:
+        thrower = Thrower(error(), at, behind=behind)
+        async with await pyomid.aio.connect(f"omid-memory:{tmp_path}-{at}") as db:
+            await db.create_table("t", families=["f"])
+            throw_in_tasks(db, thrower)
+            thrower.armed = True
+            raised = await attempt_in_task(lambda: db.run_once("id", add_one_in_task))
+            thrower.armed = False
+            assert raised is None or raised is thrower.error or isinstance(raised, OmidError)
+            await asyncio.to_thread(assert_counted_once, db.blocking)
+        return thrower.hit is not None
+
+    for at in count():
+        if not asyncio.run(one(at)):
+            break

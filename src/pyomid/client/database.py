@@ -13,16 +13,17 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
 from pyomid.client import table_admin
 from pyomid.client.background import Background, BackgroundCounters
 from pyomid.client.deployment import Deployment
-from pyomid.client.drive import Driver
+from pyomid.client.drive import Begin, Blocking, Driver
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
-from pyomid.client.retry import Backoff, check_function, check_result, run_transaction
-from pyomid.client.session.leases import LeaseKeeper
+from pyomid.client.retry import Backoff, check_function, check_result, run_steps
+from pyomid.client.session.leases import Lease, LeaseKeeper
 from pyomid.client.transaction import Transaction
 from pyomid.client.transaction_steps import TransactionSteps
 from pyomid.client.validation import TableRules
@@ -31,6 +32,7 @@ from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.protocol.commit import WriteSet
 from pyomid.protocol.commit_cache import CommitCache
+from pyomid.protocol.effects import Steps
 from pyomid.protocol.rule_age import may_go_by
 from pyomid.types import BeginReply, ConflictLevel, Status, TableInfo
 
@@ -38,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
+T = TypeVar("T")
 
 
 class Transactional(Protocol[P, R]):
@@ -83,10 +86,9 @@ class Database:
         self.writes_ahead: Final = parts.store.capabilities.pipelined_writes
         self._parts = parts
         self._pid = os.getpid()
-        self._sleep = sleep
         self._random = random.Random()
         self._background = make_background(parts)
-        self._driver = Driver(parts, self._background)
+        self._driver = Driver(parts, self._background, sleep=sleep)
         self._tables: dict[str, _KnownRules] = {}
         self.leases: Final = LeaseKeeper(parts.tso, parts.clock)
         self._end = weakref.finalize(self, _close_all, parts, self._background, self.leases, self._pid)
@@ -99,11 +101,7 @@ class Database:
         `lease`: for a transaction that outlives `max_transaction_age_seconds`; renewed until its end. Without it the
         transaction meets `SnapshotTooOld` at a read or `ConflictError` at its commit.
         """
-        self.check_usable()
-        begun = self._parts.tso.begin(not_before=not_before)
-        crash_point("client.begin.after")
-        held = self.leases.grant(begun.start_ts, self.settings.lease_seconds) if lease else None
-        return Transaction(self, begun, held)
+        return self._driver.run(self.begin_steps(self._made, not_before, lease=lease))
 
     def run(
         self,
@@ -146,13 +144,14 @@ class Database:
         **kwargs: P.kwargs,
     ) -> R | AlreadyDone:
         check_function(function)
-        return run_transaction(
-            self,
-            self.backoff(),
-            self._sleep,
-            transaction_id,
-            lambda tx: check_result(function(tx, *args, **kwargs), function),
+
+        def body(transaction: Transaction) -> R:
+            return check_result(function(transaction, *args, **kwargs), function)
+
+        result: R | AlreadyDone = self._driver.run(
+            run_steps(self, partial(self.begin_steps, self._made), transaction_id, body)
         )
+        return result
 
     def transactional(self, function: Callable[Concatenate[Transaction, P], R]) -> Transactional[P, R]:
         """Decorator: `function(tx, …)` becomes `function(…)`, run as by `run`.
@@ -250,6 +249,21 @@ class Database:
     @property
     def driver(self) -> Driver:
         return self._driver
+
+    def begin_steps(
+        self, made: Callable[[BeginReply, Lease | None], T], not_before: int = 0, *, lease: bool = False
+    ) -> Steps[T]:
+        """The begin of a transaction, as both front ends drive it; `made` makes theirs."""
+        self.check_usable()
+        begun: BeginReply = yield Begin(not_before)
+        crash_point("client.begin.after")
+        held: Lease | None = None
+        if lease:
+            held = yield Blocking(partial(self.leases.grant, begun.start_ts, self.settings.lease_seconds))
+        return made(begun, held)
+
+    def _made(self, begun: BeginReply, lease: Lease | None) -> Transaction:
+        return Transaction(self, begun, lease)
 
     def abandon(self) -> None:
         """Forgets the connection as the death of its process would: nothing completed, nothing closed. For tests."""

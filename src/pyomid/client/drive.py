@@ -12,16 +12,17 @@ into the steps at the effect it came in: what they must say or undo then is thei
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from pyomid.cells import CellBatch, batch_of
 from pyomid.client.background import Background
 from pyomid.client.deployment import Deployment
 from pyomid.crashpoints import crash_point
+from pyomid.ports import Sleep
 from pyomid.protocol import effects
 from pyomid.protocol.effects import Effect, Steps
 from pyomid.types import CommitReply
@@ -67,6 +68,7 @@ def drive(steps: Steps[T], handlers: Mapping[type[Effect], Handler]) -> T:
     """What the steps return; their errors, and those of effects they do not catch. Performs in the calling thread."""
     resume: Callable[[Any], Effect] = steps.send
     value: Any = None
+    thrown: BaseException | None = None
     try:
         while True:
             try:
@@ -75,16 +77,16 @@ def drive(steps: Steps[T], handlers: Mapping[type[Effect], Handler]) -> T:
                     resume, value = steps.send, handlers[type(effect)](effect)
             except BaseException as error:
                 if steps.gi_frame is not None:  # type: ignore[attr-defined]  # typing knows none of it
-                    resume, value = steps.throw, error
+                    resume, value, thrown = steps.throw, error, error
                 elif isinstance(error, StopIteration):
                     returned: T = error.value
                     return returned
-                elif _stands_for(error, value):
-                    raise value from None
+                elif isinstance(thrown, StopIteration) and error.__cause__ is thrown:
+                    raise thrown from None  # no generator may raise it: Python raised another in its place
                 else:
                     raise
     finally:
-        del value  # an error, whose traceback holds this frame
+        del value, thrown  # an error, whose traceback holds this frame
         steps.close()
 
 
@@ -92,6 +94,7 @@ async def adrive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Any]]) -
     """As `drive`, for one task of an event loop; a cancellation goes into the steps."""
     resume: Callable[[Any], Effect] = steps.send
     value: Any = None
+    thrown: BaseException | None = None
     try:
         while True:
             try:
@@ -100,22 +103,17 @@ async def adrive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Any]]) -
                     resume, value = steps.send, await perform(effect)
             except BaseException as error:
                 if steps.gi_frame is not None:  # type: ignore[attr-defined]  # typing knows none of it
-                    resume, value = steps.throw, error
+                    resume, value, thrown = steps.throw, error, error
                 elif isinstance(error, StopIteration):
                     returned: T = error.value
                     return returned
-                elif _stands_for(error, value):
-                    raise value from None
+                elif isinstance(thrown, StopIteration) and error.__cause__ is thrown:
+                    raise thrown from None  # no generator may raise it: Python raised another in its place
                 else:
                     raise
     finally:
-        del value
+        del value, thrown
         steps.close()
-
-
-def _stands_for(error: BaseException, thrown: object) -> bool:
-    """Whether Python raised `error` in place of what was thrown in: no generator may raise `StopIteration`."""
-    return isinstance(thrown, StopIteration) and isinstance(error, RuntimeError) and error.__cause__ is thrown
 
 
 # Over real parts
@@ -124,11 +122,12 @@ def _stands_for(error: BaseException, thrown: object) -> bool:
 class Driver:
     """Runs steps in the calling thread. Without a background, heals and orphan deletes are performed at once."""
 
-    def __init__(self, parts: Deployment, background: Background | None = None) -> None:
-        self.handlers: dict[type[Effect], Handler] = port_handlers(parts)
+    def __init__(self, parts: Deployment, background: Background | None = None, *, sleep: Sleep = time.sleep) -> None:
+        self.handlers: Final = port_handlers(parts)
+        self.handlers[Blocking] = self.handlers[CallProgram] = lambda e: e.call()
+        self.handlers[Pause] = lambda e: sleep(e.pause_s)
         if background is not None:
-            self.handlers[effects.Heal] = background.offer
-            self.handlers[effects.DeleteOrphans] = background.offer
+            self.handlers[effects.Heal] = self.handlers[effects.DeleteOrphans] = background.offer
 
     def perform(self, effect: Effect) -> Any:
         return self.handlers[type(effect)](effect)
@@ -153,35 +152,47 @@ class AsyncRun(Protocol):
 
 
 class AsyncDriver:
-    """Runs steps in the event loop. Effects that `awaited` knows are awaited; the rest, which block on a disk or a
-    socket, run in `executor`, one at a time for one transaction.
+    """Runs steps in the event loop. What `awaited` knows is awaited; what blocks on a disk or a socket runs in a
+    thread as `Driver` would, one call at a time for one transaction: of `tso_threads` where it asks the TSO, so that no
+    begin waits for a disk, of `store_threads` else.
     """
 
     def __init__(
         self,
-        parts: Deployment,
+        blocking: Driver,
         awaited: Mapping[type[Effect], AsyncHandler],
-        background: Background,
-        executor: Executor,
+        *,
+        tso_threads: Executor,
+        store_threads: Executor,
     ) -> None:
-        self._awaited = dict(awaited)
-        self._handlers = port_handlers(parts)
-        self._background = background
-        self._executor = executor
+        self._blocking = blocking
+        self._awaited: dict[type[Effect], AsyncHandler] = {
+            CallProgram: lambda e: e.call(),
+            Pause: lambda e: asyncio.sleep(e.pause_s),
+            **awaited,
+        }
+        self._tso_threads = tso_threads
+        self._store_threads = store_threads
 
     async def perform(self, effect: Effect) -> Any:
-        if isinstance(effect, effects.Heal | effects.DeleteOrphans):
-            return self._background.offer(effect)
-        awaited = self._awaited.get(type(effect))
+        kind = type(effect)
+        if kind is effects.Heal or kind is effects.DeleteOrphans:
+            return self._blocking.perform(effect)  # only offered to the background
+        awaited = self._awaited.get(kind)
         if awaited is not None:
             return await awaited(effect)
-        return await self.in_thread(partial(self._handlers[type(effect)], effect))
-
-    async def in_thread(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+        threads = self._tso_threads if kind in ASKS_TSO else self._store_threads
+        return await asyncio.get_running_loop().run_in_executor(threads, self._blocking.perform, effect)
 
     async def run(self, steps: Steps[T]) -> T:
         return await adrive(steps, self.perform)
+
+    async def in_thread(self, call: Callable[[], T]) -> T:
+        result: T = await self.perform(Blocking(call))
+        return result
+
+
+ASKS_TSO: Final = frozenset({Begin, effects.SendCommit, effects.SealStarts})
 
 
 # What each effect does to the ports
@@ -189,7 +200,7 @@ class AsyncDriver:
 
 def port_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:
     """Every effect, performed at once and in this thread."""
-    return {**store_handlers(parts), **tso_handlers(parts), Blocking: lambda e: e.call()}
+    return {**store_handlers(parts), **tso_handlers(parts)}
 
 
 def store_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:

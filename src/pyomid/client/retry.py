@@ -6,16 +6,19 @@ import inspect
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyomid.client import idempotency
+from pyomid.client.drive import Blocking, CallProgram, Pause
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.client.table_admin import ensure_markers_table
 from pyomid.errors import ConflictError, MisuseType, OmidError, OutcomeUnknown
+from pyomid.protocol.effects import Steps
 
 if TYPE_CHECKING:
     from pyomid.client.database import Database
-    from pyomid.client.transaction import Transaction
+    from pyomid.client.transaction import RowTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -60,16 +63,18 @@ class Tries:
         """Before the try after this one, which ended with `error`; None: raise it. `OutcomeUnknown` is raised here
         where an earlier try may have committed and `error` would deny it; an error that is not pyomid's gets a note.
         """
-        again = isinstance(error, ConflictError)
-        if isinstance(error, OutcomeUnknown) and self._transaction_id is not None:
-            self._lost, again = error, True
         self._failures += 1
-        if again and self._failures <= self._backoff.retries:
+        if isinstance(error, OmidError) and self._may_go_on(error) and self._failures <= self._backoff.retries:
             self.not_before = cause_of(error)
             return self._backoff.pause_s(self._failures)
         if self._lost is not None and self._lost is not error:
             self._tell(error, self._lost)
         return None
+
+    def _may_go_on(self, error: OmidError) -> bool:
+        if isinstance(error, OutcomeUnknown) and self._transaction_id is not None:
+            self._lost = error
+        return error is self._lost or isinstance(error, ConflictError)
 
     def _tell(self, error: BaseException, lost: OutcomeUnknown) -> None:
         maybe = f"an earlier try of run {self._transaction_id!r} may have committed: run it again under this id to know"
@@ -134,48 +139,50 @@ def _named(function: object) -> str:
     return str(getattr(function, "__qualname__", None) or repr(function))
 
 
-def run_transaction(
+def run_steps(
     database: Database,
-    backoff: Backoff,
-    sleep: Callable[[float], None],
+    begin: Callable[[int], Steps[RowTransaction[Any]]],
     transaction_id: str | None,
-    body: Callable[[Transaction], R],
-) -> R | AlreadyDone:
-    """`body` committed once, by as many `Tries` as it takes."""
+    body: Callable[[Any], object],
+) -> Steps[Any]:
+    """`body(transaction)` committed once, by as many `Tries` as it takes: what it returns, or `AlreadyDone`.
+
+    `begin(not_before)`: a transaction of the front end.
+    """
     if transaction_id is not None:
-        ensure_markers_table(database.parts)
-    tries = Tries(backoff, transaction_id)
+        yield Blocking(partial(ensure_markers_table, database.parts))
+    tries = Tries(database.backoff(), transaction_id)
     while True:
         try:
-            return _run_one(database, tries.not_before, transaction_id, body)
+            transaction = yield from begin(tries.not_before)
+            return (yield from transaction.block_steps(_try_steps(transaction, transaction_id, body)))
         except BaseException as error:
             pause_s = tries.pause_s(error)
             if pause_s is None:
                 raise
-        sleep(pause_s)
+        yield Pause(pause_s)
 
 
-def cause_of(error: BaseException) -> int:
-    """The commit that caused an abort: the next begin must see it, or it aborts again (`not_before`)."""
-    return int(error.values.get("commit_ts", 0)) if isinstance(error, OmidError) else 0
+def _try_steps(
+    transaction: RowTransaction[Any], transaction_id: str | None, body: Callable[[Any], object]
+) -> Steps[Any]:
+    if transaction_id is not None:
+        done = yield from claim_marker_steps(transaction, transaction_id)
+        if done is not None:
+            return done
+    return (yield CallProgram(partial(body, transaction)))
 
 
-def _run_one(
-    database: Database, not_before: int, transaction_id: str | None, body: Callable[[Transaction], R]
-) -> R | AlreadyDone:
-    with database.begin(not_before=not_before) as transaction:
-        if transaction_id is not None:
-            done = claim_marker(transaction, transaction_id)
-            if done is not None:
-                return done
-        return body(transaction)
-
-
-def claim_marker(transaction: Transaction, transaction_id: str) -> AlreadyDone | None:
+def claim_marker_steps(transaction: RowTransaction[Any], transaction_id: str) -> Steps[AlreadyDone | None]:
     """Reads the marker in the transaction's snapshot and, where it is not there, writes it with the rest."""
-    markers = transaction.table(idempotency.MARKERS_TABLE)
+    markers = yield from transaction.table_steps(idempotency.MARKERS_TABLE)
     row = idempotency.marker_row(transaction_id)
-    done = idempotency.found_marker_named(transaction_id, markers.get(row))
-    if done is None:
-        markers.put(row, idempotency.named_marker_cell(transaction.start_ts))
+    done = idempotency.found_marker_named(transaction_id, (yield from markers.get_steps(row)))
+    if done is None and markers.hold_put(row, idempotency.named_marker_cell(transaction.start_ts)):
+        yield from transaction.send_steps()
     return done
+
+
+def cause_of(error: OmidError) -> int:
+    """The commit that caused an abort: the next begin must see it, or it aborts again (`not_before`)."""
+    return int(error.values.get("commit_ts", 0))

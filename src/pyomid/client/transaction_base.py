@@ -171,6 +171,19 @@ class TransactionBase(Generic[W]):
         self.step(Event.ROLL_BACK)
         yield from self._rolled_back_steps()
 
+    def block_steps(self, inside: Steps[T]) -> Steps[T]:
+        """What `inside` returns, committed; rolled back where it raises."""
+        self.step(Event.READ)
+        try:
+            result = yield from inside
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            yield from self.exit_steps(type(error))
+            raise
+        yield from self.exit_steps(None)
+        return result
+
     def exit_steps(self, error: type[BaseException] | None) -> Steps[None]:
         """The end of a block that ended with `error`."""
         if self._state in ENDED:

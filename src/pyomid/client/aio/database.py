@@ -6,31 +6,23 @@ Begin and commit are awaited on the session's own connection; what blocks on the
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from types import TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from pyomid.client.aio.transaction import AsyncTransaction
 from pyomid.client.database import Database, DatabaseStatus
 from pyomid.client.deployment import Deployment
-from pyomid.client.drive import AsyncDriver
-from pyomid.client.idempotency import (
-    MARKERS_TABLE,
-    AlreadyDone,
-    check_transaction_id,
-    found_marker_named,
-    marker_row,
-    named_marker_cell,
-)
-from pyomid.client.retry import Tries, check_awaitable
+from pyomid.client.drive import AsyncDriver, AsyncHandler, Begin
+from pyomid.client.idempotency import AlreadyDone, check_transaction_id
+from pyomid.client.retry import check_awaitable, run_steps
+from pyomid.client.session.aio import AsyncTsoSession
 from pyomid.client.session.leases import Lease
-from pyomid.client.table_admin import ensure_markers_table
 from pyomid.crashpoints import crash_point
-from pyomid.ports import Tso
-from pyomid.protocol import effects
-from pyomid.types import BeginReply, CommitReply, CommitRequest, ConflictLevel, SealOutcome, TableInfo
+from pyomid.protocol.effects import Effect, SendCommit
+from pyomid.types import BeginReply, CommitReply, ConflictLevel, TableInfo
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,41 +34,6 @@ STORE_THREADS: Final = 4
 """Store calls under way at once: some wait for a disk while others decode."""
 
 
-class AsyncTso(Protocol):
-    """The part of `ports.Tso` that is on a transaction's path, awaited."""
-
-    async def begin(self, *, not_before: int = 0) -> BeginReply: ...
-
-    async def commit(self, request: CommitRequest) -> CommitReply: ...
-
-    async def seal(self, starts: Sequence[int]) -> list[SealOutcome]: ...
-
-    async def close(self) -> None: ...
-
-
-class ThreadedTso:
-    """A blocking session awaited: each request waits in a thread of its own pool, so that none waits for a disk."""
-
-    def __init__(self, tso: Tso) -> None:
-        self._tso = tso
-        self._executor = ThreadPoolExecutor(TSO_THREADS, thread_name_prefix="pyomid-tso")
-
-    async def begin(self, *, not_before: int = 0) -> BeginReply:
-        return await self._in_thread(lambda: self._tso.begin(not_before=not_before))
-
-    async def commit(self, request: CommitRequest) -> CommitReply:
-        return await self._in_thread(lambda: self._tso.commit(request))
-
-    async def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
-        return await self._in_thread(lambda: self._tso.seal(starts))
-
-    async def close(self) -> None:
-        self._executor.shutdown(wait=False)
-
-    async def _in_thread(self, call: Callable[[], R]) -> R:
-        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
-
-
 class AsyncDatabase:
     """As `Database`, with awaits; `pyomid.aio.connect` returns it.
 
@@ -84,22 +41,22 @@ class AsyncDatabase:
     without such a session it asks the database's own one in threads.
     """
 
-    def __init__(self, database: Database, session: AsyncTso | None = None) -> None:
-        tso = session or ThreadedTso(database.parts.tso)
+    def __init__(self, database: Database, session: AsyncTsoSession | None = None) -> None:
         self._database = database
-        self._tso = tso
-        self._executor = ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="pyomid-store")
-        self._random = random.Random()
-        awaited: dict[type[effects.Effect], Callable[[Any], Awaitable[Any]]] = {
-            effects.SendCommit: self._send_commit,
-            effects.SealStarts: lambda e: tso.seal(e.starts),
-        }
-        self.driver: Final = AsyncDriver(database.parts, awaited, database.background, self._executor)
+        self._session = session
+        self._tso_threads = ThreadPoolExecutor(TSO_THREADS, thread_name_prefix="pyomid-tso")
+        self._store_threads = ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="pyomid-store")
+        self.driver: Final = AsyncDriver(
+            database.driver,
+            {} if session is None else _awaited(session),
+            tso_threads=self._tso_threads,
+            store_threads=self._store_threads,
+        )
 
     def begin(self, *, not_before: int = 0, lease: bool = False) -> Beginning:
         """`async with db.begin() as tx`, or `tx = await db.begin()`; as `Database.begin`."""
         self._database.check_usable()
-        return Beginning(self._begin(not_before, lease))
+        return Beginning(self.driver.run(self._database.begin_steps(self._made, not_before, lease=lease)))
 
     async def run(
         self,
@@ -109,7 +66,7 @@ class AsyncDatabase:
         **kwargs: P.kwargs,
     ) -> R:
         """As `Database.run`, for an `async def`."""
-        result = await self._run(None, lambda tx: check_awaitable(function(tx, *args, **kwargs), function))
+        result = await self._run(None, function, *args, **kwargs)
         assert not isinstance(result, AlreadyDone)
         return result
 
@@ -122,9 +79,21 @@ class AsyncDatabase:
         **kwargs: P.kwargs,
     ) -> R | AlreadyDone:
         """As `Database.run_once`, for an `async def`."""
-        checked = check_transaction_id(transaction_id)
-        await self.driver.in_thread(lambda: ensure_markers_table(self.parts))
-        return await self._run(checked, lambda tx: check_awaitable(function(tx, *args, **kwargs), function))
+        return await self._run(check_transaction_id(transaction_id), function, *args, **kwargs)
+
+    async def _run(
+        self,
+        transaction_id: str | None,
+        function: Callable[Concatenate[AsyncTransaction, P], Awaitable[R]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R | AlreadyDone:
+        def body(transaction: AsyncTransaction) -> Awaitable[R]:
+            return check_awaitable(function(transaction, *args, **kwargs), function)
+
+        begin = partial(self._database.begin_steps, self._made)
+        result: R | AlreadyDone = await self.driver.run(run_steps(self._database, begin, transaction_id, body))
+        return result
 
     async def create_table(
         self,
@@ -157,9 +126,11 @@ class AsyncDatabase:
 
     async def close(self) -> None:
         """Completes finished transactions and closes the connection; a second call does nothing."""
-        await self._tso.close()
+        if self._session is not None:
+            await self._session.close()
+        self._tso_threads.shutdown(wait=False)
         await asyncio.to_thread(self._database.close)
-        self._executor.shutdown(wait=False)
+        self._store_threads.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncDatabase:
         self._database.check_usable()
@@ -183,38 +154,22 @@ class AsyncDatabase:
 
     def end_lease(self, lease: Lease) -> None:
         """Not waited for: the loop must not block, and a lease that is not ended expires."""
-        self._executor.submit(self._database.leases.end, lease)
+        self._store_threads.submit(self._database.leases.end, lease)
 
-    async def _begin(self, not_before: int, leased: bool) -> AsyncTransaction:
-        begun = await self._tso.begin(not_before=not_before)
-        crash_point("client.begin.after")
-        lease = None
-        if leased:
-            leases, term_s = self._database.leases, self._database.settings.lease_seconds
-            lease = await self.driver.in_thread(lambda: leases.grant(begun.start_ts, term_s))
+    def _made(self, begun: BeginReply, lease: Lease | None) -> AsyncTransaction:
         return AsyncTransaction(self, begun, lease)
 
-    async def _send_commit(self, effect: effects.SendCommit) -> CommitReply:
+
+def _awaited(session: AsyncTsoSession) -> dict[type[Effect], AsyncHandler]:
+    """What a transaction waits for each time, on the loop's own connection."""
+
+    async def send_commit(effect: SendCommit) -> CommitReply:
         crash_point("client.commit.before")
-        reply = await self._tso.commit(effect.request)
+        reply = await session.commit(effect.request)
         crash_point("client.commit.answered")
         return reply
 
-    async def _run(
-        self, transaction_id: str | None, body: Callable[[AsyncTransaction], Awaitable[R]]
-    ) -> R | AlreadyDone:
-        """`client.retry.run_transaction` with awaits."""
-        tries = Tries(self._database.backoff(), transaction_id)
-        while True:
-            try:
-                async with self.begin(not_before=tries.not_before) as transaction:
-                    done = None if transaction_id is None else await _claim_marker(transaction, transaction_id)
-                    return done if done is not None else await body(transaction)
-            except BaseException as error:
-                pause_s = tries.pause_s(error)
-                if pause_s is None:
-                    raise
-            await asyncio.sleep(pause_s)
+    return {Begin: lambda e: session.begin(not_before=e.not_before), SendCommit: send_commit}
 
 
 class Beginning:
@@ -236,12 +191,3 @@ class Beginning:
     ) -> None:
         assert self._transaction is not None
         await self._transaction.__aexit__(kind, error, traceback)
-
-
-async def _claim_marker(transaction: AsyncTransaction, transaction_id: str) -> AlreadyDone | None:
-    """`client.retry.claim_marker` with awaits."""
-    markers = await transaction.table(MARKERS_TABLE)
-    done = found_marker_named(transaction_id, await markers.get(marker_row(transaction_id)))
-    if done is None:
-        await markers.put(marker_row(transaction_id), named_marker_cell(transaction.start_ts))
-    return done
