@@ -8,12 +8,13 @@ from pyomid.types import TableEntry, TableInfo, TableState
 
 
 def state_fields(entry: TableEntry) -> dict[str, str]:
-    """What stored JSON holds beside the table."""
+    """The fields that stored JSON holds beside the table."""
     return {"state": entry.state.value, "nonce": entry.nonce}
 
 
 def entry_with(info: TableInfo, fields: dict[str, Any]) -> TableEntry:
-    """An entry of a version before these fields is `PRESENT`. ValueError, TypeError where they cannot be read."""
+    """The entry of stored JSON. One written before these fields existed is `PRESENT`. ValueError or TypeError if a
+    field cannot be read."""
     nonce = fields.get("nonce", "")
     if not isinstance(nonce, str):
         raise TypeError(f"nonce {nonce!r} is no text")

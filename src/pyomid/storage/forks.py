@@ -7,7 +7,7 @@ import os
 from pyomid.errors import Misuse
 
 _here = object()
-"""Another one in each process: compared before every use of a store, and sooner than the system says its number."""
+"""A different object in each process. To compare it before every use of a store is cheaper than to ask for the pid."""
 
 
 def _after_fork_in_child() -> None:
@@ -19,7 +19,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class ProcessGuard:
-    """Remembers the process that made a store; `check` refuses every other one."""
+    """Remembers the process that made a store; `check` refuses every other process."""
 
     __slots__ = ("_made_in", "_name", "_owner")
 

@@ -1,4 +1,4 @@
-"""What a store can hold, checked before it writes anything: a row refused here was not written at all."""
+"""The limits of a store, checked before it writes anything: a row that is refused here was not written at all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SHOWN_BYTES_MAX = 60
 
 
 def shown(key: bytes) -> str:
-    """A key as a person can read it in a message, cut where it is long."""
+    """A key as readable text for a message, shortened if it is long."""
     text = key[:_SHOWN_BYTES_MAX].decode("utf-8", "backslashreplace")
     printable = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
     return f"'{printable}'" + (f"… ({len(key)} bytes)" if len(key) > _SHOWN_BYTES_MAX else "")
@@ -45,7 +45,7 @@ def check_column(column: Column, families: Collection[bytes], limits: StoreLimit
 
 
 def check_value_length(row: bytes, column: Column, length: int, limits: StoreLimits) -> None:
-    """`length` of a value, not of a tombstone."""
+    """`length` is that of a value, not of a tombstone."""
     if not column.qualifier:
         raise Misuse(f"row {shown(row)}: an empty qualifier stands for the whole family and holds no value")
     if length == 0:
@@ -59,7 +59,7 @@ def check_value_length(row: bytes, column: Column, length: int, limits: StoreLim
 
 
 def check_writes(rows: Sequence[RowWrite], families: Collection[bytes], limits: StoreLimits) -> None:
-    """Every rule of one `write_cells`, before its first write."""
+    """Checks all limits of one `write_cells` before its first write."""
     checked: set[Column] = set()
     for row, cells in rows:
         check_row_key(row, limits)

@@ -1,7 +1,7 @@
-"""All ports in memory: the plainest reading of their obligations, and what other stores are mirrored against.
+"""All ports in memory: the simplest implementation of their obligations, with which tests compare other stores.
 
-Everything lives as long as the object; "durable" means here: visible to every thread from now on. `close`
-ends nothing, so that several clients of one test may share a store and close it each.
+The data live as long as the object. "Durable" means here: visible to every thread from now on. `close` ends nothing, so
+that several clients of one test may share a store and each close it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _CellName = tuple[bytes, bytes, int]
 
 
 class _Stored:
-    """One cell's content: its value and its shadow cell (0: none)."""
+    """The content of one cell: its value and its shadow cell (0: none)."""
 
     __slots__ = ("commit_ts", "value")
 
@@ -54,7 +54,7 @@ class _Stored:
 
 
 class _Table:
-    """Rows in a dict, their keys once more in order; `splits` are the inner borders of the regions."""
+    """Rows in a dict, and their keys in order; `splits` are the inner borders of the regions."""
 
     def __init__(self) -> None:
         self.families: set[bytes] = set()
@@ -168,7 +168,7 @@ class MemoryStore(DataStore):
     def _scan_once(
         self, table: str, key_range: KeyRange, wanted: _Wanted, rows_max: int
     ) -> tuple[list[list[Cell]], bytes | None]:
-        """Rows that have wanted cells, and where to go on (None: the range ends)."""
+        """Rows that have wanted cells, and the key to go on from (None: the range ends)."""
         self._guard.check()
         rows: list[list[Cell]] = []
         with self._lock:
@@ -324,7 +324,7 @@ def deposed(mine: int, found: int) -> Deposed:
 
 
 def changed(state: LeaderRecord, changes: LeaderStateChanges) -> LeaderRecord:
-    """`state` after `changes`. What is removed and added in one change is there afterwards."""
+    """`state` after `changes`. What one change both removes and adds is there afterwards."""
     removed = frozenset(changes.pending_removed) | {pending.start_ts for pending in changes.pending_added}
     pending: tuple[PendingCommit, ...] = tuple(record for record in state.pending if record.start_ts not in removed)
     return LeaderRecord(

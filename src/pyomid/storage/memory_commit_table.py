@@ -1,10 +1,10 @@
-"""`CommitTable` in memory, small: entries that come in blocks stay rows of 16 bytes, found by a sort made on demand.
+"""`CommitTable` in little memory: entries that come in blocks stay rows of 16 bytes, and are sorted on demand.
 
     dictionary   entries that come one by one, branches
     segments     rows (start, commit) in order of arrival, 65 536 each; the last one is being filled
 
-A transaction's start and its neighbours' lie close together, so a look-up need sort one or two segments, once.
-A dictionary of everything would cost ten times the memory, and its filling more than the flush.
+The start of a transaction and those of its neighbours lie close together, so a lookup sorts one or two segments, once.
+A dictionary of all entries would need ten times the memory, and filling it would take longer than the flush.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class _Segment:
         self._bounds: tuple[int, int] | None = None
 
     def append(self, entries: NDArray[np.int64]) -> int:
-        """How many of them found room."""
+        """Adds rows; returns how many of them found room."""
         taken = min(len(entries), SEGMENT_ROWS - self.count)
         self.rows[self.count : self.count + taken] = entries[:taken]
         self.count += taken
@@ -55,7 +55,7 @@ class _Segment:
         return self._low_and_high()[1] < horizon
 
     def find(self, starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Which of `starts` are here, and in which rows."""
+        """Which of `starts` are in this segment, and in which rows."""
         low, high = self._low_and_high()
         asked = np.flatnonzero((starts >= low) & (starts <= high))
         if not self.count or not len(asked):
@@ -68,7 +68,7 @@ class _Segment:
         return asked[is_there], rows[is_there]
 
     def delete(self, starts: NDArray[np.int64]) -> None:
-        """Each, as often as it is here: a flush that was repeated left two rows of one entry."""
+        """Deletes every row of these starts: a repeated flush leaves two rows of one entry."""
         while True:
             _, rows = self.find(starts)
             if not len(rows):
@@ -84,7 +84,7 @@ class _Segment:
         return [(start, commit) for start, commit in self.filled.tolist() if commit]
 
     def _clear(self, rows: NDArray[np.int64]) -> None:
-        """Deleted rows go to the end of their start's place in the order: `find` meets the living one first."""
+        """Of the rows of one start, deleted ones are sorted last, so that `find` meets the present one first."""
         self.rows[rows, 1] = 0
         self.live -= len(rows)
         self._order = None
@@ -95,7 +95,7 @@ class _Segment:
         return self._order
 
     def _low_and_high(self) -> tuple[int, int]:
-        """Of all starts that ever were here."""
+        """The range of all starts that were ever in this segment."""
         if self._bounds is None:
             starts = self.filled[:, 0]
             self._bounds = (int(starts.min()), int(starts.max())) if self.count else (0, -1)
@@ -103,7 +103,7 @@ class _Segment:
 
 
 class MemoryCommitTable(CommitTable):
-    """`CommitTable` in memory. A flush is a step in memory: `submit` tells its end within the call."""
+    """`CommitTable` in memory. `submit` tells the end of a flush within the call."""
 
     def __init__(self) -> None:
         self._commits: dict[int, int] = {}
@@ -211,7 +211,8 @@ class MemoryCommitTable(CommitTable):
         return found
 
     def _drop_empty(self) -> None:
-        """Their memory goes back; the one that is being filled stays, or each small delete would begin a new one."""
+        """Frees empty segments. The one that is being filled stays; otherwise each small delete would begin a new
+        one."""
         filling = self._segments[-1:]
         self._segments = [segment for segment in self._segments[:-1] if segment.live]
         self._segments += [segment for segment in filling if segment.live or not segment.is_full]

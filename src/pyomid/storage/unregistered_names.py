@@ -1,4 +1,4 @@
-"""How stores name the marks of unregistered tables: by the table's id, and one that stands for all tables."""
+"""How stores name the marks of unregistered tables: by the table's id, or by one name that stands for all tables."""
 
 from __future__ import annotations
 

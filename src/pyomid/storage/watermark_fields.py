@@ -1,4 +1,4 @@
-"""How stores write the watermarks of one range: the newest as ever, what is needed of earlier ones beside it."""
+"""How stores write the watermarks of one range: the newest in the former format, and those kept of earlier ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pyomid.types import KeyRange, RegionWatermark
 
 
 def record_fields(records: Sequence[RegionWatermark]) -> dict[str, Any]:
-    """For JSON. `records`: of one range and generation, newest first. A reader of `watermark` alone knows too little,
-    never too much."""
+    """The fields for JSON. `records` are of one range and generation, newest first. An older version reads `watermark`
+    only: it sees fewer records, never a wrong one."""
     newest = records[0]
     fields: dict[str, Any] = {
         "generation": newest.generation,

@@ -2,10 +2,10 @@
 
     LAYOUT      version of everything below
     data/       cells, columns, tables, catalog; written by every process in short transactions
-    commits/    commit table and leader state; written by the TSO alone, mapped read-only by everybody else
+    commits/    commit table and leader state; only the TSO writes them, all other processes map them read-only
 
-`layout` makes and checks the folder, `environments` is all that touches LMDB's lifetime (one environment a
-process, forks, growth, errors), `keys` and `records` are the bytes, `record_kernels` their compiled form.
+`layout` makes and checks the folder. `environment` does all that concerns LMDB's lifetime: one environment a process,
+forks, growth, errors. `keys` and `records` define the bytes; `native/records` is their compiled form.
 """
 
 from pyomid.storage.embedded.catalog import EmbeddedCatalog

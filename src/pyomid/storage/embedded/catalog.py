@@ -1,7 +1,7 @@
 """`Catalog` over LMDB, in the data environment: any process creates tables and compacts them.
 
 t name                          → the table's entry, as JSON
-u table id                      → a mark: somebody wrote to an unknown table; its nonce
+u table id                      → the mark of an unregistered table: its nonce
 w name length, name, range      → a region watermark, as JSON; the key ends in a hash of the range
 """
 
@@ -53,7 +53,7 @@ class EmbeddedCatalog(Catalog):
         return self._environment.databases[CATALOG]
 
     def entries(self) -> list[TableEntry]:
-        """Sorted by the bytes of the name, which is the order of its characters."""
+        """Sorted by the bytes of the name, which keeps the order of its characters."""
         return self._environment.read(
             lambda transaction: [_entry_of(value) for _, value in self._items(transaction, _TABLE)]
         )
@@ -181,7 +181,7 @@ def _entry_json(entry: TableEntry) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _entry_of(value: bytes) -> TableEntry:
-    """Remembered by its bytes: every transaction asks for its tables anew, and they seldom change."""
+    """The entry of these bytes, cached by them: every transaction reads its tables anew, and they seldom change."""
     try:
         content = json.loads(value)
         info = TableInfo(
@@ -215,7 +215,7 @@ def _watermark_key(record: RegionWatermark) -> bytes:
 
 
 def _watermarks_json(records: Sequence[RegionWatermark]) -> bytes:
-    """The newest, and what is needed of earlier ones."""
+    """The newest record, and those that are kept of earlier ones."""
     record = records[0]
     stop = record.key_range.stop
     return json.dumps(

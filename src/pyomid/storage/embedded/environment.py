@@ -1,29 +1,29 @@
-"""LMDB environments of this process: opened once however many use them, safe with threads and forks.
+"""The LMDB environments of this process: each opened once however many use it, safe with threads and forks.
 
-What LMDB asks of its users, and who obeys it here:
+LMDB's conditions, and how they are met here:
 
     an environment is opened once in a process          `open_environment` keeps a register by device and inode, counted
     no read transaction lives long                      `read` runs one function inside one transaction
-    write transactions are serial, their sync is dear   `write` lets one thread commit for all that wait
-    the map is resized only while nobody reads          `_alone` waits until no call is inside
+    write transactions are serial, their sync is slow   `write` lets one thread commit for all that wait
+    the map is resized only while no thread reads       `_alone` waits until no call is inside
     a child of fork neither uses nor closes it          forks wait until no call is inside; the child then closes
                                                         its copy, which frees nothing of the parent's
-    readers that died pin old pages                     looked for when opening and now and then when writing
+    readers that died pin old pages                     they are looked for when opening, and sometimes when writing
 
 A durable commit of LMDB syncs twice under the writer lock: its pages, then the root that points to them. Where
-`many_writers` share an environment, the root is synced after the lock is given up (LMDB's NOMETASYNC, then our own
-sync before anyone is told): processes that wait for the lock wait half as long, and the syncs of several of them
-become one in the kernel. What may be seen that is not durable yet is lost together with whatever was built upon it in
-this environment; nothing outside it is done before the sync (decision 0010). NOSYNC would lose LMDB's order of pages
-before root, and with it the store, and is never used.
+`many_writers` share an environment, the root is synced after the lock is given up (LMDB's NOMETASYNC, then a sync of
+our own before any caller is told): processes that wait for the lock wait half as long, and the kernel makes one sync of
+several. What may be seen before it is durable would be lost together with all that was built on it in this environment;
+nothing outside it is done before the sync (decision 0010). NOSYNC would lose LMDB's order of pages before root, and
+with it the store; it is never used.
 
-What is open stays open when its folder is removed or another one put in its place: LMDB would go on in files that
-nobody else finds. Each write therefore looks first, inside its transaction, whether the file under the name is the one
-that is open, and refuses where it is not; reads look every `LOOK_S`. A snapshot that a folder's next TSO gave out is
-never read in the folder before: that TSO takes longer to start.
+An open environment stays open when its folder is removed or replaced: LMDB would go on in files that no other process
+finds. So each write first checks, inside its transaction, whether the file under the name is the one that is open, and
+refuses if it is not; reads check every `LOOK_S`. A snapshot that the TSO of the next folder gave out is never read in
+the former folder: that TSO takes longer to start.
 
-Row four of the table is also why read transactions are not kept between calls: one that the parent held during a fork
-would be released in the lock file by the child's close.
+Forks are also why read transactions are not kept between calls: if the parent held one during a fork, the child's close
+would release it in the lock file.
 """
 
 from __future__ import annotations
@@ -56,18 +56,18 @@ _MAP_BYTES_MIN: Final = 1 << 26
 READERS_MAX: Final = 4096
 """LMDB's default of 126 is fewer than the threads of one busy machine; a slot costs 64 bytes of the lock file."""
 _GROUP_RECORDS_MAX: Final = 4000
-"""A group commit holds the writer lock for milliseconds at most (C6)."""
+"""A group commit holds the writer lock for a few milliseconds at most (C6)."""
 _READER_CHECK_EVERY: Final = 256
 _PATIENCE_STEP_S: Final = 0.001
 _FORK_WAIT_S: Final = 5.0
 LOOK_S = 0.01
-"""A look costs as much as a small read."""
+"""One check costs as much as a small read."""
 _FREE_BYTES_MIN: Final = 1 << 20
-"""LMDB reports a short write as EIO; with less room than this it was for want of room."""
+"""LMDB reports a short write as EIO. If less space than this is free, the disk was full."""
 
 
 class _Group:
-    """Functions that share one write transaction. What became of them is in one place, whoever asks and whenever."""
+    """Functions that share one write transaction, with its outcome: any thread may ask for it at any time."""
 
     __slots__ = ("error", "is_durable", "is_undone", "members", "transaction")
 
@@ -75,14 +75,14 @@ class _Group:
         self.members = members
         self.transaction: Transaction = None
         self.error: OmidError | None = None
-        """Of the sync behind the commit: nothing of it may be done again."""
+        """The error of the sync after the commit: no function may be run again."""
         self.is_durable = False
         self.is_undone = False
-        """It ended, or is about to end, without its commit."""
+        """The transaction ended, or is about to end, without its commit."""
 
 
 class _Pending(Generic[T]):
-    """One function that waits for its write transaction, then its result."""
+    """One function that waits for its write transaction; later its result."""
 
     __slots__ = ("error", "group", "is_abandoned", "records", "value", "work")
 
@@ -91,10 +91,10 @@ class _Pending(Generic[T]):
         self.records = records
         self.value: T | None = None
         self.error: BaseException | None = None
-        """Of the function itself."""
+        """The error of the function itself."""
         self.group: _Group | None = None
         self.is_abandoned = False
-        """Its caller was interrupted: nobody begins with it any more."""
+        """Its caller was interrupted: no thread begins it any more."""
 
     @property
     def is_done(self) -> bool:
@@ -112,7 +112,7 @@ class _Pending(Generic[T]):
 
 
 class Environment:
-    """One opened environment. Made by `open_environment` only; ended by `release`."""
+    """An open environment. Only `open_environment` makes it; `release` ends it."""
 
     def __init__(
         self, folder: Path, databases: Sequence[bytes], *, writable: bool, many_writers: bool, map_bytes: int
@@ -123,24 +123,25 @@ class Environment:
         self._map_bytes = map_bytes
         self._guard = ProcessGuard(f"the embedded store in {folder}")
         self._inside: list[object] = []
-        """One entry for each call inside LMDB. Appending and removing are atomic, so the way in takes no lock:
-        it appends, then looks at `_paused`; who wants to be alone sets `_paused`, then looks at this list."""
+        """One entry for each call inside LMDB. Appending and removing are atomic, so entering takes no lock: a call
+        appends, then looks at `_paused`; a thread that wants to be alone sets `_paused`, then looks at this list."""
         self._paused = False
         self._pausing = threading.RLock()
         self._queue: deque[_Pending[Any]] = deque()
         self._group: _Group | None = None
         self._writer = threading.Lock()
-        """Held by who writes `_group`."""
+        """Held by the thread that writes `_group`."""
         self._writes = 0
         self._panicked = False
-        """Refused until it is opened again: its root page could not be written, or it is being upgraded."""
+        """Why calls are refused until it is opened again: its root page could not be written, or it is being
+        upgraded."""
         self._closed = False
         self.users = 0
         self.writable = writable
         self._looked_s = time.monotonic()
         self.databases: dict[bytes, Any] = {}
         self.data_file: FileId = (0, 0)
-        """The file that LMDB has open; inside a transaction it stays the same."""
+        """The file that LMDB has open. It does not change inside a transaction."""
         self._open()
 
     @property
@@ -150,7 +151,7 @@ class Environment:
     # Transactions
 
     def read(self, work: Callable[[Transaction], T]) -> T:
-        """`work` inside one fresh read transaction; what it returns must not point into the map."""
+        """Runs `work` inside one fresh read transaction. Its result must not point into the map."""
         inside = object()
         try:
             self._enter(inside)
@@ -161,17 +162,17 @@ class Environment:
         except lmdb.Error as error:
             raise self._failed(error) from error
         finally:
-            if inside in self._inside:  # here and not in a function, on whose way in an interrupt could come
+            if inside in self._inside:  # not in a function: an interrupt could come while it is entered
                 self._inside.remove(inside)
 
     def write(self, work: Callable[[Transaction], T], *, records: int = 1, patience_s: float = 0.0) -> T:
-        """`work` inside one durable write transaction, perhaps together with that of other threads.
+        """Runs `work` inside one durable write transaction, perhaps together with the work of other threads.
 
-        With `patience_s` it waits so long for another thread to take it along: its sync then costs nothing.
+        `patience_s`: how long it waits for another thread to take it along; its sync then costs nothing.
 
-        May be run twice (when another member of its group fails), so it must not change anything but the store.
-        An exception from it undoes the transaction and is raised here. `records` says about how much it writes.
-        After an interrupt it has been written, or is being written before anything later, or never will be.
+        `work` may be run twice (when another member of its group fails), so it must not change anything but the
+        store. Its exception undoes the transaction and is raised here. `records`: about how much it writes. After an
+        interrupt it has been written, or is written before anything later, or is never written.
         """
         self._guard.check()
         if not self.writable:
@@ -192,11 +193,11 @@ class Environment:
             while not pending.is_done:
                 self._write_group()
 
-    # Who writes for others may be interrupted anywhere (Ctrl-C, no memory), and they must not be: a function stays in
-    # the queue until what became of it is told, and `_group` is what is under way. Whoever comes next, the interrupted
-    # thread on its way out or another one that holds `_writer`, ends that group first, by what LMDB says of it:
+    # A thread that writes for others may be interrupted anywhere (Ctrl-C, no memory), and the others must not notice: a
+    # function stays in the queue until its outcome is told, and `_group` is the group under way. The next thread that
+    # holds `_writer`, the interrupted one on its way out or another, ends that group first, by what LMDB says of it:
     #
-    #     transaction open        nothing of it was written: it is undone, its functions are still in the queue
+    #     transaction open        nothing was written: it is undone, and its functions are still in the queue
     #     transaction ended       it was committed: once that is synced, every member is told so
 
     def _write_group(self) -> None:
@@ -224,7 +225,7 @@ class Environment:
         try:
             self._commit(_Group(members))
         except MemoryError:
-            raise  # of this thread, which need not be the others'
+            raise  # of this thread; the other threads need not fail
         except Exception as error:
             self._end_group()
             left = [member for member in members if not member.is_done and not member.is_abandoned]
@@ -257,13 +258,13 @@ class Environment:
             self._forget_dead_readers()
 
     def _end_group(self) -> None:
-        """Nothing is left open or untold of the group that is under way. Any number of times; whoever is interrupted
-        here leaves it to the next."""
+        """Ends the group under way: nothing of it stays open or untold. It may be called any number of times; a thread
+        that is interrupted here leaves the rest to the next one."""
         group = self._group
         if group is None:
             return
         if group.transaction is not None and _is_open(group.transaction):
-            group.is_undone = True  # first: who looks at it undone must not take it for committed
+            group.is_undone = True  # first: a thread that sees it undone must not take it for committed
             group.transaction.abort()
         elif group.transaction is not None and not group.is_undone:
             self._make_durable(group)
@@ -293,13 +294,13 @@ class Environment:
     # Lifetime
 
     def upgrade(self) -> None:
-        """From reading to writing, for the process that turns out to be the writer."""
+        """Opens an environment that was open for reading for writing too."""
         self.writable = True
         self._panicked = True
         self._alone(self._reopen)
 
     def _reopen(self) -> None:
-        """Once for all that wait for it; after an interrupt again."""
+        """Syncs, once for all that wait; again after an interrupt."""
         if not self._panicked or self._closed:
             return
         self._check_file()
@@ -312,18 +313,18 @@ class Environment:
         self._alone(lambda: self._lmdb.close())
 
     def close_in_child(self) -> None:
-        """After a fork, which waited until no call was inside: frees the child's copy alone."""
+        """Frees the child's copy after a fork, which waited until no call was inside."""
         if not self._inside:
             self._lmdb.close()
 
     def pause(self, wait_s: float | None = None) -> None:
-        """Returns once no call is inside (or after `wait_s`); calls that come later wait for `resume`."""
+        """Returns once no call is inside, or after `wait_s`. Later calls wait for `resume`."""
         self._pausing.acquire()
         self._keep_out(wait_s)
 
     def resume(self) -> None:
         if not self._pausing.acquire(blocking=False):
-            return  # `pause` was interrupted before it had it, and another thread has it now
+            return  # `pause` was interrupted before it held the lock, and another thread holds it now
         self._paused = False
         self._pausing.release()
         with suppress(RuntimeError):
@@ -336,7 +337,7 @@ class Environment:
             time.sleep(0.0001)
 
     def _alone(self, work: Callable[[], None]) -> None:
-        """`work` while no call is inside. Not a context manager: its entering could be interrupted half-way."""
+        """Runs `work` while no call is inside. Not a context manager: entering one could be interrupted half-way."""
         with self._pausing:
             try:
                 self._keep_out(None)
@@ -345,7 +346,7 @@ class Environment:
                 self._paused = False
 
     def _enter(self, inside: object) -> None:
-        """Whoever calls it removes `inside` from `_inside`, however it ends."""
+        """The caller removes `inside` from `_inside`, however this call ends."""
         self._guard.check()
         if self._panicked:
             self._alone(self._reopen)
@@ -359,7 +360,8 @@ class Environment:
             raise Misuse(f"the embedded store in {self._folder} was closed")
 
     def _adopt_map_size(self, inside: object) -> None:
-        """Another process wrote beyond our map. We are inside ourselves: step out, wait for the others, step in."""
+        """Another process wrote beyond our map. This call is inside: it leaves, waits for the others, and enters
+        again."""
         self._inside.remove(inside)
         self._alone(lambda: self._lmdb.set_mapsize(0))
         self._enter(inside)
@@ -369,7 +371,7 @@ class Environment:
         return _data_file(self._folder) == self.data_file
 
     def check_in_place(self) -> None:
-        """`Misuse` where what was written just now lies in files that nobody else finds: it must not be promised."""
+        """`Misuse` if what was written just now lies in files that no other process finds: it must not be promised."""
         self._check_file("what was written last is not in it")
 
     def _check_file(self, what: str = "nothing was read or written") -> None:
@@ -381,7 +383,7 @@ class Environment:
         self._looked_s = time.monotonic()
 
     def _open(self) -> None:
-        """`data_file` is what is open: were another put in its place meanwhile, the two looks would differ."""
+        """Whether `data_file` is the open file. If it was replaced meanwhile, the two checks differ."""
         before = _data_file(self._folder)
         self._open_map()
         if self.data_file != before:
@@ -421,7 +423,7 @@ class Environment:
         )
 
     def _forget_dead_readers(self) -> None:
-        """Housekeeping: what was written is durable, whatever comes of this."""
+        """Housekeeping: what was written is durable, even if this fails."""
         with suppress(lmdb.Error):
             self._lmdb.reader_check()
 
@@ -434,7 +436,7 @@ class Environment:
 
 
 def _is_open(transaction: Transaction) -> bool:
-    """LMDB's own word: a transaction that was committed or undone has no number any more."""
+    """Whether the transaction ended: LMDB gives no number to one that was committed or undone."""
     try:
         transaction.id()
     except lmdb.Error:
@@ -443,7 +445,7 @@ def _is_open(transaction: Transaction) -> bool:
 
 
 def mapped(error: BaseException, folder: Path) -> OmidError:
-    """The error of our tree that says what to do about one of LMDB's."""
+    """The error of `pyomid.errors` for an error of LMDB."""
     where = f"the embedded store in {folder}"
     if isinstance(error, lmdb.MapFullError):
         return StoreFull(f"{where} reached the end of its map: open it with a greater map_bytes", folder=str(folder))
@@ -462,7 +464,7 @@ def mapped(error: BaseException, folder: Path) -> OmidError:
 
 
 def _is_out_of_room(folder: Path) -> bool:
-    """Whether a short write was the disk's end, or that of `ulimit -f`."""
+    """Whether a short write means a full disk or the limit of `ulimit -f`."""
     try:
         disk, size = os.statvfs(folder), os.stat(folder / "data.mdb").st_size
     except OSError:
@@ -492,9 +494,9 @@ def open_environment(
     many_writers: bool,
     map_bytes: int = MAP_BYTES_DEFAULT,
 ) -> Environment:
-    """The process's one environment of that folder, counted; give it back with `release`.
+    """The process's one environment of that folder. Its users are counted; each gives it back by `release`.
 
-    Opened for writing as soon as one user wants to write. `map_bytes` counts for the first user only.
+    It is opened for writing as soon as one user wants to write. Only the first user's `map_bytes` counts.
     """
     with _register_lock:
         environment = _register.get(_data_file(folder))
@@ -535,7 +537,7 @@ def _before_fork() -> None:
 def _after_fork_in_parent() -> None:
     for environment in _register.values():
         environment.resume()
-    with suppress(RuntimeError):  # not held where `_before_fork` was interrupted
+    with suppress(RuntimeError):  # not held if `_before_fork` was interrupted
         _register_lock.release()
 
 

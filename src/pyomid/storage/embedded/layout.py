@@ -1,7 +1,7 @@
 """The folder: its layout version, and the environments in it with their databases.
 
-A change of anything that `keys`, `records`, `tables`, `catalog`, `commit_table` or `leader_state` store raises
-`LAYOUT_VERSION` and adds a step to `_UPGRADES`, which turns the version before into it in place.
+A change of any bytes that `keys`, `records`, `table_numbers`, `catalog`, `commit_table` or `leader_state` store raises
+`LAYOUT_VERSION` and adds a step to `_UPGRADES`, which upgrades the version before in place.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, READERS_MAX, 
 
 LAYOUT_VERSION: Final = 1
 _UPGRADES: dict[int, Callable[[Path], None]] = {}
-"""From version → what makes it the next one. None yet: this is the first."""
+"""Version → the function that makes it the next version. None yet: this is the first."""
 
 CELLS: Final = b"cells"
 TABLES: Final = b"tables"
@@ -38,10 +38,10 @@ _MAP_BYTES_TO_CREATE: Final = 1 << 20
 
 
 def open_folder(folder: str | os.PathLike[str], *, create: bool = True, shared: bool | None = None) -> Path:
-    """The folder, its layout checked; made with all its environments if it is new and `create`.
+    """The folder, with its layout checked. A new one is made with all its environments if `create`.
 
-    `shared`: with the folder's group (`owned_files`), as whoever opens a database chose; None: as it was made.
-    `Misuse` where it is missing, not a folder, another user's, not writable, or of another layout version.
+    `shared`: the folder's group may use it (`owned_files`), as option `folderAccess` says; None: as it was made.
+    `Misuse` if it is missing, not a folder, another user's, not writable, or of another layout version.
     """
     path = Path(folder).absolute()
     if not _is_made(path):
@@ -89,7 +89,7 @@ def _is_made(path: Path) -> bool:
 
 
 def _create(path: Path, *, shared: bool) -> None:
-    """Everything, and the version file last: a crash in between leaves a folder that the next one completes."""
+    """Makes everything, the version file last: after a crash the next process completes the folder."""
     try:
         make_folder(path, shared=shared)
         check_owner(path, shared=False)

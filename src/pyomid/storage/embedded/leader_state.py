@@ -122,7 +122,7 @@ class EmbeddedLeaderState(LeaderState):
 
 
 def read_number(environment: Environment, transaction: Transaction, name: bytes) -> int:
-    """One of the row's numbers; 0 before it was ever written."""
+    """One number of the leader state; 0 before it was first written."""
     value = transaction.get(name, db=environment.databases[EPOCH])
     if value is None:
         return 0
@@ -132,7 +132,7 @@ def read_number(environment: Environment, transaction: Transaction, name: bytes)
 
 
 def check_epoch(environment: Environment, transaction: Transaction, epoch: int) -> None:
-    """`Deposed`, and with it the end of the transaction, where the row holds another epoch."""
+    """`Deposed` if the leader state holds another epoch; it ends the transaction."""
     found = read_number(environment, transaction, b"epoch")
     if found != epoch:
         raise Deposed(f"the leader state holds epoch {found}, not {epoch}: another TSO leads", epoch=epoch, found=found)

@@ -1,4 +1,4 @@
-"""`DataStore` over LMDB. Writes go in short durable transactions; reads copy out of one fresh read transaction."""
+"""`DataStore` over LMDB. Writes are short durable transactions; a read copies out of one fresh read transaction."""
 
 from __future__ import annotations
 
@@ -48,20 +48,22 @@ from pyomid.types import Cell, CellVersion, Column, KeyRange, ReadBounds, RowWri
 LIMITS: Final = StoreLimits(row_bytes_max=ESCAPED_ROW_BYTES_MAX, qualifier_bytes_max=32_767, value_bytes_max=10 << 20)
 
 _PIECE_RECORDS_MAX: Final = 2000
-"""Records of one write transaction: a few milliseconds of the writer lock, then others get their turn (C6)."""
+"""Records in one write transaction: it holds the writer lock for a few milliseconds, then others get their turn
+(C6)."""
 _FEW_RECORDS: Final = 64
 _PATIENCE_S: Final = 0.005
-"""Two transactions of one thread lie closer together."""
+"""Two transactions of one thread lie closer together than this."""
 _PIECE_BYTES_MAX: Final = 1 << 20
 _BATCH_BYTES_MAX: Final = 256 << 20
-"""A scan's batch ends behind the row that passes this, however few rows it has."""
+"""A scan's batch ends after the row that passes this size, however few rows the batch has."""
 _FIRST_FETCH: Final = 64
 _REGION_ROWS_DEFAULT: Final = 1 << 16
 
 
 @dataclass(slots=True)
 class _Change:
-    """What happens to one record: cells dropped, then the commit timestamp set if a cell to heal is left."""
+    """The changes of one record: cells are dropped, then the commit timestamp is set if a cell that needs it is
+    left."""
 
     heal_columns: set[Column] = field(default_factory=set)
     commit_ts: int = 0
@@ -69,11 +71,11 @@ class _Change:
 
 
 class _TableChanged(Exception):
-    """The table was dropped, made again or got families between preparing a write and its transaction."""
+    """The table was dropped, made again or given families after a write was prepared and before its transaction."""
 
 
 class EmbeddedStore(DataStore):
-    """The cells of one folder. Many stores, threads and processes may have the same folder open."""
+    """The cells of one folder. Any number of stores, threads and processes may have the folder open."""
 
     def __init__(
         self,
@@ -123,7 +125,7 @@ class EmbeddedStore(DataStore):
                 continue
 
     def _write_piece(self, table: Table, *, version: int, piece: list[RowWrite]) -> None:
-        """Encodes before the transaction if it can: the writer lock is not held for it."""
+        """Encodes before the transaction if possible, so that the writer lock is not held meanwhile."""
         columns = _columns_of(piece)
         if all(column in table.numbers for column in columns):
             ready = _encoded(table, table.numbers, version, piece)
@@ -150,7 +152,7 @@ class EmbeddedStore(DataStore):
                 transaction.put(key[:-VERSION_BYTES], b"", db=samples)
 
     def _merge(self, transaction: Transaction, key: bytes, value: bytes) -> None:
-        """A later write of the same version into the row: its cells replace theirs of the same column."""
+        """A later write of the same version into the row: its cells replace those of the same column."""
         stored = decode_record(key, transaction.get(key, db=self._cells))
         stored.cells.update(decode_record(key, value).cells)
         transaction.put(key, encode_record(key, stored), db=self._cells)
@@ -276,7 +278,7 @@ class EmbeddedStore(DataStore):
         *,
         batch_rows_max: int = 10_000,
     ) -> Iterator[CellBatch]:
-        """As the port says; a batch holds at most `batch_rows_max` records beside those of its last row."""
+        """As the port says. A batch holds at most `batch_rows_max` records besides those of its last row."""
         if batch_rows_max < 1:
             raise Misuse(f"batch_rows_max must be at least 1, not {batch_rows_max}")
         self._environment.read(lambda transaction: self._tables.loaded(transaction, table))
@@ -299,7 +301,7 @@ class EmbeddedStore(DataStore):
     def _fetch(
         self, transaction: Transaction, *, table: str, key_range: KeyRange, resume: bytes, records_max: int
     ) -> tuple[Table, Records]:
-        """Whole rows from `resume` on, about `records_max` of their records."""
+        """Whole rows from `resume` on, with about `records_max` records."""
         current = self._tables.loaded(transaction, table)
         start, stop = range_bounds(current.prefix, key_range)
         start = max(start, resume)
@@ -330,7 +332,7 @@ class EmbeddedStore(DataStore):
             raise _corrupt(_key_of(found, culprit), verdict)
         return CellBatch(found.data, names, *arrays)
 
-    # Changing records that are there
+    # Changes of existing records
 
     def write_shadow_cells(self, table: str, shadows: Sequence[ShadowWrite]) -> None:
         changes: dict[tuple[bytes, int], _Change] = {}
@@ -338,7 +340,7 @@ class EmbeddedStore(DataStore):
             change = changes.setdefault((cell.row, cell.version), _Change())
             change.commit_ts = commit_ts
             change.heal_columns.add(Column(cell.family, cell.qualifier))
-        # A few are those of single transactions, and somebody in this process is likely to write his next one now.
+        # A few cells are those of single transactions, and another thread of this process probably writes its next one.
         self._change_records(table, changes, patience_s=_PATIENCE_S if len(changes) <= _FEW_RECORDS else 0.0)
 
     def delete_versions(self, table: str, cells: Sequence[CellVersion]) -> None:
@@ -396,7 +398,7 @@ class EmbeddedStore(DataStore):
     # Tables and regions
 
     def regions(self, table: str) -> list[KeyRange]:
-        """As many as the table's size asks for; borders stay where they are, a region that has grown is split."""
+        """As many regions as the table's size needs. Borders stay where they are; a region that has grown is split."""
 
         def read(transaction: Transaction) -> tuple[list[bytes], list[bytes]]:
             current = self._tables.loaded(transaction, table)
@@ -422,7 +424,7 @@ class EmbeddedStore(DataStore):
         return self._environment.write(add)
 
     def split_points(self, table: str, key_range: KeyRange, pieces: int) -> list[bytes]:
-        """By the samples: a range of a few hundred rows is not cut."""
+        """Cuts the range at samples; a range of a few hundred rows is not cut."""
 
         def read(transaction: Transaction) -> list[bytes]:
             return self._sampled_rows(transaction, self._tables.loaded(transaction, table), key_range)
@@ -430,7 +432,7 @@ class EmbeddedStore(DataStore):
         return [cut for cut in cuts(self._environment.read(read), pieces) if cut > key_range.start]
 
     def even_parts(self, table: str, key_range: KeyRange, pieces: int) -> list[KeyRange]:
-        """The range in up to `pieces` parts of about equal size, in key order, whatever the regions."""
+        """The range in up to `pieces` parts of about equal size, in key order, independent of the regions."""
         borders = [key_range.start, *self.split_points(table, key_range, pieces), key_range.stop]
         return [KeyRange(start or b"", stop) for start, stop in pairwise(borders)]
 
@@ -444,7 +446,7 @@ class EmbeddedStore(DataStore):
             return [key_row(key + version_suffix(0)) for key in keys]
 
     def flush_and_merge(self, table: str, region: KeyRange) -> None:
-        """Nothing is only in memory here."""
+        """Nothing to do: no data are only in memory."""
         self._environment.read(lambda transaction: self._tables.loaded(transaction, table))
 
     def create_table(self, info: TableInfo) -> None:
@@ -458,7 +460,8 @@ class EmbeddedStore(DataStore):
         pass
 
     def drop_table(self, table: str, withdrawn: object | None = None) -> bool:
-        """Gone at once; its records are swept in pieces, those of a drop that was cut short too."""
+        """The table is gone at once. Its records are deleted in parts, and so are those of a drop that was
+        interrupted."""
         dropped = self._environment.write(lambda transaction: self._tables.drop(transaction, table, withdrawn))
         for prefix in self._environment.read(self._tables.dropped):
             while self._environment.write(partial(self._sweep, prefix=prefix), records=_PIECE_RECORDS_MAX):
@@ -467,7 +470,7 @@ class EmbeddedStore(DataStore):
         return dropped
 
     def _sweep(self, transaction: Transaction, prefix: bytes) -> bool:
-        """Deletes up to a piece of records and samples; True while something may be left."""
+        """Deletes a bounded number of records and samples. True while some may be left."""
         left = _PIECE_RECORDS_MAX
         for database in (self._cells, self._samples):
             with transaction.cursor(database) as cursor:
@@ -478,7 +481,7 @@ class EmbeddedStore(DataStore):
         return left < _PIECE_RECORDS_MAX
 
     def is_gone(self) -> bool:
-        """Whether its folder was removed, moved or replaced: every call refuses from then on."""
+        """Whether the folder was removed, moved or replaced: from then on every call refuses."""
         return not self._environment.is_in_place
 
     def close(self) -> None:
@@ -511,9 +514,9 @@ def _key_of(found: Records, record: int) -> bytes:
 
 
 def _records_until(cursor: Any, start: bytes, stop: bytes, records_max: int) -> tuple[list[bytes], bytes | None]:
-    """What `Pages.records` finds, by LMDB's cursor: its plain twin, and the way where it gives up.
+    """The records of `Pages.records`, read by LMDB's cursor: its reference implementation, used where it gives up.
 
-    Fetches in growing steps: a short range does not pay for a long one, a long range not for every record.
+    It fetches in growing steps, so that a short range is not read too far, and a long one not record by record.
     """
     items: list[bytes] = []
     if not cursor.set_range(start):
@@ -533,7 +536,7 @@ def _records_until(cursor: Any, start: bytes, stop: bytes, records_max: int) -> 
 
 
 def _first_not_below(items: list[bytes], stop: bytes) -> int:
-    """Index of the first key that is not below `stop`."""
+    """The index of the first key that is not below `stop`."""
     low, high = 0, len(items) // 2
     while low < high:
         middle = (low + high) // 2
@@ -581,7 +584,7 @@ def _wanted_numbers(table: Table, columns: Sequence[Column] | None) -> frozenset
 
 
 def _column_indices(table: Table, columns: Sequence[Column] | None) -> tuple[list[Column], NDArray[np.int32]]:
-    """The batch's columns, and for each number its index in them (−1: not wanted)."""
+    """The batch's columns, and for each column number its index among them (−1: not wanted)."""
     wanted = _wanted_numbers(table, columns)
     known = list(table.columns)
     if wanted is None:
@@ -593,7 +596,7 @@ def _column_indices(table: Table, columns: Sequence[Column] | None) -> tuple[lis
 
 
 def _names_unknown(table: Table, rows: list[list[tuple[bytes, Record]]]) -> bool:
-    """Whether a column is in them that another process added since."""
+    """Whether the records hold a column that another process has added since."""
     known = len(table.columns)
     for records in rows:
         for _, record in records:
@@ -617,7 +620,7 @@ def _cells_of(
     return cells
 
 
-# Writes, checked and in pieces
+# Writes, checked and divided
 
 
 def _encoded(
@@ -634,7 +637,7 @@ def _encoded(
 def _changes_of(
     batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]
 ) -> dict[tuple[bytes, int], _Change]:
-    """Heals and drops by row and version, whatever records of the batch they come from."""
+    """Heals and drops by row and version, from whichever records of the batch they come."""
     changes: dict[tuple[bytes, int], _Change] = {}
     for drop in drops.tolist():
         name = batch.cell_version(drop)
@@ -649,12 +652,12 @@ def _changes_of(
 
 
 def _columns_of(rows: Sequence[RowWrite]) -> list[Column]:
-    """Once each, in the order of their first cell: a table's columns get their numbers in it."""
+    """The columns, each once, in the order of their first cell: in this order a table's columns get their numbers."""
     return list(dict.fromkeys(column for write in rows for column, _ in write.cells))
 
 
 def _for_kernels(batch: CellBatch) -> CellBatch:
-    """The batch with arrays as the kernels' signatures have them: contiguous and not read-only."""
+    """The batch with arrays as the kernels need them: contiguous and not read-only."""
     arrays = (
         getattr(batch, name) for name in ("row_off", "row_len", "row_rec", "rec_version", "rec_commit", "rec_cell")
     )
@@ -694,7 +697,7 @@ def _pieces_of_rows(
 
 
 def _batch_pieces(batch: CellBatch) -> Iterator[tuple[int, int]]:
-    """Row ranges of bounded records and bytes."""
+    """Ranges of rows with a bounded number of records and bytes."""
     if batch.rows == 0:
         return
     lengths = np.concatenate(([0], np.cumsum(np.maximum(batch.cell_len, 0), dtype=np.int64)))
@@ -718,7 +721,7 @@ def _check_escaped(row: bytes) -> None:
 
 
 def _raise_broken(rule: int, batch: CellBatch, row: int, cell: int) -> None:
-    """The message of the point path for what the kernel found."""
+    """The error that the row-at-a-time path would raise for what the kernel found."""
     key = batch.row_key(row)
     if rule == kernels.ROW_OUT_OF_ORDER:
         raise Misuse(f"rows of a batch ascend and are unique: {shown(key)} comes after {shown(batch.row_key(row - 1))}")

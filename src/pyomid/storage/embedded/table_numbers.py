@@ -1,4 +1,4 @@
-"""Tables and their columns by number: what makes keys and records short.
+"""Numbers of tables and columns, which keep keys and records short.
 
     n name            → {"number", "families"} as JSON
     c number column   → length of the family (2 bytes), family, qualifier
@@ -6,8 +6,8 @@
     d number          → a dropped table whose records may not all be gone yet
     #                 → the last number given to a table
 
-A table's number is never used again, so numbers of columns may be cached for ever. They are cached from read
-transactions only: what a write transaction allocated may still be undone.
+A table's number is never used again, so the numbers of its columns may be cached for ever. Only numbers seen by a read
+transaction are cached: those that a write transaction allocated may still be undone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyomid.storage.embedded.layout import TABLES
 from pyomid.types import Column, TableInfo
 
 COLUMNS_MAX: Final = 65_535
-"""Enough for every schema; a table that uses qualifiers as data belongs into row keys here."""
+"""Enough for every schema. A program that uses qualifiers as data should put these data into row keys."""
 _COLUMN_BYTES: Final = 4
 
 
@@ -40,19 +40,19 @@ class Table:
         self.prefix = table_prefix(self.number)
         self.families = frozenset(bytes.fromhex(family) for family in content["families"])
         self.columns: list[Column] = []
-        """Column number i is at i − 1."""
+        """Column number i is at index i − 1."""
         self.numbers: dict[Column, int] = {}
         self._loading = threading.Lock()
 
     def load(self, transaction: Transaction, database: Any) -> None:
-        """Columns that were added since; in a read transaction."""
+        """Loads columns that were added since. In a read transaction."""
         with self._loading:
             for column in self.added(transaction, database):
                 self.columns.append(column)
                 self.numbers[column] = len(self.columns)
 
     def added(self, transaction: Transaction, database: Any) -> Iterator[Column]:
-        """Columns beyond those loaded, in the order of their numbers."""
+        """Columns after those that are loaded, in the order of their numbers."""
         prefix = b"c" + self.prefix
         with transaction.cursor(database) as cursor:
             found = cursor.set_range(prefix + (len(self.columns) + 1).to_bytes(_COLUMN_BYTES))
@@ -76,7 +76,7 @@ class Tables:
         return self._environment.databases[TABLES]
 
     def table(self, transaction: Transaction, name: str) -> Table:
-        """As of this transaction; `UnknownTable`."""
+        """The table as this transaction sees it; `UnknownTable` if there is none."""
         entry = transaction.get(_name_key(name), db=self.database)
         if entry is None:
             raise UnknownTable(f"there is no table {name!r} in this store", table=name)
@@ -89,7 +89,7 @@ class Tables:
         return table
 
     def entry(self, transaction: Transaction, table: Table) -> bytes | None:
-        """What stands under the table's name now: another entry than `table.entry` means that it changed."""
+        """The entry under the table's name now. If it differs from `table.entry` the table has changed."""
         entry: bytes | None = transaction.get(_name_key(table.name), db=self.database)
         return entry
 
@@ -102,7 +102,7 @@ class Tables:
         return table
 
     def numbers(self, transaction: Transaction, table: Table, columns: Iterable[Column]) -> dict[Column, int]:
-        """The columns' numbers, new ones allocated; in a write transaction, whose end decides about them."""
+        """The columns' numbers. New ones are allocated in this write transaction, and count if it commits."""
         wanted = list(columns)
         if all(column in table.numbers for column in wanted):
             return table.numbers
@@ -143,13 +143,13 @@ class Tables:
         transaction.put(_name_key(info.name), json.dumps(content).encode(), db=self.database)
 
     def number(self, transaction: Transaction, name: str) -> int | None:
-        """None where there is no such table."""
+        """None if there is no such table."""
         entry = transaction.get(_name_key(name), db=self.database)
         return None if entry is None else Table(name, entry).number
 
     def drop(self, transaction: Transaction, name: str, wanted: object | None = None) -> bool:
-        """The name is gone at once, the records are what `dropped` says to sweep. False where the name is that of
-        another number than `wanted`."""
+        """Removes the name at once; `dropped` then lists the records to delete. False if the name belongs to another
+        number than `wanted`."""
         number = self.number(transaction, name)
         if number is None:
             return True
@@ -170,7 +170,7 @@ class Tables:
         return found
 
     def forget(self, transaction: Transaction, prefix: bytes) -> None:
-        """The last of a dropped table, after its records."""
+        """Removes the last entry of a dropped table, after its records."""
         with transaction.cursor(self.database) as cursor:
             more = cursor.set_range(b"c" + prefix)
             while more and cursor.key().startswith(b"c" + prefix):
