@@ -1,4 +1,4 @@
-"""Compaction's changes of a batch, as pieces of whole rows that each fit one write transaction."""
+"""Compaction's changes of a batch, divided at rows into parts that each fit one write transaction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """What happens to some records of one batch. The arrays are of one length, or the borders of lists in another."""
+    """The changes of some records of one batch. The arrays have one length, or hold the borders of lists in another
+    one."""
 
     keys: list[bytes]
     commits: Indices
@@ -29,7 +30,7 @@ class Cleaning:
     heal_first: Indices
 
     def apply(self, transaction: Transaction, database: Any) -> None:
-        """Changes the records that are still there; `Corruption` and nothing where one cannot be read."""
+        """Changes the records that are still there. `Corruption`, and no change, if one cannot be read."""
         stored = [transaction.get(key, db=database) for key in self.keys]
         present = [index for index, value in enumerate(stored) if value is not None]
         if present:
@@ -56,7 +57,7 @@ class Cleaning:
             transaction.delete(keys[index], db=database)
 
     def _only(self, present: Indices) -> Cleaning:
-        """Of these records alone."""
+        """The changes of these records only."""
         drops, drop_first = _lists_of(self.drops, self.drop_first, present)
         heals, heal_first = _lists_of(self.heals, self.heal_first, present)
         keys = [self.keys[index] for index in present.tolist()]
@@ -66,7 +67,7 @@ class Cleaning:
 def cleanings(
     batch: CellBatch, heals: Indices, drops: Indices, prefix: bytes, number_of: Indices, *, records_max: int
 ) -> Iterator[Cleaning]:
-    """Ascending by row; `number_of` maps the batch's columns to their numbers (0: the table has no such column)."""
+    """The changes, ascending by row. `number_of`: the number of each of the batch's columns (0: the table has none)."""
     record_of_drop = np.searchsorted(batch.rec_cell, drops, side="right") - 1
     records = np.union1d(heals, record_of_drop)
     row_of = np.searchsorted(batch.row_rec, records, side="right") - 1
@@ -114,7 +115,7 @@ def _cleaning(
 
 
 def _lists_of(values: Indices, first: Indices, chosen: Indices) -> tuple[Indices, Indices]:
-    """The lists of `chosen` (ascending) out of all lists `values[first[i] : first[i + 1]]`, and their borders."""
+    """Of all lists `values[first[i] : first[i + 1]]` those in `chosen` (ascending), and their borders."""
     lengths = first[chosen + 1] - first[chosen]
     borders = np.concatenate(([0], np.cumsum(lengths)))
     within = np.arange(borders[-1]) - np.repeat(borders[:-1], lengths)
@@ -122,7 +123,7 @@ def _lists_of(values: Indices, first: Indices, chosen: Indices) -> tuple[Indices
 
 
 def has_twins(batch: CellBatch) -> bool:
-    """Whether two records of one row carry the same version, which here would be one record."""
+    """Whether two records of one row have the same version: in this store they would be one record."""
     row_of = np.repeat(np.arange(batch.rows), np.diff(batch.row_rec))
     order = np.lexsort((batch.rec_version, row_of))
     rows, versions = row_of[order], batch.rec_version[order]

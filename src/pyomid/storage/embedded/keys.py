@@ -5,8 +5,8 @@
     version               8 bytes, big-endian, TIMESTAMP_MAX − version: its first byte is below 80, so a row's end
                           (00, then less than 80) sorts before any continuation of the row (00 FF, or 01 and more)
 
-So rows sort as themselves, and all records of a row lie together. The keys of row 'a\\0' begin with the row prefix of
-'a' too: a key is of a row if all but its version *is* the row prefix.
+So keys sort as their rows, and all records of a row lie together. The keys of row 'a\\0' begin with the row prefix of
+'a' too: a key belongs to a row if the key without its version *is* the row prefix.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Final
 from pyomid.types import TIMESTAMP_MAX, KeyRange
 
 KEY_BYTES_MAX: Final = 511
-"""LMDB's own, as it is compiled by default."""
+"""LMDB's limit, as it is compiled by default."""
 TABLE_BYTES: Final = 4
 VERSION_BYTES: Final = 8
 KEY_BYTES_MIN: Final = TABLE_BYTES + 1 + 1 + VERSION_BYTES
-"""Of a row of one byte; no row is empty."""
+"""The key of a row of one byte. No row is empty."""
 ESCAPED_ROW_BYTES_MAX: Final = KEY_BYTES_MAX - TABLE_BYTES - 1 - VERSION_BYTES
 
 
@@ -33,7 +33,7 @@ def escaped_bytes(row: bytes) -> int:
 
 
 def row_prefix(prefix: bytes, row: bytes) -> bytes:
-    """A key of that row without its version; `prefix` is the table's."""
+    """The key of the row without a version. `prefix` is the table's."""
     return prefix + row.replace(b"\x00", b"\x00\xff") + b"\x00"
 
 

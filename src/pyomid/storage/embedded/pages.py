@@ -1,13 +1,13 @@
-"""LMDB's data file, mapped once more for reading in bulk.
+"""LMDB's data file, mapped a second time for vectorized reads.
 
-py-lmdb makes three Python objects a record, which costs more than everything else that a scan does with it. Inside a
-read transaction the tree under its root is immutable: no writer takes back a page that a reader may see, and a page
-is written before any root that names it. So the compiled walk of `page_kernels` may read those pages through a
-mapping of its own, as long as that transaction is open. LMDB itself says where the root is: the record of a named
-database in the unnamed one.
+py-lmdb makes three Python objects for each record, which costs more than everything else that a scan does with it.
+Inside a read transaction the tree under its root is immutable: no writer reuses a page that a reader may see, and a
+page is written before any root that names it. So the compiled walk of `native/pages` may read those pages through a
+mapping of its own while that transaction is open. LMDB says where the root is: in the record of the named database in
+the unnamed one.
 
-Where the format is not the one that is known (another LMDB, another kind of machine), or a page looks strange, the
-answer is None, and the caller reads through LMDB's cursor, which also knows how to name what is wrong.
+If the format is not the known one (another LMDB, another kind of machine), or a page has unexpected content, the answer
+is None. The caller then reads by LMDB's cursor, which also reports what is wrong.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _DATABASE: Final = struct.Struct("<I HH QQQQ Q")
 """MDB_db: padding, flags, depth, pages of three kinds, entries, root."""
 _NO_ROOT: Final = (1 << 64) - 1
 _PAGES_MAX: Final = 1 << 48
-"""What a branch's node can name."""
+"""The greatest page number that a branch node can name."""
 
 Bytes = NDArray[np.uint8]
 _Asked = tuple[int, int, Bytes, Bytes, int, int, int]
-"""What `walk` is given between the pages and the places for what it finds."""
+"""The arguments of `walk` between the pages and the arrays for what it finds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Key, value, key, value … of whole rows, their lengths, and the key that comes next (None: the range ended)."""
+    """Key, value, key, value … of whole rows, their lengths, and the next key (None: the range ended)."""
 
     data: Bytes
     lens: NDArray[np.int64]
@@ -61,11 +61,11 @@ class HasDataFile(Protocol):
 
     @property
     def data_file(self) -> FileId:
-        """The data file that LMDB has open: another one may lie under its name by now (a restored folder)."""
+        """The data file that LMDB has open. Another file may have its name by now (a restored folder)."""
 
 
 class Pages:
-    """The file of one environment. Safe with threads; a mapping is replaced by a longer one, never changed."""
+    """The data file of one environment. Thread-safe: a mapping is replaced by a longer one, never changed."""
 
     def __init__(self, environment: HasDataFile) -> None:
         self._environment = environment
@@ -83,7 +83,8 @@ class Pages:
         records_max: int,
         bytes_max: int,
     ) -> Records | None:
-        """As `page_kernels.walk` says, copied out; None: ask LMDB's cursor. Inside a read transaction.
+        """The records that `walk` of `native/pages` finds, copied. None: read by LMDB's cursor. Inside a read
+        transaction.
 
         `database`: name and handle.
         """
@@ -113,16 +114,17 @@ class Pages:
         return Records(data, lens, pages[at : at + length].tobytes() if how == kernels.MORE else None)
 
     def close(self) -> None:
-        """The file is let go of when the last walk over it has ended: nothing holds up an unmount, or its deletion."""
+        """Unmaps the file when the last walk over it has ended, so that it can be unmounted or deleted."""
         self._mapped = None
 
     def _known(self) -> Bytes | None:
-        """What is mapped, if LMDB has not been opened again with another file since."""
+        """The mapping, unless LMDB was opened again with another file since."""
         mapped = self._mapped
         return mapped[1] if mapped is not None and mapped[0] == self._environment.data_file else None
 
     def _map(self) -> Bytes | None:
-        """The file as long as it is now; it never gets shorter. None where it cannot be had: LMDB can do without it."""
+        """Maps the file at its present length; it never becomes shorter. None if that fails: LMDB's cursor needs no
+        mapping."""
         try:
             with open(self._environment.folder / _FILE, "rb") as file:
                 status = os.fstat(file.fileno())
@@ -143,7 +145,7 @@ _NO_LENGTHS: Final = np.empty(0, dtype=np.int64)
 
 
 def _measured(pages: Bytes | None, asked: _Asked) -> tuple[int, int, int]:
-    """How the walk will end, with how many records and bytes."""
+    """How the walk will end, and with how many records and bytes."""
     if pages is None:
         return kernels.STRANGE, 0, 0
     how, count, size, _, _ = kernels.walk(pages, *asked, _NO_BYTES, _NO_LENGTHS)

@@ -1,13 +1,13 @@
-"""Records: all cells of one row and version, with the one commit timestamp that is the shadow cell of them all.
+"""Records: all cells of one row and version, with one commit timestamp that is the shadow cell of all of them.
 
-    checksum   4 bytes, little-endian: CRC-32 of the key and of everything behind this field
+    checksum   4 bytes, little-endian: CRC-32 of the key and of everything after this field
     commit_ts  8 bytes, little-endian; 0 while unknown
     cells      number of them, then for each: column's number, 0 for a tombstone or length + 1, value
 
-Numbers are unsigned varints (7 bits a byte, low ones first). The checksum takes in the commit timestamp: LMDB
-rewrites the page for a heal in any case, so there is nothing to save by leaving it out, and a flipped bit in a
-commit timestamp would show or hide a whole row silently. This is the point form; `record_kernels` is the compiled
-one, and a test holds them against each other.
+Numbers are unsigned varints (7 bits a byte, low bits first). The checksum includes the commit timestamp: a flipped bit
+in it would show or hide a whole row without an error, and LMDB rewrites the page for a shadow cell in any case, so to
+leave it out would save nothing. This is the reference implementation, row at a time; `native/records` is the compiled
+one, and a test compares them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VARINT_BYTES_MAX: Final = 5
 
 @dataclass(slots=True)
 class Record:
-    """Decoded: the number of a column → its value, None for a tombstone."""
+    """A decoded record: column number → value, None for a tombstone."""
 
     commit_ts: int
     cells: dict[int, bytes | None]
@@ -48,7 +48,7 @@ def encode_record(key: bytes, record: Record) -> bytes:
 
 
 def decode_record(key: bytes, value: bytes) -> Record:
-    """`Corruption` where the checksum or the grammar fails."""
+    """Decodes a record. `Corruption` if checksum or format is wrong."""
     if len(value) < HEADER_BYTES or _checksum(key, value) != int.from_bytes(value[:_CHECKSUM_BYTES], "little"):
         raise corrupt(key, "its checksum does not match")
     cells: dict[int, bytes | None] = {}
@@ -56,7 +56,7 @@ def decode_record(key: bytes, value: bytes) -> Record:
         count, at = _varint(value, HEADER_BYTES)
         for _ in range(count):
             column, length = value[at], value[at + 1]
-            if column < 0x80 and length < 0x80:  # nearly always: one byte each
+            if column < 0x80 and length < 0x80:  # nearly always one byte each
                 at += 2
             else:
                 column, at = _varint(value, at)

@@ -1,8 +1,8 @@
-"""Where to cut a table into regions without reading it: one row in 512, chosen by its hash, is kept as a sample.
+"""Samples of rows, to divide a table into regions without reading it: one row in 512, chosen by its hash.
 
-A row is a sample for every writer or for none, so writing it again changes nothing; samples of deleted rows stay,
-and only make a region look fuller than it is. Borders never move and never go: the compactor's records are kept
-by region.
+A row is a sample for every writer or for none, so a second write of it changes nothing. Samples of deleted rows stay;
+they only make a region look larger than it is. Borders never move and are never removed, because the compactor's
+records are kept by region.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 SAMPLE_EVERY: Final = 512
 SAMPLE_MASK: Final = SAMPLE_EVERY - 1
 _REGIONS_MAX: Final = 256
-"""Of a table's first split; more regions than this only make planning slow."""
+"""Regions of a table's first split. More of them would only make planning slow."""
 
 
 def grown_splits(splits: Sequence[bytes], samples: Sequence[bytes], region_rows: int) -> list[bytes]:
-    """`splits` with regions of two and more times `region_rows` cut into equal parts; `samples` ascend."""
+    """`splits`, with each region of at least twice `region_rows` divided into equal parts. `samples` ascend."""
     per_region = max(region_rows // SAMPLE_EVERY, len(samples) // _REGIONS_MAX, 1)
     borders = [0, *(bisect_left(samples, split) for split in splits), len(samples)]
     grown = list(splits)
@@ -30,5 +30,5 @@ def grown_splits(splits: Sequence[bytes], samples: Sequence[bytes], region_rows:
 
 
 def cuts(samples: Sequence[bytes], pieces: int) -> list[bytes]:
-    """Up to `pieces` − 1 of the ascending samples, evenly chosen."""
+    """Up to `pieces` − 1 of the ascending samples, evenly spaced."""
     return sorted({samples[len(samples) * piece // pieces] for piece in range(1, pieces)}) if samples else []

@@ -1,9 +1,9 @@
-"""One write of the disk that nobody waits for: begun now, its end told by a descriptor that an event loop watches.
+"""A disk write in the background: it begins now, and a descriptor that an event loop watches tells its end.
 
-Linux's asynchronous I/O (io_submit(2)) on a file opened with O_DIRECT and O_DSYNC: as durable when it has ended as
-`pwrite` on return. To hand the same write to a thread and back costs two changes of thread, each of them longer
-than the write itself takes of a processor. Where the system has none of it, `open_writer` says so, and whoever asked
-writes as ever.
+It uses Linux's asynchronous I/O (io_submit(2)) on a file opened with O_DIRECT and O_DSYNC. When it has ended it is as
+durable as `pwrite` is on return. To give the write to a thread would cost two changes of thread, each of which takes
+longer than the processor needs for the write. Where the system has no such I/O, `open_writer` returns None, and the
+caller writes by `pwrite`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, Final
 log = logging.getLogger(__name__)
 
 _CALLS: Final = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
-"""Numbers of io_setup, io_destroy, io_getevents and io_submit, which the C library has no names for."""
+"""Numbers of io_setup, io_destroy, io_getevents and io_submit, for which the C library has no functions."""
 _PWRITE: Final = 1
 _TELLS_EVENTFD: Final = 1
 _REQUEST: Final = struct.Struct("<QIiHhIQQqQII")
@@ -32,7 +32,7 @@ _NOTHING: Final = 0
 
 
 def open_writer() -> BackgroundWriter | None:
-    """None where this system has no such writes."""
+    """None if this system has no such writes."""
     numbers = _CALLS.get(platform.machine())
     if numbers is None or not hasattr(os, "eventfd"):
         return None
@@ -48,7 +48,7 @@ class BackgroundWriter:
 
     def __init__(self, setup: int, destroy: int, events: int, submit: int) -> None:
         library = ctypes.PyDLL(None, use_errno=True)
-        """No call here waits: to let go of the interpreter for one costs more than the call."""
+        """No call here blocks: to release the interpreter lock for one would cost more than the call."""
         self._call: Any = library.syscall
         self._setup_number, self._destroy_number = setup, destroy
         self._context = ctypes.c_ulong(0)
@@ -77,23 +77,23 @@ class BackgroundWriter:
         return self._eventfd
 
     def begin(self, file: int, address: int, count: int, offset: int) -> bool:
-        """Begins to write `count` bytes at `address`, which must stay as they are until the end. False: nothing was
-        begun, and this disk may not be able to."""
+        """Begins to write `count` bytes at `address`, which must not change until the end. False: nothing was begun;
+        this disk may not support it."""
         assert not self._is_busy, "one write at a time"
         _REQUEST.pack_into(
             self._request, 0, 0, 0, 0, _PWRITE, 0, file, address, count, offset, 0, _TELLS_EVENTFD, self._eventfd
         )  # fmt: skip
-        self._is_busy = True  # first: an interrupt behind the call loses what it returned, not what it began
+        self._is_busy = True  # first: an interrupt after the call loses its result, not what it began
         self._is_busy = bool(self._call(*self._submit_arguments) == 1)
         return self._is_busy
 
     def end(self) -> int | None:
-        """What the ended write returned: bytes, or an errno, negative. None: it has not ended."""
+        """The result of the ended write: a number of bytes, or a negative errno. None: it has not ended."""
         assert self._is_busy, "no write was begun"
         with suppress(BlockingIOError):
             os.eventfd_read(self._eventfd)
         while (count := self._call(*self._events_arguments)) == -1 and ctypes.get_errno() == errno.EINTR:
-            continue  # not "later": the descriptor has told its only time
+            continue  # not "later": the descriptor tells only once
         if self._check(count) == _NOTHING:
             return None
         self._is_busy = False
@@ -101,7 +101,7 @@ class BackgroundWriter:
         return result
 
     def wait(self) -> int:
-        """`end`, and a wait for it."""
+        """Waits for the end, and returns as `end` does."""
         poll = select.poll()
         poll.register(self._eventfd, select.POLLIN)
         while (result := self.end()) is None:
@@ -109,9 +109,9 @@ class BackgroundWriter:
         return result
 
     def reset(self) -> None:
-        """After an interrupt in `begin` or `end`: nothing is on its way any more, as nobody knows whether anything was;
-        waits for it. Its result is lost."""
-        self._is_busy = True  # should this fail, nothing is begun any more
+        """After an interrupt in `begin` or `end`, when it is not known whether a write was begun: waits until none is
+        under way. Its result is lost."""
+        self._is_busy = True  # if this fails no further write is begun
         self._call(ctypes.c_long(self._destroy_number), self._context)
         self._context.value = 0
         self._check(self._call(ctypes.c_long(self._setup_number), ctypes.c_uint(1), ctypes.byref(self._context)))
@@ -120,7 +120,7 @@ class BackgroundWriter:
         self._is_busy = False
 
     def close(self) -> None:
-        """Waits for what was begun."""
+        """Waits for the write under way."""
         self._call(ctypes.c_long(self._destroy_number), self._context)
         os.close(self._eventfd)
 

@@ -1,11 +1,11 @@
-"""The commits that have left the log: LMDB, 128 starts a record.
+"""Compacted commits: entries that have left the log, in LMDB, 128 starts a record.
 
     bucket, 8 bytes big-endian → 128 slots of 8 bytes and a checksum, all little-endian
 
-Starts are multiples of 50, and half of all timestamps are starts: so the entries of 128 neighbouring timestamps
-share a record, a start's slot holding its commit timestamp, SEALED, or 0. Thousands of entries touch tens of records,
-in order, where an entry a record would cost a B-tree insertion each (decision 0011). A record whose slots are all 0 is
-deleted. Every write is one transaction with a look at the leader state, where an epoch is given.
+Starts are multiples of 50, and half of all timestamps are starts. So the entries of 128 neighbouring timestamps share a
+record; the slot of a start holds its commit timestamp, SEALED, or 0. Thousands of entries then change tens of records,
+in order, where one record for each entry would cost one B-tree insertion each (decision 0011). A record whose slots are
+all 0 is deleted. If an epoch is given, each write checks it against the leader state in its transaction.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pyomid.types import NOT_FOUND, SEALED, TIMESTAMP_STEP
 Int64s = NDArray[np.int64]
 
 _SLOTS: Final = 128
-"""1032 bytes: three records to a page of LMDB; beyond 2038 bytes each would take a page of its own."""
+"""A record has 1032 bytes, so three share a page of LMDB; beyond 2038 bytes each would take a page of its own."""
 _SPAN: Final = _SLOTS * TIMESTAMP_STEP
 _SLOT_BYTES: Final = 8
 _CONTENT_BYTES: Final = _SLOTS * _SLOT_BYTES
@@ -42,11 +42,11 @@ RECORD_BYTES: Final = _KEY.size + _BUCKET_BYTES
 """Key and value of a record, without LMDB's page overhead."""
 _SLOT: Final = struct.Struct("<q")
 _PIECE_BUCKETS_MAX: Final = 2000
-"""Of one write transaction: the next flush waits for it a few milliseconds."""
+"""Records of one write transaction: the next flush waits a few milliseconds for it."""
 _PIECE_ROWS_MAX: Final = 100_000
 _READ_BUCKETS_MAX: Final = 500
 _ENTRIES_A_RECORD: Final = 16
-"""For `Environment.write`: how many entries cost about what a record costs."""
+"""For `Environment.write`: this many entries cost about as much as a record of data."""
 
 
 class CompactedCommits:
@@ -59,20 +59,20 @@ class CompactedCommits:
         return self._environment.read(partial(self._lookup, starts=starts))
 
     def check_epoch(self, epoch: int | None) -> None:
-        """`Deposed` where the leader state holds another."""
+        """`Deposed` if the leader state holds another epoch."""
         if epoch is not None:
             self._environment.read(lambda transaction: check_epoch(self._environment, transaction, epoch))
 
     def check_in_place(self) -> None:
-        """`Misuse` where the folder is not the one that was opened any more."""
+        """`Misuse` if the folder is no longer the one that was opened."""
         self._environment.check_in_place()
 
     def epoch(self) -> int:
-        """What the leader state holds, fresh."""
+        """The leader state's value, fresh."""
         return self._environment.read(lambda transaction: read_number(self._environment, transaction, b"epoch"))
 
     def newest(self) -> int:
-        """No start above this is known here."""
+        """The greatest start that has an entry here, or more."""
 
         def last(transaction: Transaction) -> int:
             with transaction.cursor(self._commits) as cursor:
@@ -81,7 +81,7 @@ class CompactedCommits:
         return self._environment.read(last)
 
     def store(self, rows: Rows, epoch: int | None = None) -> None:
-        """Each start's slot becomes its value, whatever it was; durable on return. In pieces, ascending."""
+        """Sets each start's slot to its value; durable on return. In several transactions, ascending."""
         for first in range(0, len(rows), _PIECE_ROWS_MAX):
             piece = rows[first : first + _PIECE_ROWS_MAX]
             self._change(piece[:, 0], partial(_set, piece[:, 1]), epoch)
@@ -92,7 +92,7 @@ class CompactedCommits:
             self._change(starts, _without_commits, epoch)
 
     def delete_below(self, horizon: int, epoch: int | None = None) -> int:
-        """In pieces, oldest first: another write waits for one piece at most."""
+        """In several transactions, oldest first, so that another write waits for one of them at most."""
         total = 0
         while True:
             gone, is_done = self._environment.write(
@@ -103,7 +103,7 @@ class CompactedCommits:
                 return total
 
     def entries(self) -> Iterator[tuple[int, int]]:
-        """In the order of starts, a piece at a time."""
+        """In the order of starts, a bounded number at a time."""
         after = 0
         while piece := self._environment.read(partial(self._buckets_from, bucket=after)):
             for bucket, content in piece:
@@ -126,7 +126,7 @@ class CompactedCommits:
     # Buckets
 
     def _change(self, starts: Int64s, change: Callable[[Int64s], Int64s], epoch: int | None) -> None:
-        """In one transaction: `change` gets the slots of `starts`, and returns what they become."""
+        """In one transaction: `change` gets the slots of `starts` and returns their new values."""
         units = starts // TIMESTAMP_STEP
         buckets, place = np.unique(units // _SLOTS, return_inverse=True)
         slot = units % _SLOTS
@@ -142,7 +142,7 @@ class CompactedCommits:
         self._environment.write(write, records=len(buckets) + len(starts) // _ENTRIES_A_RECORD)
 
     def _load(self, transaction: Transaction, buckets: list[int]) -> Int64s:
-        """Their slots, a row a bucket; zeros where there is no record."""
+        """The slots of the buckets, one row for each; zeros if there is no record."""
         empty = bytes(_CONTENT_BYTES)
         found = [self._bucket(transaction, bucket) or empty for bucket in buckets]
         content = np.frombuffer(bytearray().join(found), dtype="<i8").astype(np.int64, copy=False)
@@ -168,7 +168,7 @@ class CompactedCommits:
         return None if value is None else _checked(key, value)
 
     def _delete_piece(self, transaction: Transaction, *, horizon: int, epoch: int | None) -> tuple[int, bool]:
-        """How many entries and marks went, and whether those were the last below the horizon."""
+        """Deletes entries and invalidation markers: how many, and whether they were the last below the horizon."""
         self._check_epoch(transaction, epoch)
         gone = 0
         last, slots_below = divmod(-(-horizon // TIMESTAMP_STEP), _SLOTS)

@@ -1,16 +1,16 @@
-"""Where every process finds the commits that are in the log and not yet in LMDB: one file, mapped by all.
+"""The index of the commit log: one file, mapped by all processes, of the commits that are not yet in LMDB.
 
     block 0     magic; a number for the machine's present boot; for each of two tables a sequence number
-    tables 0, 1 as `recent_kernels` has them
+    tables 0, 1 as in `index_kernels`
 
-The TSO places a row here once it is durable in the log, so what a look-up finds is never lost; it empties a table once
-all of it is durable in LMDB, so who finds nothing here and looks in LMDB *afterwards* misses nothing. While a table is
-emptied its sequence number is odd: there is nothing in it that LMDB lacks. A reader that sees a number change looks
-again, or it might take the slot of another start for its own. On processors that reorder loads and stores, fences and
-`recent_kernels` keep all of this in the order in which it stands here (`word_order`).
+The TSO places a row here once it is durable in the log, so an entry that a lookup finds is never lost. It empties a
+table once all of the table is durable in LMDB, so a process that finds nothing here and reads LMDB *afterwards* misses
+nothing. While a table is emptied its sequence number is odd: the table holds nothing that LMDB lacks. A reader that
+sees a sequence number change reads again; otherwise it might take the slot of another start for its own. On processors
+that reorder loads and stores, fences and `index_kernels` keep this order (`memory_order`).
 
-The content is never synced. After a loss of power it is not to be believed: then the boot differs, and whoever looks
-up reads the log instead, until the next TSO has recovered.
+The content is never synced, and is not valid after a loss of power. Then the boot number differs, and lookups read the
+log instead, until the next TSO has recovered.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ TABLES: Final = (_HEADER_WORDS, _HEADER_WORDS + kernels.TABLE_WORDS)
 """Their first words."""
 _FILE_BYTES: Final = 8 * (_HEADER_WORDS + 2 * kernels.TABLE_WORDS)
 FEW: Final = 8 if memory_order.IS_STRONG else 0
-"""So many starts are sooner looked up one by one than as arrays: in Python, which can order nothing by itself."""
+"""Up to so many starts are looked up one by one, which is then faster than as arrays. Python cannot order memory
+access by itself, so only where the processor does."""
 FEW_UNLOADED: Final = 192 if memory_order.IS_STRONG else 0
-"""The same, while the first use of a kernel would load it, for 0.3 s."""
+"""The same, while the first use of a kernel would have to load it, which takes 0.3 s."""
 
 
 class CommitIndex:
-    """The mapped file. `writable` for the one writer, who also makes it."""
+    """The mapped file. `writable`: for the one writer, which also makes it."""
 
     def __init__(self, folder: Path, *, writable: bool) -> None:
         path = folder / INDEX_FILE
@@ -69,7 +70,7 @@ class CommitIndex:
         self._bytes = np.frombuffer(self._map, dtype=np.uint8)
         words = ctypes.c_int64 * (_FILE_BYTES // 8)
         self.array: Int64s = np.ctypeslib.as_array(words.from_address(self._bytes.ctypes.data))
-        """For kernels, compiled for arrays that may be written; of those a reader calls, none does."""
+        """For kernels, which are compiled for writable arrays. The kernels that readers call do not write."""
 
     @property
     def is_of_this_boot(self) -> bool:
@@ -78,21 +79,21 @@ class CommitIndex:
         return is_of_it
 
     def believe(self) -> None:
-        """From now on readers trust it, until the machine starts again."""
+        """From now on readers use it, until the machine starts again."""
         self.words[_MAGIC_AT] = _MAGIC
         memory_order.fence()
         self.words[_BOOT_AT] = _boot()
 
     def sequences(self) -> tuple[int, int]:
-        """Behind all that was read before, and before all that is read behind it."""
+        """Ordered after all earlier reads, and before all later ones."""
         memory_order.fence()
         sequences = self.words[_SEQUENCE_AT], self.words[_SEQUENCE_AT + 1]
         memory_order.fence()
         return sequences
 
     def empty(self, number: int) -> None:
-        """Table `number`, all of which is durable elsewhere. Every word: a writer that was killed may have left a slot
-        without its key."""
+        """Empties table `number`, all of which is durable elsewhere. Every field is cleared: a writer that was killed
+        may have left a slot without its key."""
         self.words[_SEQUENCE_AT + number] |= 1
         memory_order.fence()
         table = self._table(number)
@@ -103,15 +104,15 @@ class CommitIndex:
         memory_order.fence()
 
     def place(self, number: int, rows: Rows) -> int:
-        """Each start's slot becomes its value, durable already. Returns how many records that took."""
+        """Sets each start's slot to its value, which is durable already. Returns how many records that took."""
         if len(rows) <= (FEW if kernels.place.is_loaded else FEW_UNLOADED):
             return kernels.place_few(self.words, TABLES[number], rows.tolist())
         starts, values = np.ascontiguousarray(rows[:, 0]), np.ascontiguousarray(rows[:, 1])
         return _checked(kernels.place(self.array, TABLES[number], starts, values))
 
     def clear(self, number: int, starts: Int64s, is_missing: NDArray[np.bool_]) -> Rows:
-        """The slots of those that have committed become 0; marks stay. Unsets `is_missing` of those that have a slot;
-        returns what was done, as rows."""
+        """Sets the slots of committed starts to 0; invalidation markers stay. Unsets `is_missing` of starts that have a
+        slot. Returns the changed slots as rows."""
         if len(starts) <= (FEW if kernels.clear.is_loaded else FEW_UNLOADED):
             cleared = kernels.clear_few(self.words, TABLES[number], starts.tolist(), is_missing)
             return np.array(cleared, dtype=np.int64).reshape(-1, 2)
@@ -121,18 +122,18 @@ class CommitIndex:
 
     @staticmethod
     def is_quick(count: int) -> bool:
-        """Whether `place` and `clear` of so many starts need nothing loaded first."""
+        """Whether `place` and `clear` of so many starts need no kernel to be loaded first."""
         return count <= FEW_UNLOADED or (kernels.place.is_loaded and kernels.clear.is_loaded)
 
     def find(self, number: int, starts: Sequence[int] | Int64s) -> list[int]:
-        """One table's slots; 0 where there is nothing."""
+        """The slots in one table; 0 if there is none."""
         if len(starts) <= (FEW if kernels.find.is_loaded else FEW_UNLOADED):
             return kernels.find_few(self.words, TABLES[number], (int(start) for start in starts))
         found: list[int] = self._found(number, np.array(starts, dtype=np.int64)).tolist()
         return found
 
     def find_all(self, number: int, starts: Int64s) -> Int64s:
-        """`find`, of an array."""
+        """`find` of an array of starts."""
         if len(starts) <= FEW_UNLOADED and not kernels.find.is_loaded:
             return np.array(self.find(number, starts), dtype=np.int64)
         return self._found(number, np.ascontiguousarray(starts))
@@ -143,7 +144,7 @@ class CommitIndex:
         return found
 
     def rows(self, number: int) -> Rows:
-        """All of one table, sorted by start."""
+        """All rows of one table, sorted by start."""
         table = self._table(number)
         records = table[np.flatnonzero(table[:, 0])]
         record, slot = np.nonzero(records[:, 1:])
@@ -152,7 +153,7 @@ class CommitIndex:
         return np.stack([starts[order], records[record, slot + 1][order]], axis=1)
 
     def used(self, number: int) -> int:
-        """Records of one table."""
+        """The number of records in one table."""
         return int(np.count_nonzero(self._table(number)[:, 0]))
 
     def _table(self, number: int) -> Int64s:
@@ -173,24 +174,24 @@ def _checked(result: int) -> int:
 
 
 def load_kernels() -> None:
-    """Now, and not in the middle of a flush."""
+    """Loads what is needed now, and not during a flush."""
     kernels.place.compiled()
     kernels.clear.compiled()
 
 
 _REPLAYED: Final = (-1, -1)
-"""Instead of sequence numbers: the log was read, there is no index to believe."""
+"""In place of sequence numbers: the log was read, because the index is not valid."""
 
 
 class CommitLogReader:
-    """What any process sees of the recent commits. Look in LMDB after it."""
+    """A process's view of the commits in the log. LMDB must be read after it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._index: CommitIndex | None = None
 
     def lookup(self, starts: Sequence[int]) -> tuple[list[int], tuple[int, int]]:
-        """(slots, 0 where nothing is known here; what `is_unchanged` wants to be asked once LMDB was read)."""
+        """(slots, 0 if nothing is known here; the argument for `is_unchanged` once LMDB was read)."""
         index = self._opened()
         if index is None or not index.is_of_this_boot:
             replayed = replayed_rows(self._folder)
@@ -204,14 +205,14 @@ class CommitLogReader:
         return found, sequences
 
     def is_unchanged(self, sequences: tuple[int, int]) -> bool:
-        """Whether no table was emptied meanwhile, and no log replayed while it was brought to LMDB: else look again."""
+        """Whether no table was emptied since, and no log that was replayed was brought to LMDB. If not, read again."""
         index = self._opened()
         if index is None or sequences == _REPLAYED:
             return index is None or not index.is_of_this_boot
         return index.sequences() == sequences
 
     def rows(self) -> Rows:
-        """All that is here, sorted by start."""
+        """All rows, sorted by start."""
         while True:
             rows, sequences = self._rows()
             if self.is_unchanged(sequences):
@@ -240,13 +241,13 @@ class CommitLogReader:
 
 
 def replayed_rows(folder: Path) -> Rows:
-    """The logs' last word about each start, values of 0 included; sorted by start."""
+    """The last row of each start in both logs, values of 0 included, sorted by start."""
     segments = sorted((read_segment(folder / name) for name in LOG_FILES), key=lambda segment: segment[0])
     return newest_of_each([rows for _, records in segments for rows in records])
 
 
 def newest_of_each(pieces: Sequence[Rows]) -> Rows:
-    """The last row of each start; sorted by start."""
+    """The last row of each start, sorted by start."""
     if not pieces:
         return np.empty((0, 2), dtype=np.int64)
     rows = np.concatenate(pieces)[::-1]
@@ -256,7 +257,7 @@ def newest_of_each(pieces: Sequence[Rows]) -> Rows:
 
 @cache
 def _boot() -> int:
-    """A number that another start of the machine has not."""
+    """A number that differs for each start of the machine."""
     try:
         return crc32(Path("/proc/sys/kernel/random/boot_id").read_bytes())
     except OSError:
@@ -264,8 +265,8 @@ def _boot() -> int:
 
 
 def _reserve(path: Path) -> None:
-    """Made, or completed where a copy was cut short or left holes: a map of a hole ends the process when the disk is
-    full, and so does one behind the end."""
+    """Makes the file, or completes it if a copy was cut short or left holes: to touch a mapped hole on a full disk, or
+    a page after the end, ends the process."""
     try:
         file = open_own(path, os.O_RDWR | os.O_CREAT, shared=is_shared(path.parent.parent))
         try:
