@@ -13,7 +13,7 @@ from pyomid.storage.hbase.codec.keyvalues import KeyValue, encode
 from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.regions.operations import Finish, Flight, Pause, RegionOperations, Start, Steps
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost, RemoteFailure
-from pyomid.storage.hbase.rpc.frames import Address, Reply, read_varint
+from pyomid.storage.hbase.rpc.frames import Address, Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import ScanRequest, ScanResponse
 from pyomid.types import KeyRange
 
@@ -141,13 +141,12 @@ class ImitatedRows(ImitatedRegions):
     def _found(self, request: ScanRequest, region: Region) -> Reply:
         stop = request.scan.stop_row + (b"\0" if request.scan.include_stop_row else b"")
         start = request.scan.start_row if request.scan.include_start_row else request.scan.start_row + b"\0"
-        wanted = _rows_of(request.scan.filter.serialized_filter)
+        most = request.scan.max_versions
         left = [
-            cell
+            _answered(cell, request)
             for row in sorted(self.cells)
             if start <= row and (not stop or row < stop) and row in region.key_range
-            if wanted is None or row in wanted
-            for cell in _versions(self.cells[row], request.scan.max_versions)
+            for cell in _versions([one for one in self.cells[row] if _is_wanted(one, request)], most)
         ]
         number = self.calls
         return self._page(number, region.name, left, request)
@@ -193,16 +192,17 @@ def _versions(cells: list[KeyValue], most: int) -> list[KeyValue]:
     return found
 
 
-def _rows_of(message: bytes) -> set[bytes] | None:
-    """What `requests.only_rows` asks for; None: every row."""
-    if not message:
-        return None
-    rows, at = set(), 0
-    while at < len(message):
-        _, at = read_varint(message, at)
-        size, at = read_varint(message, at)
-        _, begin = read_varint(message, at)
-        length, begin = read_varint(message, begin)
-        rows.add(message[begin : begin + length])
-        at += size
-    return rows
+def _is_wanted(cell: KeyValue, request: ScanRequest) -> bool:
+    columns = request.scan.column
+    asked = not columns or any(each.family == cell.family and cell.qualifier in each.qualifier for each in columns)
+    time_range = request.scan.time_range
+    begin = getattr(time_range, "from")
+    return asked and (not time_range.to or begin <= cell.timestamp < time_range.to)
+
+
+def _answered(cell: KeyValue, request: ScanRequest) -> KeyValue:
+    """KeyOnlyFilter leaves the value's length in its place, or nothing."""
+    if not request.scan.filter.name.endswith("KeyOnlyFilter"):
+        return cell
+    with_length = request.scan.filter.serialized_filter.endswith(b"\x01")
+    return cell._replace(value=len(cell.value).to_bytes(4) if with_length else b"")

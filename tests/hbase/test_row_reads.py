@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +19,14 @@ from pyomid.storage.hbase.regions import row_reads
 from pyomid.storage.hbase.regions.locations import LocationCache
 from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, ScanCursor, ScanSpec
 from pyomid.storage.hbase.regions.parallel_scan import ScanLanes
-from pyomid.storage.hbase.regions.row_reads import CELLS_PER_GET, WantedCells, certain_cells, read_rows_steps
+from pyomid.storage.hbase.regions.row_reads import (
+    SCANS_FIRST,
+    SCANS_MAX,
+    WantedCells,
+    absent_cells_steps,
+    certain_cells,
+    read_rows_steps,
+)
 from pyomid.storage.hbase.rpc.hbase_pb2 import ScanRequest
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import CellVersion, Column, KeyRange, ReadBounds, RowWrite, ShadowWrite, TableInfo
@@ -138,9 +146,8 @@ def test_each_row_is_from_one_look_whatever_happens_to_its_regions(
         operations.cache.replace(TABLE, world.regions.regions())
         asked = world.chance.choices([*world.names, b"nothing"], k=world.chance.randint(1, 8))
         wanted = WantedCells(TABLE, (), ReadBounds(committed_below=committed_below))
-        for row in asked:
-            steps = read_rows_steps(operations, wanted, [row], lambda: Budget("read", 60.0))
-            (cells,) = world.regions.drive(operations, steps)
+        steps = read_rows_steps(operations, wanted, asked, lambda: Budget("read", 60.0))
+        for row, cells in zip(asked, world.regions.drive(operations, steps), strict=True):
             assert {cell.row for cell in cells} <= {row}, seed
             told = {cell.value for cell in cells}
             assert len(told) <= 1, f"seed {seed}: {row!r} is of two looks"
@@ -151,6 +158,89 @@ def test_each_row_is_from_one_look_whatever_happens_to_its_regions(
                 assert generation in world.written[row], seed
                 assert len(cells) == count, f"seed {seed}: nothing is committed, so every version is needed"
         assert world.regions.answered_bytes_max < 200 + 60, seed
+
+
+def of_sizes(sizes: list[int], **more: Any) -> tuple[ImitatedRows, RegionOperations, list[bytes]]:
+    """Rows of one value each, so many bytes long."""
+    names = [b"r%04d" % number for number in range(len(sizes))]
+    cells = {row: [KeyValue(row, F, b"q", 50, bytes(size))] for row, size in zip(names, sizes, strict=True)}
+    regions = ImitatedRows({}, cells=cells, **more)
+    operations = RegionOperations(LocationCache())
+    operations.cache.replace(TABLE, regions.regions())
+    return regions, operations, names
+
+
+@pytest.mark.fast
+def test_more_small_rows_than_large_ones_are_read_at_once() -> None:
+    """What the server, and the reader, hold at a time is bounded by the sizes seen."""
+    wanted = WantedCells(TABLE, (), ReadBounds())
+    for size, most in ((8, SCANS_MAX), (MIB, 8), (9 * MIB, SCANS_FIRST)):
+        regions, operations, names = of_sizes([size] * 30)
+        found = regions.drive(operations, read_rows_steps(operations, wanted, names, lambda: Budget("read", 60.0)))
+        assert [cell.row for (cell,) in found] == names
+        assert regions.on_their_way_max == most, size
+
+
+@pytest.mark.fast
+def test_reads_go_alone_once_one_of_them_was_lost() -> None:
+    """A region server may have ended by them; the next one shall not."""
+    regions, operations, names = of_sizes([8] * 60)
+    beside: list[int] = []
+    """For each call answered, how many others were on their way."""
+
+    def end_once() -> None:
+        beside.append(regions.on_their_way)
+        regions.failures = 1.0 if len(beside) in range(20, 20 + 2 * SCANS_MAX, 2) else 0.0
+
+    regions.happens = end_once
+    wanted = WantedCells(TABLE, (), ReadBounds())
+    steps = read_rows_steps(operations, wanted, names, lambda: Budget("read", 60.0))
+    assert [cell.row for (cell,) in regions.drive(operations, steps)] == names
+    assert len(beside) == len(names) + SCANS_MAX, "all that were on their way were lost, and went again"
+    again = range(SCANS_MAX - 1, -1, -1)
+    assert beside[20 : 20 + 2 * SCANS_MAX : 2] == list(again), "each beside none but those that wait to go again"
+    assert beside[20 + 2 * SCANS_MAX - 1] == 0
+    assert max(beside[-8:]) > 0
+
+
+@pytest.mark.fast
+@given(data=st.data())
+@settings(max_examples=200, deadline=None)
+def test_absent_cells_are_those_that_are_not_there(data: st.DataObject) -> None:
+    """Whatever lies beside them: other versions, other columns, their shadow cells."""
+    names = [
+        CellVersion(b"r%d" % row, F, b"q%d" % column, version)
+        for row in range(3)
+        for column in range(7)
+        for version in (50, 100)
+    ]
+    there = data.draw(st.sets(st.sampled_from(names)))
+    asked = data.draw(st.lists(st.sampled_from(names), unique=True))
+    cells: dict[bytes, list[KeyValue]] = {}
+    for name in sorted(names, key=lambda each: (each.row, each.qualifier, -each.version)):
+        if name in there:
+            cells.setdefault(name.row, []).append(KeyValue(name.row, F, name.qualifier, name.version, b"v"))
+    for name in asked:
+        shadow = KeyValue(name.row, F, shadow_qualifier(name.qualifier), name.version, timestamp_bytes(200))
+        cells.setdefault(name.row, []).append(shadow)
+    regions = ImitatedRows({}, cells=cells, borders=[b"r1"], failures=0.1)
+    operations = RegionOperations(LocationCache())
+    operations.cache.replace(TABLE, regions.regions())
+    steps = absent_cells_steps(operations, TABLE, asked, lambda: Budget("look", 60.0))
+    assert set(regions.drive(operations, steps)) == set(asked) - there
+    assert regions.answered_bytes_max < 1000
+
+
+@pytest.mark.fast
+def test_large_values_are_looked_at_one_after_the_other() -> None:
+    """A server holds what it leaves out of an answer until it has answered."""
+    for size, most in ((8, SCANS_MAX), (9 * MIB, 1)):
+        regions, operations, names = of_sizes([size] * 60)
+        asked = [CellVersion(row, F, b"q", 50) for row in names]
+        steps = absent_cells_steps(operations, TABLE, asked, lambda: Budget("look", 60.0))
+        assert regions.drive(operations, steps) == []
+        assert regions.on_their_way_max == most
+        assert regions.answered_bytes_max < 100
 
 
 @pytest.mark.fast
@@ -240,7 +330,7 @@ def test_a_wide_row_comes_in_bounded_answers(store: HBaseStore, table_name: str,
     store.create_table(TableInfo(table_name, (F,)))
     wide = tuple((Column(F, b"q%02d" % number), b"%02d" % number + bytes(MIB)) for number in range(12))
     committed(store, table_name, 50, RowWrite(b"r", wide))
-    narrow = tuple((Column(F, b"q%04d" % number), b"v") for number in range(4 * CELLS_PER_GET))
+    narrow = tuple((Column(F, b"q%04d" % number), b"v") for number in range(256))
     committed(store, table_name, 50, RowWrite(b"s", narrow))
     answers.clear()
     bounds = ReadBounds(below=5000, committed_below=5000)

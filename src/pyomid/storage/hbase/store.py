@@ -42,7 +42,7 @@ from pyomid.storage.hbase.regions.bulk_writes import (
     put_changes_steps,
 )
 from pyomid.storage.hbase.regions.operations import ScanSpec
-from pyomid.storage.hbase.regions.row_reads import WantedCells, read_rows_steps
+from pyomid.storage.hbase.regions.row_reads import WantedCells, absent_cells_steps, read_rows_steps
 from pyomid.storage.hbase.regions.split_keys import keys_between
 from pyomid.storage.hbase.rpc.client import Cluster, Scan
 from pyomid.storage.hbase.rpc.failures import RemoteFailure
@@ -52,11 +52,9 @@ from pyomid.storage.hbase.rpc.requests import (
     NAMES_ONLY,
     UNSURE,
     Mutation,
-    RowGet,
     RowMutation,
     all_of,
     any_of,
-    column_list,
     puts,
     qualifiers_that_match,
     values_that_do_not_match,
@@ -217,7 +215,9 @@ class HBaseStore(DataStore):
         if healed.rows and self._read_watermark is not None:
             healed = healed.only(healed.version < start_of(self._read_watermark()) + TIMESTAMP_STEP)
         if healed.rows:
-            spec = ScanSpec(table, key_range_of(healed), max_versions=ALL_VERSIONS, is_fresh=True)
+            # With their values: HBase bounds an answer by what it brings, and before 2.6 by nothing else.
+            versions = int(healed.version.min()), int(healed.version.max()) + 1
+            spec = ScanSpec(table, key_range_of(healed), max_versions=ALL_VERSIONS, time_range=versions, is_fresh=True)
             missing = missing_cells(healed, _batches(self._cluster.scan(spec)))
             self._change(table, healed.only(missing, ORPHANED))
 
@@ -385,23 +385,8 @@ class HBaseStore(DataStore):
         """
         if not cells:
             return
-        by_version: dict[tuple[bytes, int], list[CellVersion]] = {}
-        for cell in cells:
-            by_version.setdefault((cell.row, cell.version), []).append(cell)
-        requests = [
-            RowGet(
-                row,
-                column_list(Column(cell.family, cell.qualifier) for cell in members),
-                time_range=(version, version + 1),
-                names_only=True,
-            )
-            for (row, version), members in by_version.items()
-        ]
-        orphans: list[CellVersion] = []
-        for members, found in zip(by_version.values(), self._cluster.rows(table, requests), strict=True):
-            assert isinstance(found, list)
-            present = {(cell.family, cell.qualifier) for cell in found}
-            orphans += [cell for cell in members if (cell.family, cell.qualifier) not in present]
+        budget = partial(self._cluster.budget, f"looking for {len(cells)} cells of {table}")
+        orphans = self._cluster.run(absent_cells_steps(self._cluster.operations, table, cells, budget))
         # Only the shadow cells: a delete marker of the cell's own version would hide a cell that is still to come.
         self._change(table, changes_of(orphans, [ORPHANED] * len(orphans)))
 

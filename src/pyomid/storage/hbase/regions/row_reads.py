@@ -1,8 +1,10 @@
 """Rows at the point grain, in answers of bounded size: sixty versions of a large cell would end a region server that
-had to put them into one.
+had to put them into one. HBase bounds the answer to a scan in bytes, inside a row if need be, and that to a get in
+nothing but cells (decision 0046). So each row is a scan of its own, which HBase serves as it does a get; several are
+on their way at once, the more the smaller their rows are:
 
-    few rows, and what did not fit below     a scan each: its answers end after `SCAN_BYTES`, inside a row if need be
-    many rows                                one call of gets, some cells of each row at most
+    sent       a b c d │ e f │ g h │ …       four at first; a small answer lets one more be on its way (`_Window`)
+    taken              a     b     c …       in order, each with what it holds beyond one answer, before the next
 
 A reader needs few versions of a column, the newest that it sees and what lies above (`ReadBounds`). So the first look
 asks for `VERSIONS_FIRST` of each; where that does not reach down far enough the whole row is read once more with more
@@ -16,31 +18,37 @@ it hid (R5).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import islice
+from typing import Final
 
 from pyomid.storage.hbase.codec.batches import cells_of
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.codec.layout import is_shadow, shadowed_qualifier
 from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, ScanCursor, ScanSpec, Steps
-from pyomid.storage.hbase.rpc.failures import RemoteFailure
-from pyomid.storage.hbase.rpc.requests import ALL_VERSIONS, RowGet
-from pyomid.types import Cell, KeyRange, ReadBounds
+from pyomid.storage.hbase.rpc.requests import ALL_VERSIONS, NAMES_AND_LENGTHS, Filter, column_list
+from pyomid.types import Cell, CellVersion, Column, KeyRange, ReadBounds
 
 VERSIONS_FIRST: Final = 3
 """The newest, one in flight above it, and one that was rolled back or is the newest's predecessor."""
 
 _VERSIONS_TIMES: Final = 4
 
-GETS_MIN: Final = 2
-"""Fewer rows are scanned: a scan's answer is bounded in bytes, a get's in cells only."""
-
-CELLS_PER_GET: Final = 64
-"""Of a family."""
-
-SCANS_AT_ONCE: Final = 4
 SCAN_BYTES: Final = 2 << 20
+"""Of one answer, and the cell that fills it."""
+
+SCANS_FIRST: Final = 4
+SCANS_MAX: Final = 16
+
+BYTES_AT_ONCE: Final = SCANS_FIRST * SCAN_BYTES
+"""Of rows as large as the last one came."""
+
+LOOKED_AT_MAX: Final = 4
+"""Columns of one look for cells whose values stay at the server: it may hold all of them until it answers."""
+
+_Columns = tuple[tuple[bytes, tuple[bytes, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +56,7 @@ class WantedCells:
     """What is read of each row."""
 
     table: str
-    columns: tuple[tuple[bytes, tuple[bytes, ...]], ...]
+    columns: _Columns
     bounds: ReadBounds
 
     @property
@@ -57,22 +65,8 @@ class WantedCells:
         at_least, below = self.bounds.at_least, self.bounds.below
         return None if (at_least, below) == (whole.at_least, whole.below) else (at_least, below)
 
-    def get(self, row: bytes, versions: int) -> RowGet:
-        return RowGet(row, self.columns, versions, self.time_range, CELLS_PER_GET)
-
     def scan(self, row: bytes, versions: int) -> ScanSpec:
-        return ScanSpec(
-            self.table,
-            KeyRange(row, row + b"\0"),
-            self.columns,
-            versions,
-            rows_per_call=1,
-            bytes_per_call=SCAN_BYTES,
-            read_ahead=False,
-            limit=1,
-            time_range=self.time_range,
-            is_fresh=True,
-        )
+        return _row_scan(self.table, row, self.columns, versions, self.time_range)
 
 
 def read_rows_steps(
@@ -82,23 +76,70 @@ def read_rows_steps(
     found: list[list[Cell]] = [[]] * len(rows)
     versions = VERSIONS_FIRST if wanted.bounds.committed_below else ALL_VERSIONS
     left = list(range(len(rows)))
-    if len(rows) >= GETS_MIN:
-        left = yield from _get_steps(operations, wanted, rows, versions, found, budget())
     while left:
         short: list[int] = []
-        for first in range(0, len(left), SCANS_AT_ONCE):
-            some = left[first : first + SCANS_AT_ONCE]
-            specs = [wanted.scan(rows[index], versions) for index in some]
-            scanned = yield from _scan_steps(operations, specs, budget)
-            for index, key_values in zip(some, scanned, strict=True):
-                cells = certain_cells(key_values, versions, wanted.bounds)
-                if cells is None:
-                    short.append(index)
-                else:
-                    found[index] = cells
+        scans = _RowScans(operations, (wanted.scan(rows[index], versions) for index in left), budget, SCANS_FIRST)
+        for index in left:
+            key_values = yield from scans.next_steps(_block_bytes)
+            cells = certain_cells(key_values, versions, wanted.bounds)
+            if cells is None:
+                short.append(index)
+            else:
+                found[index] = cells
         versions = min(versions * _VERSIONS_TIMES, ALL_VERSIONS)
         left = short
     return found
+
+
+def absent_cells_steps(
+    operations: RegionOperations, table: str, cells: Sequence[CellVersion], budget: Callable[[], Budget]
+) -> Steps[list[CellVersion]]:
+    """Those of `cells` that are not there, each by a look of its own time. Values stay at the server, which says how
+    long they are: it reads and holds them for an answer, and counts them as nothing."""
+    looks: list[list[CellVersion]] = []
+    open_looks: dict[tuple[bytes, int], list[CellVersion]] = {}
+    for cell in cells:
+        look = open_looks.get((cell.row, cell.version))
+        if look is None or len(look) == LOOKED_AT_MAX:
+            look = open_looks[cell.row, cell.version] = []
+            looks.append(look)
+        look.append(cell)
+    scans = _RowScans(operations, (_look_scan(table, look) for look in looks), budget, 1)
+    absent: list[CellVersion] = []
+    for look in looks:
+        found = yield from scans.next_steps(_lengths)
+        there = {(each.family, each.qualifier) for each in found}
+        absent += [cell for cell in look if (cell.family, cell.qualifier) not in there]
+    return absent
+
+
+def _look_scan(table: str, look: Sequence[CellVersion]) -> ScanSpec:
+    columns = column_list(Column(cell.family, cell.qualifier) for cell in look)
+    row, version = look[0].row, look[0].version
+    return _row_scan(table, row, columns, 1, (version, version + 1), (NAMES_AND_LENGTHS,))
+
+
+def _row_scan(
+    table: str,
+    row: bytes,
+    columns: _Columns,
+    versions: int,
+    time_range: tuple[int, int] | None,
+    filters: tuple[Filter, ...] = (),
+) -> ScanSpec:
+    return ScanSpec(
+        table,
+        KeyRange(row, row + b"\0"),
+        columns,
+        versions,
+        rows_per_call=1,
+        bytes_per_call=SCAN_BYTES,
+        read_ahead=False,
+        limit=1,
+        time_range=time_range,
+        filters=filters,
+        is_fresh=True,
+    )
 
 
 def certain_cells(key_values: Sequence[KeyValue], versions: int, bounds: ReadBounds) -> list[Cell] | None:
@@ -131,57 +172,51 @@ def _known_from(key_values: Sequence[KeyValue], versions: int) -> dict[tuple[byt
     return known_from
 
 
-def _get_steps(
-    operations: RegionOperations,
-    wanted: WantedCells,
-    rows: Sequence[bytes],
-    versions: int,
-    found: list[list[Cell]],
-    budget: Budget,
-) -> Steps[list[int]]:
-    """Fills `found`; returns the rows that must be read in another way."""
-    left: list[int] = []
-    results = yield from operations.settle_rows_steps(wanted.table, [wanted.get(row, versions) for row in rows], budget)
-    for index, result in enumerate(results):
-        if isinstance(result, RemoteFailure) and result.simple_name != "RowTooBigException":
-            raise result.as_error(budget.what)
-        cells = None
-        if isinstance(result, list) and not _is_cut(result):
-            cells = certain_cells(result, versions, wanted.bounds)
-        if cells is None:
-            left.append(index)
-        else:
-            found[index] = cells
-    return left
+class _RowScans:
+    """Scans of one row each, some of which are on their way while the first of them is waited for.
+
+    How many: one more for each that came, as long as so many of its size are not more than `BYTES_AT_ONCE`. One whose
+    call failed goes alone, and so do the others: a server that ended may have ended by them.
+    """
+
+    def __init__(
+        self, operations: RegionOperations, specs: Iterable[ScanSpec], budget: Callable[[], Budget], at_once: int
+    ) -> None:
+        self._operations = operations
+        self._specs = iter(specs)
+        self._budget = budget
+        self._at_once = at_once
+        self._sent: deque[ScanCursor] = deque()
+
+    def next_steps(self, held_bytes: Callable[[Sequence[KeyValue]], int]) -> Steps[list[KeyValue]]:
+        """All cells of the next row. `held_bytes`: what they weigh at the server."""
+        for spec in islice(self._specs, max(0, self._at_once - len(self._sent))):
+            cursor = ScanCursor(self._operations, spec)
+            yield from cursor.send_steps(self._budget())
+            self._sent.append(cursor)
+        cells, has_failed = yield from self._whole_row_steps(self._sent.popleft())
+        most = 1 if has_failed else BYTES_AT_ONCE // max(1, held_bytes(cells))
+        self._at_once = max(1, min(self._at_once + 1, SCANS_MAX, most))
+        return cells
+
+    def _whole_row_steps(self, cursor: ScanCursor) -> Steps[tuple[list[KeyValue], bool]]:
+        cells: list[KeyValue] = []
+        has_failed = False
+        while True:
+            budget = self._budget()
+            block = yield from cursor.fetch_steps(budget)
+            has_failed |= budget.last is not None
+            if block is None:
+                return cells, has_failed
+            if block.restarted:
+                cells.clear()
+            cells += decode(block.cells)
 
 
-def _is_cut(key_values: Sequence[KeyValue]) -> bool:
-    """A family brought all the cells that a get may bring."""
-    if len(key_values) < CELLS_PER_GET:
-        return False
-    counts: dict[bytes, int] = {}
-    for each in key_values:
-        counts[each.family] = counts.get(each.family, 0) + 1
-    return max(counts.values()) >= CELLS_PER_GET
+def _block_bytes(cells: Sequence[KeyValue]) -> int:
+    return sum(len(each.value) for each in cells)
 
 
-def _scan_steps(
-    operations: RegionOperations, specs: Sequence[ScanSpec], budget: Callable[[], Budget]
-) -> Steps[list[list[KeyValue]]]:
-    """The cells of each one-row scan; all are on their way at once."""
-    cursors = [ScanCursor(operations, spec) for spec in specs]
-    for cursor in cursors:
-        yield from cursor.send_steps(budget())
-    found = []
-    for cursor in cursors:
-        found.append((yield from _whole_row_steps(cursor, budget)))
-    return found
-
-
-def _whole_row_steps(cursor: ScanCursor, budget: Callable[[], Budget]) -> Generator[Any, Any, list[KeyValue]]:
-    cells: list[KeyValue] = []
-    while (block := (yield from cursor.fetch_steps(budget()))) is not None:
-        if block.restarted:
-            cells.clear()
-        cells += decode(block.cells)
-    return cells
+def _lengths(cells: Sequence[KeyValue]) -> int:
+    """Of the values that `NAMES_AND_LENGTHS` left out."""
+    return sum(int.from_bytes(each.value) for each in cells)

@@ -40,6 +40,9 @@ class Filter(NamedTuple):
 NAMES_ONLY: Final = Filter("KeyOnlyFilter", b"\x08\x00")
 """Values come back empty (len_as_val = 1: false)."""
 
+NAMES_AND_LENGTHS: Final = Filter("KeyOnlyFilter", b"\x08\x01")
+"""In place of each value its length comes back, four bytes."""
+
 
 def qualifiers_that_match(pattern: str) -> Filter:
     """Java's regular expression, of bytes as Latin-1."""
@@ -58,7 +61,7 @@ def all_of(filters: Sequence[Filter]) -> Filter:
     return Filter("FilterList", _flag(1, 1) + b"".join(_field(2, _filter_bytes(each)) for each in filters))
 
 
-def set_filter(message: Get | Scan, filters: Sequence[Filter]) -> None:
+def set_filter(message: Scan, filters: Sequence[Filter]) -> None:
     """All of them, in their order; none: nothing is left out."""
     if filters:
         one = filters[0] if len(filters) == 1 else all_of(filters)
@@ -106,7 +109,10 @@ UNSURE: Final = Indeterminate.UNSURE
 
 @dataclass(frozen=True, slots=True)
 class RowGet:
-    """→ list[KeyValue]: versions of the wanted columns of one row, from one atomic read."""
+    """→ list[KeyValue]: versions of the wanted columns of one row, from one atomic read.
+
+    HBase bounds its answer in nothing: for cells of the system, which are small, not for those of users' tables.
+    """
 
     row: bytes
     columns: tuple[tuple[bytes, tuple[bytes, ...]], ...] = ()
@@ -115,19 +121,12 @@ class RowGet:
     time_range: tuple[int, int] | None = None
     """From (inclusive) to (exclusive)."""
 
-    cells_max: int | None = None
-    """Of a family; those that HBase sorts behind them are left out, versions and shadow cells among them."""
-    names_only: bool = False
-    """Values come back empty: for who asks whether cells are there."""
-
     def message(self) -> Get:
-        get = Get(row=self.row, max_versions=self.max_versions, store_limit=self.cells_max)
+        get = Get(row=self.row, max_versions=self.max_versions)
         for family, qualifiers in self.columns:
             get.column.add(family=family, qualifier=qualifiers)
         if self.time_range is not None:
             set_time_range(get, *self.time_range)
-        if self.names_only:
-            set_filter(get, (NAMES_ONLY,))
         return get
 
 
