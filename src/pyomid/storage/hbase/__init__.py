@@ -1,11 +1,11 @@
 """HBase by its native RPC, and Apache Omid's bytes in it.
 
-    rpc/       connections, frames, calls and what a remote exception asks us to do; blocking and asyncio
-    regions/   where regions are; each operation on them once, as a generator that yields the exchanges it waits for
+    rpc/       connections, frames, calls, and how to react to a remote exception; blocking and asyncio
+    regions/   where regions are; each operation on them once, as a generator that yields the calls it waits for
     codec/     cell blocks and Omid's bytes, one cell at a time and in compiled passes
     store, commit_table, leader_state, catalog, timestamp_ceiling, coordination    the ports
 
-`rpc` and `regions` know nothing of transactions. Outside this package only `wiring`, `cli` and `testing` import from
+`rpc` and `regions` do not know of transactions. Outside this package only `wiring`, `cli` and `testing` import from
 it.
 """
 

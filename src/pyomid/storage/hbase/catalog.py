@@ -1,8 +1,8 @@
 """`Catalog` in PYOMID_META.
 
 t/<name>      info       the table's entry
-u/<table id>  mark       a commit named this id; the sanitiser refuses until it is registered. The value is a nonce;
-              "unconfirmed" in place of an id: a Java TSO led, any table may be missing
+u/<table id>  mark       a commit named this id; the sanitizer refuses until the table is registered. The value is a
+              nonce; "unconfirmed" in place of an id: a Java TSO led, and any table may be missing
 w/<name>      <key range>   a region's watermark; the qualifier is its key range
 """
 

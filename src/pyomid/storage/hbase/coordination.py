@@ -1,17 +1,17 @@
-"""Who is the TSO of a cluster: whoever holds the lease in Omid's znodes; and where clients find it.
+"""Leader election in a cluster: the TSO that holds the lease in Omid's znodes leads; and where clients find it.
 
     /omid/tso-lease      its *version* is the lease: each write of the leader, by compare-and-set, renews it
     /omid/current-tso    host:port#epoch, written by the leader once it may answer
 
-A standby takes the lease when it has seen one version for a whole period. Clocks need not agree, only run alike: the
-leader counts its period from before the write that renewed it, the standby from after it saw that write.
+A standby takes the lease when it has seen one version for a whole period. Clocks need not agree, but must run at the
+same rate: the leader counts its period from before the write that renewed it, the standby from after it saw that write.
 
     leader    t0 ──set(v 7)────────────────── t0 + period: serves no more
     standby           └ sees v 7 at t1 > t0 ────────────── t1 + period: set(v 8), leads
 
-That keeps two leaders apart as long as clocks run; what keeps them apart for sure is the leader state. A leader that
-ends in order empties the lease znode: whoever waits takes it at once. Java TSOs use the same znodes and rules, but not
-the leader state: from one of those only the clocks keep a leader apart (decision 0037).
+This keeps two leaders apart as long as clocks run; the leader state keeps them apart in every case. A leader that ends
+in order empties the lease znode: a standby takes it at once. Java TSOs use the same znodes and rules, but not the
+leader state: only the clocks keep a leader apart from a Java TSO (decision 0037).
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ LEASE_S: Final = 10.0
 
 _LOOKS_PER_PERIOD: Final = 25
 _RENEWALS_PER_PERIOD: Final = 4
-"""Java renews a quarter period early; so often, a lost packet costs nothing."""
+"""Java renews a quarter of a period early. At this rate a lost packet does no harm."""
 _LOOK_S_MAX: Final = 0.25
-"""Whoever looks whether another leads reads no answers meanwhile."""
+"""A client that looks whether another TSO leads reads no answers meanwhile."""
 _DRIFT: Final = 0.98
-"""The part of its period that a leader uses: two crystals differ by far less than the rest."""
+"""The part of its period that a leader uses. The rates of two clocks differ by far less than the rest."""
 
 
 class LeaderLease:
@@ -70,9 +70,10 @@ class LeaderLease:
         self._keeper: threading.Thread | None = None
 
     def acquire(self, stop: threading.Event) -> float | None:
-        """Waits until this process leads; until when (of `clock`) it does so without a renewal. None after `stop`.
+        """Waits until this process leads. Returns until when (of `clock`) it leads without a renewal; None after
+        `stop`.
 
-        A ZooKeeper that is away is waited for.
+        It waits for a ZooKeeper that does not answer.
         """
         seen, since_s = -2, 0.0
         while not stop.is_set():
@@ -91,15 +92,15 @@ class LeaderLease:
         return None
 
     def keep(self, renewed: Callable[[float], object], lost: Callable[[str], object]) -> None:
-        """From now on renewed by a thread: `renewed(until_s)` after each renewal, `lost(why)` once and for all.
+        """A thread renews the lease from now on. It calls `renewed(until_s)` after each renewal, and `lost(why)` once.
 
-        Where ZooKeeper is away nobody is told: the last `until_s` runs out by itself.
+        While ZooKeeper does not answer it calls neither: the last `until_s` runs out by itself.
         """
         self._keeper = threading.Thread(target=self._keep, args=(renewed, lost), name="tso-lease", daemon=True)
         self._keeper.start()
 
     def announce(self, epoch: int) -> None:
-        """Clients find this TSO when it returns. `Deposed` where a later epoch is announced already."""
+        """Announces this TSO: on return clients find it. `Deposed` if a later epoch is announced already."""
         content = f"{self._address}#{epoch}".encode()
         ask = self._zookeeper.ask
         try:
@@ -119,7 +120,7 @@ class LeaderLease:
             raise Unavailable(f"ZooKeeper did not take the address: {error!r}") from error
 
     def release(self) -> None:
-        """For an end in order: renewals stop, and a standby may take over at once. Call when nothing is served."""
+        """Ends in order: renewals stop, and a standby may take over at once. To be called when no peer is served."""
         self._ended.set()
         if self._keeper is not None:
             self._keeper.join(timeout=self.period_s)
@@ -147,7 +148,7 @@ class LeaderLease:
             renewed(self._until_s)
 
     def _look(self) -> tuple[int, bool]:
-        """The lease's version, -1 where there is none; and whether nobody holds it."""
+        """The lease's version, -1 if there is none; and whether the lease is free."""
         try:
             content, stat = self._zookeeper.ask("get", self._lease_path)
         except NoNodeError:
@@ -155,7 +156,7 @@ class LeaderLease:
         return stat.version, content == b"" and stat.version > 0
 
     def _set(self, content: bytes, version: int) -> bool:
-        """Compare-and-set. True too where an earlier try of ours was done and only its answer lost."""
+        """Compare-and-set. True also if an earlier attempt of this process took place and only its answer was lost."""
         ask = self._zookeeper.ask
         try:
             if version < 0:
@@ -175,7 +176,7 @@ class LeaderLease:
 
 @dataclass(frozen=True, slots=True)
 class AnnouncedTso:
-    """Who told clients to come, and under which epoch."""
+    """The address and epoch that were announced."""
 
     host: str
     port: int
@@ -187,7 +188,7 @@ class AnnouncedTso:
 
 
 def find_tso(zookeeper: ZooKeeper, *, namespace: str = NAMESPACE) -> AnnouncedTso:
-    """The TSO that clients should ask now; `Unavailable` where none has announced itself."""
+    """The TSO that clients should use now; `Unavailable` if none has announced itself."""
     path = f"{namespace}/current-tso"
     try:
         content, _ = zookeeper.session().retry(zookeeper.ask, "get", path)
@@ -203,7 +204,7 @@ def find_tso(zookeeper: ZooKeeper, *, namespace: str = NAMESPACE) -> AnnouncedTs
 
 
 def leads_another(zookeeper: ZooKeeper, known: AnnouncedTso, *, namespace: str = NAMESPACE) -> bool:
-    """Whether ZooKeeper names another TSO than `known`. One look, and a short one: no where it does not answer."""
+    """Whether ZooKeeper names another TSO than `known`. One short read: False if ZooKeeper does not answer."""
     try:
         content, _ = zookeeper.ask("get", f"{namespace}/current-tso", answer_s=_LOOK_S_MAX)
         return bool(content) and AnnouncedTso(*parse_address(content)) != known

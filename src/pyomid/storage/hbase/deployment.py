@@ -37,7 +37,7 @@ class HBaseDatabase:
 
 @dataclass(frozen=True, slots=True)
 class HBaseOptions:
-    """What a deployment chooses; the words are those of URLs (`config.Settings`)."""
+    """The options of a deployment, named as in URLs (`config.Settings`)."""
 
     ceiling: str = "hbase"
     durability: str = "table"
@@ -47,7 +47,7 @@ class HBaseOptions:
 def open_hbase(
     quorum: str, znode: str, *, deadline_s: float = 60.0, options: HBaseOptions | None = None
 ) -> HBaseDatabase:
-    """`UnknownTable` where `pyomid init` never ran; `Unavailable` or `Misuse` where no HBase is found there."""
+    """Opens it. `UnknownTable` if `pyomid init` never ran; `Unavailable` or `Misuse` if there is no HBase."""
     options = options or HBaseOptions()
     durability = Durability[options.durability.upper()]
     cluster = Cluster(ZooKeeper(quorum, znode), deadline_s=deadline_s, durability=durability)

@@ -1,13 +1,13 @@
 """`LeaderState` in PYOMID_META: one row, changed by compare-and-set of one cell that holds all of the fixed part.
 
-    state        format, nonce, revision, epoch, ceiling, W, H        40-odd bytes: what is read after each flush
-    l<start>     a lease                                              written in the same mutation, iff `state` is
-    p<start>     a pending record: its branches, 8 bytes each         what the writer saw
-    id           the database's, random, put once
+    state        format, nonce, revision, epoch, ceiling, W, H        some 40 bytes, read after each flush
+    l<start>     a lease                                              written in the same mutation, only if `state` is
+    p<start>     a pending record: its branches, 8 bytes each         what the writer read
+    id           the database's random id, put once
 
-Every cell's version is the revision that wrote or deleted it: the server's clock has no say in what is newest.
-A revision is used once, and the nonce tells writers of the same revision apart: a late write of a process that died
-finds another state and has no effect.
+Every cell's version is the revision that wrote or deleted it, so the server's clock does not decide what is newest. A
+revision is used once, and the nonce tells writers of the same revision apart: a late write of a process that died finds
+another state and has no effect.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class HBaseLeaderState(LeaderState):
         return state.watermark, state.horizon
 
     def read_epoch(self) -> int:
-        """Fresh. Leases and pending records are left where they are."""
+        """Fresh, without leases and pending records."""
         return _State.decode(self._cells.read(ROW, _STATE)).epoch
 
     def read_watermarks(self) -> tuple[int, int]:
@@ -131,7 +131,8 @@ class HBaseLeaderState(LeaderState):
         raise Unavailable(f"the leader state changed {_TRIES_MAX} times under us")
 
     def _copy_watermark(self, watermark: int) -> None:
-        """A copy that comes late or never is a lower one, which is safe; nobody of ours reads it."""
+        """Copies W for Java's coprocessor. A copy that comes late or never is lower, which is safe; pyomid never reads
+        it."""
         cell = KeyValue(WATERMARK_ROW, WATERMARK_FAMILY, WATERMARK_QUALIFIER, LATEST, timestamp_bytes(watermark))
         self._cluster.rows(self._commit_table, [RowMutation(WATERMARK_ROW, (puts([cell]),))])
 
@@ -142,7 +143,7 @@ class HBaseLeaderState(LeaderState):
 
 
 def _changed(state: _State, changes: LeaderStateChanges) -> _State:
-    """Watermark and horizon never go back, whatever is asked."""
+    """W and H never go back, whatever the change says."""
     return replace(
         state,
         ceiling=state.ceiling if changes.ceiling is None else changes.ceiling,
@@ -152,7 +153,7 @@ def _changed(state: _State, changes: LeaderStateChanges) -> _State:
 
 
 def _mutations(changes: LeaderStateChanges, revision: int) -> tuple[Mutation, ...]:
-    """Leases and pending records. What is removed and added in one change is there afterwards."""
+    """Leases and pending records. What one change both removes and adds is there afterwards."""
     added: dict[bytes, bytes] = {_name(_LEASE, start): _PRESENT for start in changes.leases_added}
     for start, branches in ((pending.start_ts, pending.branches) for pending in changes.pending_added):
         added[_name(_PENDING, start)] = struct.pack(f">B{len(branches)}Q", _FORMAT, *branches)

@@ -1,8 +1,8 @@
-"""Cells of PYOMID_META that change by compare-and-set only: what Java does not know, and nobody may lose.
+"""Cells of PYOMID_META, which change by compare-and-set only: state that Java does not know and that must not be lost.
 
-Every change is conditional on the value it replaces, so a late or repeated one has no effect. A cell is removed by
-an empty value, never by a delete: a delete's marker goes by the server's clock, and would hide a later put of a
-server whose clock is behind. The condition makes HBase give the new value a version at least as great as the old.
+Every change is conditional on the value that it replaces, so a late or repeated change has no effect. A cell is removed
+by an empty value, never by a delete: HBase's delete marker has the server's time, and would hide a later put by a
+server whose clock is behind. The condition makes HBase give the new value a version at least as great as the old one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TRIES_MAX = 50
 
 
 class MetaCells:
-    """Values by row and qualifier; b"" is absence."""
+    """Values by row and qualifier; b"" means that there is none."""
 
     def __init__(self, cluster: Cluster, *, table: str = META_TABLE) -> None:
         self._cluster = cluster
@@ -52,9 +52,10 @@ class MetaCells:
         return rows
 
     def change(self, row: bytes, qualifier: bytes, decide: Callable[[bytes], bytes | None]) -> bool:
-        """`decide` gets the present value and returns the next, or None to leave it (then False is returned).
+        """Changes a cell. `decide` gets the present value and returns the next one, or None to leave it (returns
+        False).
 
-        It is asked again where another was faster, or where an answer was lost and the new value is not there.
+        It is called again if another writer was faster, or if an answer was lost and the new value is not there.
         """
         for _ in range(_TRIES_MAX):
             old = self._raw(row, qualifier)
@@ -75,9 +76,9 @@ class MetaCells:
         version: int = LATEST,
         others: tuple[Mutation, ...] = (),
     ) -> bool:
-        """Puts `new` (and does `others` with it) iff the cell holds `old` (None: was never written).
+        """Puts `new`, together with `others`, if and only if the cell holds `old` (None: it was never written).
 
-        An answer that was lost counts as done if `new` is there: callers make values unique where that matters.
+        After a lost answer it counts as done if `new` is there: callers make values unique where that matters.
         """
         condition = RowCondition(META_FAMILY, qualifier, old)
         cell = KeyValue(row, META_FAMILY, qualifier, version, new)

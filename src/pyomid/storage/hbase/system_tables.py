@@ -1,4 +1,5 @@
-"""The tables of a database in HBase: made once by `pyomid init`, as Apache Omid's own tool makes its two."""
+"""The system tables of a database in HBase. `pyomid init` makes them once, two of them as Apache Omid's own tool
+does."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from pyomid.storage.hbase.rpc.client import Cluster
 
 
 def create_database(cluster: Cluster, *, commit_table_regions: int = 16) -> list[str]:
-    """Idempotent. Returns the tables that were not there yet; those that Java Omid made are taken as they are."""
+    """Makes the missing tables and returns their names. Tables that Java Omid made are used as they are. Idempotent."""
     admin = Admin(cluster)
     made = []
     for descriptor, splits in (
@@ -35,7 +36,7 @@ def create_database(cluster: Cluster, *, commit_table_regions: int = 16) -> list
 
 
 def check_database(cluster: Cluster) -> None:
-    """`UnknownTable` that says what to do, where the database was never made."""
+    """`UnknownTable`, with what to do, if the database was never made."""
     found = set(Admin(cluster).tables())
     missing = sorted({META_TABLE, COMMIT_TABLE} - found)
     if missing:

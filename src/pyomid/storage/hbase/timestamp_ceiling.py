@@ -25,9 +25,9 @@ CEILING_ZNODE = "/omid/timestamp"
 
 
 class ChosenCeiling:
-    """The ceiling where the options say, `others` being the places where an earlier TSO may have kept it.
+    """The ceiling at the place that the options say; `others`: places where an earlier TSO may have kept it.
 
-    Timestamps are handed out up to the ceiling, so one that lies lower than another's would hand them out twice.
+    Timestamps are handed out up to the ceiling. Below a ceiling of another place they would be handed out twice.
     """
 
     def __init__(self, chosen: CeilingStore, others: Mapping[str, CeilingStore]) -> None:
@@ -35,7 +35,7 @@ class ChosenCeiling:
         self._others = others
 
     def read(self) -> int:
-        """`Misuse` where it is kept elsewhere and higher."""
+        """`Misuse` if another place holds a higher ceiling."""
         found = self._chosen.read()
         for place, other in self._others.items():
             elsewhere = other.read()
@@ -52,7 +52,7 @@ class ChosenCeiling:
         return self._chosen.compare_and_set(expected, ceiling)
 
     def move_here(self) -> int:
-        """At least as high as everywhere else when this returns, with no TSO running; what it is then."""
+        """Raises the ceiling to that of every other place, and returns it. No TSO may be running."""
         while True:
             found = self._chosen.read()
             highest = max([found, *(other.read() for other in self._others.values())])
@@ -74,7 +74,7 @@ class HBaseCeiling:
         return timestamp_of(found[0].value) if found else 0
 
     def compare_and_set(self, expected: int, ceiling: int) -> bool:
-        """An answer that was lost is False: whoever asked reads again, and takes a ceiling above what it finds."""
+        """False also if the answer was lost: the caller reads again, and takes a ceiling above what it finds."""
         old = timestamp_bytes(expected) if expected else None
         cell = KeyValue(TIMESTAMP_ROW, TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, LATEST, timestamp_bytes(ceiling))
         condition = RowCondition(TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, old)
@@ -109,7 +109,7 @@ class ZooKeeperCeiling:
         return True
 
     def _read(self) -> tuple[int, int]:
-        """Ceiling and znode version; (0, -1) where there is none."""
+        """Ceiling and znode version; (0, -1) if there is none."""
         zookeeper = self._zookeeper
         try:
             content, stat = zookeeper.session().retry(zookeeper.ask, "get", self._path)

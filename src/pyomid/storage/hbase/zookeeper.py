@@ -17,11 +17,11 @@ from pyomid.storage.forks import ProcessGuard
 _CONNECT_S_MAX: Final = 10.0
 
 _ANSWER_S_MAX: Final = 10.0
-"""kazoo keeps commands while it looks for a server, for as long as that takes: nobody here waits longer than this."""
+"""kazoo keeps commands while it looks for a server, without a limit of time; callers here wait no longer than this."""
 
 _kazoo_log: Final = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.ERROR)
-"""kazoo tells of every connection made and closed; what matters is raised, or said by whoever waits."""
+"""kazoo logs every connection that is made or closed. What matters is raised, or logged by the caller."""
 
 
 class ZooKeeper:
@@ -44,7 +44,7 @@ class ZooKeeper:
         self._guard = ProcessGuard("ZooKeeper")
 
     def read_hbase(self, name: str) -> bytes:
-        """The content of HBase's znode `name`; `Unavailable` where HBase is not up below this root."""
+        """The content of HBase's znode `name`; `Unavailable` if HBase is not up below this root."""
         path = f"{self.znode}/{name}"
         client = self.session()
         try:
@@ -63,8 +63,8 @@ class ZooKeeper:
         raise Unavailable(f"ZooKeeper {self.quorum} has no {path}: HBase is down or starting")
 
     def ask(self, command: str, *arguments: Any, answer_s: float = _ANSWER_S_MAX, **options: Any) -> Any:
-        """kazoo's `command`, waited for at most `answer_s`: then `Unavailable`, and what was to be written may
-        or may not have been. Raises kazoo's own errors otherwise.
+        """Runs kazoo's `command`. `Unavailable` after `answer_s` without an answer; a write may have taken place. Other
+        errors are kazoo's own.
         """
         asked = getattr(self.session(), f"{command}_async")(*arguments, **options)
         try:
@@ -75,7 +75,7 @@ class ZooKeeper:
             ) from error
 
     def session(self) -> KazooClient:
-        """The connected client of kazoo; `Unavailable` where no server of the quorum answers."""
+        """kazoo's client, connected; `Unavailable` if no server of the quorum answers."""
         self._guard.check()
         with self._opening:
             if self._client is None:

@@ -1,4 +1,5 @@
-"""Tables and regions: create, drop, flush, compact, split, merge, move; each returns when the master is done."""
+"""Administration of tables and regions: create, drop, flush, compact, split, merge, move. Each returns when the master
+is done."""
 
 from __future__ import annotations
 
@@ -78,13 +79,13 @@ class TableDescriptor:
 
 
 class Admin:
-    """Blocking, by way of a `Cluster`."""
+    """Blocking administration by a `Cluster`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def create_table(self, descriptor: TableDescriptor, splits: Sequence[bytes] = ()) -> bool:
-        """False, and nothing changed, where a table of this name exists."""
+        """Creates a table. False, and no change, if a table of this name exists."""
         request = CreateTableRequest(table_schema=_schema(descriptor), split_keys=sorted(splits))
         try:
             self._procedure("CreateTable", request, f"creating table {descriptor.name}")
@@ -96,7 +97,7 @@ class Admin:
         return True
 
     def drop_table(self, table: str) -> bool:
-        """Idempotent: a table that is not there is dropped. True."""
+        """Drops a table. Idempotent: True also if there is none."""
         while True:
             try:
                 self.disable_table(table)
@@ -106,7 +107,7 @@ class Admin:
                 return True
 
     def delete_table(self, table: str) -> bool:
-        """A disabled one, or one that is not there. False, and nothing is deleted, where it is enabled."""
+        """Deletes a disabled table; True also if there is none. False, and no change, if it is enabled."""
         try:
             self._procedure("DeleteTable", TableRequest(table_name=_name(table)), f"dropping table {table}")
         except UnknownTable:
@@ -125,7 +126,7 @@ class Admin:
         self._procedure("EnableTable", TableRequest(table_name=_name(table)), f"enabling table {table}")
 
     def enable_again(self, table: str) -> None:
-        """`enable_table`; one that is gone, or enabled by now, is let be."""
+        """`enable_table`, without an error if the table is gone or enabled by now."""
         try:
             self.enable_table(table)
         except UnknownTable:
@@ -135,7 +136,7 @@ class Admin:
                 raise
 
     def modify_table(self, descriptor: TableDescriptor) -> None:
-        """Attributes and families become the descriptor's."""
+        """Sets attributes and families to those of the descriptor."""
         request = ModifyTableRequest(table_name=_name(descriptor.name), table_schema=_schema(descriptor))
         self._procedure("ModifyTable", request, f"altering table {descriptor.name}")
 
@@ -145,7 +146,7 @@ class Admin:
         return sorted(table_of(name.namespace, name.qualifier) for name in reply.table_names)
 
     def table(self, table: str) -> TableDescriptor:
-        """`UnknownTable` where there is none."""
+        """The table's descriptor; `UnknownTable` if there is none."""
         request = GetTableDescriptorsRequest(table_names=[_name(table)])
         reply = self._master("GetTableDescriptors", request, GetTableDescriptorsResponse, f"looking at {table}")
         if not reply.table_schema:
@@ -153,7 +154,7 @@ class Admin:
         return _descriptor(reply.table_schema[0])
 
     def flush_region(self, region: Region) -> None:
-        """What the region held in memory is in files when this returns."""
+        """Flushes the region: on return what it held in memory is in files."""
         self._region("FlushRegion", region, FlushRegionRequest(region=region.specifier), FlushRegionResponse)
 
     def flush(self, table: str) -> None:
@@ -161,18 +162,18 @@ class Admin:
             self.flush_region(region)
 
     def compact(self, table: str, *, major: bool = True) -> None:
-        """Asks for it; the region servers do it in their own time."""
+        """Requests a compaction; the region servers do it later."""
         for region in self._cluster.regions(table):
             request = CompactRegionRequest(region=region.specifier, major=major)
             self._region("CompactRegion", region, request, CompactRegionResponse)
 
     def best_split(self, region: Region) -> bytes | None:
-        """The row in the middle of the region's largest file; None where it has too few."""
+        """The row in the middle of the region's largest file; None if the region has too few rows."""
         request = GetRegionInfoRequest(region=region.specifier, best_split_row=True)
         return self._region("GetRegionInfo", region, request, GetRegionInfoResponse).best_split_row or None
 
     def split(self, table: str, row: bytes) -> None:
-        """A region begins at `row` when this returns."""
+        """Splits: on return a region begins at `row`."""
         region = next(each for each in self._cluster.regions(table) if row in each.key_range)
         if region.key_range.start == row:
             return
@@ -185,7 +186,7 @@ class Admin:
         self._procedure("SplitRegion", request, f"splitting {table} at {row!r}")
 
     def merge(self, table: str, row: bytes) -> None:
-        """The region that begins at `row` is one with the region before it when this returns."""
+        """Merges: on return the region that begins at `row` is one with the region before it."""
         regions = self._cluster.regions(table)
         index = next(i for i, region in enumerate(regions) if region.key_range.start == row and i)
         request = MergeTableRegionsRequest(forcible=True)
@@ -220,7 +221,7 @@ class Admin:
             self._cluster.run(_pause_steps(budget))
 
     def clone_snapshot(self, name: str, table: str) -> None:
-        """The snapshot's content as table `table`, which a restore makes anew where it is disabled."""
+        """Restores the snapshot as table `table`; a disabled table of that name is replaced."""
         description = SnapshotDescription(name=name, table=table)
         what = f"restoring snapshot {name} as {table}"
         request = RestoreSnapshotRequest(snapshot=description)
@@ -267,7 +268,7 @@ class Admin:
                     raise RemoteFailure(generic.class_name, generic.message, do_not_retry=True).as_error(budget.what)
                 return
             if reply.state == GetProcedureResultResponse.NOT_FOUND:
-                return  # Done so long ago that the master has forgotten it.
+                return  # It ended so long ago that the master has forgotten it.
             yield from _pause_steps(budget)
 
     def _region(self, method: str, region: Region, request: Message, reply: type[M]) -> M:

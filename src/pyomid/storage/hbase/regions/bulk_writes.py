@@ -1,7 +1,8 @@
-"""Bulk writes: rows encoded by compiled kernels, region by region, the next piece encoded while one is on its way.
+"""Bulk writes: compiled kernels encode rows region by region, the next piece while the one before is under way.
 
-A piece is one call to one server, and two of them are two handlers' work. One whose reply holds any failure, and only
-such a piece, is taken apart row by row: refusals go again by the ordinary way, everything else is unsure.
+A piece is one call to one server; two pieces are served by two handlers. Only a piece whose reply holds a failure is
+examined row by row: refused rows are sent again in the ordinary way, all other rows without an answer are
+indeterminate.
 """
 
 from __future__ import annotations
@@ -45,25 +46,25 @@ from pyomid.storage.hbase.rpc.hbase_pb2 import MultiResponse
 from pyomid.types import Column
 
 PIECE_ROWS_MAX: Final = 500
-"""One handler writes a piece; a thousand rows are written sooner by two than by one."""
+"""One handler writes a piece: two handlers write a thousand rows sooner than one does."""
 PIECE_BYTES_MAX: Final = 2 << 20
 FLIGHTS_MAX: Final = 2
-"""Pieces on their way while another is encoded."""
+"""Pieces under way while another one is encoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class BulkOutcome:
-    """What is still to be done: rows that a server refused before it began, and rows whose answer was lost."""
+    """What is left to do: rows that a server refused before it began, and rows whose answer was lost."""
 
     refused: list[int]
     unsure: list[int]
     hopeless: list[RemoteFailure] = field(default_factory=list)
-    """What will never work; raised once everything else is settled."""
+    """An error that no retry removes; raised once all other rows have ended."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BegunPut:
-    """Rows on their way: every piece was sent, no answer was waited for. To be ended once, by any thread."""
+    """Rows under way: every piece was sent, and no answer was taken. To be ended once, by any thread."""
 
     table: str
     version: int
@@ -73,7 +74,7 @@ class BegunPut:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """One region action, encoded. `rows`: their numbers in the whole, as its actions are numbered."""
+    """One region action, encoded. `rows`: the numbers of its rows in the whole, in the order of its actions."""
 
     region: Region
     rows: Sequence[int]
@@ -117,7 +118,7 @@ class _Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ColumnNames:
-    """The columns of a batch as the kernel wants them."""
+    """The columns of a batch as the kernel needs them."""
 
     names: NDArray[np.uint8]
     begin: NDArray[np.int64]
@@ -145,7 +146,7 @@ def put_batch_steps(
 def begin_put_steps(
     operations: RegionOperations, table: str, version: int, batch: CellBatch, budget: Budget
 ) -> Steps[BegunPut]:
-    """The same without its answers, which `end_put_steps` takes. Raises only where nothing was sent."""
+    """The same without the answers, which `end_put_steps` takes. Raises only if nothing was sent."""
     pieces: list[_Piece] = yield from _Pieces(operations, table, _BatchRows(version, batch), budget).all_steps()
     flights: list[Flight] = yield Start([(piece.server, piece.call()) for piece in pieces], budget.call_s)
     return BegunPut(table, version, batch, list(zip(pieces, flights, strict=True)))
@@ -162,7 +163,7 @@ def end_put_steps(operations: RegionOperations, begun: BegunPut, budget: Budget)
 def put_changes_steps(
     operations: RegionOperations, table: str, changes: Sequence[Changes], budget: Budget
 ) -> Steps[list[BulkOutcome]]:
-    """Each row's changes take effect together or not at all; an outcome for each of `changes`."""
+    """Each row's changes are atomic. Returns an outcome for each of `changes`."""
     outcomes = yield from _send_steps(operations, table, [_ChangedRows(each) for each in changes], budget)
     return outcomes
 
@@ -179,7 +180,7 @@ def put_commits_steps(
 def _send_steps(
     operations: RegionOperations, table: str, sources: Sequence[_Rows], budget: Budget
 ) -> Steps[list[BulkOutcome]]:
-    """Each piece goes out at once, a few are on their way."""
+    """Sends each piece at once; a few are under way."""
     outcomes = [BulkOutcome([], []) for _ in sources]
     flights: list[tuple[_Piece, Flight, BulkOutcome]] = []
     for rows, outcome in zip(sources, outcomes, strict=True):
@@ -202,7 +203,7 @@ def _raise_hopeless(outcome: BulkOutcome, budget: Budget) -> None:
 
 
 class _Pieces:
-    """Cuts rows into pieces: neighbours, of one server, bounded in rows and bytes."""
+    """Divides rows into pieces: neighbouring rows of one server, bounded in rows and bytes."""
 
     def __init__(self, operations: RegionOperations, table: str, rows: _Rows, budget: Budget) -> None:
         self._operations = operations
@@ -271,7 +272,7 @@ def _settle_steps(
 
 
 def _failed_rows(piece: _Piece, answer: Reply) -> list[tuple[_Group, int, Exception]]:
-    """A region action's own failure is everybody's in it."""
+    """The failure of a region action is that of each of its rows."""
     response = MultiResponse.FromString(answer.message)  # type: ignore[arg-type]
     failed: list[tuple[_Group, int, Exception]] = []
     for group, result in zip(piece.groups, response.regionActionResult, strict=True):
@@ -348,7 +349,7 @@ class _CommitRows:
         _add(piece, region, actions, block, sizes, range(first, end))
 
     def renumbered(self, outcome: BulkOutcome) -> BulkOutcome:
-        """By the numbers of the entries as they were given."""
+        """Numbered as the entries were given."""
         return BulkOutcome(self._order[outcome.refused].tolist(), self._order[outcome.unsure].tolist())
 
 

@@ -1,11 +1,11 @@
-"""Entries of the commit table put, or got, and a cell of another row read behind them: in one call to one server.
+"""Entries of the commit table are put, or got, and then a cell of another row is read: in one call to one server.
 
-    actions of the entries, region by region  ┐ one Multi; a server takes the region actions of a call one after the
-    a region action of its own: the cell      ┘ other, in their order, and answers a put's after it is in its log
+    actions of the entries, region by region  ┐ one Multi; a server performs the region actions of a call one after the
+    a region action of its own: the cell      ┘ other, in their order, and answers a put after it is in its log
                                                 (RSRpcServices.multi; decisions 0022 and 0027)
 
-So the cell is read when all entries are durable, or when all of them were read. Where it would not be all one call
-(several servers, too many rows), or anything in it failed, the answer is None and says nothing about the entries.
+So the cell is read when all entries are durable, or when all of them were read. If one call cannot do it (several
+servers, too many rows), or anything in it failed, the answer is None and says nothing about the entries.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from pyomid.storage.hbase.rpc.requests import RowGet
 Int64s = NDArray[np.int64]
 
 ENTRIES_MAX: Final = 4000
-"""In one call: one handler of the region server is held while it runs."""
+"""Entries in one call, which occupies one handler of the region server."""
 
 
 class _Ranges:
-    """The commit table as far as its regions are known, ready for the kernels."""
+    """The commit table's known regions, as the kernels need them."""
 
     def __init__(self, regions: Sequence[Region]) -> None:
         self.known = regions
@@ -61,7 +61,7 @@ class _Ranges:
 
 
 class _Behind:
-    """The row that is read behind entries, where its region is."""
+    """The row that is read after the entries, with its region."""
 
     def __init__(self, region: Region, get: bytes) -> None:
         self.region = region
@@ -74,7 +74,7 @@ class _Behind:
 
 
 class _Placed:
-    """Starts, all of whose rows one server has, with the row that is read behind them."""
+    """Starts whose rows are all on one server, with the row that is read after them."""
 
     def __init__(self, ranges: _Ranges, server: Address, where: Int64s, counts: Int64s, behind: _Behind) -> None:
         self.ranges, self.server, self.where, self.counts = ranges, server, where, counts
@@ -82,16 +82,16 @@ class _Placed:
 
     @property
     def specifiers_bytes(self) -> int:
-        """Room for all that region actions hold beside their actions."""
+        """Bytes of region actions beside their actions, at most."""
         return int(self.ranges.specifier_at[-1]) + 16 * len(self.ranges.regions)
 
     def call(self, parameter: bytes, index: int, cells: bytes | memoryview = b"") -> Call:
-        """`index`: of the action that reads what is behind."""
+        """`index`: that of the action that reads the last cell."""
         return Call(CLIENT, "Multi", parameter + self._behind.action(index), cells)
 
     def learn(self, operations: RegionOperations, answer: Reply, budget: Budget) -> None:
-        """What is believed of regions may be wrong where actions failed. A failure of the whole call says nothing of
-        a single region; whoever asks in the ordinary way meets it again."""
+        """If actions failed, the known regions may be wrong and are forgotten. A failure of the whole call says nothing
+        about a single region; the ordinary way meets it again."""
         asked = [region for region, count in zip(self.ranges.regions, self.counts.tolist(), strict=True) if count]
         response = parsed(MultiResponse, answer)
         if len(response.regionActionResult) != len(asked) + 1:
@@ -105,10 +105,10 @@ class _Placed:
 
 
 class CommitCalls:
-    """Of one commit table. `behind`: what is read of `behind_table` behind the entries. Safe from any thread."""
+    """The calls for one commit table. `behind`: what is read of `behind_table` after the entries. Thread-safe."""
 
     def __init__(self, table: str, entry_get: RowGet, behind_table: str, behind: RowGet) -> None:
-        """`entry_get`: how an entry is read, of whatever row."""
+        """`entry_get`: how the entry of any row is read."""
         self._table = table
         self._behind_table = behind_table
         self._behind = behind
@@ -122,7 +122,7 @@ class CommitCalls:
     def put_steps(
         self, operations: RegionOperations, entries: NDArray[np.int64], budget: Budget
     ) -> Steps[list[KeyValue] | None]:
-        """Entries (start, commit), and the cells of `behind` as they were when all entries were durable."""
+        """Puts entries (start, commit); returns the cells of `behind`, read when all entries were durable."""
         placed = yield from self._placed_steps(operations, np.ascontiguousarray(entries.reshape(-1, 2)[:, 0]), budget)
         if placed is None:
             return None
@@ -145,7 +145,7 @@ class CommitCalls:
     def get_steps(
         self, operations: RegionOperations, starts: Sequence[int], budget: Budget
     ) -> Steps[tuple[list[int], list[KeyValue]] | None]:
-        """Each start's commit timestamp, SEALED or NOT_FOUND, and the cells of `behind` as they were after that."""
+        """Each start's commit timestamp, SEALED or NOT_FOUND, and the cells of `behind`, read after that."""
         wanted = np.array(starts, dtype=np.int64)
         placed = yield from self._placed_steps(operations, wanted, budget)
         if placed is None:
@@ -198,7 +198,7 @@ class CommitCalls:
 
 
 def _ranges(regions: Sequence[Region]) -> Iterator[tuple[bytes, Region | None]]:
-    """Where each begins: regions in the order of their keys, and gaps between those that are known."""
+    """The first key of each region, and of each gap between known regions, in key order."""
     end: bytes | None = b""
     for region in regions:
         if end is not None and region.key_range.start > end:

@@ -1,7 +1,7 @@
-"""Which region of a table holds a row, and which server serves it: a cache of `hbase:meta`, never more than a hint.
+"""Which region of a table holds a row, and which server serves it: a cache of `hbase:meta`, and only a hint.
 
-Regions split, merge, move and are made again; a server that is asked for a region it does not serve says so, and the
-caller forgets what it knew. Nothing here blocks: a table's regions are one immutable value, replaced as a whole.
+Regions split, merge, move and are made again. A server refuses a call for a region that it does not serve, and the
+caller then forgets what it knew. Nothing here blocks: a table's regions are one immutable value, replaced as a whole.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _RECOVERABLE_MAGIC: Final = 0xFF
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One region as meta describes it; `server` None while nobody serves it."""
+    """One region as meta describes it. `server` is None while no server serves it."""
 
     name: bytes
     table: str
@@ -41,7 +41,7 @@ class Region:
 
     @property
     def specifier_field(self) -> bytes:
-        """As a region action begins with it."""
+        """The bytes by which a region action names it."""
         return b"\x0a" + delimited(self.specifier.SerializeToString())
 
     @property
@@ -59,7 +59,7 @@ def meta_region(server: Address) -> Region:
 
 
 class LocationCache:
-    """Regions by table. Safe from any thread: a lost update costs a look-up, nothing else."""
+    """Regions by table. Thread-safe: a lost update only costs a lookup."""
 
     def __init__(self) -> None:
         self._tables: dict[str, tuple[tuple[bytes, ...], tuple[Region, ...]]] = {}
@@ -78,11 +78,11 @@ class LocationCache:
         return table in self._tables
 
     def known(self, table: str) -> tuple[Region, ...]:
-        """In the order of their keys; the same object until something else is known."""
+        """The known regions in key order; the same object until they change."""
         return self._tables.get(table, _NOTHING)[1]
 
     def put(self, table: str, regions: Iterable[Region]) -> None:
-        """What meta says now. Whatever overlaps it is forgotten: the parents of a split, for one."""
+        """Takes over what meta says now. Regions that overlap it are forgotten, the parent of a split for example."""
         fresh = sorted(regions, key=lambda region: region.key_range.start)
         kept = [
             region
@@ -114,7 +114,7 @@ class LocationCache:
 
 
 def parse_region(meta_row: bytes, info: bytes, server: bytes) -> Region | None:
-    """A region from its row in meta; None for what clients must not see: a split's parent, a replica."""
+    """A region from its row in meta; None if clients must not use it: the parent of a split, a replica."""
     if not info.startswith(_PROTOBUF_MAGIC):
         raise Corruption(f"the region info of {meta_row!r} is not HBase 2's")
     try:
@@ -144,7 +144,7 @@ def table_name(table: str) -> tuple[bytes, bytes]:
 
 
 def parse_meta_znode(content: bytes) -> Address:
-    """Who serves `hbase:meta`, by the znode meta-region-server."""
+    """The server of `hbase:meta`, by the znode meta-region-server."""
     server = MetaRegionServer.FromString(_behind_prefix(content)).server
     return Address(server.host_name, server.port)
 
@@ -155,7 +155,7 @@ def parse_master_znode(content: bytes) -> Address:
 
 
 def _behind_prefix(content: bytes) -> bytes:
-    """The protobuf behind FF, a 4-byte length, that many bytes, and `PBUF`."""
+    """The protobuf that follows FF, a 4-byte length, that many bytes, and `PBUF`."""
     if content[:1] != bytes([_RECOVERABLE_MAGIC]):
         raise Corruption("a znode of HBase does not begin with its magic byte")
     begin = 5 + int.from_bytes(content[1:5], "big")

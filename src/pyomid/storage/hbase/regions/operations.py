@@ -1,11 +1,11 @@
-"""Each operation on regions once, as a generator: it yields what it waits for, a driver performs it.
+"""Each operation on regions once, as a generator: it yields what it waits for, and a driver performs that.
 
     Start(sends)     → list of flights: calls sent, all at once          Finish(flight) → Reply, or the failure
     Pause(seconds)   → None                                              FindServer(which) → Address
 
-Two drivers exist: `cluster` (blocking) and `aio`. Retries: what did not take effect, or may be repeated without
-harm, is sent again until the budget's deadline, with back-off and jitter; a mutation that must not be repeated and
-whose answer was lost is `UNSURE` to its caller.
+There are two drivers: `rpc/client` (blocking) and `rpc/aio_client`. A call that did not take effect, or may be repeated
+without harm, is sent again until the budget's deadline, with back-off and jitter. A mutation that must not be repeated
+and whose answer was lost is indeterminate: `UNSURE` to its caller.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ _PAUSE_S_MAX: Final = 1.0
 
 MULTI_BYTES_MAX: Final = 4 << 20
 MULTI_ROWS_MAX: Final = 4000
-"""One Multi holds a handler of the region server while it runs: bounded, so that others get their turn."""
+"""One Multi occupies a handler of the region server while it runs. Bounded, so that others get their turn."""
 
 
 class Role(Enum):
-    """Servers that ZooKeeper knows."""
+    """Servers that ZooKeeper names."""
 
     META = "meta-region-server"
     MASTER = "master"
@@ -72,7 +72,7 @@ class Role(Enum):
 
 @dataclass(slots=True)
 class Flight:
-    """A call on its way: the driver's own handle, or the failure to send it."""
+    """A call under way: the driver's own handle, or the failure to send it."""
 
     address: Address
     handle: Any = None
@@ -108,7 +108,7 @@ Steps = Generator[Request, Any, T]
 
 @dataclass(slots=True)
 class Budget:
-    """How long an operation may go on trying. `what` names it in errors."""
+    """How long an operation may repeat its calls. `what` names it in errors."""
 
     what: str
     seconds: float
@@ -125,7 +125,7 @@ class Budget:
         return max(0.05, min(self.call_s_max, self.ends_s - time.monotonic()))
 
     def pause(self) -> Pause:
-        """Before the next try; raises the error for the caller when the time is up."""
+        """Pauses before the next attempt; raises the caller's error when the time is up."""
         if time.monotonic() >= self.ends_s:
             raise self.spent()
         longest = min(_PAUSE_S_MAX, _PAUSE_S_FIRST * 2.0**self.tries)
@@ -157,7 +157,7 @@ def finish_steps(flight: Flight, budget: Budget) -> Steps[Answer]:
 
 
 class RegionOperations:
-    """Reads and writes of rows, by region. Holds no state but the cache, so threads and tasks share one."""
+    """Reads and writes of rows, by region. Its only state is the cache, so threads and tasks share one object."""
 
     def __init__(self, cache: LocationCache, *, durability: Durability = Durability.TABLE) -> None:
         self.cache = cache
@@ -166,7 +166,7 @@ class RegionOperations:
     # ---- where ------------------------------------------------------------------------------------------------
 
     def locate_steps(self, table: str, row: bytes, budget: Budget) -> Steps[Region]:
-        """The region that holds `row` and is served; waits for one that is on its way between two servers."""
+        """The region that holds `row` and is served. Waits for a region that moves between two servers."""
         while True:
             region = self.cache.find(table, row)
             if region is None:
@@ -180,9 +180,9 @@ class RegionOperations:
             yield budget.pause()
 
     def regions_steps(self, table: str, budget: Budget) -> Steps[list[Region]]:
-        """All regions of the table in key order, as meta says now. `UnknownTable` where there are none."""
+        """All regions of the table in key order, as meta says now. `UnknownTable` if there are none."""
         start = table.encode() + b",,"
-        stop = table.encode() + b"-"  # the character behind the comma
+        stop = table.encode() + b"-"  # the character after the comma
         regions: list[Region] = []
         while True:
             rows = yield from self._scan_meta_steps(start, stop, budget, reverse=False, limit=_META_PAGE_ROWS)
@@ -234,7 +234,7 @@ class RegionOperations:
     # ---- one row or many --------------------------------------------------------------------------------------
 
     def rows_steps(self, table: str, requests: Sequence[RowRequest], budget: Budget) -> Steps[list[RowResult]]:
-        """Each request's result, in order. Raises after the others are settled if one can never work."""
+        """Each request's result, in order. If one can never work, raises once all others have ended."""
         results = yield from self.settle_rows_steps(table, requests, budget)
         settled: list[RowResult] = []
         for result in results:
@@ -246,7 +246,7 @@ class RegionOperations:
     def settle_rows_steps(
         self, table: str, requests: Sequence[RowRequest], budget: Budget
     ) -> Steps[list[RowResult | RemoteFailure]]:
-        """The same, with the failure in the place of a result that can never be had."""
+        """The same, with the failure in place of the result of a request that can never work."""
         results: list[RowResult | RemoteFailure] = [None] * len(requests)
         open_requests = list(range(len(requests)))
         while open_requests:
@@ -277,9 +277,9 @@ class RegionOperations:
     def gets_then_get_steps(
         self, table: str, gets: Sequence[RowGet], last_table: str, last: RowGet, budget: Budget
     ) -> Steps[list[list[KeyValue]] | None]:
-        """The cells of each of `gets`, then those of `last`, read when all others had been: in one call, or None.
+        """The cells of each of `gets`, then those of `last`, which is read after all others: in one call, or None.
 
-        None where the rows are on several servers, are too many for a call, or anything failed. A server takes the
+        None if the rows are on several servers, are too many for a call, or anything failed. A server performs the
         region actions of a call one after the other, in their order (RSRpcServices.multi; decisions 0022 and 0027).
         """
         region = yield from self.locate_steps(last_table, last.row, budget)
@@ -318,7 +318,7 @@ class RegionOperations:
         return batches
 
     def _ask_region_steps(self, region: Region, method: str, message: Message, budget: Budget) -> Steps[Answer | None]:
-        """One call to a region's server: the reply without a failure, or None after the failure was reacted to."""
+        """One call to a region's server: its reply, or None after a failure that was handled."""
         assert region.server is not None
         call = Call(CLIENT, method, message.SerializeToString())
         answer = yield from ask_steps(region.server, call, budget)
@@ -332,7 +332,7 @@ class RegionOperations:
         return None
 
     def react(self, region: Region, failure: Exception, budget: Budget) -> Reaction:
-        """What to do next; the cache forgets what the failure disproves."""
+        """How to react to a failure. The cache forgets what the failure disproves."""
         budget.last = failure
         if isinstance(failure, RemoteFailure):
             if failure.reaction is Reaction.LOCATE:
@@ -374,11 +374,11 @@ class _Batch:
             self._bytes += request.bytes_count
 
     def add_behind(self, region: Region, index: int, request: RowGet) -> None:
-        """Read when all that was added before has been read: a region action of its own, behind all others."""
+        """Adds a read that takes place after all that was added before: a region action of its own, the last one."""
         self._behind.append((region, [(index, request)]))
 
     def call(self, durability: Durability) -> Call:
-        """One region action for all simple requests of a region, one more for each that stands alone."""
+        """One region action for all simple requests of a region, and one for each request that must be alone."""
         message = MultiRequest()
         blocks: list[bytes] = []
         for region, requests in (*self._by_region.values(), *self._behind):
@@ -475,7 +475,7 @@ _REFUSALS: Final = frozenset(
         "RpcThrottlingException",
     )
 )
-"""Said before a mutation is begun: nothing of it took effect."""
+"""Raised before a mutation is begun: nothing of it took effect."""
 
 
 def is_unsure(failure: Exception) -> bool:
@@ -495,13 +495,13 @@ def _region_of(row: list[KeyValue]) -> Region | None:
 
 
 def _is_behind_longest(key: bytes) -> bool:
-    """The least key behind a row of the greatest length is longer than HBase takes."""
+    """The least key after a row of the greatest length is longer than HBase accepts."""
     return len(key) == _ROW_BYTES_MAX + 1 and key.endswith(b"\0")
 
 
 @dataclass(frozen=True, slots=True)
 class ScanBlock:
-    """What one scan call brought. `restarted`: rows begun in earlier blocks come again from their beginning."""
+    """The result of one scan call. `restarted`: rows that began in earlier blocks come again from their beginning."""
 
     cells: memoryview
     results: int
@@ -520,21 +520,21 @@ class ScanSpec:
     rows_per_call: int = 10_000
     bytes_per_call: int = 2 << 20
     read_ahead: bool = True
-    """The next call is sent before this one's block is used; several, where much is wanted (`lanes`)."""
+    """The next call is sent before this one's block is used; several calls for a long scan (`parallel_scan`)."""
     limit: int = 0
     time_range: tuple[int, int] | None = None
     """As in `RowGet`."""
     filters: tuple[Filter, ...] = ()
     is_fresh: bool = False
-    """Each call opens a scanner of its own. One that stays open shows a region as it was when it was opened."""
+    """Each call opens a scanner of its own: a scanner that stays open shows the region as it was at its opening."""
 
 
 class ScanCursor:
-    """Where the scan of a range stands. After each block the caller says with `settled_row` the last row it has whole.
+    """The position of a scan in its range. After each block the caller says by `settled_row` the last row it has whole.
 
-    One call at a time is on its way; `send_steps` sends it before the block is wanted. A fresh scan asks for what lies
-    behind the last row of the block before. A row that does not fit into a call by itself is read to its end by a
-    scanner that stays open, from then on.
+    One call at a time is under way; `send_steps` sends it before the block is wanted. A fresh scan goes on after the
+    last row of the block before. A row that does not fit into one call is read to its end by a scanner that stays open
+    from then on.
     """
 
     def __init__(self, operations: RegionOperations, spec: ScanSpec) -> None:
@@ -559,7 +559,7 @@ class ScanCursor:
 
     @property
     def start(self) -> bytes:
-        """What was not asked for yet begins here, or behind this row: the last of a call that was full."""
+        """What was not read yet begins here, or after this row: the last row of a call that was full."""
         return self._start
 
     @property
@@ -572,7 +572,7 @@ class ScanCursor:
 
     @property
     def is_sent(self) -> bool:
-        """A call is on its way, or its answer waits."""
+        """A call is under way, or its answer waits to be taken."""
         return self._ahead is not None
 
     @property
@@ -580,21 +580,21 @@ class ScanCursor:
         return self._is_fresh and self._ahead is None and not self._done
 
     def cut_at(self, key: bytes) -> ScanCursor:
-        """This one ends before `key`, which lies behind its start and before its stop; the rest's cursor comes back."""
+        """Ends this cursor before `key`, which lies between its start and its stop; returns a cursor of the rest."""
         whole = self._spec.key_range
         self._spec = replace(self._spec, key_range=KeyRange(whole.start, key))
         return ScanCursor(self._operations, replace(self._spec, key_range=KeyRange(key, whole.stop)))
 
     def send_steps(self, budget: Budget) -> Steps[None]:
-        """The call for the next block, unless it is on its way already."""
+        """Sends the call for the next block, unless it is under way already."""
         if self._ahead is None and not self._done:
             self._ahead = yield from self._call_steps(budget)
 
     def fetch_steps(self, budget: Budget) -> Steps[ScanBlock | None]:
         """The next block that holds a row or part of one; None when the range is done.
 
-        The last block never ends inside a row. One without cells comes behind one that did: the server had counted on
-        cells that were not wanted; or, restarted, the row is gone meanwhile.
+        The last block never ends inside a row. A block without cells may follow one that did: the server had counted
+        cells that were not wanted; or, restarted, the row is gone.
         """
         while not self._done:
             flight = self._ahead
@@ -612,7 +612,7 @@ class ScanCursor:
         return None
 
     def close_steps(self, budget: Budget) -> Steps[None]:
-        """Tells the server that nobody comes back; its answer is not waited for."""
+        """Closes the server's scanner without waiting for the answer."""
         region, self._done = self._region, True
         if self._scanner_id is None or region is None or region.server is None:
             return
@@ -686,11 +686,11 @@ class ScanCursor:
         elif self._is_fresh and block.results:
             self._move_behind(block)
         elif self._is_fresh:
-            self._is_fresh = False  # its time was up before it found anything: one that stays open gets on
+            self._is_fresh = False  # the time was up before it found anything: a scanner that stays open gets on
         return block
 
     def _move_behind(self, block: ScanBlock) -> None:
-        """The next scanner begins behind the last whole row; at the last one again where only part of it came."""
+        """The next scanner begins after the last whole row; at the last row again if only part of it came."""
         self._start, self._start_inclusive = last_row(block.cells), block.ends_inside_row
         if block.ends_inside_row:
             self._restarted = True
@@ -707,7 +707,7 @@ class ScanCursor:
             self._start, self._start_inclusive = stop, True
 
     def _recover_steps(self, failure: Exception, budget: Budget) -> Steps[None]:
-        """Another scanner, behind the last row that the caller has whole."""
+        """Another scanner, from after the last row that the caller has whole."""
         assert self._region is not None
         reaction = self._operations.react(self._region, failure, budget)
         if reaction is Reaction.FAIL:

@@ -1,17 +1,17 @@
-"""A long scan reads ahead in several places of its range at once, and hands on what it finds in key order.
+"""Parallel scan streams: a long scan reads in several places of its range at once, and returns rows in key order.
 
-HBase serves a scanner by one thread, and sends nothing while the caller has not said where to go on. So a scan whose
-calls come back full guesses where the next calls' worth of rows begin, by the distance of the rows it saw, and asks
-for several of them at once:
+HBase serves a scanner by one thread, and sends nothing until the caller says where to go on. So a scan whose calls come
+back full guesses where the rows of the next calls begin, by the distance of the rows that it has read, and sends
+several calls at once:
 
     rows seen     |a………b|                      one call full: a call's worth reaches from a to b
-    lanes             |b……c|c……d|d……           each a cursor of its own; c, d guessed
-    taken             first, then second, …     their calls run beside each other
+    streams           |b……c|c……d|d……           each a cursor of its own; c, d guessed
+    taken             first, then second, …     their calls run at the same time
 
-A guess decides how evenly the work is divided, nothing else. A lane that turns out too long goes on call by call
-while the others wait. Where one holds next to nothing (a gap between rows, the end of a table) nothing is guessed until
-a call came back full again. At most `CALLS_AHEAD` answers wait for their
-turn, which bounds what a scan holds in memory, and what is read for nobody when its caller leaves.
+A guess only decides how evenly the work is divided. A stream that is too long goes on call by call while the others
+wait. If a stream holds almost nothing (a gap between rows, the end of a table) nothing is guessed until a call comes
+back full again. At most `CALLS_AHEAD` answers wait for their turn: this bounds the memory of a scan, and what is read
+in vain when its caller leaves.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, Sc
 from pyomid.storage.hbase.regions.split_keys import KeyScale
 
 CALLS_AHEAD: Final = 3
-"""Of one scan at once, that of the block which is wanted next included."""
+"""Calls of one scan under way at once, the one for the next block included."""
 
 BLOCK_BYTES_LEAST: Final = 256 << 10
-"""Calls that bring less are over before a second one beside them would be of use."""
+"""Calls that bring less end too soon for a second call beside them to be of use."""
 
 _FILL: Final = 0.9
-"""Of a call, by the guess: a lane of a little more than a call would need another for the rest."""
+"""The part of a call that a stream is guessed to hold: a little more than one call would need a second one."""
 
 _TOO_LITTLE: Final = 0.25
 
 
 class ScanLanes:
-    """The blocks of a range in key order, as `ScanCursor` gives them, from one cursor or several."""
+    """The blocks of a range in key order, as `ScanCursor` gives them, by one cursor or several."""
 
     def __init__(self, operations: RegionOperations, spec: ScanSpec) -> None:
         self._read_ahead = spec.read_ahead
@@ -45,7 +45,7 @@ class ScanLanes:
         self._blocks_of_lane = 0
 
     def settled(self, row: bytes) -> None:
-        """The caller has all rows up to and including this one whole."""
+        """The caller has all rows up to this one, included, whole."""
         if self._lanes:
             self._lanes[0].settled_row = row
 
@@ -68,13 +68,14 @@ class ScanLanes:
         return None
 
     def close_steps(self, budget: Budget) -> Steps[None]:
-        """No answer is waited for; the server is told of scanners that are still open."""
+        """Closes scanners that are still open, without waiting for answers."""
         lanes, self._lanes = self._lanes, []
         for lane in lanes:
             yield from lane.close_steps(budget)
 
     def _send_ahead_steps(self, budget: Budget) -> Steps[None]:
-        """More with each block: who takes the first few only shall not have much read for nothing."""
+        """How many streams: more with each block, so that little is read in vain for a caller that takes only a few
+        rows."""
         free = min(CALLS_AHEAD, self._blocks + 1) - sum(lane.is_sent for lane in self._lanes)
         place = 0
         while place < len(self._lanes) and (free > 0 or place == 0):
@@ -93,7 +94,7 @@ class ScanLanes:
 
 
 class Pace:
-    """How far apart rows lie a call's worth from each other, by the blocks that came."""
+    """The distance of keys that holds about one call's rows, by the blocks that came."""
 
     def __init__(self) -> None:
         self._scale = KeyScale()
@@ -102,7 +103,7 @@ class Pace:
         self._times = 0.0
 
     def learn(self, lane: ScanCursor, block: ScanBlock | None) -> None:
-        """From a call that was full, or one that brought all there was in its lane; None: nothing."""
+        """Learnt from a call that was full, or one that brought all rows of its stream; None: nothing."""
         found = 0 if block is None else len(block.cells)
         if lane.was_full:
             self._full_bytes = found
@@ -120,7 +121,7 @@ class Pace:
         self._times = _FILL * self._full_bytes / found
 
     def key_behind(self, lane: ScanCursor) -> bytes | None:
-        """Where to end it after about a call; None where nothing is known, or little would be left behind."""
+        """The key at which to end a stream after about one call; None if nothing is known, or little would remain."""
         if not self._times:
             return None
         key = self._scale.ahead(lane.start, self._first, self._last, self._times)

@@ -1,4 +1,4 @@
-"""Row keys between row keys: how a range is cut where nobody counted its rows."""
+"""Row keys between row keys: how to divide a range whose rows were not counted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def keys_between(first: bytes, last: bytes, known: Sequence[bytes], pieces: int)
 
 
 def _interpolate(low: bytes, high: bytes, share: int, whole: int) -> bytes:
-    """The key `share`/`whole` of the way: keys are fractions of base 256, a few bytes beyond their common part."""
+    """The key at `share`/`whole` of the way: keys are fractions of base 256, of a few bytes after their common part."""
     common = 0
     while common < min(len(low), len(high)) and low[common] == high[common]:
         common += 1
@@ -47,19 +47,19 @@ _ALPHABETS: Final = tuple(
 _EVERY_BYTE: Final = bytes(range(256))
 
 SCALE_BYTES_MAX: Final = 64
-"""Keys are told apart by so many of their first bytes, or nothing is guessed."""
+"""Keys must differ within so many of their first bytes; otherwise nothing is guessed."""
 
 _FINE_BYTES: Final = 8
-"""Bytes beyond the common beginning of two keys that count for their distance."""
+"""Bytes after the common beginning of two keys that count for their distance."""
 
 _PARTS: Final = 1 << 10
 
 
 class KeyScale:
-    """Row keys as numbers, so that a distance between two keys can be laid off from a third.
+    """Row keys as numbers, so that the distance between two keys can be added to a third.
 
-    Each place counts by the smallest usual alphabet that has all bytes seen there: what follows `row0999` is `row1000`,
-    where plain bytes would go on to `row0:` and meet nothing for long. A guess, never more: any key is a sound cut.
+    Each position counts in the smallest usual alphabet that has all bytes seen there: `row1000` follows `row0999`,
+    where plain bytes would go on to `row0:`, after which no row comes for long. It is a guess: any key is a valid cut.
     """
 
     def __init__(self) -> None:
@@ -73,9 +73,9 @@ class KeyScale:
                 self._alphabets[place] = _alphabet((byte, *self._alphabets[place]))
 
     def ahead(self, start: bytes, first: bytes, last: bytes, times: float) -> bytes | None:
-        """The key that lies `times` as far behind `start` as `last` lies behind `first`; both were learnt before.
+        """The key that lies `times` as far after `start` as `last` lies after `first`; both were learnt before.
 
-        None where `last` is not behind `first`, or no key lies there.
+        None if `last` is not after `first`, or no key lies there.
         """
         common = 0
         while common < min(len(first), len(last)) and first[common] == last[common]:
@@ -94,7 +94,7 @@ def _alphabet(seen: Iterable[int]) -> bytes:
         if wanted <= frozenset(alphabet):
             return alphabet
     if len(wanted) == 1 and chr(min(wanted)) in string.punctuation:
-        return bytes(wanted)  # between the parts of a key, as a rule
+        return bytes(wanted)  # usually between the parts of a key
     return _EVERY_BYTE
 
 
