@@ -18,9 +18,8 @@ from benchmarks.spark._setting import KEY, PARTS, ROWS, Setting, setting
 
 import pyomid.spark
 from pyomid.spark.databases import connection
-from pyomid.spark.prepare_write import WriteOptions, prepared_table
 from pyomid.spark.row_codec.encode import Duplicates, RowEncoder
-from pyomid.spark.schema import fields_of, row_key_parts, schema_of
+from pyomid.spark.schema import WriteOptions, fields_of, prepared_table, row_key_parts, schema_of
 
 _numbers = itertools.count()
 

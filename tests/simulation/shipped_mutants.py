@@ -416,7 +416,7 @@ SHIPPED_MUTANTS: Final = (
         "S7",
         "a try that lost finds the table that it made, writes nothing and spends its id",
         _WRITER + "test_a_failed_tries_own_table_hides_no_rows",
-        ("spark.prepare_write:is_there", _by_the_catalog),
+        ("spark.large_transaction:is_there", _by_the_catalog),
     ),
     _m(
         "S4",

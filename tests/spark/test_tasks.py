@@ -16,11 +16,10 @@ from pyomid.protocol.reading import Snapshot
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.large_transaction import LargeTransaction, ids_for
 from pyomid.spark.options import TABLE_LEVEL
-from pyomid.spark.prepare_write import WriteOptions, prepared_table
 from pyomid.spark.read_task import ReadPlan, divided, read_range
 from pyomid.spark.row_codec.decode import arrow_schema
 from pyomid.spark.run_outcome import RunState, look_up_run
-from pyomid.spark.schema import Field, row_key_parts, schema_of
+from pyomid.spark.schema import Field, WriteOptions, prepared_table, row_key_parts, schema_of
 from pyomid.spark.write_task import BranchReport, WritePlan, check_distinct, delete_ranges, delete_rows, write_rows
 from pyomid.types import BeginReply, ColumnSchema, KeyRange, RowKeyPart, TableInfo, TableSchema
 

@@ -41,9 +41,8 @@ if TYPE_CHECKING:
     from pyomid.protocol.reading import Snapshot
     from pyomid.spark.databases import Connection
     from pyomid.spark.large_transaction import LargeTransaction
-    from pyomid.spark.prepare_write import WriteOptions
     from pyomid.spark.read_task import ReadPlan
-    from pyomid.spark.schema import Field
+    from pyomid.spark.schema import Field, WriteOptions
     from pyomid.spark.write_task import BranchReport, WritePlan
     from pyomid.types import BeginReply, TableInfo, TableSchema
 
@@ -377,9 +376,8 @@ def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[BranchRepor
 
 def write_options(options: Options) -> WriteOptions:
     """The options of a write, checked."""
-    from pyomid.spark.prepare_write import WriteOptions
     from pyomid.spark.row_codec.encode import Duplicates, Nulls
-    from pyomid.spark.schema import DEFAULT_FAMILY, parse_column_mapping, parse_row_key
+    from pyomid.spark.schema import DEFAULT_FAMILY, WriteOptions, parse_column_mapping, parse_row_key
 
     row_key, mapping, family = options.text("rowKey"), options.text("columnMapping"), options.text("family")
     return WriteOptions(

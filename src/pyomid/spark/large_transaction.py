@@ -42,10 +42,9 @@ from pyomid.protocol.hashing import table_id
 from pyomid.protocol.reading import Snapshot
 from pyomid.spark.databases import Connection
 from pyomid.spark.options import TABLE_LEVEL
-from pyomid.spark.prepare_write import WriteOptions, extended, is_there, prepared_table, table_or_none
-from pyomid.spark.read_task import BATCH_ROWS, ReadPlan
+from pyomid.spark.read_task import BATCH_ROWS, ReadPlan, sees_rows
 from pyomid.spark.run_outcome import find_run, is_committed
-from pyomid.spark.schema import Field, schema_of
+from pyomid.spark.schema import Field, WriteOptions, extended, prepared_table, schema_of, table_or_none
 from pyomid.spark.write_task import BranchReport, WritePlan, check_distinct
 from pyomid.types import (
     BeginReply,
@@ -294,6 +293,15 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             self._conn.leases.abandon(lease)
         else:
             self._conn.leases.end(lease)
+
+
+def is_there(conn: Connection, info: TableInfo | None, snapshot: Snapshot) -> bool:
+    """What the modes `error` and `ignore` mean by a table that exists: one of which the snapshot sees a row.
+
+    Not the catalog: a table is durable there before the transaction that made it commits, and stays when that one
+    fails. Its next try would take its own table for somebody else's and drop its rows (decision 0031).
+    """
+    return info is not None and sees_rows(conn, info.name, snapshot)
 
 
 def ids_for(info: TableInfo, level: str | None) -> ConflictLevel | None:

@@ -32,13 +32,20 @@ from pyomid.spark.errors import original_error, original_errors
 from pyomid.spark.key_ranges import key_range
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.options import LEVELS, checked_choice
-from pyomid.spark.prepare_write import WriteOptions
 from pyomid.spark.read_task import ReadPlan, divided
 from pyomid.spark.registration import register
 from pyomid.spark.row_codec.encode import Duplicates, Nulls
 from pyomid.spark.row_codec.row_key import key_layout
 from pyomid.spark.run_outcome import find_run
-from pyomid.spark.schema import DEFAULT_FAMILY, column_mapping, fields_of, fit_frame, row_key_parts, schema_of
+from pyomid.spark.schema import (
+    DEFAULT_FAMILY,
+    WriteOptions,
+    column_mapping,
+    fields_of,
+    fit_frame,
+    row_key_parts,
+    schema_of,
+)
 from pyomid.spark.write_task import (
     REPORT_DDL,
     BranchReport,
