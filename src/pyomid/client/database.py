@@ -319,12 +319,7 @@ class Database:
             self._background.failed(error)
 
     def backoff(self) -> Backoff:
-        return Backoff(
-            first_s=self.settings.retry_backoff_ms / 1000,
-            longest_s=self.settings.retry_backoff_ms_max / 1000,
-            retries=self.settings.retries,
-            uniform=self._random.uniform,
-        )
+        return Backoff.of(self.settings, self._random.uniform)
 
 
 def make_background(parts: Deployment) -> Background:

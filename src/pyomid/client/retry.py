@@ -19,6 +19,7 @@ from pyomid.protocol.effects import Steps
 if TYPE_CHECKING:
     from pyomid.client.database import Database
     from pyomid.client.transaction import RowTransaction
+    from pyomid.config import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +39,16 @@ class Backoff:
     retries: int
     uniform: Callable[[float, float], float]
 
+    @classmethod
+    def of(cls, settings: Settings, uniform: Callable[[float, float], float], retries: int | None = None) -> Backoff:
+        """As the database is set; `retries`: where a run has its own."""
+        return cls(
+            first_s=settings.retry_backoff_ms / 1000,
+            longest_s=settings.retry_backoff_ms_max / 1000,
+            retries=settings.retries if retries is None else retries,
+            uniform=uniform,
+        )
+
     def pause_s(self, conflicts: int) -> float:
         """Before the try after so many conflicts (1 …)."""
         return self.uniform(0.0, min(self.longest_s, self.first_s * 2.0 ** min(conflicts - 1, 60)))
@@ -52,10 +63,17 @@ class Tries:
     lost: whatever the last try ended with, the run may have committed.
     """
 
-    def __init__(self, backoff: Backoff, transaction_id: str | None) -> None:
+    def __init__(
+        self,
+        backoff: Backoff,
+        transaction_id: str | None,
+        on_conflict: Callable[[ConflictError], None] | None = None,
+    ) -> None:
+        """`on_conflict` is told of each conflict that another try follows."""
         self.not_before = 0
         self._backoff = backoff
         self._transaction_id = transaction_id
+        self._on_conflict = on_conflict
         self._failures = 0
         self._lost: OutcomeUnknown | None = None
 
@@ -66,7 +84,10 @@ class Tries:
         self._failures += 1
         if isinstance(error, OmidError) and self._may_go_on(error) and self._failures <= self._backoff.retries:
             self.not_before = cause_of(error)
-            return self._backoff.pause_s(self._failures)
+            pause_s = self._backoff.pause_s(self._failures)
+            if self._on_conflict is not None and isinstance(error, ConflictError):
+                self._on_conflict(error)
+            return pause_s
         if self._lost is not None and self._lost is not error:
             self._tell(error, self._lost)
         return None
@@ -151,11 +172,19 @@ def run_steps(
     """
     if transaction_id is not None:
         yield Blocking(partial(ensure_markers_table, database.parts))
-    tries = Tries(database.backoff(), transaction_id)
+
+    def one_try_steps(not_before: int) -> Steps[Any]:
+        transaction = yield from begin(not_before)
+        return (yield from transaction.block_steps(_try_steps(transaction, transaction_id, body)))
+
+    return (yield from tries_steps(Tries(database.backoff(), transaction_id), one_try_steps))
+
+
+def tries_steps(tries: Tries, one_try_steps: Callable[[int], Steps[R]]) -> Steps[R]:
+    """The loop of every front end: what the first of `one_try_steps(not_before)` that succeeds returns."""
     while True:
         try:
-            transaction = yield from begin(tries.not_before)
-            return (yield from transaction.block_steps(_try_steps(transaction, transaction_id, body)))
+            return (yield from one_try_steps(tries.not_before))
         except BaseException as error:
             pause_s = tries.pause_s(error)
             if pause_s is None:

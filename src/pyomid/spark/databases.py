@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -120,7 +121,8 @@ def _connection(url: str) -> Connection:
         if found is None:
             parts = open_deployment(url)
             cache = CommitCache(parts.settings.commit_cache_entries)
-            found = Connection(url, parts, Driver(parts), cache, LeaseKeeper(parts.tso, parts.clock))
+            driver = Driver(parts, sleep=time.sleep)
+            found = Connection(url, parts, driver, cache, LeaseKeeper(parts.tso, parts.clock))
             _open[key] = found
         return found
 

@@ -14,18 +14,19 @@ from __future__ import annotations
 import functools
 import math
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from pyomid.client.drive import CallProgram
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
-from pyomid.client.retry import Backoff, Tries, check_function, check_result
+from pyomid.client.retry import Backoff, Tries, check_function, check_result, tries_steps
 from pyomid.client.transaction_base import Event, State
 from pyomid.crashpoints import crash_point
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse
+from pyomid.protocol.effects import Steps
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.datasource import FORMAT
 from pyomid.spark.errors import original_error, original_errors
@@ -306,34 +307,22 @@ def run(
     under the id committed before. `on_conflict` is told of each conflict.
     """
     check_function(function)
-    settings = connection(url).parts.settings
-    backoff = Backoff(
-        first_s=settings.retry_backoff_ms / 1000,
-        longest_s=settings.retry_backoff_ms_max / 1000,
-        retries=settings.retries if retries is None else retries,
-        uniform=random.uniform,
-    )
-    tries = Tries(backoff, transaction_id)
-    while True:
+
+    def one_try(not_before: int) -> R | AlreadyDone:
+        begin = functools.partial(transaction, spark, url, transaction_id=transaction_id, not_before=not_before)
         try:
-            with transaction(
-                spark,
-                url,
-                transaction_id=transaction_id,
-                conflict_level=conflict_level,
-                lease_seconds=lease_seconds,
-                not_before=tries.not_before,
-            ) as tx:
+            with begin(conflict_level=conflict_level, lease_seconds=lease_seconds) as tx:
                 return check_result(function(tx), function)
         except AlreadyCommitted as done:
             return AlreadyDone(str(done.values["transaction_id"]), int(done.values["start_ts"]))
-        except BaseException as error:
-            pause_s = tries.pause_s(error)
-            if pause_s is None:
-                raise
-            if on_conflict is not None and isinstance(error, ConflictError):
-                on_conflict(error)
-        time.sleep(pause_s)
+
+    def one_try_steps(not_before: int) -> Steps[R | AlreadyDone]:
+        result: R | AlreadyDone = yield CallProgram(functools.partial(one_try, not_before))
+        return result
+
+    conn = connection(url)
+    backoff = Backoff.of(conn.parts.settings, random.uniform, retries)
+    return conn.driver.run(tries_steps(Tries(backoff, transaction_id, on_conflict), one_try_steps))
 
 
 def _result(table: str, reports: Sequence[BranchReport]) -> WriteResult:
