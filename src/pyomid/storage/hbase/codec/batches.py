@@ -1,4 +1,4 @@
-"""Scan blocks into cell batches, and back: the bulk grain, with the plain twin of the decoder.
+"""Scan blocks to cell batches and back, vectorized, with the reference implementation of the decoder.
 
 A batch's buffer is the block as it came from the socket: neither keys nor values are copied. A block that ends
 inside a row leaves that row's cells to the next one.
@@ -41,15 +41,15 @@ from pyomid.types import Cell, Column, RowWrite
 
 _LEGACY: Final = np.frombuffer(LEGACY_TOMBSTONE, dtype=np.uint8).copy()
 _HEAD_BYTES: Final = 14
-"""Of a KeyValue in a block: everything before its row."""
+"""Bytes of a KeyValue in a block before its row."""
 _LEAST_BYTES: Final = 24
-"""A KeyValue of empty row, family, qualifier and value."""
+"""Bytes of a KeyValue with empty row, family, qualifier and value."""
 
 
 class ColumnNumbers:
-    """The names and columns seen in one scan, numbered as they came. Grows by itself; of one thread.
+    """The names and columns of one scan, numbered in the order in which they came. It grows as needed; for one thread.
 
-    Names are those of shadow cells too; a name has a number of its own as a column once a cell of it was seen.
+    Names include those of shadow cells; a name also has a column number once a data cell of it was seen.
     """
 
     def __init__(self, columns: int = 1024, name_bytes: int = 65_536) -> None:
@@ -61,10 +61,10 @@ class ColumnNumbers:
         self.runs = np.zeros((columns, 3), dtype=np.int64)
         self.column_names = np.zeros(columns, dtype=np.int32)
         self.counts = np.zeros(2, dtype=np.int64)
-        """Of names, and of columns."""
+        """The capacity for names, and for columns."""
 
     def refresh(self) -> list[Column]:
-        """A list of its own of all columns, those included that a kernel has just added."""
+        """A new list of all columns, with those that a kernel has just added."""
         for index in range(len(self.columns), int(self.counts[1])):
             number = int(self.column_names[index])
             name = self.name_bytes[self.begin[number] : self.begin[number + 1]].tobytes()
@@ -72,7 +72,7 @@ class ColumnNumbers:
         return list(self.columns)
 
     def grow(self) -> None:
-        """Room for twice as much; every number stays."""
+        """Doubles the capacity; all numbers stay."""
         count = int(self.counts[0])
         used = int(self.begin[count])
         fresh = ColumnNumbers(2 * len(self.names), 2 * len(self.name_bytes) + 65_536)
@@ -86,7 +86,7 @@ class ColumnNumbers:
 
 
 class _Scratch:
-    """Arrays that a decoder fills again and again: fresh ones of this size cost more page faults than the decoding."""
+    """Arrays that a decoder uses again: the page faults of new ones of this size would cost more than the decoding."""
 
     def __init__(self) -> None:
         self._fields = np.empty((0, KV_FIELDS), dtype=np.int64)
@@ -118,7 +118,7 @@ class BatchDecoder:
         if block.restarted:
             self._carry.clear()
         if block.ends_inside_row and block.results == 1:
-            # Looked at when its row ends: a row of many blocks would be copied and indexed with each of them.
+            # Decoded when the row ends: a row of many blocks would be copied and indexed with each of them.
             self._carry.append(block.cells)
             return None, None
         joined = bytearray().join((*self._carry, block.cells)) if self._carry else block.cells
@@ -179,7 +179,7 @@ class BatchDecoder:
 
 
 def batch_of_writes(writes: Sequence[RowWrite]) -> CellBatch | None:
-    """One record a row, for `put_batch_steps`; None where a row comes twice: the order of the two then counts."""
+    """One record for each row, for `put_batch_steps`. None if a row comes twice: the order of the two then counts."""
     ordered = sorted(writes, key=attrgetter("row"))
     keys = [write.row for write in ordered]
     if any(map(eq, keys, islice(keys, 1, None))):
@@ -188,9 +188,9 @@ def batch_of_writes(writes: Sequence[RowWrite]) -> CellBatch | None:
 
 
 def cells_of(key_values: Iterable[KeyValue]) -> list[Cell]:
-    """The same for one row at the point grain: each cell with its shadow cell's timestamp. Plain twin of the kernel.
+    """The cells of one row, each with the timestamp of its shadow cell: reference implementation of the kernel.
 
-    Of shadow cells of both forms that one with the prefix counts.
+    If there are shadow cells of both forms, the one with the prefix counts.
     """
     commits: dict[tuple[bytes, bytes, int], int] = {}
     cells: list[KeyValue] = []

@@ -1,7 +1,7 @@
 """Changes of stored cells as arrays: shadow cells to put, versions and orphans to drop; many rows at once.
 
-`changes_of` makes them of names, `changes_of_batch` of a batch's indices; `bulk` sends them. `as_mutation` is the
-plain twin of the encoder, and how a row goes again that a server refused.
+`changes_of` makes them of names, `changes_of_batch` of a batch's indices; `regions/bulk_writes` sends them.
+`as_mutation` is the reference implementation of the encoder; a row that a server refused is sent again by it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Changes:
     """Rows ascending and unique; `row_cell[i] : row_cell[i + 1]` are the cells of row i.
 
     `change` of a cell: the commit timestamp to put beside it, DROPPED or ORPHANED. A cell's family and qualifier lie
-    in `names` at `name_at`, one behind the other; a row's key lies in `keys`.
+    in `names` at `name_at`, one after the other; a row's key lies in `keys`.
     """
 
     keys: NDArray[np.uint8]
@@ -83,7 +83,7 @@ class Changes:
         return RowMutation(self.key(row), mutations)
 
     def only(self, chosen: NDArray[np.bool_], change: int | None = None) -> Changes:
-        """The chosen cells alone; all with one change, where that is given."""
+        """The chosen cells only; all with the same change if one is given."""
         cells = np.flatnonzero(chosen)
         row_of_cell = np.repeat(np.arange(self.rows), np.diff(self.row_cell))
         rows, row_cell = _grouped(row_of_cell[cells])

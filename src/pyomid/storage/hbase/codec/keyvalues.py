@@ -1,6 +1,6 @@
-"""HBase's KeyValues, one at a time: the point grain, and the plain twin of the compiled kernels.
+"""HBase's KeyValues, one at a time: for row-at-a-time work, and the reference implementation of the compiled kernels.
 
-A cell block is a sequence of KeyValues, each behind its 4-byte length:
+A cell block is a sequence of KeyValues, each after its 4-byte length:
     key length (4), value length (4), row length (2), row, family length (1), family, qualifier, timestamp (8),
     type (1), value. All numbers big-endian.
 """
@@ -26,7 +26,7 @@ LATEST: Final = (1 << 63) - 1
 _HEAD: Final = struct.Struct(">IIIH")
 _TAIL: Final = struct.Struct(">QB")
 _FIXED_KEY_BYTES: Final = 12
-"""Of a key: row length, family length, timestamp, type."""
+"""Bytes of a key beside its names: row length, family length, timestamp, type."""
 
 
 class KeyValue(NamedTuple):
@@ -39,7 +39,7 @@ class KeyValue(NamedTuple):
 
 
 def encode(cell: KeyValue) -> bytes:
-    """With its 4-byte length in front, as a cell block holds it."""
+    """The KeyValue with its 4-byte length before it, as in a cell block."""
     row, family, qualifier, timestamp, value, kind = cell
     key_bytes = _FIXED_KEY_BYTES + len(row) + len(family) + len(qualifier)
     return b"".join(
@@ -56,7 +56,7 @@ def encode(cell: KeyValue) -> bytes:
 
 
 def decode(block: bytes | bytearray | memoryview) -> Iterator[KeyValue]:
-    """All KeyValues of a cell block, in its order. `Corruption` where a length does not fit."""
+    """All KeyValues of a cell block, in its order. `Corruption` if a length does not fit."""
     position, end = 0, len(block)
     while position < end:
         if end - position < _HEAD.size:
@@ -91,7 +91,7 @@ def first_row(block: memoryview) -> bytes:
 
 
 def last_row(block: memoryview) -> bytes:
-    """The row of the last KeyValue; found by its lengths alone."""
+    """The row of the last KeyValue, found by the lengths only."""
     cells = np.frombuffer(block, dtype=np.uint8)
     position = last_cell(cells)
     if position < 0:

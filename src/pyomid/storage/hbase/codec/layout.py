@@ -1,11 +1,12 @@
-"""Apache Omid's bytes in HBase, as interop needs them; and the names of pyomid's own.
+"""Apache Omid's bytes in HBase, which interoperation needs, and the names of pyomid's own tables.
 
     shadow cell       same row, family, version; qualifier 00 C2 80 | qualifier | C2 80; commit timestamp, 8 bytes
     tombstone         a put of an empty value; of a family: with an empty qualifier. Old data: __OMID_TOMBSTONE__
-    commit table      row: bucket (start & 0x0F, 1 byte), start (8 bytes); C = varint(commit - start), IT = mark
+    commit table      row: bucket (start & 0x0F, 1 byte), start (8 bytes); C = varint(commit - start),
+                      IT = invalidation marker
 
-Facts of Apache Omid 1.1.x (CellUtils, HBaseCommitTable, HBaseTimestampStorage), each checked against the real one in
-tests/hbase.
+These are facts of Apache Omid 1.1.x (CellUtils, HBaseCommitTable, HBaseTimestampStorage). tests/hbase checks each
+against the real program.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ MARK_QUALIFIER: Final = b"IT"
 MARK_VALUE: Final = (1).to_bytes(4, "big")
 BUCKETS: Final = 16
 _SPLIT_SPACE: Final = 0x0F80
-"""What OmidTableManager divides among the regions (read off tables of 16 regions that it made)."""
+"""The range that OmidTableManager divides among the regions (read from tables of 16 regions that it made)."""
 
 WATERMARK_FAMILY: Final = b"LWF"
 WATERMARK_ROW: Final = b"LOW_WATERMARK"
@@ -43,7 +44,7 @@ META_FAMILY: Final = b"M"
 COPROCESSOR: Final = "org.apache.omid.transaction.OmidCompactor"
 """Omid's compaction coprocessor: it keeps versions by start timestamp, which breaks long readers."""
 COMPACTION_ATTRIBUTE: Final = b"OMID_ENABLED"
-"""Where it stands on a family with the value true, the coprocessor is at work (CellUtils, OmidCompactor)."""
+"""If a family has this attribute with the value true, the coprocessor is at work (CellUtils, OmidCompactor)."""
 
 
 def shadow_qualifier(qualifier: bytes) -> bytes:
@@ -55,7 +56,7 @@ def is_shadow(qualifier: bytes) -> bool:
 
 
 def shadowed_qualifier(qualifier: bytes) -> bytes:
-    """The qualifier of the cell that a shadow cell stands beside; old ones lack the prefix."""
+    """The qualifier of the cell beside which a shadow cell stands. Old shadow cells lack the prefix."""
     return qualifier.removesuffix(SHADOW_SUFFIX).removeprefix(SHADOW_PREFIX)
 
 
@@ -74,7 +75,7 @@ def timestamp_of(value: bytes) -> int:
 
 
 def commit_row(start: int) -> bytes:
-    """The bucket spreads starts, which ascend in steps of 50, over 16 regions: 50 k & 15 takes the even values."""
+    """The bucket spreads starts, which ascend in steps of 50, over 16 regions. 50 k & 15 takes only even values."""
     return bytes((start & (BUCKETS - 1),)) + start.to_bytes(8, "big")
 
 

@@ -1,10 +1,10 @@
-"""The asyncio twin of `cluster` and `connection`: the same operations, driven by an event loop.
+"""The asyncio client of one HBase cluster: the operations of `client`, driven by an event loop.
 
     cluster = AsyncCluster(ZooKeeper("zk1:2181"))
     await cluster.rows("t", [RowGet(b"r")])
     async for block in cluster.scan(spec): ...
 
-Of one event loop. ZooKeeper, which is asked seldom, is asked on a thread.
+It belongs to one event loop. ZooKeeper, which is needed seldom, is asked on a thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class AsyncCluster(ClusterClient):
-    """See the module's essay."""
+    """A client for one event loop."""
 
     def __init__(
         self,
@@ -66,8 +66,8 @@ class AsyncCluster(ClusterClient):
 
     @classmethod
     def beside(cls, cluster: ClusterClient) -> AsyncCluster:
-        """For a loop of the process that has the blocking client; knows what that knows of regions. Its `disconnect`
-        leaves the other as it is."""
+        """A client beside a blocking one of the same process, whose cache of regions it shares. Its `disconnect` does
+        not touch the blocking client."""
         own = cls(
             cluster.zookeeper,
             handshake=cluster.handshake,
@@ -86,7 +86,7 @@ class AsyncCluster(ClusterClient):
         return await self.run(self.operations.regions_steps(table, self.budget(f"regions of {table}")))
 
     async def scan(self, spec: ScanSpec) -> AsyncIterator[ScanBlock]:
-        """Blocks in order; a broken scan goes on behind the last whole row (rows begun then come again)."""
+        """Blocks in order. A scan that broke goes on after the last whole row; rows that had begun then come again."""
         lanes = ScanLanes(self.operations, spec)
         try:
             while True:
@@ -109,12 +109,12 @@ class AsyncCluster(ClusterClient):
             return end.value  # type: ignore[no-any-return]
 
     def begin(self, steps: Steps[T], ended: Callable[[T | Exception], None]) -> None:
-        """`run` without a task, as far as connections are open and answers come: `ended` is told the result, or the
-        error, within the step of the loop that brought the last of them; never within this call."""
+        """`run` without a task, if connections are open: `ended` is called with the result, or the error, within the
+        step of the loop that brought the last answer; never within this call."""
         _Begun(self, steps, ended).go_on(None)
 
     def started_at_once(self, request: Start) -> list[Flight] | None:
-        """Its calls are on their way; None where a connection would have to be opened first."""
+        """Sends its calls; None if a connection would have to be opened first."""
         open_ones = [self._connections.get((address, call.service)) for address, call in request.sends]
         if any(connection is None or connection.is_lost for connection in open_ones):
             return None
@@ -122,19 +122,19 @@ class AsyncCluster(ClusterClient):
         return [_flight(cast(AsyncConnection, each), call, request.timeout_s) for each, (_, call) in sends]
 
     async def close(self) -> None:
-        """Idempotent. Calls on their way fail."""
+        """Closes everything. Calls under way fail. Idempotent."""
         self.disconnect()
         await asyncio.to_thread(self.zookeeper.close)
 
     def disconnect(self) -> None:
-        """`close`, but for ZooKeeper's connection."""
+        """As `close`, but ZooKeeper's connection stays open."""
         self._closed = True
         connections, self._connections = list(self._connections.values()), {}
         for connection in connections:
             connection.close()
 
     async def perform(self, request: Request) -> Any:
-        """What one step of an operation asks for."""
+        """Performs one step of an operation."""
         if isinstance(request, Start):
             return [await self._start(address, call, request.timeout_s) for address, call in request.sends]
         if isinstance(request, Finish):
@@ -173,7 +173,7 @@ def _flight(connection: AsyncConnection, call: Call, timeout_s: float) -> Flight
 
 
 class _Begun(Generic[T]):
-    """An operation that goes on whenever an answer comes."""
+    """An operation that goes on with each answer."""
 
     def __init__(self, cluster: AsyncCluster, steps: Steps[T], ended: Callable[[T | Exception], None]) -> None:
         self._cluster, self._steps, self._ended = cluster, steps, ended
@@ -206,7 +206,7 @@ class _Begun(Generic[T]):
         return pending.answer
 
     def _perform_beside(self, request: Request) -> None:
-        """What has to wait for more than an answer: a connection, a pause, ZooKeeper."""
+        """Goes on after more than an answer: a connection, a pause, ZooKeeper."""
         self._beside = asyncio.get_running_loop().create_task(self._cluster.perform(request))
         self._beside.add_done_callback(self._performed)
 

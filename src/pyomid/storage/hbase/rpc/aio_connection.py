@@ -1,5 +1,5 @@
-"""One connection of an event loop. Whoever sends a call is told its answer by a function, within the step of the loop
-that brought it: a future, and a task that waits for it, would cost two more turns of the loop."""
+"""One connection of an event loop. A function of the caller gets the answer within the step of the loop that brought
+it: a future, and a task that waits for it, would cost two more turns of the loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pyomid.storage.hbase.rpc.handshake import Handshake, HandshakeSteps
 
 
 class PendingAnswer:
-    """A call on its way. `tell` is called once, as soon as its answer is there."""
+    """A call under way. `tell` is called once, as soon as the answer is there."""
 
     __slots__ = ("_address", "_call_id", "_calls", "_tell", "_timer", "answer")
 
@@ -28,12 +28,12 @@ class PendingAnswer:
         self.answer: Answer | None = None
 
     def when_answered(self, tell: Callable[[Answer], None], *, timeout_s: float) -> None:
-        """`CallTimedOut` is what it is told when the time is up. Only while there is no answer."""
+        """Ends a call without an answer by `CallTimedOut` when its time is up."""
         self._tell = tell
         self._timer = asyncio.get_running_loop().call_later(timeout_s, self._expire)
 
     async def wait(self, timeout_s: float) -> Answer:
-        """The answer, for a task."""
+        """The answer, as an awaitable for a task."""
         if self.answer is None:
             answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
@@ -46,7 +46,7 @@ class PendingAnswer:
         return self.answer
 
     def settle(self, answer: Answer) -> None:
-        """The first answer counts."""
+        """Gives the call its answer; only the first one counts."""
         if self.answer is not None:
             return
         self.answer = answer
@@ -61,7 +61,7 @@ class PendingAnswer:
 
 
 class AsyncConnection(asyncio.BufferedProtocol):
-    """A service of one server."""
+    """The connection to a service of one server."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -73,7 +73,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(cls, address: Address, service: str, handshake: Handshake) -> AsyncConnection:
-        """`ConnectionLost` where nobody listens in time."""
+        """Connects. `ConnectionLost` if no server answers in time."""
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
                 return await cls._open(address, handshake.steps(service))
@@ -122,7 +122,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
     # ── asyncio.BufferedProtocol ─────────────────────────────────────────────────────────────────────────────────
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one, and says not so
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one too, whatever its type
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._assembler.space()
@@ -140,7 +140,8 @@ class AsyncConnection(asyncio.BufferedProtocol):
                 raise
 
     def _tear(self, reason: str) -> None:
-        """Left in the middle of a frame, whatever the reason: the next call would be taken for its rest."""
+        """The stream was left in the middle of a frame: the next call would be taken for its rest, so the connection
+        ends."""
         if self._transport is not None:
             self._transport.abort()
         self._lose(reason)
@@ -155,7 +156,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
 
 
 async def _introduce(loop: asyncio.AbstractEventLoop, opened: socket.socket, steps: HandshakeSteps) -> None:
-    """Not a byte more is read than the handshake wants: what follows belongs to the calls."""
+    """Reads exactly the bytes that the handshake needs: what follows belongs to the calls."""
     request: bytes | int | None = next(steps, None)
     while request is not None:
         received = b""

@@ -4,7 +4,8 @@
     cluster.rows("t", [RowGet(b"r")])
     for block in cluster.scan(ScanSpec("t", KeyRange())): ...
 
-One connection a server and service. Every call is bounded by `deadline_s`; errors are of pyomid's tree.
+There is one connection for each server and service. `deadline_s` bounds every call; errors are those of
+`pyomid.errors`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ T = TypeVar("T")
 
 
 class Cluster(ClusterClient):
-    """See the module's essay. Not to be used in a forked child (`Misuse`)."""
+    """A blocking client. It must not be used in a forked child (`Misuse`)."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class Cluster(ClusterClient):
         return self.run(self.operations.rows_steps(table, requests, self.budget(f"rows of {table}", deadline_s)))
 
     def settle_rows(self, table: str, requests: Sequence[RowRequest]) -> list[RowResult | RemoteFailure]:
-        """The same with the failure in its place where a request can never work."""
+        """The same, with the failure in place of the result of a request that can never work."""
         return self.run(self.operations.settle_rows_steps(table, requests, self.budget(f"rows of {table}")))
 
     def check_process(self) -> None:
@@ -98,7 +99,7 @@ class Cluster(ClusterClient):
             return end.value  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Idempotent. Calls on their way fail."""
+        """Closes all connections. Calls under way fail. Idempotent."""
         with self._connecting:
             self._closed = True
             connections, self._connections = list(self._connections.values()), {}
@@ -154,7 +155,7 @@ class Scan:
         self._lanes = ScanLanes(cluster.operations, spec)
 
     def settled(self, row: bytes) -> None:
-        """Everything up to and including `row` was received whole: a scan that breaks goes on behind it."""
+        """All rows up to `row`, included, were received whole: a scan that breaks goes on after it."""
         self._lanes.settled(row)
 
     def fetch(self) -> ScanBlock | None:

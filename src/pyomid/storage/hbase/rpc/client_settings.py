@@ -1,4 +1,4 @@
-"""What the blocking and the asyncio client of a cluster have in common: all but how they wait."""
+"""The settings that the blocking and the asyncio client of a cluster share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONNECT_S_MAX: Final = 5.0
 
 
 class ClusterClient:
-    """Its cluster, and how long it tries: each operation `deadline_s`, each call of it at most `call_s_max`."""
+    """The cluster, and time limits: `deadline_s` for each operation, at most `call_s_max` for each of its calls."""
 
     def __init__(
         self,

@@ -1,12 +1,12 @@
 """One blocking connection, shared by threads, without a thread of its own.
 
-Whoever waits for a reply reads the socket for everybody: the first waiting thread is the *reader*, puts the replies
-of others into their calls, and hands the role on when its own reply is there. So a lone caller pays no switch of
-threads (a reader thread costs 50-100 µs a call), and many callers share one stream of pipelined calls.
+A thread that waits for a reply reads the socket for all: the first waiting thread is the *reader*, puts the replies of
+others into their calls, and passes the role on when its own reply is there. So a single caller pays for no thread
+switch (a reader thread costs 50-100 µs a call), and many callers share one stream of pipelined calls.
 
-An interrupt (Ctrl-C, an error of memory) may come at any line, in a thread that others depend on. Where it waits,
-nothing is lost but its own call. Where it had sent or taken part of a frame, the stream is of no use to anybody: the
-rest of the call would be taken from the next one. The connection is closed then, and each call on its way fails.
+An interrupt (Ctrl-C, lack of memory) may come at any line, in a thread on which others depend. While the thread waits
+only its own call is lost. If it had sent or received part of a frame, the stream can no longer be used: the rest of the
+frame would be taken from the next call. The connection is then closed, and each call under way fails.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from pyomid.storage.hbase.rpc.frames import Address, Call, FrameAssembler, Reply
 from pyomid.storage.hbase.rpc.handshake import Handshake, HandshakeSteps
 
 _TICK_MS: Final = 200
-"""How long the reader waits before its deadline is looked at. Not Python's time-out of the socket: that would hold for
-the threads that send as well, and cut their frames in the middle."""
+"""How long the reader waits before it looks at its deadline. Not Python's time-out of the socket: that would apply to
+the threads that send too, and cut their frames in the middle."""
 
 _SEND_S_MAX: Final = 30
-"""A server that takes nothing for so long is lost."""
+"""A server that receives nothing for this time counts as lost."""
 
 
 class PendingCall:
-    """A call on its way. `woken` is held by its waiting thread until there is something to do."""
+    """A call under way. `woken` is held by its waiting thread until there is something to do."""
 
     __slots__ = ("call_id", "failure", "reply", "waiting", "woken")
 
@@ -50,7 +50,8 @@ class PendingCall:
 
 
 class Connection:
-    """A service of one server. Raises `ConnectionLost` or `CallTimedOut`; after the first, open another."""
+    """The connection to a service of one server. Raises `ConnectionLost`, after which another one is opened, or
+    `CallTimedOut`."""
 
     def __init__(self, address: Address, service: str, handshake: Handshake, *, connect_timeout_s: float) -> None:
         self.address = address
@@ -84,7 +85,7 @@ class Connection:
         return self._lost is not None
 
     def start(self, call: Call, *, timeout_s: float) -> PendingCall:
-        """Sends the call; its reply is taken with `finish`, by the same thread, in any order."""
+        """Sends the call. The same thread takes its reply by `finish`, in any order."""
         with self._state:
             if self._lost is not None:
                 raise ConnectionLost(self._lost)
@@ -108,7 +109,7 @@ class Connection:
         return pending
 
     def finish(self, pending: PendingCall, *, timeout_s: float) -> Reply:
-        """The reply, or what became of the call instead."""
+        """The reply, or the error of the call."""
         deadline_s = time.monotonic() + timeout_s
         try:
             while not pending.is_settled:
@@ -149,14 +150,14 @@ class Connection:
             return
         if not pending.woken.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
             self._give_up(pending)
-            # The role of reader may have been handed to this very call in the meantime: it must not end here.
+            # The role of reader may have been passed to this call meanwhile: it must not end here.
             self._hand_on_reading(pending)
 
     def _read_until(self, pending: PendingCall, deadline_s: float) -> None:
         is_torn = False
         try:
             while not pending.is_settled:
-                # Waited for apart: an interrupted wait has taken nothing, of an interrupted read nobody knows.
+                # The wait is apart from the read: an interrupted wait has read nothing; an interrupted read may have.
                 if not self._readable.poll(_TICK_MS):
                     if time.monotonic() >= deadline_s:
                         self._give_up(pending)
@@ -178,10 +179,10 @@ class Connection:
         with self._state:
             pending = self._calls.get(reply.call_id)
             if pending is None:
-                return  # Its caller gave up: a late answer to nobody.
+                return  # its caller gave up: the late answer is dropped
             pending.reply = reply
             self._wake(pending)
-            self._calls.pop(reply.call_id, None)  # last: until then `_lose` finds who has still to be woken
+            self._calls.pop(reply.call_id, None)  # last: until then `_lose` finds the calls that must still be woken
 
     def _give_up(self, pending: PendingCall) -> None:
         with self._state:
@@ -202,7 +203,8 @@ class Connection:
                     return
 
     def _abandon(self, own: PendingCall) -> None:
-        """Its thread was interrupted: nobody waits for the answer, and the role of reader goes on to another."""
+        """The call's thread was interrupted: its answer will be dropped, and the role of reader passes to another
+        call."""
         with self._state:
             self._calls.pop(own.call_id, None)
             own.waiting = False
@@ -212,14 +214,14 @@ class Connection:
 
     @staticmethod
     def _wake(pending: PendingCall) -> None:
-        """Once too often does no harm: it looks again what there is to do."""
+        """Wakes a call. Once too often does no harm: its thread looks again what there is to do."""
         if pending.waiting and pending.woken is not None:
             if pending.woken.locked():
                 pending.woken.release()
             pending.waiting = False
 
     def _lose(self, reason: str) -> None:
-        """What was interrupted on the way is gone on with, when it is called again."""
+        """Closes the connection and fails its calls. If it was interrupted, a second call goes on with it."""
         with self._state:
             if self._lost is None:
                 self._lost = reason
@@ -233,7 +235,7 @@ class Connection:
 
 
 def _introduce(opened: socket.socket, steps: HandshakeSteps) -> None:
-    """Not a byte more is read than the handshake wants: what follows belongs to the calls."""
+    """Reads exactly the bytes that the handshake needs: what follows belongs to the calls."""
     request: bytes | int | None = next(steps, None)
     while request is not None:
         received = b""

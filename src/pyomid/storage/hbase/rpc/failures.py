@@ -1,4 +1,4 @@
-"""What a remote exception asks us to do, and which error of the tree it becomes when we give up."""
+"""How to react to a remote exception, and which error of `pyomid.errors` it becomes if the operation gives up."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Reaction(Enum):
 
 
 class RemoteFailure(Exception):
-    """A server's exception, by its Java class name. Internal to this package: callers see what `as_error` makes of
-    it."""
+    """A server's exception, by its Java class name. Internal to this package: callers get the error that `as_error`
+    makes."""
 
     def __init__(self, class_name: str, message: str, *, do_not_retry: bool = False) -> None:
         super().__init__(f"{class_name}: {message}" if message else class_name)
@@ -36,7 +36,7 @@ class RemoteFailure(Exception):
 
     @classmethod
     def of_pair(cls, class_name: str, stack_trace: bytes) -> RemoteFailure:
-        """As the results of a Multi carry it: nothing says whether to retry but the name."""
+        """From the results of a Multi, where only the name says whether to retry."""
         name = _text(class_name)
         return cls(name, _first_line(_text(stack_trace), name))
 
@@ -62,7 +62,7 @@ class RemoteFailure(Exception):
 
 
 class ConnectionLost(Exception):
-    """The connection ended or was never made. What was on its way may or may not have taken effect."""
+    """The connection ended or was never made. Calls under way may or may not have taken effect."""
 
 
 class CallTimedOut(Exception):
@@ -137,11 +137,11 @@ _KINDS: Final[dict[str, tuple[type[OmidError], str]]] = {
 _ADVICE: Final = {
     "exceeds limit of": "a cell is over the server's limit (hbase.server.keyvalue.maxsize): store it in pieces",
 }
-"""By what a message holds, where the class says too little (DoNotRetryIOException)."""
+"""The reaction by the message, where the class says too little (DoNotRetryIOException)."""
 
 
 def _text(value: str | bytes) -> str:
-    """protobuf gives a string of a proto2 message as bytes where it is not UTF-8."""
+    """protobuf gives a string of a proto2 message as bytes if it is not UTF-8."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 

@@ -1,6 +1,6 @@
 """HBase's RPC frames: bytes ↔ calls and replies, without a socket.
 
-    connection   "HBas", version 0, authentication 80 (simple); length, ConnectionHeader; no answer comes
+    connection   "HBas", version 0, authentication 80 (simple); length, ConnectionHeader; there is no answer
     request      length | delimited RequestHeader | delimited parameter | cell block
     reply        length | delimited ResponseHeader | delimited result   | cell block
 
@@ -30,13 +30,13 @@ _CODEC: Final = "org.apache.hadoop.hbase.codec.KeyValueCodec"
 _LENGTH: Final = struct.Struct(">I")
 
 REPLY_BYTES_MAX: Final = 1 << 30
-"""A longer frame is taken for garbage: HBase's own bound on a scan's reply is 100 MiB and one row beyond it."""
+"""A longer frame counts as garbage: HBase's own bound on a scan's reply is 100 MiB and one row more."""
 
 _JOIN_BYTES_MAX: Final = 64 << 10
 """A cell block up to this size is sent with its head."""
 
 _BUFFER_BYTES: Final = 64 << 10
-"""What one read may bring: many small replies at once; a larger frame gets a buffer of its own."""
+"""The most that one read may bring: many small replies at once. A larger frame gets a buffer of its own."""
 
 
 class Address(NamedTuple):
@@ -61,7 +61,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer. `message` and `cells` are views of the frame, which nobody else holds."""
+    """One answer. `message` and `cells` are views of the frame, which is not shared."""
 
     call_id: int
     failure: RemoteFailure | None
@@ -70,7 +70,7 @@ class Reply:
 
 
 def preamble(service: str, user: str) -> bytes:
-    """What opens a connection with simple authentication."""
+    """The bytes that open a connection with simple authentication."""
     header = ConnectionHeader(service_name=service, cell_block_codec_class=_CODEC)
     header.user_info.effective_user = user
     encoded = header.SerializeToString()
@@ -78,8 +78,8 @@ def preamble(service: str, user: str) -> bytes:
 
 
 def encode_call(call_id: int, call: Call, timeout_ms: int) -> tuple[bytes, bytes | bytearray | memoryview]:
-    """The frame, in one piece, or in two where its cell block is large: a copy of a small one costs less than another
-    system call, and nothing can come between. `timeout_ms`: the server drops the call when it waited longer."""
+    """The frame as one piece, or as two if its cell block is large: to copy a small block costs less than a second
+    system call, and cannot be interrupted in between. `timeout_ms`: the server drops a call that waited longer."""
     header = RequestHeader(call_id=call_id, method_name=call.method, request_param=True, timeout=timeout_ms)
     if call.cells:
         header.cell_block_meta.length = len(call.cells)
@@ -90,7 +90,7 @@ def encode_call(call_id: int, call: Call, timeout_ms: int) -> tuple[bytes, bytes
 
 
 def decode_reply(frame: memoryview) -> Reply:
-    """`frame` without its length. `Corruption` where it breaks the grammar."""
+    """The reply in `frame`, which comes without its length. `Corruption` if its format is wrong."""
     try:
         encoded, rest = _taken(frame)
         header = ResponseHeader.FromString(encoded)  # type: ignore[arg-type]
@@ -109,9 +109,9 @@ def decode_reply(frame: memoryview) -> Reply:
 
 
 class FrameAssembler:
-    """Cuts a stream into frames: fill `space()`, say how much with `filled()`, take the frames.
+    """Divides a stream into frames: fill `space()`, say how much by `filled()`, take the frames.
 
-    Small frames share a buffer and are copied out; a large one is received straight into its own.
+    Small frames share a buffer and are copied out of it; a large frame is received into a buffer of its own.
     """
 
     def __init__(self) -> None:
@@ -122,13 +122,13 @@ class FrameAssembler:
         self._large_filled = 0
 
     def space(self) -> memoryview:
-        """Where the next bytes of the stream go; never empty."""
+        """The buffer for the next bytes of the stream; never empty."""
         if self._large is not None:
             return memoryview(self._large)[self._large_filled :]
         return memoryview(self._shared)[self._end :]
 
     def filled(self, count: int) -> Iterator[memoryview]:
-        """The frames that `count` more bytes complete, without their lengths. To be exhausted by the caller."""
+        """The frames that `count` more bytes complete, without their lengths. The caller must take all of them."""
         if self._large is not None:
             self._large_filled += count
             if self._large_filled == len(self._large):
@@ -178,12 +178,12 @@ def varint(value: int) -> bytes:
 
 
 def delimited(message: bytes) -> bytes:
-    """A message behind its length."""
+    """A message with its length before it."""
     return varint(len(message)) + message
 
 
 def read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """The number at `position` and the position behind it; IndexError where the data end inside it."""
+    """The number at `position`, and the position after it; IndexError if the data end inside it."""
     value = shift = 0
     while True:
         byte = data[position]

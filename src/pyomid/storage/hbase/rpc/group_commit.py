@@ -1,12 +1,12 @@
-"""Small writes of many threads in one call: what comes while a call is on its way goes together with the next.
+"""Group commit: small writes of many threads in one call. What arrives while a call is under way shares the next call.
 
     thread 1   ── write ──────────▶ (alone: at once)
     thread 2        wait ···········── 2, 3, 4 in one call ──▶
     thread 3            wait ·······························▶
     thread 4                wait ···························▶
 
-A thread alone pays nothing but a lock. Nobody has a thread of its own: whoever finds nobody sending sends, then hands
-on to the first of those who came meanwhile, who sends for all of them.
+A single thread only pays for a lock. There is no thread for sending: a thread that finds no other sending sends, then
+passes the turn to the first of those that arrived meanwhile, which sends for all of them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from pyomid.storage.hbase.rpc.failures import RemoteFailure
 from pyomid.storage.hbase.rpc.requests import RowMutation, RowResult
 
 ROWS_MAX: Final = 1000
-"""Rows in one gathered call: bounded, so that other writers of the server get their turn."""
+"""Rows in one shared call. Bounded, so that other writers of the server get their turn."""
 
 Results = Sequence[RowResult | RemoteFailure]
 
 
 class _Share:
-    """What one thread wants written. `woken` is held while it waits; `taken`: those whose rows go with its own."""
+    """The rows that one thread writes. `woken` is held while it waits; `taken`: those whose rows it sends with its
+    own."""
 
     __slots__ = ("failure", "requests", "results", "taken", "woken")
 
@@ -42,16 +43,16 @@ class _Share:
         return self.results is not None or self.failure is not None
 
     def wake(self) -> None:
-        """Once too often does no harm: it looks again what it was woken for."""
+        """Wakes its thread. Once too often does no harm: the thread looks again what there is to do."""
         if self.woken.locked():
             self.woken.release()
 
 
 class Gatherer:
-    """Of one table. `send` writes rows and returns each one's result, a failure that is that row's own included.
+    """Group commit for one table. `send` writes rows and returns a result for each, or that row's failure.
 
-    An interrupt may come at any line. Whoever is interrupted takes its rows back or, where it leads, settles those it
-    took and hands on the turn; each step of that may be done twice.
+    An interrupt may come at any line. An interrupted thread takes its rows back or, if it sends for others, ends theirs
+    and passes the turn on; each step of that may be done twice.
     """
 
     def __init__(self, send: Callable[[Sequence[RowMutation]], Results]) -> None:
@@ -61,7 +62,8 @@ class Gatherer:
         self._waiting: list[_Share] = []
 
     def write(self, requests: Sequence[RowMutation]) -> Results:
-        """The results of these rows. An error of the sending is everybody's whose rows went with it."""
+        """Writes rows and returns their results. An error of the call is raised for every thread whose rows it
+        carried."""
         share = _Share(requests)
         try:
             if self._comes_to_lead(share):
@@ -75,7 +77,7 @@ class Gatherer:
         return share.results
 
     def _comes_to_lead(self, share: _Share) -> bool:
-        """False when its results are there."""
+        """Waits. False when its results are there; True if this thread sends now."""
         with self._state:
             if self._leader is None:
                 self._leader = share
@@ -126,7 +128,7 @@ class Gatherer:
             self._leader = self._waiting[0] if self._waiting else None
 
     def _take(self, own: _Share) -> None:
-        """Those who wait, in their order, as far as their rows fit in one call with its own."""
+        """The waiting writes, in their order, as far as their rows fit into one call with its own."""
         room = ROWS_MAX - len(own.requests)
         with self._state:
             while self._waiting and len(self._waiting[0].requests) <= room:

@@ -1,10 +1,9 @@
-"""What happens on a fresh connection before its first call: authentication, without a socket.
+"""The handshake on a new connection before its first call: authentication, without a socket.
 
-    steps = handshake.steps(CLIENT)     yields bytes, to be sent, or a number: that many bytes are wanted, and sent in
+    steps = handshake.steps(CLIENT)     yields bytes, to be sent, or a number: so many bytes are read, and sent in
 
-`SimpleHandshake` says who we are and waits for nothing. SASL is a dialogue of tokens behind other opening bytes: a
-class of its own here, given to `Cluster` and `AsyncCluster`; what they do with it, and their callers, stay as they
-are.
+`SimpleHandshake` sends the user's name and waits for nothing. SASL, a dialogue of tokens after other opening bytes,
+would be another class here, given to `Cluster` and `AsyncCluster`; these two and their callers would not change.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ HandshakeSteps = Generator[bytes | int, bytes, None]
 
 
 class Handshake(Protocol):
-    """Shared by all connections of a client; each gets steps of its own."""
+    """A handshake. All connections of a client share it; each gets steps of its own."""
 
     def steps(self, service: str) -> HandshakeSteps:
-        """Ends when calls may be sent. Raises `ConnectionLost` where the server refuses us."""
+        """Ends when calls may be sent. `ConnectionLost` if the server refuses the client."""
 
 
 class SimpleHandshake:
-    """Believed by servers without security: the name of the user, the operating system's by default."""
+    """For servers without security, which believe the user's name; by default the operating system's."""
 
     def __init__(self, user: str | None = None) -> None:
         self._user = user or getpass.getuser()
