@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from pyomid.client.session.request_retry import AskSteps, AskTime, Attempt, ConnectionBroken, Pause, ask_steps
+from pyomid.client.drive import Pause
+from pyomid.client.session.request_retry import AskTime, Attempt, ConnectionBroken, ask_steps
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
 from pyomid.types import CommitRequest
 from pyomid.wire.messages import AskStatus, Refused, Request
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.fast
 def drive(request: Request, losses: Sequence[OmidError | Refused], retry_s: float = 60.0) -> int:
     """Each try is lost, or refused, as `losses` has it, the last one for ever; a second passes at each look. Tries made
     so far."""
-    steps: AskSteps = ask_steps(request, request_s=1.0, retry_s=retry_s)
+    steps = ask_steps(request, request_s=1.0, retry_s=retry_s)
     step, now_s, tries = next(steps), 0.0, 0
     try:
         while True:

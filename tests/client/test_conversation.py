@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from pyomid.client.drive import Pause
 from pyomid.client.session.client_protocol import ClientProtocol
-from pyomid.client.session.request_retry import AskTime, Attempt, ConnectionBroken, Pause, ask_steps
+from pyomid.client.session.request_retry import AskTime, Attempt, ConnectionBroken, ask_steps
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
 from pyomid.types import BeginReply, CommitReply, CommitRequest
 from pyomid.wire.frames import FrameCutter, FrameTooLong, ProtocolError

@@ -34,10 +34,10 @@ from pyomid.protocol import commit
 from pyomid.storage.embedded import environment
 from pyomid.wire.messages import Begin
 
-SESSION = (blocking, client_protocol, request_retry)
+SESSION = (blocking, client_protocol, drive, request_retry)
 CLIENT = (
     *SESSION,
-    *(background, drive, leases, table, transaction, transaction_base, transaction_steps),
+    *(background, leases, table, transaction, transaction_base, transaction_steps),
     *(write_buffer, commit, environment),
 )
 WAIT_S = 60.0

@@ -12,7 +12,19 @@ from service_process import served
 from pyomid.client.session.aio import AsyncTsoSession
 from pyomid.client.session.connecting import tcp_dial
 from pyomid.errors import Misuse, OmidError, SnapshotTooOld, Unavailable
-from pyomid.types import CommitRequest, SealOutcome
+from pyomid.types import CommitRequest, SealOutcome, Status
+from pyomid.wire.messages import (
+    AskStatus,
+    Done,
+    EndLease,
+    Fence,
+    FenceReply,
+    GrantLease,
+    LeaseReply,
+    RenewLease,
+    Seal,
+    SealReply,
+)
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(60)]
 
@@ -41,7 +53,7 @@ def test_many_tasks_share_one_connection(tmp_path: Path) -> None:
         tso = session(address)
         done = await asyncio.gather(*(transact(tso) for _ in range(300)))
         assert len({ts for pair in done for ts in pair}) == 600
-        assert (await tso.status()).counters["commits"] >= 0
+        assert (await tso.ask(AskStatus(), Status)).counters["commits"] >= 0
         await tso.close()
 
     with served(tmp_path) as running:
@@ -52,15 +64,14 @@ def test_leases_seals_and_errors(tmp_path: Path) -> None:
     async def scenario(address: str) -> None:
         tso = session(address)
         start_ts = (await tso.begin()).start_ts
-        assert await tso.grant_lease(start_ts, 5.0) == 5.0
-        assert await tso.renew_lease(start_ts) == 5.0
-        await tso.end_lease(start_ts)
+        assert (await tso.ask(GrantLease(start_ts, 5.0), LeaseReply)).term_s == 5.0
+        assert (await tso.ask(RenewLease(start_ts), LeaseReply)).term_s == 5.0
+        await tso.ask(EndLease(start_ts), Done)
         with pytest.raises(SnapshotTooOld):
-            await tso.renew_lease(start_ts)
-        assert await tso.seal([start_ts]) == [SealOutcome(True)]
+            await tso.ask(RenewLease(start_ts), LeaseReply)
+        assert (await tso.ask(Seal((start_ts,)), SealReply)).outcomes == (SealOutcome(True),)
         assert not (await tso.commit(CommitRequest(start_ts, (1,)))).committed
-        assert await tso.fence(7) > start_ts
-        await tso.complete([start_ts])
+        assert (await tso.ask(Fence(7), FenceReply)).fence_ts > start_ts
         with pytest.raises(Misuse, match="not_before"):
             await tso.begin(not_before=1 << 60)
         await tso.close()

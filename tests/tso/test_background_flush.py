@@ -6,13 +6,15 @@ Each test is run on both event loops, and, where it says nothing of the backgrou
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from served_folder import DEADLINE_S, SESSIONS, Run, served, together, transact
+from served_folder import DEADLINE_S, SESSIONS, Run, Served, served, together, transact
 
 from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.client.session.blocking import TsoSession
 from pyomid.errors import OmidError, Unavailable
 from pyomid.storage.embedded import EmbeddedCommitTable
 from pyomid.storage.embedded.commit_log import writer
@@ -29,16 +31,19 @@ def test_what_is_answered_is_durable(
     if not background:
         monkeypatch.setattr(writer, "open_writer", lambda: None)
 
-    async def others(session: AsyncTsoSession) -> None:
+    async def others(each: Served) -> None:
+        session = each.session()
+        blocking = TsoSession(lambda: socket.create_connection(each.listener.getsockname()))
         for _ in range(30):
             start_ts = (await session.begin()).start_ts
-            assert await session.seal([start_ts]) == [SealOutcome(True)]
+            assert await asyncio.to_thread(blocking.seal, [start_ts]) == [SealOutcome(True)]
             mine = await transact(session, 1)
-            await session.complete(list(mine))
+            await asyncio.to_thread(blocking.complete, list(mine))
+        blocking.close()
 
     async def scenario() -> None:
         async with served(tmp_path / "db", monkeypatch) as each:
-            beside = asyncio.create_task(others(each.session()))
+            beside = asyncio.create_task(others(each))
             done = await together(each, 25)
             await beside
             reader = EmbeddedCommitTable(tmp_path / "db", writable=False)

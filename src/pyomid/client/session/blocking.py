@@ -18,20 +18,23 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
+from pyomid.client.drive import Blocking, Handler, Pause, drive
 from pyomid.client.session.client_protocol import ClientProtocol, is_answered
 from pyomid.client.session.request_retry import (
     LOOK_S,
     AskTime,
     Attempt,
     ConnectionBroken,
-    Pause,
-    ask_steps,
-    expected,
+    SessionBase,
+    broke,
+    is_closed,
+    no_tso,
+    not_in_time,
     this_process,
-    with_epoch,
 )
-from pyomid.errors import Misuse, OmidError
+from pyomid.errors import OmidError
 from pyomid.ports import Clock, Sleep
+from pyomid.protocol.effects import Effect
 from pyomid.types import BeginReply
 from pyomid.wire.messages import Answer, Complete, Request
 from pyomid.wire.oracle_calls import TsoCalls
@@ -44,12 +47,9 @@ Dial = Callable[[], socket.socket]
 RECEIVE_BYTES: Final = 1 << 16
 
 
-class TsoSession(TsoCalls):
+class TsoSession(SessionBase, TsoCalls):
     """`ports.Tso` over a connection. Thread-safe; a forked child gets a connection of its own (C5).
 
-    `request_s` is one try's patience, `retry_s` that of the whole request: longer than a fail-over.
-    `announced_epoch`: where a TSO that tells no epoch (Apache Omid's) announces it; asked after each begin's answer, so
-    that it is never older than the start timestamp that came with it (T6).
     `has_moved`: where TSOs take turns, whether another one leads now than the one that was dialled last; answers soon,
     and no where it cannot know. Asked by one thread, once a `LOOK_S` in which nothing came from a TSO that owes an
     answer: a TSO that is stopped or cut off holds a request no longer than until another one leads.
@@ -67,29 +67,21 @@ class TsoSession(TsoCalls):
         announced_epoch: Callable[[], int] | None = None,
         has_moved: Callable[[], bool] | None = None,
     ) -> None:
+        super().__init__(request_s=request_s, retry_s=retry_s, token=token, announced_epoch=announced_epoch)
         self._dial = dial
         self._has_moved = has_moved
-        self._announced_epoch = announced_epoch
-        self._request_s = request_s
-        self._retry_s = retry_s
-        self._token = token
         self._clock = clock
-        self._sleep = sleep
-        self._closed = False
-        self._epoch = 0
-        self._database_id = b""
-        self._extended: bool | None = None
-        self._pid = os.getpid()
+        self._handlers: dict[type[Effect], Handler] = {
+            AskTime: lambda _: clock(),
+            Pause: lambda e: sleep(e.pause_s),
+            Blocking: lambda e: e.call(),
+            Attempt: lambda e: self._connected(e.timeout_s).ask(e.request, e.timeout_s),
+        }
         self._connection: _Connection | None = None
         self._dialling = threading.RLock()
         """One that knows its owner: who was interrupted while taking it still knows whether to give it back."""
 
     # ── ports.Tso ────────────────────────────────────────────────────────────────────────────────────────────────
-
-    @property
-    def epoch(self) -> int:
-        """The newest epoch any answer carried, or that a Java TSO, whose answers carry none, announced."""
-        return self._epoch
 
     @property
     def holder(self) -> str:
@@ -105,11 +97,7 @@ class TsoSession(TsoCalls):
         return self._extended
 
     def begin(self, *, not_before: int = 0) -> BeginReply:
-        reply = super().begin(not_before=not_before)
-        self._epoch = max(self._epoch, reply.epoch)
-        if self._announced_epoch is not None and not self._extended:
-            self._epoch = max(self._epoch, self._announced_epoch())
-        return with_epoch(reply, self._epoch)
+        return drive(self.begin_steps(not_before), self._handlers)
 
     def complete(self, starts: Sequence[int]) -> None:
         """Sent if there is a connection; what is lost the sanitiser deletes."""
@@ -128,34 +116,11 @@ class TsoSession(TsoCalls):
     # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _ask_for(self, request: Request, kind: type[T]) -> T:
-        return expected(self._ask(request), kind, request)
-
-    def _ask(self, request: Request) -> Answer:
-        """Drives `ask_steps`: the blocking driver."""
-        steps = ask_steps(request, request_s=self._request_s, retry_s=self._retry_s)
-        step = next(steps)
-        while True:
-            try:
-                match step:
-                    case AskTime():
-                        step = steps.send(self._clock())
-                    case Pause(pause_s):
-                        self._sleep(pause_s)
-                        step = steps.send(None)
-                    case Attempt(asked, timeout_s):
-                        try:
-                            answer = self._connected(timeout_s).ask(asked, timeout_s)
-                        except OmidError as error:
-                            step = steps.throw(error)
-                        else:
-                            step = steps.send(answer)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]
+        return drive(self.ask_steps(request, kind), self._handlers)
 
     def _connected(self, timeout_s: float) -> _Connection:
         """The connection, dialled anew where there is none or it broke."""
-        if self._closed:
-            raise Misuse("the session with the TSO is closed")
+        self._check_open()
         if os.getpid() != self._pid:
             self._after_fork()
         connection = self._connection
@@ -180,17 +145,14 @@ class TsoSession(TsoCalls):
                 pass  # it was not taken
 
     def _open(self, timeout_s: float) -> _Connection:
-        conversation = ClientProtocol(token=self._token, commit_retry_s=self._retry_s, database_id=self._database_id)
+        conversation = self._new_conversation()
         try:
             connection = _Connection(
                 self._dial(), conversation, timeout_s=timeout_s, clock=self._clock, has_moved=self._has_moved
             )
         except (OmidError, OSError) as error:
-            raise ConnectionBroken(f"no TSO to talk to: {error}", sent=False, reason=error) from error
-        server = conversation.server
-        self._database_id = conversation.database_id
-        self._extended = conversation.extended
-        self._epoch = max(self._epoch, server.epoch if server is not None else 0)
+            raise no_tso(error) from error
+        self._met(conversation)
         return connection
 
     def _after_fork(self) -> None:
@@ -307,7 +269,7 @@ class _Connection:
                         slot.key = key
                         self._slots[key] = slot
                 if self.broken:
-                    raise ConnectionBroken("the connection to the TSO is closed", sent=False)
+                    raise is_closed()
                 self._sock.sendall(frames)
             except OmidError:
                 raise
@@ -374,7 +336,7 @@ class _Connection:
         except BlockingIOError:
             return
         except (OSError, ValueError, OmidError) as error:
-            self.close(ConnectionBroken(f"the connection to the TSO broke: {error}", sent=True))
+            self.close(broke(error))
         except BaseException:
             if reads:  # what was taken from the socket is lost, and with it where the next answer begins
                 self.close(ConnectionBroken("reading from the TSO was interrupted", sent=True))
@@ -402,9 +364,8 @@ class _Connection:
             slot.signal()
 
     def _give_up(self, slot: _Slot) -> None:
-        """A try that got no answer in time breaks the connection: a retry must not meet its late answer."""
         if slot.answer is None:
-            self.close(ConnectionBroken("the TSO did not answer in time", sent=True))
+            self.close(not_in_time())
 
     def _hand_over(self, leader: _Slot) -> None:
         """The next who waits reads from now on. `_state` is held; the leader leads until somebody else does."""

@@ -1,5 +1,5 @@
-"""Asking a TSO until it answers: what may be asked again, and what a lost answer means. Blocking and asyncio sessions
-drive the same generator.
+"""Asking a TSO until it answers: what may be asked again, what a lost answer means, and what a session keeps of the TSO
+that answered. Blocking and asyncio sessions are shells over it, driven by `client.drive`.
 
     begin, leases, seals, status …   asked again on a new connection: the first try did nothing that hurts
     commit                           asked again as a retry (T7): the first try may have been decided
@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Generator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, TypeGuard, TypeVar
 
+from pyomid.client.drive import Blocking, Pause
+from pyomid.client.session.client_protocol import ClientProtocol
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
+from pyomid.protocol.effects import Effect, Steps
 from pyomid.types import BeginReply, CommitRequest
-from pyomid.wire.messages import AdvanceHorizon, Answer, Refused, Request
+from pyomid.wire.messages import AdvanceHorizon, Answer, Begin, Refused, Request
 
 PAUSE_S: Final = 0.02
 """Before a failed request is repeated; doubles up to `PAUSE_S_MAX`."""
@@ -31,7 +34,7 @@ LOOK_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(Effect):
     """→ Answer, or `ConnectionBroken`, or what the client itself refuses: ask this on the present connection (a new
     one where there is none), for `timeout_s`."""
 
@@ -40,14 +43,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
-    """→ None, after `pause_s`."""
-
-    pause_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class AskTime:
+class AskTime(Effect):
     """→ float, the clock."""
 
 
@@ -60,23 +56,90 @@ class ConnectionBroken(Unavailable):
         self.reason = reason
 
 
-AskSteps = Generator["Attempt | Pause | AskTime", "Answer | float | None", Answer]
+def no_tso(error: Exception) -> ConnectionBroken:
+    return ConnectionBroken(f"no TSO to talk to: {error}", sent=False, reason=error)
+
+
+def is_closed() -> ConnectionBroken:
+    return ConnectionBroken("the connection to the TSO is closed", sent=False)
+
+
+def broke(why: object) -> ConnectionBroken:
+    return ConnectionBroken(f"the connection to the TSO broke: {why}", sent=True)
+
+
+def not_in_time() -> ConnectionBroken:
+    """A try that got no answer in time breaks the connection: a retry must not meet its late answer."""
+    return ConnectionBroken("the TSO did not answer in time", sent=True)
+
 
 T = TypeVar("T")
 
 
-def ask_steps(request: Request, *, request_s: float, retry_s: float) -> AskSteps:
+class SessionBase:
+    """What a session keeps of the TSO that it talks to, and its requests as steps.
+
+    `request_s` is one try's patience, `retry_s` that of the whole request: longer than a fail-over.
+    `announced_epoch`: where a TSO that tells no epoch (Apache Omid's) announces it; asked after each begin's answer, so
+    that it is never older than the start timestamp that came with it (T6).
+    """
+
+    def __init__(
+        self, *, request_s: float, retry_s: float, token: bytes, announced_epoch: Callable[[], int] | None
+    ) -> None:
+        self._request_s = request_s
+        self._retry_s = retry_s
+        self._token = token
+        self._announced_epoch = announced_epoch
+        self._closed = False
+        self._epoch = 0
+        self._database_id = b""
+        self._extended: bool | None = None
+        self._pid = os.getpid()
+
+    @property
+    def epoch(self) -> int:
+        """The newest epoch any answer carried, or that a Java TSO, whose answers carry none, announced."""
+        return self._epoch
+
+    def begin_steps(self, not_before: int) -> Steps[BeginReply]:
+        reply = yield from self.ask_steps(Begin(not_before), BeginReply)
+        self._epoch = max(self._epoch, reply.epoch)
+        if self._announced_epoch is not None and not self._extended:
+            self._epoch = max(self._epoch, (yield Blocking(self._announced_epoch)))
+        return with_epoch(reply, self._epoch)
+
+    def ask_steps(self, request: Request, kind: type[T]) -> Steps[T]:
+        answer = yield from ask_steps(request, request_s=self._request_s, retry_s=self._retry_s)
+        return expected(answer, kind, request)
+
+    def _new_conversation(self) -> ClientProtocol:
+        return ClientProtocol(token=self._token, commit_retry_s=self._retry_s, database_id=self._database_id)
+
+    def _met(self, conversation: ClientProtocol) -> None:
+        """Behind a handshake."""
+        server = conversation.server
+        self._database_id = conversation.database_id
+        self._extended = conversation.extended
+        self._epoch = max(self._epoch, server.epoch if server is not None else 0)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Misuse("the session with the TSO is closed")
+
+
+def ask_steps(request: Request, *, request_s: float, retry_s: float) -> Steps[Answer]:
     """The answer, `Refused` raised as its error."""
-    deadline_s = _number((yield AskTime())) + retry_s
+    deadline_s: float = (yield AskTime()) + retry_s
     pause_s = PAUSE_S
     while True:
         try:
-            answer = yield Attempt(request, retry_s if is_long(request) else request_s)
+            answer: Answer = yield Attempt(request, retry_s if is_long(request) else request_s)
         except ConnectionBroken as lost:
             request = _again(request, lost)
             if _is_plain(lost.reason) and not _may_be_decided(request):
                 raise lost.reason from lost
-            if _number((yield AskTime())) >= deadline_s:
+            if (yield AskTime()) >= deadline_s:
                 raise _given_up(request, lost, retry_s) from lost
             yield Pause(pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
@@ -88,8 +151,6 @@ def ask_steps(request: Request, *, request_s: float, retry_s: float) -> AskSteps
             raise refused from error
         if isinstance(answer, Refused):
             raise _refused(request, answer.as_error())
-        assert answer is not None
-        assert not isinstance(answer, float)
         return answer
 
 
@@ -134,11 +195,6 @@ def _given_up(request: Request, lost: ConnectionBroken, retry_s: float) -> Unava
             start_ts=request.start_ts,
         )
     return Unavailable(f"{type(request).__name__}: no TSO answered for {retry_s} s ({lost.message})")
-
-
-def _number(value: object) -> float:
-    assert isinstance(value, float)
-    return value
 
 
 def this_process() -> str:
