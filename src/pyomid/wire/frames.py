@@ -1,7 +1,6 @@
-"""A stream of bytes cut into frames: 4-byte big-endian length of what follows, then one protobuf message.
+"""A stream of bytes divided into frames: a 4-byte big-endian length, then one protobuf message of that length.
 
-Sans IO: bytes in, whole payloads out. A frame over the limit is refused by its header alone, before its bytes
-are kept.
+It does no IO: bytes in, whole payloads out. A frame over the limit is refused at its header, before its bytes are kept.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from pyomid.errors import Misuse
 HEADER_BYTES: Final = 4
 
 FRAME_BYTES_MAX: Final = 10 * 1024 * 1024
-"""What Apache Omid's server accepts (interop.md, Wire)."""
+"""The longest frame that Apache Omid's server accepts (interop.md, Wire)."""
 
 
 class ProtocolError(Misuse):
-    """The peer broke the rules of the wire: its connection is closed, nobody else notices (T11)."""
+    """The peer broke the rules of the wire: its connection is closed, and no other peer is affected (T11)."""
 
     code = "OMID-PROTOCOL"
 
 
 class FrameTooLong(ProtocolError):
-    """A frame over the limit; the message names the limit and the way to a table-level commit."""
+    """A frame over the limit. The message names the limit, and table-level commits as the way out."""
 
     code = "OMID-FRAME-TOO-LONG"
 
@@ -54,22 +53,22 @@ class FrameCutter:
 
     @property
     def unfinished_bytes(self) -> int:
-        """How much of a frame is held back until the rest of it comes."""
+        """How many bytes are kept until the rest of their frame arrives."""
         return len(self._rest)
 
     @property
     def holds_frame(self) -> bool:
-        """Whether `feed` would yield something, or raise, without another byte: the caller left off."""
+        """Whether `feed` would yield a frame, or raise, without another byte, because its caller stopped early."""
         if len(self._rest) < HEADER_BYTES:
             return False
         length = int.from_bytes(self._rest[:HEADER_BYTES], "big")
         return length > self.frame_bytes_max or len(self._rest) >= HEADER_BYTES + length
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> Generator[bytes, None, None]:
-        """Every frame that `chunk` completes, in order. Raises `FrameTooLong` at the header that says so.
+        """Every frame that `chunk` completes, in order. `FrameTooLong` at the header of a frame over the limit.
 
-        The frames before a bad header are yielded first; after the error the stream is of no more use. Who leaves off
-        before the end, and closes what this gave, goes on later with `feed(b"")`.
+        The frames before a bad header are yielded first; after the error the stream cannot be used. A caller that stops
+        before the end closes this generator, and goes on later by `feed(b"")`.
         """
         self._rest += chunk
         at = 0

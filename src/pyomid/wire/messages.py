@@ -1,6 +1,6 @@
-"""What a client may ask a TSO, and what it may be answered: the words that wire, machine and session share.
+"""Requests of a client to a TSO, and their answers: the types that wire, machine and session share.
 
-`pyomid.types` holds those that are the client's business too: CommitRequest, CommitReply, BeginReply, Status.
+Those that the client's other layers use too are in `pyomid.types`: CommitRequest, CommitReply, BeginReply, Status.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyomid.errors import OmidError, by_code
 from pyomid.types import BeginReply, CommitReply, CommitRequest, SealOutcome, Status
 
 TABLE_IDS_MAX: Final = 1024
-"""Tables that one commit may name: each is looked up, and remembered."""
+"""Tables that one commit may name. Each is looked up, and remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class GrantLease:
-    """→ LeaseReply, durable. `term_s` 0: the TSO's own term. `holder`: who asks, in words for people.
+    """→ LeaseReply, durable. `term_s` 0: the TSO's own term. `holder`: the client, as text for people.
 
-    `shared`: a lease on the start or an older one, which others may hold too; it is kept for a term from now, by
-    asking again, and nobody ends it.
+    `shared`: a lease on the start or an older one, which others may share. It is kept for a term from now, and longer
+    by a further request; no request ends it.
     """
 
     start_ts: int
@@ -45,15 +45,15 @@ class GrantLease:
 
 @dataclass(frozen=True, slots=True)
 class RenewLease:
-    """→ LeaseReply, or Refused with SnapshotTooOld where the lease is gone."""
+    """→ LeaseReply, or Refused with SnapshotTooOld if the lease is gone."""
 
     start_ts: int
 
 
 @dataclass(frozen=True, slots=True)
 class EndLease:
-    """→ Done once the lease no longer holds W back in any later TSO either; at once where others share the lease, who
-    keep it. `shared`: it ends for them too, by the word of an operator.
+    """→ Done once the lease does not hold W back any more, in no later TSO either; at once if others share the lease,
+    which keep it. `shared`: it ends for them too (for operators).
     """
 
     start_ts: int
@@ -69,7 +69,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """No answer: the commit-table entries go some time later."""
+    """No answer. The commit-table entries are deleted some time later."""
 
     starts: tuple[int, ...]
 
@@ -93,7 +93,7 @@ Request = (
 
 @dataclass(frozen=True, slots=True)
 class FenceReply:
-    """Writers of the table that started before `fence_ts` abort."""
+    """Transactions that wrote the table and started before `fence_ts` abort."""
 
     table_id: int
     fence_ts: int
@@ -101,7 +101,7 @@ class FenceReply:
 
 @dataclass(frozen=True, slots=True)
 class LeaseReply:
-    """`start_ts`: what is leased; where the lease is shared, at or below the start that was asked for."""
+    """`start_ts`: the leased start. A shared lease may be on an older start than the requested one."""
 
     start_ts: int
     term_s: float
@@ -109,7 +109,7 @@ class LeaseReply:
 
 @dataclass(frozen=True, slots=True)
 class SealReply:
-    """One outcome a start, in the order asked."""
+    """One outcome for each start, in the order of the request."""
 
     outcomes: tuple[SealOutcome, ...]
 
@@ -121,12 +121,12 @@ class HorizonReply:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Durable, nothing else to say."""
+    """Done, and durable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """An error of the tree of `errors`, by its stable code; `as_error` is what the client raises."""
+    """An error of `pyomid.errors`, by its stable code. The client raises `as_error`."""
 
     code: str
     message: str

@@ -1,4 +1,4 @@
-"""`ports.Tso`'s calls as requests to a TSO, for whoever can ask one: another process, or the machine in this one."""
+"""`ports.Tso`'s calls as requests to a TSO, in another process or in this one."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class TsoCalls(Tso):
 
     @abstractmethod
     def _ask_for(self, request: Request, kind: type[T]) -> T:
-        """The answer, which is of this kind; a refusal raised as its error."""
+        """The answer, which must be of this kind. A refusal is raised as its error."""
 
     @property
     def holder(self) -> str:
-        """Who holds the leases granted here, in words for people."""
+        """The holder of leases that are granted here, as text for people."""
         return ""
 
     def begin(self, *, not_before: int = 0) -> BeginReply:

@@ -1,6 +1,6 @@
-"""Requests ↔ frames. A client encodes, a TSO decodes; both ends of a word stand side by side here.
+"""Requests ↔ frames. A client encodes, a TSO decodes; both directions of a message stand side by side here.
 
-Only a peer that announced pyomid's capabilities is ever sent a field or a request numbered 64 or up.
+Fields and requests numbered 64 or up are sent only to a peer that announced pyomid's capabilities.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from pyomid.wire.messages import (
 )
 
 EXTENSIONS_VERSION: Final = 1
-"""Of pyomid's own fields; a peer of another version is spoken to as a Java peer."""
+"""The version of pyomid's own fields. A peer of another version is treated as a Java peer."""
 
 _ID_BYTES_MAX: Final = 10
-"""An int64 as a varint: negative ones take 10 bytes."""
+"""An int64 as a varint has up to 10 bytes, as negative numbers do."""
 
 _PART_OVERHEAD_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Handshake:
-    """The first request on a connection. `compatible` is false where the capabilities are missing."""
+    """The first request on a connection. `compatible` is false if the capabilities are missing."""
 
     extensions: int = 0
     """The version of pyomid's extensions that the client speaks, 0 for a Java client."""
@@ -48,7 +48,7 @@ class Handshake:
 
 @dataclass(frozen=True, slots=True)
 class CommitPart:
-    """Ids of a commit that follows on the same connection."""
+    """A part of the ids of a commit that follows on the same connection."""
 
     start_ts: int
     cell_ids: tuple[int, ...] = ()
@@ -57,7 +57,7 @@ class CommitPart:
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
-    """One decoded frame; `request_id` 0 where the client gave none."""
+    """One decoded frame. `request_id` is 0 if the client gave none."""
 
     request_id: int
     body: Request | Handshake | CommitPart
@@ -78,10 +78,10 @@ def encode_handshake(handshake: Handshake) -> bytes:
 def encode_request(
     request: Request, *, request_id: int = 0, extended: bool = True, frame_bytes_max: int = FRAME_BYTES_MAX
 ) -> bytes:
-    """The bytes to send: one frame, or for a long commit several.
+    """The bytes to send: one frame, or several for a long commit.
 
-    `extended` False: the peer is a Java TSO; what it cannot know raises `Misuse`, `not_before` is left out (the
-    caller simply begins again). `FrameTooLong` where the request does not fit and cannot be cut.
+    `extended` False: the peer is a Java TSO. Requests that it does not support raise `Misuse`; `not_before` is left out
+    (the caller begins again). `FrameTooLong` if the request does not fit and cannot be divided.
     """
     message = pb.Request()
     _fill(message, request, extended)
@@ -96,7 +96,7 @@ def encode_request(
 
 
 def decode_request(payload: bytes) -> Incoming:
-    """What one frame asks. `ProtocolError` where it holds none, several, or an unknown kind of request."""
+    """The request in one frame. `ProtocolError` if it holds none, several, or an unknown kind."""
     message = parsed(pb.Request, payload)
     kinds = [field.name for field, _ in message.ListFields() if field.name in _DECODERS]
     if len(kinds) != 1:

@@ -18,7 +18,7 @@ _PLACED: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class HandshakeReply:
-    """A TSO's first answer. `extensions` 0: a Java TSO, whose epoch nobody tells."""
+    """A TSO's first answer. `extensions` 0: a Java TSO, which does not tell its epoch."""
 
     compatible: bool
     low_latency: bool = False
@@ -26,21 +26,21 @@ class HandshakeReply:
     epoch: int = 0
     frame_bytes_max: int = 0
     database_id: bytes = b""
-    """Of the TSO's database (`ports.LeaderState`); empty: not told."""
+    """The id of the TSO's database (`ports.LeaderState`); empty if it is not told."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """One decoded answer; `request_id` 0 where the TSO echoed none."""
+    """One decoded answer. `request_id` is 0 if the TSO echoed none."""
 
     request_id: int
     body: Answer | HandshakeReply
 
 
 def encode_answer(answer: Answer | HandshakeReply, *, request_id: int = 0, extended: bool = True) -> bytes | None:
-    """The frame to send, or None where a Java peer has no word for it (it waits, and asks again).
+    """The frame to send. None if Java's protocol has no such answer: a Java peer then waits, and asks again.
 
-    To Java a malformed commit is simply aborted.
+    To a Java peer a malformed commit is answered as aborted.
     """
     message = pb.Response()
     if not extended and isinstance(answer, Refused) and answer.code == Misuse.code and "start_ts" in answer.values:
@@ -55,7 +55,7 @@ def encode_answer(answer: Answer | HandshakeReply, *, request_id: int = 0, exten
 
 
 def decode_answer(payload: bytes) -> Outgoing:
-    """What one frame answers; `ProtocolError` where it holds nothing known."""
+    """The answer in one frame. `ProtocolError` if it holds no known answer."""
     message = parsed(pb.Response, payload)
     for field, value in message.ListFields():
         decode = _DECODERS.get(field.name)
@@ -65,7 +65,7 @@ def decode_answer(payload: bytes) -> Outgoing:
 
 
 def _fill_known(message: pb.Response, answer: Answer | HandshakeReply, extended: bool) -> bool:
-    """Fills what Java knows too; False where it does not."""
+    """Fills the fields that Java knows too. False if Java's protocol has no such answer."""
     match answer:
         case BeginReply(start_ts, epoch, fenced_ts):
             message.timestamp_response.start_timestamp = start_ts

@@ -1,9 +1,9 @@
-"""Adopting an existing HBase table as a Spark job: one task a region, large regions divided.
+"""Import of an existing HBase table as a Spark job: one task for each region; large regions are divided.
 
 print(pyomid.spark.adopt(spark, url, "events", ["f"]))
 
-A job that died is run again: what has its shadow cell is only read. The table becomes transactional with the catalog
-entry, which the driver writes when all tasks are done.
+A job that died is run again: it only reads cells that have their shadow cells. The table becomes transactional by its
+catalog entry, which the driver writes when all tasks are done.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """`records`: versions of rows that were looked at; `adopted`: those that had no shadow cell before."""
+    """`records`: versions of rows that were read; `adopted`: those that had no shadow cell before."""
 
     table: str
     pieces: int
@@ -54,9 +54,9 @@ def adopt(
 ) -> Adoption:
     """Makes `table`, which exists in HBase and whose writers have stopped, transactional. Repeatable.
 
-    `families`: those that transactions will use; all must keep all versions. `Misuse` where a cell is newer than the
-    TSO's timestamps, where transactions wrote the table without pyomid knowing it, or where an empty value stands,
-    which a transaction takes for a deletion: before anything was changed, by a first job that only reads.
+    `families`: those that transactions will use; all must keep every version. A first job only reads, and raises
+    `Misuse` before anything is changed if a cell is newer than the TSO's timestamps, if transactions wrote the table
+    that pyomid does not know of, or if there is an empty value, which a transaction takes for a deletion.
     """
     conn = connection(url)
     began = time.monotonic()

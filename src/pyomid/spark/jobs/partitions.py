@@ -1,4 +1,4 @@
-"""How the jobs divide a database: pieces of tables, each the work of one task."""
+"""How the jobs divide a database: parts of tables, one for each task."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ PieceTask = Callable[[str, Piece], dict[str, Any]]
 
 
 def chosen_tables(conn: Connection, tables: Sequence[str] | None) -> list[TableInfo]:
-    """These tables, or all of the catalog; `UnknownTable` names a wrong one."""
+    """These tables, or all of the catalog. `UnknownTable` names one that does not exist."""
     if tables is None:
         return conn.parts.catalog.tables()
     return [find_table(conn.parts, name) for name in tables]
 
 
 def pieces_of(conn: Connection, info: TableInfo, parallelism: int) -> list[Piece]:
-    """The store's regions. A single one is cut as its last compaction cut it, so that its records are replaced and
-    do not pile up; the first time, by size."""
+    """The store's regions. A single region is divided as its last compaction divided it, so that its records are
+    replaced and do not pile up; the first time it is divided by size."""
     ranges = conn.parts.store.regions(info.name)
     if len(ranges) == 1:
         ranges = _recorded_tiling(conn, info) or divided(conn.parts.store, info.name, KeyRange(), parallelism)
@@ -52,7 +52,7 @@ def pieces_of(conn: Connection, info: TableInfo, parallelism: int) -> list[Piece
 def run_pieces(
     spark: SparkSession, url: str, pieces: Sequence[Piece], task: PieceTask, ddl: str, schema: pa.Schema
 ) -> list[dict[str, Any]]:
-    """One Spark task a piece; the rows that the tasks returned, in no order."""
+    """Runs one Spark task for each part. Returns the rows of all tasks, in no order."""
     if not pieces:
         return []
     rows = [
@@ -77,7 +77,7 @@ def _run_task(
 
 
 def _recorded_tiling(conn: Connection, info: TableInfo) -> list[KeyRange]:
-    """The ranges of the table's records, where they tile all keys; else none."""
+    """The ranges of the table's records if they cover all keys without overlap; otherwise none."""
     records = [r for r in conn.parts.catalog.region_watermarks(info.name) if r.generation == info.generation]
     ranges = sorted({record.key_range for record in records}, key=lambda each: each.start)
     if not ranges or ranges[0].start != b"" or ranges[-1].stop is not None:

@@ -1,4 +1,4 @@
-"""Results of jobs as tables that a person reads."""
+"""Results of jobs as tables for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def table_text(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns aligned, numbers to the right with thousands apart."""
+    """Aligned columns; numbers are right-aligned, with thousands separated."""
     shown = [[_shown(value) for value in row] for row in rows]
     widths = [max(len(line[index]) for line in (headings, *shown)) for index in range(len(headings))]
     numeric = [all(isinstance(row[index], int | float) for row in rows) for index in range(len(headings))]

@@ -1,8 +1,8 @@
-"""Compaction, sanitising and verification as Spark jobs; each returns its figures, printed as a table.
+"""Compaction, sanitizing and verification as Spark jobs. Each returns a report that prints as a table.
 
-print(pyomid.spark.compact(spark, url))      # heal, drop orphans and old versions, record watermarks
-print(pyomid.spark.sanitize(spark, url))     # then the commit table below the lowest watermark goes
-print(pyomid.spark.verify(spark, url))       # what is there, and whether it may be
+print(pyomid.spark.compact(spark, url))      # write shadow cells, drop orphans and old versions, record watermarks
+print(pyomid.spark.sanitize(spark, url))     # then delete commit-table entries below the lowest watermark
+print(pyomid.spark.verify(spark, url))       # count what is stored, and what breaks an invariant
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Compaction:
 
 @dataclass(frozen=True, slots=True)
 class Sanitising:
-    """`held_back_by`: table → the watermark that kept the horizon from going further. `too_young`: those of them that
-    were compacted further, less than `commitRetrySeconds` ago: table → how far."""
+    """What sanitizing did. `held_back_by`: table → the watermark that kept the horizon from moving further.
+    `too_young`: table → how far it was compacted less than `commitRetrySeconds` ago, if that is further."""
 
     watermark: int
     horizon_before: int
@@ -105,7 +105,7 @@ class Sanitising:
         return table_text(headings, [row]) + stays + held
 
     def _younger(self, table: str) -> str:
-        """What was just compacted does not count yet: a client may still repeat a commit of before."""
+        """What was compacted just now does not count yet: a client may still repeat an earlier commit."""
         if table not in self.too_young:
             return ""
         return f", and to {self.too_young[table]} less than commitRetrySeconds ago: sanitize again after these"
@@ -114,13 +114,13 @@ class Sanitising:
 def compact(
     spark: SparkSession, url: str, tables: Sequence[str] | None = None, *, grace_seconds: float = 0.0
 ) -> Compaction:
-    """Cleans every region up to the published low watermark and records it: one task a region.
+    """Cleans every region up to the published low watermark and records that: one task for each region.
 
-    Missing shadow cells are written, cells that can never commit and versions that no snapshot needs go. May run
-    beside readers and writers; running it twice does nothing more.
+    It writes missing shadow cells, and drops cells that can never commit and versions that no snapshot needs. It may
+    run beside readers and writers; a second run changes nothing more.
 
-    `grace_seconds`: for stores that Java clients share. They never look at the watermark, so it is read first, waited
-    for so long as their longest transaction lasts, and no newer one gone by.
+    `grace_seconds`: for stores that Java clients share, which never look at the watermark. The watermark is read first;
+    then the job waits for so long, the length of Java's longest transaction, and cleans by no newer one.
     """
     conn = connection(url)
     began = time.monotonic()
@@ -142,10 +142,10 @@ def compact(
 
 
 def sanitize(spark: SparkSession, url: str) -> Sanitising:
-    """Deletes commit-table entries that compaction made superfluous, as far as every table was compacted.
+    """Deletes commit-table entries that are not needed any more, as far as every table was compacted.
 
-    The decision is one look at the catalog and the deletion the TSO's own, so the driver does it; `spark` is asked
-    for so that the three jobs are called alike. Only watermarks older than `commitRetrySeconds` count.
+    The driver does it alone: it reads the catalog, and the TSO deletes. `spark` is an argument so that the three jobs
+    are called alike. Only watermarks older than `commitRetrySeconds` count.
     """
     conn = connection(url)
     began = time.monotonic()

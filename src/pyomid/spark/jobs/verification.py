@@ -1,30 +1,31 @@
-"""Verification: what is in the store, and whether it may be there. Reads only.
+"""Verification: what is stored, and whether it breaks an invariant. It only reads.
 
-Every cell belongs to a start. Of a start the truth is one: its cells carry one commit timestamp, or none. So per
-region the distinct pairs (start, shadow timestamp) are gathered, and over all of them, with the commit table:
+Every cell belongs to a start, and all cells of a start have the same commit timestamp, or none. So each task gathers
+the distinct pairs (start, shadow timestamp) of its region. Over all of them, and with the commit table:
 
-    shadow cell, and an entry that says otherwise          violation (I6)
+    shadow cell, and an entry with another timestamp       violation (I6)
     two shadow timestamps of one start                     violation (I6)
     shadow timestamp not above its start                   violation
-    no shadow cell, entry or seal    another cell of the start has one, or the entry is gone: *torn*, half a commit
-                                     entry                  missing shadow cell: readers look it up, compaction heals
-                                     seal, or start < H     orphan
-                                     nothing, start ≤ W     orphan
-                                     nothing, start > W     open: may still commit
+    no shadow cell, and              another cell of the start has one, and the entry is gone: *torn*, half a commit
+                                     an entry               missing shadow cell: readers look it up, compaction heals
+                                     sealed, or start < H   orphan
+                                     neither, start ≤ W     orphan
+                                     neither, start > W     open: may still commit
 
     a timestamp that was never handed out                  violation: a start, a shadow cell or an entry of the future
-    a run's marker names its branches: one of them has neither entry nor shadow cells        torn
+    a run's idempotency key names a branch that has neither entry nor shadow cells           torn
 
-A commit that completes while the job runs looks torn for a moment; what looks torn is looked at again.
+A commit that completes while the job runs looks torn for a moment, so what looks torn is read again.
 
-Some damage looks like what may be. Verification cannot tell, and says so (`doubts`), without calling it damage:
+Some damage looks like a permitted state. Verification cannot tell them apart, and lists them as `doubts`:
 
-    a start without an entry above the start of a large commit and below its commit: an attempt that failed or another
-        transaction, or a branch whose entry was lost. Of a run under an id the marker names the branches: then it is
-        known
-    an orphan at or below what compaction cleaned: compaction leaves none. A write of a dead client that landed behind
-        it, or a cell whose only shadow cell was lost
-A cell that is gone tells nothing: of a commit whose cells were all dropped nobody can know that it was there.
+    a start without an entry, above the start of a large commit and below its commit: an attempt that failed, another
+        transaction, or a branch whose entry was lost. For a run under an id the idempotency key names the branches, so
+        it is known
+    an orphan at or below the watermark that compaction recorded, though compaction leaves none: a late write of a dead
+        client, or a cell whose only shadow cell was lost
+
+A cell that is gone leaves no trace: if all cells of a commit were dropped, the commit cannot be noticed.
 """
 
 from __future__ import annotations
@@ -86,11 +87,11 @@ class Verification:
     """Starts that can never commit → their cells."""
     seconds: float
     doubts: list[str] = field(default_factory=list)
-    """What may be or be damage, and the store cannot tell which."""
+    """States that are permitted or damage: the store cannot tell which."""
 
     @property
     def ok(self) -> bool:
-        """Nothing that may not be. Orphans and missing shadow cells may."""
+        """Whether no invariant is broken. Orphans and missing shadow cells are permitted."""
         return not self.violations and not self.torn_starts
 
     @property
@@ -124,7 +125,8 @@ class Verification:
 
 @dataclass(slots=True)
 class _Starts:
-    """Of one region or table: starts with their shadow timestamps (0: none), each pair once, and their cells."""
+    """The starts of one region or table with their shadow timestamps (0: none), each pair once, and the number of
+    cells."""
 
     starts: Ints
     commits: Ints
@@ -158,7 +160,7 @@ class _Starts:
 
 @dataclass(slots=True)
 class _Judged:
-    """Unresolved starts by what they are."""
+    """Unresolved starts by their state."""
 
     states: dict[int, str] = field(default_factory=dict)
 
@@ -167,9 +169,9 @@ class _Judged:
 
 
 def verify(spark: SparkSession, url: str, tables: Sequence[str] | None = None) -> Verification:
-    """Looks at every stored cell and every commit-table entry: one task a region.
+    """Reads every stored cell and every commit-table entry: one task for each region.
 
-    May run beside writers; what they do meanwhile counts as open.
+    It may run beside writers; what they write meanwhile counts as open.
     """
     conn = connection(url)
     infos = chosen_tables(conn, tables)
@@ -181,7 +183,7 @@ def verify(spark: SparkSession, url: str, tables: Sequence[str] | None = None) -
 def verified(
     conn: Connection, infos: Sequence[TableInfo], looked: Callable[[], Iterable[dict[str, Any]]]
 ) -> Verification:
-    """The same, where `looked` runs `look` on every piece of the tables."""
+    """The same; `looked` runs `look` on every part of the tables."""
     began = time.monotonic()
     named = _named_branches(conn)
     figures, starts = _gathered(infos, looked())
@@ -212,8 +214,8 @@ def _gathered(
 
 
 def _named_branches(conn: Connection) -> frozenset[int]:
-    """The branches of committed runs, as far as their markers name them. Read before everything else: a run that
-    commits later is not judged by them."""
+    """The branches of committed runs, as far as their idempotency keys name them. They are read first, so that a run
+    that commits later is not judged by them."""
     cells = [cell for batch in _scanned_manifests(conn) for cell in batch.all_cells() if cell.value is not None]
     undecided = sorted({cell.version for cell in cells if not cell.commit_ts})
     states = conn.parts.commit_table.lookup(undecided) if undecided else []
@@ -319,7 +321,7 @@ def _violations(whole: _Starts, commits: dict[int, int], watermark: int, horizon
 
 
 def _of_the_future(whole: _Starts, commits: dict[int, int], newest: int) -> Iterable[str]:
-    """`newest` was handed out behind everything that was looked at."""
+    """`newest` was handed out after everything was read."""
     late = (whole.starts >= newest) | (whole.commits >= newest)
     for start, shadow in zip(whole.starts[late].tolist(), whole.commits[late].tolist(), strict=True):
         what = "it" if start >= newest else f"shadow timestamp {shadow}"
@@ -332,8 +334,8 @@ def _of_the_future(whole: _Starts, commits: dict[int, int], newest: int) -> Iter
 def _nameless_branches(
     whole: _Starts, commits: dict[int, int], judged: _Judged, named: frozenset[int]
 ) -> Iterable[str]:
-    """Starts without a word about them that lie inside a large commit: what several starts committed as one. None
-    where a marker names the commit's branches."""
+    """Starts without entry and shadow cell that lie inside a large commit, which several starts committed as one. None
+    if an idempotency key names the commit's branches."""
     nameless = sorted([*judged.starts("orphan"), *judged.starts("open")])
     for members, commit in _large_commits(whole, commits):
         inside = nameless[bisect_right(nameless, members[0]) : bisect_right(nameless, commit)]
@@ -390,7 +392,7 @@ _LOOKED_DDL: Final = (
 
 
 def look(url: str, piece: Piece) -> dict[str, Any]:
-    """One piece's counts and starts, as a row of _LOOKED."""
+    """The counts and starts of one part, as a row of _LOOKED."""
     rows = cells = tombstones = 0
     parts: list[_Starts] = []
     for batch in connection(url).parts.store.scan(piece.table, piece.key_range):
