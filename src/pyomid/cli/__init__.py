@@ -1,6 +1,6 @@
 """The `pyomid` command. Each module here that has `add_command` is a subcommand; `main` only chooses among them.
 
-Like `wiring` it may know every room: it chooses concrete parts.
+Like `wiring` it may import every package, because it chooses concrete parts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyomid.errors import OmidError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit status: 0, 2 for a command line that is wrong, 1 for anything else that went wrong."""
+    """Runs the command. The exit status is 0, 2 for a wrong command line, 1 for any other error."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(
         prog="pyomid",
@@ -35,14 +35,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"pyomid: {error} [{error.code}]", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter flushes again at its end
         return 1
     except KeyboardInterrupt:
         return 130
 
 
 def _modules(command: str) -> Iterator[ModuleType]:
-    """The one module that is named like the command, so that a service need not load the others; else all."""
+    """The module that is named like the command, so that a service does not load the others; otherwise all."""
     names = [name for _, name, _ in pkgutil.iter_modules(__path__) if not name.startswith("_")]
     for name in [command] if command in names else names:
         module = import_module(f"{__name__}.{name}")

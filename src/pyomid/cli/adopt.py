@@ -7,7 +7,7 @@ import argparse
 from pyomid.types import ConflictLevel
 
 _OF_SPARK = "of-spark"
-"""`--spark` without a master: what spark-submit or Spark's own configuration says."""
+"""`--spark` without a master: the one of spark-submit or Spark's own configuration."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

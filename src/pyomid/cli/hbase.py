@@ -1,4 +1,4 @@
-"""`pyomid hbase start|stop|status --dir D`: a real standalone HBase, to try pyomid on. Not for production."""
+"""`pyomid hbase start|stop|status --dir D`: a real standalone HBase to try pyomid with. Not for production."""
 
 from __future__ import annotations
 

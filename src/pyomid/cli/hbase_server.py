@@ -1,12 +1,12 @@
-"""A real HBase on the loopback: master, region server and ZooKeeper in one JVM, for tests and for trying things.
+"""A real HBase on the loopback: master, region server and ZooKeeper in one JVM, for tests and trials.
 
     server = HBaseServer(folder)
-    server.start()          # about fifteen seconds; everything it keeps lies below `folder`
+    server.start()          # takes about fifteen seconds; all its files are below `folder`
     server.quorum           # "127.0.0.1:40123"
     server.stop()
 
-The folder remembers who serves it (`server.json`), so another process may ask or stop it. Never for production:
-data lie on the local file system, without replication.
+`server.json` in the folder names the processes that serve it, so another process may use or stop it. Never use it in
+production: the data are on the local file system, without replication.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _POLL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A JVM of this folder. `born` is the kernel's start time of the process: pids are used again."""
+    """A JVM of this folder. `born` is the start time of the process, because pids are used again."""
 
     pid: int
     born: int
@@ -44,14 +44,14 @@ class Process:
         return _born(self.pid) == self.born
 
     def send(self, number: signal.Signals) -> None:
-        """To this very process, or to nobody."""
+        """Sends the signal to exactly this process, or to none."""
         if self.is_alive():
             os.kill(self.pid, number)
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Where the servers listen, all on 127.0.0.1."""
+    """The ports of the servers, all on 127.0.0.1."""
 
     zookeeper: int
     master: int
@@ -62,7 +62,7 @@ class HBaseServer:
     """One standalone HBase in one folder."""
 
     def __init__(self, folder: Path, *, heap_mb: int = 1024, settings: Mapping[str, str] | None = None) -> None:
-        """`settings` of hbase-site.xml, beside and above those that a server on the loopback needs."""
+        """`settings` of hbase-site.xml are added to those that a server on the loopback needs, and replace them."""
         self.folder = folder.resolve()
         self._heap_mb = heap_mb
         self._own_settings = dict(settings or {})
@@ -88,7 +88,7 @@ class HBaseServer:
         return self._master is not None and self._master.is_alive()
 
     def start(self, *, deadline_s: float = 240.0) -> None:
-        """Returns when the master and the region server answer. Keeps the ports of an earlier start."""
+        """Starts the server; returns when master and region server answer. It uses the ports of an earlier start."""
         if self.is_running():
             raise Misuse(f"an HBase (pid {self._master and self._master.pid}) runs in {self.folder} already")
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,8 @@ class HBaseServer:
         self._wait_until(self._answers, self._master, self.log, deadline_s)
 
     def start_region_server(self, *, heap_mb: int = 256, deadline_s: float = 180.0) -> tuple[Process, int]:
-        """One more region server, in a JVM of its own: to be stopped, killed or restarted. Its port comes too."""
+        """Starts one more region server, in a JVM of its own, to be stopped, killed or restarted. Returns it and its
+        port."""
         (port,) = _free_ports(1)
         name = f"region-server-{port}"
         conf = self._write_site(name, distributed=True, region_server_port=port)
@@ -109,12 +110,12 @@ class HBaseServer:
         return process, port
 
     def stop(self, *, deadline_s: float = 60.0) -> None:
-        """Asks politely, then kills; what was acknowledged is in the folder either way."""
+        """Stops the server, by kill if necessary. What was acknowledged is in the folder in either case."""
         if self._master is not None:
             end(self._master, deadline_s=deadline_s)
 
     def kill(self) -> None:
-        """kill -9, as a machine that loses power."""
+        """kill -9: like a machine that loses power."""
         if self._master is not None:
             self._master.send(signal.SIGKILL)
             end(self._master, deadline_s=10.0)
@@ -131,7 +132,7 @@ class HBaseServer:
         return any(name.split(",")[1] == str(port) for name in self._znodes("/hbase/rs"))
 
     def _znodes(self, path: str) -> set[str]:
-        """Names below `path`; empty while ZooKeeper or the path is not there."""
+        """Names below `path`; empty while there is no ZooKeeper or no such path."""
         from kazoo.client import KazooClient
         from kazoo.exceptions import KazooException
         from kazoo.handlers.threading import KazooTimeoutError
@@ -249,7 +250,7 @@ class HBaseServer:
 
 
 def end(process: Process, *, deadline_s: float) -> None:
-    """The process is gone when this returns: SIGTERM, and SIGKILL when `deadline_s` have passed."""
+    """Ends the process before it returns: by SIGTERM, and by SIGKILL after `deadline_s`."""
     process.send(signal.SIGTERM)
     end_s = time.monotonic() + deadline_s
     while process.is_alive():
@@ -261,12 +262,12 @@ def end(process: Process, *, deadline_s: float) -> None:
 
 
 def _reap(pid: int) -> None:
-    with suppress(ChildProcessError):  # Another process started it: its parent reaps it.
+    with suppress(ChildProcessError):  # another process started it: its parent reaps it
         os.waitpid(pid, os.WNOHANG)
 
 
 def _born(pid: int) -> int:
-    """Start time of a live process in clock ticks since boot; -1 where there is none, or only its remains."""
+    """The start time of a live process in clock ticks since boot; -1 if there is none, or only a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

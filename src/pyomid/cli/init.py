@@ -1,4 +1,4 @@
-"""`pyomid init URL`: makes what a database needs before its first client comes."""
+"""`pyomid init URL`: makes what a database needs before its first client."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Class paths of real Java servers and clients, for tests, benchmarks and trying things: not for production.
+"""Class paths of real Java servers and clients, for tests, benchmarks and trials: not for production.
 
-Maven resolves pinned artifacts once into its own local repository; what it answered is remembered in a file
-under the user's cache directory and believed for as long as every jar in it exists. Java sources of tests are
-compiled against such a class path once per content.
+Maven resolves pinned artifacts once into its own local repository. Its answer is kept in a file in the user's cache
+directory, and is used while every jar in it exists. Java sources of tests are compiled against such a class path once
+for each content.
 
     path = class_path(HBASE)                    # list of jars, in class-path order
     java("-Xmx64m", "-cp", join(path), "Main")  # argv for subprocess
@@ -30,7 +30,7 @@ _RESOLVE_TIMEOUT_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Artifacts that share one class path. `dropped` are file name prefixes left out of it."""
+    """Artifacts that share one class path. `dropped`: prefixes of file names that are left out."""
 
     name: str
     artifacts: tuple[str, ...]
@@ -48,7 +48,7 @@ OMID: Final = Bundle(
         "org.apache.omid:omid-hbase-client:1.1.3",
         "org.apache.omid:omid-hbase-coprocessor:1.1.3",
     ),
-    # It binds slf4j to log4j 1, beside the binding to log4j 2 that Omid itself brings.
+    # It binds slf4j to log4j 1, beside Omid's own binding to log4j 2.
     ("slf4j-reload4j",),
 )
 """Apache Omid: `org.apache.omid.tso.TSOServer`, its HBase modules, transaction client and coprocessor."""
@@ -70,19 +70,19 @@ JAVA_OPENS: Final = tuple(
 ) + tuple(
     f"--add-exports=java.base/{package}=ALL-UNNAMED" for package in ("jdk.internal.misc", "sun.net.dns", "sun.net.util")
 )
-"""What HBase and Omid need of a JDK 17."""
+"""Options of a JDK 17 that HBase and Omid need."""
 
 
 class JavaMissing(Unavailable):
-    """No JDK or no Maven on this machine, or Maven could not fetch the jars: the message says which."""
+    """There is no JDK or no Maven, or Maven could not fetch the jars: the message says which."""
 
     code = "OMID-JAVA-MISSING"
 
 
 def class_path(bundle: Bundle) -> list[Path]:
-    """Every jar of `bundle` exists on this machine when this returns; the first call may download.
+    """The jars of `bundle`, all of which exist on this machine on return; the first call may download them.
 
-    Raises `JavaMissing`. Safe from several processes at once.
+    Raises `JavaMissing`. Several processes may call it at once.
     """
     folder = _cache_folder() / f"{bundle.name}-{_digest(*bundle.artifacts, *bundle.dropped)}"
     remembered = _remembered(folder)
@@ -96,17 +96,17 @@ def class_path(bundle: Bundle) -> list[Path]:
 
 
 def join(jars: Sequence[Path | str]) -> str:
-    """A class path as the JVM takes it."""
+    """A class path as an argument of the JVM."""
     return os.pathsep.join(str(jar) for jar in jars)
 
 
 def java(*arguments: str) -> list[str]:
-    """An argument vector that starts the JVM with what HBase and Omid need opened."""
+    """An argument vector that starts the JVM with the options that HBase and Omid need."""
     return [str(tool("java")), *JAVA_OPENS, *arguments]
 
 
 def tool(name: str) -> Path:
-    """The path of `java`, `javac` or `mvn`: of JAVA_HOME first, then of PATH."""
+    """The path of `java`, `javac` or `mvn`: from JAVA_HOME, then from PATH."""
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin" / name).is_file():
         return Path(home) / "bin" / name
@@ -117,7 +117,7 @@ def tool(name: str) -> Path:
 
 
 def missing() -> str | None:
-    """Why nothing Java can run here, in one clear sentence; None where it can."""
+    """Why Java cannot run here, in one sentence; None if it can."""
     for name in ("java", "javac", "mvn"):
         try:
             tool(name)
@@ -127,7 +127,7 @@ def missing() -> str | None:
 
 
 def compile_sources(folder: Path, bundle: Bundle) -> Path:
-    """A directory with the classes of every `*.java` below `folder`, compiled once per content."""
+    """A directory with the classes of every `*.java` below `folder`, compiled once for each content."""
     sources = sorted(folder.rglob("*.java"))
     jars = class_path(bundle)
     digest = _digest(*bundle.artifacts, *(source.read_text() for source in sources))
@@ -216,7 +216,7 @@ def _pom(bundle: Bundle) -> str:
 
 
 def _run(command: list[str], *, what: str) -> None:
-    # Maven reads terminals and inherits job control; a pipe and no input keep it quiet and bounded.
+    # Maven reads terminals and inherits job control: a pipe and no input prevent both.
     finished = subprocess.run(
         command,
         stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""`pyomid status URL`: what a person asks of a database."""
+"""`pyomid status URL`: the state of a database, for people."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def as_json(status: DatabaseStatus) -> dict[str, Any]:
-    """Plain values, the same names as the lines show."""
+    """Plain values, under the names that the lines show."""
     return {
         "tso": asdict(status.tso),
         "commit_table_entries": status.commit_table_entries,
@@ -53,7 +53,7 @@ def as_json(status: DatabaseStatus) -> dict[str, Any]:
 
 
 def as_lines(status: DatabaseStatus) -> Iterator[str]:
-    """For people: each figure with what it means."""
+    """For people: each figure with its meaning."""
     tso = status.tso
     yield f"epoch            {tso.epoch:>20}   every timestamp at or below it is of an earlier TSO"
     yield f"last timestamp   {tso.last_ts:>20}"

@@ -1,4 +1,4 @@
-"""`pyomid tables URL …`: list, create, register and drop tables; find those that nobody registered."""
+"""`pyomid tables URL …`: list, create, register and drop tables; find those that are not registered."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _half_dropped(parts: Deployment) -> list[TableInfo]:
-    """Tables whose drop somebody left half, or is still at: they hold sanitising back until it is done."""
+    """Tables whose drop was interrupted or is under way: they hold sanitizing back until it is done."""
     return [entry.info for entry in parts.catalog.entries() if entry.state is TableState.DROPPING]
 
 
@@ -100,7 +100,7 @@ def _half_dropped_lines(parts: Deployment, url: str) -> Iterator[str]:
 
 
 def _found(discovery: Discovery, url: str) -> Iterator[str]:
-    """The commands that register what was found; what has no name as a comment."""
+    """The commands that register what was found; a mark without a known name is a comment."""
     for table in discovery.tables:
         yield shlex.join(["pyomid", "tables", url, "register", table.name, *table.families])
     for mark in discovery.unnamed:
@@ -111,7 +111,7 @@ def _found(discovery: Discovery, url: str) -> Iterator[str]:
 
 
 def _confirm(parts: Deployment, url: str, *, anyway: bool) -> int:
-    """The mark is read before the tables are looked at: one that a Java TSO leaves meanwhile stays."""
+    """The mark is read before the tables are listed, so that one of a Java TSO that led meanwhile stays."""
     from pyomid.client.unregistered_tables import Discovery, confirm, discover
 
     nonce = parts.catalog.unknown_tables().get(TABLES_UNCONFIRMED)

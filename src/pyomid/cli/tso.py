@@ -1,4 +1,4 @@
-"""`pyomid tso`: a TSO by hand, or (as its clients start it) the TSO of a folder."""
+"""`pyomid tso`: a TSO that is started by hand, or the TSO of a folder, which its clients start."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Exit status: 0 stopped, 2 wrong command line, 3 could not start, 70 ended itself
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One setting of the command, wherever it is given."""
+    """One option of the command, from whichever place it was given."""
 
     name: str
     kind: Callable[[str], Any]
@@ -127,7 +127,7 @@ OPTIONS: Final = (
 )  # fmt: skip
 
 FOLDER_DEFAULTS: Final = {"conflict-map-entries": 1 << 20, "kernel": "auto"}
-"""Where the TSO of a folder differs from one by hand: one machine's worth of cells (20 MB)."""
+"""Where the TSO of a folder differs from one started by hand: a conflict map for one machine (20 MB)."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -166,7 +166,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def read_options(arguments: argparse.Namespace, environment: os._Environ[str] | dict[str, str]) -> dict[str, Any]:
-    """Every option's value by name; `Misuse` names the one that is wrong and where it was given."""
+    """Every option's value by name. `Misuse` names an option that is wrong, and where it was given."""
     from_file = _file_options(arguments.config or environment.get(f"{ENVIRONMENT_PREFIX}CONFIG", ""))
     defaults = FOLDER_DEFAULTS if arguments.on_demand else {}
     options: dict[str, Any] = {}
@@ -243,7 +243,7 @@ def serve_by_hand(options: dict[str, Any]) -> int:
 
 
 def _say_ready(listeners: list[tuple[socket.socket, ssl.SSLContext | None]]) -> None:
-    """The first line of output is for programs: where it serves. A Unix socket is where the person said."""
+    """The first line of output is for programs: where it serves. A Unix socket is where the option says."""
     for sock, tls in listeners:
         if sock.family == socket.AF_UNIX:
             print(f"serving on the Unix socket {Path(sock.getsockname()).name}", flush=True)
@@ -277,7 +277,7 @@ def _tcp_listener(address: str, stack: contextlib.ExitStack) -> socket.socket:
 
 
 def _check_token_is_safe(options: dict[str, Any], host: str, tls: ssl.SSLContext | None) -> None:
-    """A token that goes over a network in clear is everybody's."""
+    """Refuses a token that would go over a network unencrypted."""
     if options["token-file"] and tls is None and not options["token-in-clear"] and not _is_loopback(host):
         raise Misuse(
             f"--token-file without --tls-cert on {options['listen']}: the token would go over the network in clear; "
@@ -325,7 +325,7 @@ def _stores(store: str, stack: contextlib.ExitStack) -> Any:
 
 
 def _leadership(options: dict[str, Any], listeners: list[tuple[socket.socket, ssl.SSLContext | None]]) -> Any:
-    """How it comes to lead, where several may: in a cluster."""
+    """The election of the leader, in a cluster."""
     from pyomid.wiring import open_leadership
 
     tcp = [sock for sock, _ in listeners if sock.family != socket.AF_UNIX]
@@ -343,9 +343,9 @@ def _leadership(options: dict[str, Any], listeners: list[tuple[socket.socket, ss
 
 
 def serve_on_demand(folder: Path, options: dict[str, Any]) -> int:
-    """Becomes the TSO of `folder` in a child that lives on; returns when it serves, or cannot.
+    """Starts the TSO of `folder` in a child process that lives on; returns when it serves, or cannot.
 
-    The parent holds nothing afterwards. What went wrong is said on standard error, one line of JSON.
+    The parent keeps nothing of it. An error goes to standard error as one line of JSON.
     """
     from pyomid.server.launcher import error_line
     from pyomid.server.leadership import FolderLock
@@ -369,7 +369,7 @@ def serve_on_demand(folder: Path, options: dict[str, Any]) -> int:
 
 
 def _report(folder: Path, read_end: int, child: int) -> int:
-    """What the child said before it closed the pipe: nothing (it died), "ready", or an error."""
+    """What the child wrote before it closed the pipe: nothing (it died), "ready", or an error."""
     from pyomid.server.launcher import error_line
     from pyomid.server.logs import LOG_FILE
 
@@ -390,12 +390,12 @@ def _report(folder: Path, read_end: int, child: int) -> int:
 def _become_service(
     folder: Path, options: dict[str, Any], lock: Any, listener: socket.socket, write_end: int
 ) -> NoReturn:
-    """The child's whole life. Its standard output and error go to the log file: they would hold the parent's pipes."""
+    """Runs the child. Its standard output and error go to the log file, so that it does not hold the parent's pipes."""
     from pyomid.server.launcher import error_line
     from pyomid.server.logs import LOG_FILE, log_to
 
     code, died_of = DOUBT_EXIT_CODE, ""
-    # Closed once something was said: its number may be another file's by then.
+    # Closed once something was written: its number may belong to another file by then.
     pipe = os.fdopen(write_end, "wb", buffering=0)
 
     def say(what: str) -> None:
@@ -406,7 +406,7 @@ def _become_service(
     try:
         log_to(folder / LOG_FILE, level=options["log-level"], standard_too=True)
         faulthandler.enable()
-        os.chdir("/")  # the client's may be removed, or unmounted
+        os.chdir("/")  # the client's folder may be removed or unmounted
         lock.sign_again()
         with contextlib.ExitStack() as stack:
             stores = _stores(f"omid://{quote(str(folder))}", stack)
@@ -438,7 +438,7 @@ def _serve(
     leadership: Any = None,
     lock: Any = None,
 ) -> None:
-    """Takes over, serves until told to stop, drains."""
+    """Takes over, serves until it is told to stop, then drains."""
     import uvloop
 
     from pyomid.client.session.connecting import read_token
