@@ -52,7 +52,7 @@ class SharedTableTso(Tso):
             return []
         if self.extended:
             return self.session.seal(starts)
-        return [self._commit_table.seal(start) for start in starts]
+        return self._commit_table.seal_many(starts)
 
     def complete(self, starts: Sequence[int]) -> None:
         self._commit_table.delete(starts)
