@@ -63,8 +63,8 @@ class Watch:
     """A service in this loop, and what its machine is given."""
 
     def __init__(self, *, kernel: bool) -> None:
-        row = MemoryLeaderState()
-        stores = TsoStores(MemoryCommitTable(), row, MemoryCatalog())
+        self.table = MemoryCommitTable()
+        stores = TsoStores(self.table, MemoryLeaderState(), MemoryCatalog())
         self.machine = take_over_and_build(stores, SETTINGS, BucketMap(SETTINGS.conflict_map_entries))
         self.service = TsoService(self.machine, stores, clock=time.monotonic, die=lambda reason: None)
         if kernel:
@@ -149,9 +149,7 @@ def test_requests_without_an_answer_are_bounded_per_peer(kernel: bool) -> None:
         async with watched(kernel=kernel) as watch:
             many, one = await watch.peer(), await watch.peer()
             held: list[Any] = []
-            perform = watch.service._perform
-            watch.service._flush = held.append  # type: ignore[method-assign]
-            watch.service._flushes_inline = False
+            watch.table.submit = lambda *flush: held.append(flush)  # type: ignore[method-assign]
             await many.send(Fence(1), *[Fence(1)] * 3000)
             await one.send(Begin())
             await one.answer()
@@ -163,9 +161,9 @@ def test_requests_without_an_answer_are_bounded_per_peer(kernel: bool) -> None:
             asked = Counter(watch.came).most_common()
             assert asked[0][1] <= ASKED_MAX + 1
             assert all(connection.held_bytes <= RECEIVE_BYTES for connection in watch.service._connections)
-            del watch.service._flush
-            for call in held:
-                perform([call])
+            del watch.table.submit  # type: ignore[method-assign]
+            for flush in held:
+                watch.table.submit(*flush)
             for _ in range(3001):
                 await many.answer()
 
