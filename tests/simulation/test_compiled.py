@@ -10,14 +10,14 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pyomid.oracle.native.fast_path import FastPath
+from pyomid.oracle.native.compiled_oracle import CompiledOracle
 from simulation.compiled import CompiledBuild
 from simulation.directed import SCHEDULES, run_directed
 from simulation.runs import run_seed
 
 pytestmark = pytest.mark.fast
 
-TAKE = FastPath._take
+TAKE = CompiledOracle._take
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -34,18 +34,18 @@ def test_universes_on_the_compiled_path_are_safe_and_live() -> None:
     assert build.decided > 500, "the kernel took next to nothing"
 
 
-def begins_from_the_open_batch(fast: FastPath) -> None:
+def begins_from_the_open_batch(fast: CompiledOracle) -> None:
     """T1: not from the window of the oldest batch in flight."""
     batch = fast._machine.windows.open_batch
     fast._state.window_next, fast._state.window_end = batch.next_start, batch.window_end
 
 
-def no_rare_starts(fast: FastPath) -> None:
+def no_rare_starts(fast: CompiledOracle) -> None:
     """R2, T7: what was sealed or asked for by a retry is decided all the same."""
     fast._rare_starts = np.zeros(0, dtype=np.int64)
 
 
-LIES: dict[str, tuple[Callable[[FastPath], None], str]] = {
+LIES: dict[str, tuple[Callable[[CompiledOracle], None], str]] = {
     "begins from the open batch": (begins_from_the_open_batch, "a_begin_during_a_held_flush_sees_no_half_commit"),
     "no rare starts": (no_rare_starts, "a_start_that_was_sealed_is_never_decided"),
 }
@@ -55,10 +55,10 @@ LIES: dict[str, tuple[Callable[[FastPath], None], str]] = {
 def test_a_kernel_that_does_not_know_the_rule_is_caught(lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tell, schedule = LIES[lie]
 
-    def take(fast: FastPath) -> object:
+    def take(fast: CompiledOracle) -> object:
         block = TAKE(fast)
         tell(fast)
         return block
 
-    monkeypatch.setattr(FastPath, "_take", take)
+    monkeypatch.setattr(CompiledOracle, "_take", take)
     assert run_directed(schedule, CompiledBuild()) is not None, "nobody notices"

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from pyomid.oracle.chunk_oracle import DONE, FULL, RARE_FRAME, ChunkOracle, ReferenceOracle
 from pyomid.oracle.conflict_map import BucketMap
 from pyomid.oracle.instructions import (
     DeleteEntries,
@@ -27,9 +28,8 @@ from pyomid.oracle.instructions import (
     StoreDone,
 )
 from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.native.compiled_oracle import CompiledOracle
 from pyomid.oracle.native.conflict_map import CacheLineMap
-from pyomid.oracle.native.decide import DONE, FULL, RARE_FRAME
-from pyomid.oracle.native.fast_path import FastPath
 from pyomid.oracle.native.parse import BEGIN, COMMIT, COMPLETE, parse_frame
 from pyomid.oracle.native.records import Op
 from pyomid.oracle.native.tables import TableRows, fences
@@ -104,23 +104,15 @@ class Driven:
         )  # fmt: skip
 
 
-class Plain(Driven):
-    def take(self, peer: Hashable, data: bytes) -> None:
-        """Frame by frame; settles only afterwards, as the kernel's service does."""
-        requests = []
-        for payload in payloads(data):
-            incoming = decode_request(payload)
-            requests.append(RequestCame(peer, incoming.request_id, incoming.body))
-        for request in requests:
-            self.machine._dispatch(request)
-        self.feed([])
-
-
 class Fast(Driven):
+    """What comes goes to an oracle by chunks, what is rare to the machine."""
+
     def __init__(self, *, entries: int, window_starts: int = 64, batch_entries_max: int = 100) -> None:
         super().__init__(entries=entries, window_starts=window_starts, batch_entries_max=batch_entries_max)
-        self.fast = adopt(self.machine, chunk_bytes_max=CHUNK_BYTES)
-        self.rare = 0
+        self.fast = self.oracle()
+
+    def oracle(self) -> ChunkOracle:
+        return adopt(self.machine, chunk_bytes_max=CHUNK_BYTES)
 
     def take(self, peer: Hashable, data: bytes) -> None:
         chunk = np.frombuffer(bytearray(data), dtype=np.uint8)
@@ -130,7 +122,6 @@ class Fast(Driven):
             self.send(peer, decided.now)
             at = decided.consumed
             if decided.status == RARE_FRAME:
-                self.rare += 1
                 payload = next(iter(payloads(data[at:])))
                 incoming = decode_request(payload)
                 self.machine._dispatch(RequestCame(peer, incoming.request_id, incoming.body))
@@ -142,6 +133,11 @@ class Fast(Driven):
     def facts(self) -> tuple[object, ...]:
         self.fast.fold_counters()
         return super().facts()
+
+
+class Plain(Fast):
+    def oracle(self) -> ChunkOracle:
+        return ReferenceOracle(self.machine)
 
 
 def is_extended(peer: Hashable) -> bool:
@@ -188,45 +184,6 @@ def random_chunk(rng: random.Random, machine: TsoMachine, pool: list[int]) -> li
         level = WriteSetLevel.TABLE if kind < 0.41 and tables else WriteSetLevel.IDS
         requests.append((CommitRequest(start, cells, tables, level=level, is_retry=kind < 0.42), tag))
     return requests
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_kernel_and_reference_agree_on_random_streams(seed: int) -> None:
-    rng = random.Random(seed)
-    pool = [rng.getrandbits(64) - (1 << 63) for _ in range(rng.choice([30, 2000]))] + [0, -(1 << 63), (1 << 63) - 1, -1]
-    entries = rng.choice([28, 28 * 20, 28 * 400])
-    window = rng.choice([1, 3, 64])
-    plain = Plain(entries=entries, window_starts=window)
-    fast = Fast(entries=entries, window_starts=window)
-    for step in range(120):
-        peer = rng.choice(["java", "pyomid", "another"])
-        requests = random_chunk(rng, plain.machine, pool)
-        data = b"".join(
-            encode_request(request, request_id=tag if is_extended(peer) else 0, extended=is_extended(peer))
-            if is_extended(peer) or is_java(request) else b""
-            for request, tag in requests
-        )  # fmt: skip
-        plain.take(peer, data)
-        fast.take(peer, data)
-        if plain.flushes and rng.random() < 0.6:
-            index = rng.randrange(len(plain.flushes))
-            flush = plain.flushes[index].operation
-            assert isinstance(flush, Flush)
-            refused = frozenset(start for start, _ in flush.entries if rng.random() < 0.02)
-            plain.end_flush(index, refused)
-            fast.end_flush(index, refused)
-        assert fast.facts() == plain.facts(), (seed, step)
-        assert len(fast.flushes) == len(plain.flushes)
-        for other in plain.sent:
-            assert sorted(payloads(fast.sent[other])) == sorted(payloads(plain.sent[other])), (seed, step, other)
-        plain.machine.validate()
-        fast.machine.validate()
-    while plain.flushes:
-        plain.end_flush(0)
-        fast.end_flush(0)
-    assert fast.entries == plain.entries
-    assert fast.facts() == plain.facts()
-    assert plain.machine.counters["commits"] > 50, "nothing was compared"
 
 
 class AtOnce(Fast):
@@ -572,7 +529,7 @@ def test_long_requests_are_parsed_as_the_decoder_does(seed: int) -> None:
     ):
         payload = encode_request(request, request_id=seed)[HEADER_BYTES:]
         for sent in (payload, payload[:-1], payload + payload, payload[: len(payload) // 2]):
-            parsed = FastPath.parsed(sent)
+            parsed = CompiledOracle.parsed(sent)
             if parsed is None:
                 continue
             told = decode_request(sent)
@@ -588,7 +545,7 @@ def test_long_requests_are_parsed_as_the_decoder_does(seed: int) -> None:
         is_plain = isinstance(request, Complete) or (
             isinstance(request, CommitRequest) and not request.is_retry and not request.branches
         )
-        assert (FastPath.parsed(payload) is not None) == is_plain
+        assert (CompiledOracle.parsed(payload) is not None) == is_plain
 
 
 def test_rows_of_tables_that_say_nothing_make_room() -> None:

@@ -15,12 +15,9 @@ as many store calls at once as it likes. Time comes in with each call; `handle([
 
 What takes several store calls is a *procedure* (`store_work`).
 
-What a compiled kernel that answers begins and commits itself must keep identical
-  - before it: `handle([], now)` for time, and only while `may_decide_fast` says so (not in doubt, nothing stalled);
-  - begins: `windows.take_start(low_watermark)` of the head batch, `newest_start` follows;
-  - commits: `_malformed`, `refused_starts`, `tables.settled`, then the oracle's `check` and `record`; the commit
-    timestamp from `clock`, entry and answer appended to `windows.open_batch`; a raised LWM to `_lift_low_watermark`;
-  - whatever is a retry, has branches, is at table level, or is no begin or commit: to `handle`.
+Plain begins, commits and completions may be taken in chunks, by an oracle beside the machine (`oracle.chunk_oracle`):
+before each chunk `handle([], now)` for time, and only while `may_decide_fast` says so (not in doubt, nothing stalled).
+What it decides goes by `decide_plain`, or by the same rules compiled.
 """
 
 from __future__ import annotations
@@ -29,6 +26,7 @@ from collections import Counter, deque
 from collections.abc import Generator, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from itertools import chain
 from typing import Any, Final
 
@@ -112,6 +110,14 @@ from pyomid.wire.messages import (
     Seal,
     SealReply,
 )
+
+
+class Rare(Enum):
+    RARE = auto()
+
+
+RARE: Final = Rare.RARE
+"""A request that is not decided at once: for `handle`."""
 
 TIMERS_S: Final = 0.002
 """Leases, ages and intervals are looked at this often, not with every request."""
@@ -333,6 +339,44 @@ class TsoMachine:
     def _all_rare_starts(self) -> Iterable[int]:
         return chain(self.refused_starts, self.large, self.large_recently)
 
+    def decide_plain(self, peer: Hashable, tag: int, request: Request) -> BeginReply | CommitReply | Rare | None:
+        """A request of a chunk, in one go: its answer, or None where that comes with its batch, or never. Nothing
+        changes where it is RARE: it has to wait, is refused with an error, or needs the store."""
+        match request:
+            case Begin(not_before):
+                if self.begins_wait or not 0 <= not_before <= self.last_issued:
+                    return RARE
+                return self._take_begin(not_before) or RARE
+            case CommitRequest():
+                return RARE if self._is_rare_commit(request) else self._decide_at_once(peer, tag, request)
+            case Complete(starts):
+                taken = np.array(starts, dtype=np.int64)
+                if len(taken) > COMPLETIONS_A_REQUEST or not self._are_issued_starts(taken).all():
+                    return RARE
+                self._on_complete(starts)
+                return None
+        return RARE
+
+    def _is_rare_commit(self, request: CommitRequest) -> bool:
+        return (
+            request.is_retry
+            or request.is_large
+            or request.level is not WriteSetLevel.IDS
+            or len(request.cell_ids) > self.settings.write_set_ids_max
+            or self._malformed(request) is not None
+            or self._was_large(request.start_ts)
+            or request.start_ts in self.refused_starts
+            or not self.tables.settled.issuperset(request.table_ids)
+            or self.clock.next_ts + TIMESTAMP_STEP > self.clock.ceiling
+        )
+
+    def _decide_at_once(self, peer: Hashable, tag: int, request: CommitRequest) -> CommitReply | None:
+        conflict = self._conflict(request)
+        if conflict is not None:
+            return self._aborted(request.start_ts, conflict)
+        self._decide_ordinary(peer, tag, request)
+        return None
+
     def absorb(
         self, *, newest_start: int, low_watermark: int, replies: EncodedReplies | None, completed: Starts | None = None
     ) -> None:
@@ -526,13 +570,18 @@ class TsoMachine:
 
     def _answer_begin(self, peer: Hashable, tag: int, not_before: int) -> bool:
         """Only above LWM, so that no transaction is born doomed, and above what the client asks to see."""
+        answer = self._take_begin(not_before)
+        if answer is not None:
+            self._reply(peer, tag, answer)
+        return answer is not None
+
+    def _take_begin(self, not_before: int) -> BeginReply | None:
         start_ts = self.windows.take_start(max(not_before, self.low_watermark))
         if start_ts is None:
-            return False
+            return None
         self.newest_start = start_ts
         self.counters["begins"] += 1
-        self._reply(peer, tag, BeginReply(start_ts, self.epoch, self.fenced_ts))
-        return True
+        return BeginReply(start_ts, self.epoch, self.fenced_ts)
 
     def _answer_waiting_begins(self) -> None:
         """Peers take turns; one with a floor does not hold up the others. Not all at once, if they are many: who comes
@@ -708,8 +757,11 @@ class TsoMachine:
         return self.oracle.check(request, watermark_sent=self.watermark_sent)
 
     def _abort(self, peer: Hashable, tag: int, start_ts: int, conflict: Conflict) -> None:
+        self._reply(peer, tag, self._aborted(start_ts, conflict))
+
+    def _aborted(self, start_ts: int, conflict: Conflict) -> CommitReply:
         self.counters[f"aborts_{conflict.reason.value}"] += 1
-        self._reply(peer, tag, CommitReply(start_ts, 0, conflict.reason, conflict.conflict_ts))
+        return CommitReply(start_ts, 0, conflict.reason, conflict.conflict_ts)
 
     def _decide_ordinary(self, peer: Hashable, tag: int, request: CommitRequest) -> None:
         commit_ts = self.clock.take()

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from pyomid.oracle.chunk_oracle import DONE, RARE_FRAME, ChunkOracle
 from pyomid.oracle.instructions import EncodedReplies, Event, RequestCame
 from pyomid.types import CommitRequest
 from pyomid.wire.frames import FRAME_BYTES_MAX, HEADER_BYTES, FrameCutter, FrameTooLong, ProtocolError
@@ -30,13 +31,8 @@ from pyomid.wire.requests import EXTENSIONS_VERSION, CommitPart, Handshake, deco
 from pyomid.wire.responses import HandshakeReply, encode_answer
 
 if TYPE_CHECKING:
-    from pyomid.oracle.native.fast_path import FastPath
     from pyomid.server.native.socket_loop import SocketLoop
     from pyomid.server.service import TsoService
-
-DONE: Final = 0
-RARE_FRAME: Final = 1
-"""`oracle.native.decide`'s words, which a service without the kernel does not load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +173,7 @@ class Connection(asyncio.BufferedProtocol):
         if begin < end:
             self._read_plainly(bytes(service.receive.view[begin:end]))
 
-    def _decide(self, fast: FastPath, end: int, begin: int = 0) -> int:
+    def _decide(self, fast: ChunkOracle, end: int, begin: int = 0) -> int:
         """By the kernel, frame by frame where it hands one back. Returns where the plain path has to go on."""
         service = self._service
         went_on = bool(self._tail)

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pyomid.oracle.native.fast_path import FastPath
+    from pyomid.oracle.native.compiled_oracle import CompiledOracle
     from pyomid.server.native.socket_loop import SocketLoop, SocketReplies
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ class TsoService:
         self._acceptors: dict[socket.socket, Acceptor] = {}
         self._newcomers = UnauthenticatedPeers(max(NEWCOMERS_MIN, connections_max // NEWCOMERS_SHARE))
         self.receive = ReceiveBuffer(RECEIVE_BYTES)
-        self.fast: FastPath | None = None
+        self.fast: CompiledOracle | None = None
         """The kernel, once somebody called `use_kernel`."""
         self.pump: SocketLoop | None = None
         """Whose sockets it reads and writes itself."""
@@ -305,7 +305,7 @@ class TsoService:
         self._use_pump(self.fast)
         self._flushes.prepare()
 
-    def _use_pump(self, fast: FastPath) -> None:
+    def _use_pump(self, fast: CompiledOracle) -> None:
         from pyomid.server.native.socket_loop import SocketLoop
 
         self.pump = SocketLoop(fast, self.receive, outstanding_max=self._limits.requests_outstanding_max)

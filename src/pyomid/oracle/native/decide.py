@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from pyomid.compiled import Records, kernel
+from pyomid.oracle.chunk_oracle import DONE, FULL, RARE_FRAME
 from pyomid.oracle.native.conflict_map import BUCKET_WORDS, last_commit, prefetch_commits, prefetch_tags, record_commit
 from pyomid.oracle.native.parse import BEGIN, COMPLETE, holds_frame, parse_chunk
 from pyomid.oracle.native.records import Chunk, Decisions, Memory, Op, OracleState, Parsed, Replies
@@ -27,13 +28,6 @@ from pyomid.oracle.native.reply import (
 from pyomid.oracle.native.tables import find_table
 from pyomid.types import TIMESTAMP_STEP
 from pyomid.wire.messages import TABLE_IDS_MAX
-
-DONE: Final = 0
-"""Every whole frame was taken, up to `ops_max` of them."""
-RARE_FRAME: Final = 1
-"""The frame at `consumed` is for the plain machine."""
-FULL: Final = 2
-"""Entries or answers found no more room: make room and call again."""
 
 TAGS_AHEAD: Final = 32
 COMMITS_AHEAD: Final = 16
@@ -180,7 +174,7 @@ def decide_chunk(
             commits_asked += 1
         if is_rare_commit(state, memory, op, parsed.table_ids):
             return RARE_FRAME
-        if state.entries >= len(entries):
+        if state.entries >= min(len(entries), state.entries_max):
             return FULL
         reason, cause = check_commit(state, memory, op, parsed)
         if reason == COMMITTED:

@@ -28,6 +28,7 @@ class OracleState(Record):
     head_is_open: int
     entries: int
     """Rows of the open batch's block that are filled."""
+    entries_max: int
     fenced_ts: int
     """The newest fence: told with each start."""
     begins: int

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from pyomid.oracle.chunk_oracle import CommitReplies
+from pyomid.oracle.native.compiled_oracle import CompiledOracle
 from pyomid.oracle.native.decide import decide_frames
-from pyomid.oracle.native.fast_path import CommitReplies, FastPath
 from pyomid.server.native import sockets
 from pyomid.server.native.sockets import TAIL_BYTES_MAX, LoopState, Segment, Slot
 
@@ -89,7 +90,7 @@ class SocketReplies:
 class SocketLoop:
     """On the loop's thread only."""
 
-    def __init__(self, fast: FastPath, receive: ReceiveBuffer, *, outstanding_max: int) -> None:
+    def __init__(self, fast: CompiledOracle, receive: ReceiveBuffer, *, outstanding_max: int) -> None:
         self._fast = fast
         self._epoll = select.epoll()
         self.slots = (Slot * PEERS_MAX)()

@@ -17,7 +17,8 @@ import numpy as np
 from numba import types
 
 from pyomid.compiled import Record, Records, kernel, record
-from pyomid.oracle.native.decide import DONE, decide_chunk
+from pyomid.oracle.chunk_oracle import DONE
+from pyomid.oracle.native.decide import decide_chunk
 from pyomid.oracle.native.parse import frame_length
 from pyomid.oracle.native.records import Chunk, Decisions, Memory, OracleState, Parsed
 from pyomid.wire.frames import HEADER_BYTES

@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 
 from pyomid.oracle.conflict_map import BucketMap
 from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.native.compiled_oracle import CompiledOracle
 from pyomid.oracle.native.conflict_map import BUCKET_WORDS, COMMITS_AT, ENTRIES_AT, IDS_AT, SLOTS, CacheLineMap
 from pyomid.oracle.native.decide import decide_frames
-from pyomid.oracle.native.fast_path import FastPath
 from pyomid.oracle.native.intrinsics import populate
 from pyomid.server.native.socket_loop import load_kernels
 
 _TAG: Final = np.uint64(0xFFFF)
 
 
-def adopt(machine: TsoMachine, *, chunk_bytes_max: int, wait_for_memory: bool = False) -> FastPath:
+def adopt(machine: TsoMachine, *, chunk_bytes_max: int, wait_for_memory: bool = False) -> CompiledOracle:
     """The machine's kernel, ready to decide. Between two of the machine's steps, in its own thread.
 
     The map's memory is taken from the system beside the first decisions, or before them with `wait_for_memory`: where
@@ -34,7 +34,7 @@ def adopt(machine: TsoMachine, *, chunk_bytes_max: int, wait_for_memory: bool = 
     memory.start()
     if wait_for_memory:
         memory.join()
-    return FastPath(machine, chunk_bytes_max=chunk_bytes_max)
+    return CompiledOracle(machine, chunk_bytes_max=chunk_bytes_max)
 
 
 def ready_map(entries_max: int) -> CacheLineMap:

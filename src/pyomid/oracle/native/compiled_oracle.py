@@ -13,25 +13,24 @@ it over costs as much as deciding some ten commits.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyomid.oracle.chunk_oracle import DONE, FULL, RARE_FRAME, ChunkOracle, CommitReplies, Decided
 from pyomid.oracle.instructions import EncodedReplies
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native.conflict_map import CacheLineMap
-from pyomid.oracle.native.decide import DONE, FULL, RARE_FRAME, decide_frames
+from pyomid.oracle.native.decide import decide_frames
 from pyomid.oracle.native.parse import COMMIT, COMPLETE, parse_frames
 from pyomid.oracle.native.records import Chunk, Op, OracleState
 from pyomid.oracle.native.tables import TableRows, fences, table_commits
 from pyomid.oracle.windows import BatchState, EntryBlock
-from pyomid.types import TIMESTAMP_STEP, AbortReason, CommitReply, CommitRequest
+from pyomid.types import TIMESTAMP_STEP, AbortReason, CommitRequest
 from pyomid.wire.frames import HEADER_BYTES
 from pyomid.wire.messages import Complete
 from pyomid.wire.requests import Incoming
-from pyomid.wire.responses import decode_answer, encode_answer
 
 FRAME_BYTES_MIN: Final = HEADER_BYTES + 2
 """No begin and no commit is shorter: what bounds the requests of a chunk by its bytes."""
@@ -45,44 +44,8 @@ COMPLETED_MAX: Final = 1 << 16
 """Starts of complete transactions between two steps of the machine."""
 
 
-@dataclass(slots=True)
-class CommitReplies:
-    """`oracle.instructions.EncodedReplies` of one peer."""
-
-    peer: Hashable
-    data: bytes
-    count: int
-    extended: bool
-
-    def without(self, refused: frozenset[int]) -> CommitReplies:
-        """Read back and written again: seldom enough."""
-        frames: list[bytes] = []
-        at = 0
-        while at < len(self.data):
-            end = at + HEADER_BYTES + int.from_bytes(self.data[at : at + HEADER_BYTES], "big")
-            frame: bytes | None = self.data[at:end]
-            answered = decode_answer(self.data[at + HEADER_BYTES : end])
-            if isinstance(answered.body, CommitReply) and answered.body.start_ts in refused:
-                aborted = CommitReply(answered.body.start_ts, 0, AbortReason.SEALED)
-                frame = encode_answer(aborted, request_id=answered.request_id, extended=self.extended)
-            frames.append(frame or b"")
-            at = end
-        return CommitReplies(self.peer, b"".join(frames), self.count, self.extended)
-
-
-@dataclass(slots=True)
-class Decided:
-    """What became of a chunk: how far it was taken, why no further, and what to send at once. Until the next one."""
-
-    consumed: int
-    status: int
-    now: bytes
-    committed: int
-    """How many more will come when their batch is released."""
-
-
-class FastPath:
-    """One machine's kernel, with the scratch it works in. Not thread-safe."""
+class CompiledOracle(ChunkOracle):
+    """`ReferenceOracle`, compiled, with the scratch it works in. Not thread-safe."""
 
     def __init__(self, machine: TsoMachine, *, chunk_bytes_max: int) -> None:
         assert isinstance(machine.oracle.conflict_map, CacheLineMap), "the machine was not made for the kernel"
@@ -114,17 +77,7 @@ class FastPath:
         self._now_view = memoryview(self._now)  # type: ignore[arg-type]
         self._later_view = memoryview(self._later)  # type: ignore[arg-type]
 
-    def decide(self, data: NDArray[np.uint8], begin: int, end: int, *, peer: Hashable, extended: bool) -> Decided:
-        """`decide_more`, and the machine knows of it at once."""
-        decided = self.decide_more(data, begin, end, peer, extended)
-        self.give_back()
-        return decided
-
     def decide_more(self, data: NDArray[np.uint8], begin: int, end: int, peer: Hashable, extended: bool) -> Decided:
-        """The frames of `data[begin:end]`, up to the first that is not the kernel's. Only while `may_decide_fast`.
-
-        The machine must not be asked for anything before `give_back`.
-        """
         block = self._taken or self._take()
         before, chunk = block.count, self._chunk
         chunk.begin, chunk.end, chunk.extended, chunk.ops_max = begin, end, extended, self._ops_next
@@ -139,9 +92,9 @@ class FastPath:
         decided.consumed, decided.status, decided.committed = chunk.consumed, status, committed
         decided.now = bytes(self._now_view[:now_bytes]) if now_bytes else b""
         self._ops_next = OPS_AFTER_RARE if status == RARE_FRAME else min(4 * self._ops_next, self._ops_max)
-        if status == FULL and block.count == len(block.rows):
-            self.give_back()
-            self._make_room(block)
+        self._close_if_full()
+        if status == FULL and self._taken is not None and block.count == len(block.rows):
+            block.grow(self._machine.settings.batch_entries_max)
         return decided
 
     @staticmethod
@@ -176,8 +129,9 @@ class FastPath:
         return status
 
     def answer_later(self, replies: EncodedReplies) -> None:
-        """When the open batch is released."""
+        """When the open batch is released. After each `run` that committed."""
         self._machine.windows.open_batch.answers.append(replies)
+        self._close_if_full()
 
     def give_back(self) -> None:
         """Timestamps, windows and low watermark go back to the machine. Before each of its steps."""
@@ -239,6 +193,7 @@ class FastPath:
         state.write_set_ids_max = machine.settings.write_set_ids_max
         state.begins_fast = not machine.begins_wait
         state.entries = block.count
+        state.entries_max = machine.settings.batch_entries_max - len(batch.entries)
         return block
 
     def _working_on(self, block: EntryBlock) -> tuple[Arrays, Arrays, Arrays]:
@@ -246,7 +201,8 @@ class FastPath:
         memory = (self._map.words, self._tables.rows, self._rare_starts)
         return memory, self._parsed, (block.rows, self._completed)
 
-    def _make_room(self, block: EntryBlock) -> None:
-        rows_max = self._machine.settings.batch_entries_max
-        if not block.grow(rows_max):
+    def _close_if_full(self) -> None:
+        """As the reference, before anything else happens: the next batch begins at the clock."""
+        if self._state.entries >= self._state.entries_max and self._taken is not None:
+            self.give_back()
             self._machine.windows.close_open_batch()

@@ -1,0 +1,137 @@
+"""Begins and commits as they come, in chunks of frames: one interface, `decide`, with two implementations.
+
+    bytes of a peer ──► decide ──► answers to send now (begins, aborts)
+                               ├─► entries and answers in the open batch (commits), for its release
+                               └─► where it stopped: the frame there is for `machine.handle`
+
+`ReferenceOracle` is the rule, a request at a time, by the machine's own methods. `native.compiled_oracle` is the same
+in compiled code. Tests run both over the same chunks and compare answers and state (`simulation.mirror`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.oracle.machine import RARE, Rare, TsoMachine
+from pyomid.types import AbortReason, CommitReply, CommitRequest
+from pyomid.wire.frames import HEADER_BYTES, ProtocolError
+from pyomid.wire.messages import Complete
+from pyomid.wire.requests import CommitPart, Handshake, decode_request
+from pyomid.wire.responses import decode_answer, encode_answer
+
+DONE: Final = 0
+"""Every whole frame was taken."""
+RARE_FRAME: Final = 1
+"""The frame at `consumed` is for `machine.handle`."""
+FULL: Final = 2
+"""There was no more room for entries or answers: call again."""
+
+
+@dataclass(slots=True)
+class CommitReplies:
+    """`oracle.instructions.EncodedReplies` of one peer."""
+
+    peer: Hashable
+    data: bytes
+    count: int
+    extended: bool
+
+    def without(self, refused: frozenset[int]) -> CommitReplies:
+        """Read back and written again: seldom enough."""
+        frames: list[bytes] = []
+        at = 0
+        while at < len(self.data):
+            end = at + HEADER_BYTES + int.from_bytes(self.data[at : at + HEADER_BYTES], "big")
+            frame: bytes | None = self.data[at:end]
+            answered = decode_answer(self.data[at + HEADER_BYTES : end])
+            if isinstance(answered.body, CommitReply) and answered.body.start_ts in refused:
+                aborted = CommitReply(answered.body.start_ts, 0, AbortReason.SEALED)
+                frame = encode_answer(aborted, request_id=answered.request_id, extended=self.extended)
+            frames.append(frame or b"")
+            at = end
+        return CommitReplies(self.peer, b"".join(frames), self.count, self.extended)
+
+
+@dataclass(slots=True)
+class Decided:
+    """What became of a chunk: how far it was taken, why no further, and what to send at once. Until the next one."""
+
+    consumed: int
+    status: int
+    now: bytes
+    committed: int
+    """How many more answers will come when their batch is released."""
+
+
+class ChunkOracle(ABC):
+    """Decides for one machine, which owns time and every other rule. Only while `machine.may_decide_fast`."""
+
+    def decide(self, data: NDArray[np.uint8], begin: int, end: int, *, peer: Hashable, extended: bool) -> Decided:
+        """The frames of `data[begin:end]`, up to the first that is not for a chunk."""
+        decided = self.decide_more(data, begin, end, peer, extended)
+        self.give_back()
+        return decided
+
+    @abstractmethod
+    def decide_more(self, data: NDArray[np.uint8], begin: int, end: int, peer: Hashable, extended: bool) -> Decided:
+        """`decide`; the machine must not be asked for anything before `give_back`."""
+
+    @abstractmethod
+    def give_back(self) -> None:
+        """The machine knows of all that was decided. Before each of its steps."""
+
+    @abstractmethod
+    def fold_counters(self) -> None:
+        """Its counters too."""
+
+
+class ReferenceOracle(ChunkOracle):
+    """By the decoder and the machine's own methods."""
+
+    def __init__(self, machine: TsoMachine) -> None:
+        self._machine = machine
+
+    def decide_more(self, data: NDArray[np.uint8], begin: int, end: int, peer: Hashable, extended: bool) -> Decided:
+        chunk, at, status = data[:end].tobytes(), begin, DONE
+        answers: list[bytes] = []
+        committed = 0
+        while end - at >= HEADER_BYTES and status == DONE:
+            stop = at + HEADER_BYTES + int.from_bytes(chunk[at : at + HEADER_BYTES], "big")
+            if stop > end:
+                break
+            answer = self._decide_frame(chunk[at + HEADER_BYTES : stop], peer, extended)
+            if answer is RARE:
+                status = RARE_FRAME
+                continue
+            if isinstance(answer, CommitRequest):
+                committed += 1
+            elif answer is not None:
+                answers.append(answer)
+            at = stop
+        return Decided(at, status, b"".join(answers), committed)
+
+    def _decide_frame(self, payload: bytes, peer: Hashable, extended: bool) -> bytes | CommitRequest | Rare | None:
+        """Its answer, or a commit whose answer comes with its batch. None: no answer."""
+        try:
+            incoming = decode_request(payload)
+        except ProtocolError:
+            return RARE
+        body, tag = incoming.body, incoming.request_id
+        if isinstance(body, Handshake | CommitPart) or (isinstance(body, Complete) and not extended):
+            return RARE
+        answer = self._machine.decide_plain(peer, tag, body)
+        if answer is None:
+            return body if isinstance(body, CommitRequest) else None
+        return answer if answer is RARE else encode_answer(answer, request_id=tag, extended=extended)
+
+    def give_back(self) -> None:
+        """It works on the machine itself."""
+
+    def fold_counters(self) -> None:
+        """They are the machine's."""

@@ -1,0 +1,157 @@
+"""The reference oracle and the compiled one over the same chunks: a difference in answers or in state raises.
+
+Each decides for a machine of its own. What is no chunk (time, store calls that ended, requests that neither takes) goes
+to both machines too, and their instructions are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.oracle.chunk_oracle import FULL, RARE_FRAME, ChunkOracle, Decided, ReferenceOracle
+from pyomid.oracle.conflict_map import BucketMap
+from pyomid.oracle.instructions import Event, Flush, Instruction, Reply, RequestCame, SendEncoded, StoreCall
+from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.native.conflict_map import CacheLineMap
+from pyomid.server.native.switch import adopt, moved
+from pyomid.wire.frames import HEADER_BYTES
+from pyomid.wire.requests import decode_request
+from pyomid.wire.responses import encode_answer
+
+CHUNK_BYTES_MAX: Final = 1 << 16
+
+
+class MirrorOracle(ChunkOracle):
+    """`make` gives a new machine over the reference's conflict map, the same at each call."""
+
+    def __init__(self, make: Callable[[], TsoMachine], is_extended: Callable[[Hashable], bool]) -> None:
+        self.machine, self.twin = make(), make()
+        self.reference = ReferenceOracle(self.machine)
+        self.compiled = adopt(self.twin, chunk_bytes_max=CHUNK_BYTES_MAX, wait_for_memory=True)
+        self._is_extended = is_extended
+        self.sent: list[tuple[Hashable, bytes]] = []
+        """Frames that left, as the reference sent them."""
+        self.by_chunk = self.by_handle = 0
+        """Frames that went each way."""
+
+    def decide_more(self, data: NDArray[np.uint8], begin: int, end: int, peer: Hashable, extended: bool) -> Decided:
+        one = self.reference.decide(data, begin, end, peer=peer, extended=extended)
+        two = self.compiled.decide(data, begin, end, peer=peer, extended=extended)
+        at, now, committed = two.consumed, two.now, two.committed
+        while two.status == FULL:
+            two = self.compiled.decide(data, at, end, peer=peer, extended=extended)
+            at, now, committed = two.consumed, now + two.now, committed + two.committed
+        assert (at, two.status, now, committed) == (one.consumed, one.status, one.now, one.committed)
+        self._compare()
+        self._compare_maps()
+        return one
+
+    def give_back(self) -> None:
+        """Each chunk is given back at once."""
+
+    def fold_counters(self) -> None:
+        self.compiled.fold_counters()
+
+    def take(self, peer: Hashable, data: bytes, now_s: float) -> list[Instruction]:
+        """Whole frames of a peer, by chunks, and what is rare by `handle`; then what is due. The store's calls."""
+        chunk, at, calls = np.frombuffer(bytearray(data), dtype=np.uint8), 0, []
+        extended = self._is_extended(peer)
+        while at < len(data):
+            if not self.machine.may_decide_fast:
+                stop = self._end_of(data, at)
+            else:
+                before = at
+                decided = self.decide(chunk, at, len(data), peer=peer, extended=extended)
+                self._send(peer, decided.now)
+                at = decided.consumed
+                self.by_chunk += at > before
+                if decided.status != RARE_FRAME:
+                    break
+                stop = self._end_of(data, at)
+            incoming = decode_request(data[at + HEADER_BYTES : stop])
+            self.by_handle += 1
+            calls += self.handle([RequestCame(peer, incoming.request_id, incoming.body)], now_s)  # type: ignore[arg-type]
+            at = stop
+        return calls + self.handle([], now_s)
+
+    def handle(self, events: Sequence[Event], now_s: float) -> list[Instruction]:
+        """By both machines; what is not sent to a peer is returned."""
+        self.compiled.give_back()
+        one, sent = self._split(self.machine.handle(events, now_s))
+        two, twins = self._split(self.twin.handle(events, now_s))
+        assert [*map(_plain, one)] == [*map(_plain, two)]
+        assert sent == twins
+        self.sent += sent
+        self._compare()
+        return one
+
+    def _split(self, instructions: Iterable[Instruction]) -> tuple[list[Instruction], list[tuple[Hashable, bytes]]]:
+        others: list[Instruction] = []
+        sent: list[tuple[Hashable, bytes]] = []
+        for each in instructions:
+            match each:
+                case Reply(peer, tag, answer):
+                    sent.append((peer, encode_answer(answer, request_id=tag, extended=self._is_extended(peer)) or b""))
+                case SendEncoded(replies):
+                    sent += [(replies.peer, frame) for frame in _frames(replies.data)]
+                case _:
+                    others.append(each)
+        return others, sent
+
+    def _send(self, peer: Hashable, data: bytes) -> None:
+        self.sent += [(peer, frame) for frame in _frames(data)]
+
+    @staticmethod
+    def _end_of(data: bytes, at: int) -> int:
+        return at + HEADER_BYTES + int.from_bytes(data[at : at + HEADER_BYTES], "big")
+
+    def _compare(self) -> None:
+        self.fold_counters()
+        self.machine.validate()
+        self.twin.validate()
+        one, two = _facts(self.machine), _facts(self.twin)
+        assert one == two, {name: (one[name], two[name]) for name in one if one[name] != two[name]}
+
+    def _compare_maps(self) -> None:
+        reference, compiled = self.machine.oracle.conflict_map, self.twin.oracle.conflict_map
+        assert isinstance(reference, BucketMap)
+        assert isinstance(compiled, CacheLineMap)
+        assert np.array_equal(moved(reference).words, compiled.words), "the maps hold the same entries"
+
+
+def _frames(data: bytes) -> list[bytes]:
+    found, at = [], 0
+    while at < len(data):
+        stop = at + HEADER_BYTES + int.from_bytes(data[at : at + HEADER_BYTES], "big")
+        found.append(data[at:stop])
+        at = stop
+    return found
+
+
+def _plain(instruction: Instruction) -> object:
+    """A flush as the entries of it, wherever they lay."""
+    if isinstance(instruction, StoreCall) and isinstance(instruction.operation, Flush):
+        block = instruction.operation.block
+        rows = [] if block is None else [(start, commit) for start, commit in block.tolist()]
+        return instruction.token, sorted([*instruction.operation.entries, *rows]), instruction.delay_s
+    return instruction
+
+
+def _facts(machine: TsoMachine) -> dict[str, Any]:
+    windows = machine.windows
+    return {
+        "low watermark": machine.low_watermark, "W": machine.watermark, "W sent": machine.watermark_sent,
+        "clock": (machine.clock.next_ts, machine.clock.ceiling), "newest start": machine.newest_start,
+        "windows": [(each.seq, each.state, each.next_start, each.window_end, each.size, each.fenced, each.large)
+                    for each in windows.batches],
+        "entries": [each.all_entries() for each in windows.batches],
+        "fences": dict(machine.oracle.fences), "table commits": dict(machine.oracle.table_commits),
+        "refused": set(machine.refused_starts), "leases": machine.leases.starts, "large": set(machine.large),
+        "completions": list(machine._completions.starts), "fenced": machine.fenced_ts,
+        "counters": {name: count for name, count in machine.counters.items() if count},
+        "next step": (machine.begins_wait, machine.may_decide_fast, machine.is_step_due(machine.now_s)),
+    }  # fmt: skip
