@@ -1,10 +1,10 @@
-"""`CommitTable` of a folder: the TSO writes, everybody else maps it read-only.
+"""`CommitTable` of a folder: the TSO writes it, all other processes map it read-only.
 
-    put     the log, durable, then an index that all processes map        `recent_commits`
-    later   LMDB: what was not completed soon                             `settled_commits`
+    put     the log, durable, then an index that all processes map        `commit_log/writer`, `commit_log/index`
+    later   LMDB: what was not completed soon                             `commit_log/compacted`
 
-A look-up goes the same way: the index, then LMDB. What moves is durable in LMDB before it leaves the index, so in this
-order it is found. Every write is refused once the leader state holds another epoch (`serve_epoch`).
+A lookup reads in the same order: the index, then LMDB. An entry is durable in LMDB before it leaves the index, so in
+this order it is found. Every write is refused once the leader state holds another epoch (`serve_epoch`).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ Int64s = NDArray[np.int64]
 class EmbeddedCommitTable(CommitTable):
     """The commit table of one folder.
 
-    A flush that is submitted goes one of three ways. The disk writes it while the loop goes on, one at a time. Where
-    that cannot be begun (another thread writes, the log needs room, the system has no such writes), a thread does it.
-    And where the loop may wait it does it itself: that takes about as long as handing it over.
+    A submitted flush goes one of three ways. The disk writes it while the loop goes on, one flush at a time. If that
+    cannot be begun (another thread writes, the log needs room, the system has no such writes), a thread does it. And if
+    the loop may wait, it does it itself, which takes about as long as to pass it to a thread.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class EmbeddedCommitTable(CommitTable):
         self._closed = False
         self._writer: CommitLog | None = None
         self._began = False
-        """Whether what the writer began last was this table's."""
+        """Whether this table began the writer's last put."""
         self._flush_ended: FlushEnded | None = None
-        """Of the flush that the disk is busy with for a loop."""
+        """The callback of the flush that the disk writes for a loop."""
         if writable:
             try:
                 self._writer = _open_writer(self._path, self._environment)
@@ -76,9 +76,9 @@ class EmbeddedCommitTable(CommitTable):
                 raise
 
     def serve_epoch(self, epoch: int) -> None:
-        """No write is begun once the leader state has moved on.
+        """From now on no write is begun once the leader state has another epoch.
 
-        The folder's lock keeps a second writer away for as long as this process lives, so nothing comes between.
+        The folder's lock excludes a second writer while this process lives, so nothing comes between check and write.
         """
         self._epoch = epoch
 
@@ -100,7 +100,7 @@ class EmbeddedCommitTable(CommitTable):
         return self.put_block(np.array(entries, dtype=np.int64).reshape(-1, 2))
 
     def put_block(self, entries: Int64s) -> list[int]:
-        """Of one start twice the last counts."""
+        """If a start comes twice, the last row counts."""
         _check_starts(entries[:, 0])
         return self._writing().put(entries, self._epoch)
 
@@ -110,7 +110,7 @@ class EmbeddedCommitTable(CommitTable):
 
     @property
     def flights_max(self) -> int:
-        """One where the disk writes by itself: what comes meanwhile is its next write."""
+        """One if the disk writes in the background: what comes meanwhile is the next write."""
         return 1 if self._writing().writes_in_background else super().flights_max
 
     def submit(self, entries: Int64s, ended: FlushEnded, loop: FlushLoop) -> None:
@@ -130,7 +130,7 @@ class EmbeddedCommitTable(CommitTable):
                 self._flush_ended = ended
                 is_begun = self.begin_flush(entries)
         except OmidError:
-            pass  # of a lasting one the flush on a thread says the same
+            pass  # if the error lasts, the flush on a thread raises it too
         except Exception:
             log.exception("a flush failed before it began")
         finally:
@@ -139,7 +139,7 @@ class EmbeddedCommitTable(CommitTable):
         return is_begun
 
     def _look(self) -> None:
-        """The descriptor was readable. Of a flush whose submission was interrupted nobody is told."""
+        """The descriptor was readable. The end of a flush whose submission was interrupted is told to no caller."""
         if not self._is_flushing(self._writing()):
             return
         result: tuple[list[int], int] | Exception | None
@@ -153,25 +153,25 @@ class EmbeddedCommitTable(CommitTable):
                 ended(result)
 
     def leave_loop(self) -> None:
-        """Waits for what the disk is busy with, or it would keep the turn; its end is told to nobody."""
+        """Waits for the write under way, which would keep the lock; its end is told to no caller."""
         self._flush_ended = None
         writer = self._writing()
         if self._is_flushing(writer):
             writer.finish_put()
 
     def flush_ended_fileno(self) -> int | None:
-        """A descriptor that becomes readable when the flush has ended. None where this system has none: nothing is
-        begun then."""
+        """A descriptor that becomes readable when the flush has ended. None if the system has none: then nothing is
+        begun."""
         return self._writing().put_ended_fileno()
 
     def begin_flush(self, entries: Int64s) -> bool:
-        """Begins `flush`; never waits. False: nothing was begun. Until its end the array stays as it is, and this
-        thread must not put, seal or delete below: what was begun holds the turn."""
+        """Begins `flush` without a wait. False: nothing was begun. Until its end the array must not change, and this
+        thread must not put, seal or delete: the flush holds the lock."""
         _check_starts(entries[:, 0])
         writer = self._writing()
         if writer.has_begun:
             return False
-        self._began = True  # first: an interrupt behind the call loses what it returned, not what it began
+        self._began = True  # first: an interrupt after the call loses its result, not what it began
         self._began = writer.begin_put(entries, self._epoch)
         return self._began
 
@@ -199,7 +199,7 @@ class EmbeddedCommitTable(CommitTable):
         return self.seal_many([start])[0]
 
     def seal_many(self, starts: Sequence[int]) -> list[SealOutcome]:
-        """All in one record: a large commit that a take-over finds undecided has thousands of branches."""
+        """Seals all in one record: a large commit that a take-over finds undecided has thousands of branches."""
         _check_starts(np.array(starts, dtype=np.int64))
         return self._writing().seal(starts, self._epoch)
 
@@ -212,7 +212,7 @@ class EmbeddedCommitTable(CommitTable):
         return self._writing().delete_below(horizon, self._epoch)
 
     def entries(self) -> Iterator[tuple[int, int]]:
-        """In the order of starts, a piece at a time."""
+        """In the order of starts, a bounded number at a time."""
         self._check()
         recent = [(start, value) for start, value in self._reader.rows().tolist() if value != NOT_FOUND]
         return self._merged(recent)
@@ -255,7 +255,7 @@ def _check_starts(starts: Int64s) -> None:
         raise Misuse(f"start {int(bad[0])} is not a start timestamp: those are multiples of {TIMESTAMP_STEP} above 0")
 
 
-# One writer a process and environment, however many tables are open: counted.
+# One writer for each process and environment, however many tables are open; its users are counted.
 
 _writers: dict[FileId, tuple[CommitLog, int]] = {}
 _writers_lock = threading.RLock()
@@ -270,7 +270,7 @@ def _open_writer(path: Path, environment: Environment) -> CommitLog:
 
 
 def _close_writer(key: FileId, writer: CommitLog, *, finish_put: bool) -> None:
-    """What this table began must not keep the turn from the others."""
+    """Ends what this table began, so that it does not keep the lock from others."""
     with _writers_lock:
         known, users = _writers.get(key, (None, 0))
         if known is not writer:  # the parent's, in a child of fork
@@ -285,7 +285,7 @@ def _close_writer(key: FileId, writer: CommitLog, *, finish_put: bool) -> None:
 
 
 def _after_fork_in_child() -> None:
-    """The child has none: the parent's files are closed with the child, its lock is not the child's."""
+    """A child of fork has no writer: the parent's files are closed in it, and the lock is the parent's."""
     global _writers_lock
     _writers.clear()
     _writers_lock = threading.RLock()

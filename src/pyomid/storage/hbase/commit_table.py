@@ -1,7 +1,7 @@
-"""`CommitTable` in Apache Omid's table, byte for byte (layout); every Java client reads and seals in it too.
+"""`CommitTable` in Apache Omid's table, byte for byte (`codec/layout`). Java clients read it and seal in it too.
 
-Cells are written under version = start, so a late put of a process that has died lands on what was there or below
-what deleted it. Completion deletes that very version of `C`; a mark stays.
+Cells are written with version = start, so a late put of a process that died lands on the cell that was there or below
+what deleted it. Completion deletes exactly this version of `C`; an invalidation marker stays.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from pyomid.types import NOT_FOUND, SEALED, KeyRange, SealOutcome
 _COLUMNS = ((COMMIT_FAMILY, (COMMIT_QUALIFIER, MARK_QUALIFIER)),)
 _TRIES_MAX = 20
 FEW = 32
-"""So many look-ups are not worth the half second that a process takes for its first compiled function."""
+"""Up to so many lookups are not worth the half second that a process needs for its first compiled function."""
 _DELETE_ROWS_MAX = 4000
 
 
 class HBaseCommitTable(CommitTable):
     """See `ports.CommitTable`. `others_seal`: Java clients that call fence(), or low-latency readers, may place
-    marks of the current epoch: then `put` reads the marks of its rows back before it returns (Leadership).
-    `leader_state`: what `submit` and `lookup_then_watermarks` read behind their entries, in the same call."""
+    invalidation markers of the current epoch: then `put` reads the markers of its rows back before it returns (R2).
+    `leader_state`: what `submit` and `lookup_then_watermarks` read after their entries, in the same call."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class HBaseCommitTable(CommitTable):
         return [_verdict(start, cells) for start, cells in zip(starts, found, strict=True)]
 
     def lookup_then_watermarks(self, starts: Sequence[int]) -> tuple[list[int], int, int] | None:
-        """One call for entries and watermarks, where one server has both."""
+        """One call for entries and watermarks, if one server has both."""
         row = self._leader_state
         if row is None or self._calls is None or not starts:
             return None
@@ -108,7 +108,7 @@ class HBaseCommitTable(CommitTable):
         return [start for start, found in zip(starts, self.lookup(starts), strict=True) if found == SEALED]
 
     def submit(self, entries: NDArray[np.int64], ended: FlushEnded, loop: FlushLoop) -> None:
-        """Asked and answered on the loop (decision 0028); where marks are read back, on a thread."""
+        """Sent and answered on the loop (decision 0028); on a thread if markers are read back."""
         row, calls = self._leader_state, self._calls
         if row is None or calls is None or self._others_seal:
             super().submit(entries, ended, loop)
@@ -226,7 +226,7 @@ class HBaseCommitTable(CommitTable):
 def _few_steps(
     operations: RegionOperations, table: str, starts: Sequence[int], row: HBaseLeaderState, budget: Budget
 ) -> Steps[tuple[list[int], list[KeyValue]] | None]:
-    """`CommitCalls.get_steps` in plain Python."""
+    """Reference implementation of `CommitCalls.get_steps`."""
     gets = [_entry_get(start) for start in starts]
     found = yield from operations.gets_then_get_steps(table, gets, row.table, row.state_get, budget)
     if found is None:
@@ -243,7 +243,7 @@ def _flush_steps(
     row: HBaseLeaderState,
     budget: Budget,
 ) -> Steps[int]:
-    """All entries durable, in one call with the epoch read behind them or in several; the epoch."""
+    """Makes all entries durable, then reads the epoch, in one call if possible. Returns the epoch."""
     found = yield from calls.put_steps(operations, entries, budget)
     if found is None:
         yield from _put_steps(operations, table, entries, budget)
@@ -254,7 +254,7 @@ def _flush_steps(
 
 
 def _put_steps(operations: RegionOperations, table: str, entries: NDArray[np.int64], budget: Budget) -> Steps[None]:
-    """An entry may be put again: it is the same bytes under the same version."""
+    """Puts entries. One may be put again: it has the same bytes and the same version."""
     outcome = yield from put_commits_steps(operations, table, entries, budget)
     again = entries[outcome.refused + outcome.unsure].tolist()
     if again:

@@ -79,7 +79,7 @@ _SHADOW_NAME_BYTES: Final = 5
 _SYSTEM_PREFIXES: Final = ("OMID_", "PYOMID_")
 
 BULK_ROWS_MIN: Final = 16
-"""Fewer rows are encoded one by one sooner than the arrays for the kernel are made."""
+"""Fewer rows are encoded faster one by one than by a kernel and its arrays."""
 
 _FOREIGN: Final = all_of(
     (
@@ -87,12 +87,12 @@ _FOREIGN: Final = all_of(
         any_of((qualifiers_that_match(r"\A(?!\u0000\u00c2\u0080)"), values_that_do_not_match(r"\A.{8}\z"))),
     )
 )
-"""Cells named as shadow cells are, that no present Omid wrote."""
+"""Cells that are named as shadow cells but were not written by a present Omid."""
 
 LIMITS: Final = StoreLimits(
     row_bytes_max=32_767,
     qualifier_bytes_max=32_767 - _SHADOW_NAME_BYTES,
-    # The server counts a whole cell, key included, against hbase.server.keyvalue.maxsize (10 MiB).
+    # The server compares a whole cell, with its key, with hbase.server.keyvalue.maxsize (10 MiB).
     value_bytes_max=(10 << 20) - (80 << 10),
 )
 
@@ -100,10 +100,10 @@ _Columns = tuple[tuple[bytes, tuple[bytes, ...]], ...]
 
 
 class HBaseStore(DataStore):
-    """See `ports.DataStore`. Shares its cluster's connections with every other user of it; `close` leaves them.
+    """See `ports.DataStore`. It shares its cluster's connections with all other users; `close` leaves them open.
 
-    `read_watermark` (fresh W): nobody but its own transaction deletes a cell whose start is above W, so that shadow
-    cells of such cells need no second look (`write_shadow_cells`). Without it each is looked at.
+    `read_watermark` (fresh W): only its own transaction deletes a cell whose start is above W, so shadow cells of such
+    cells need no second look (`write_shadow_cells`). Without it each one is looked at again.
     """
 
     capabilities = Capabilities(pipelined_writes=True, foreign_tables=True)
@@ -184,7 +184,7 @@ class HBaseStore(DataStore):
         return _asked_for(_batches(self._cluster.scan(spec)), columns)
 
     def write_shadow_cells(self, table: str, shadows: Sequence[ShadowWrite]) -> None:
-        """Then whoever may be an orphan is looked for: cells that a compactor may have dropped meanwhile.
+        """Then looks for shadow cells whose data cells a compactor may have dropped meanwhile.
 
         A compactor that reads W later than this finds the shadow cells, and drops them with their cells.
         """
@@ -198,7 +198,7 @@ class HBaseStore(DataStore):
         self._remove_orphans(table, cells)
 
     def write_shadow_batches(self, table: str, version: int, batches: Sequence[CellBatch], commit_ts: int) -> None:
-        """As `write_shadow_cells`, without an object a cell."""
+        """As `write_shadow_cells`, without one object for each cell."""
         self._change(table, *(shadows_of_batch(batch, version, commit_ts) for batch in batches))
         if self._read_watermark is None or start_of(version) <= self._read_watermark():
             self._remove_orphans(table, list(CellNames(batches, version)))
@@ -207,7 +207,8 @@ class HBaseStore(DataStore):
         self._change(table, changes_of(cells, [DROPPED] * len(cells)))
 
     def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
-        """`Misuse` where Omid's compaction coprocessor is at work on the table: it keeps other versions than we do."""
+        """`Misuse` if Omid's compaction coprocessor is at work on the table: it keeps other versions than pyomid
+        does."""
         self._check_no_coprocessor(table, "pyomid's compaction is refused")
         changes = changes_of_batch(batch, heals, drops)
         self._change(table, changes)
@@ -225,14 +226,14 @@ class HBaseStore(DataStore):
         return [region.key_range for region in self._cluster.regions(table)]
 
     def split_points(self, table: str, key_range: KeyRange, pieces: int) -> list[bytes]:
-        """By the middle row that HBase knows of each region, and by halving byte strings in between."""
+        """Divided at the middle row that HBase knows of each region, and halfway between byte strings."""
         known = []
         for region in self._cluster.regions(table):
             known.append(region.key_range.start)
             try:
                 middle = self._admin.best_split(region)
             except (Misuse, Unavailable):
-                continue  # Split or moved just now: an estimate can do without it.
+                continue  # it was split or moved just now: an estimate does not need it
             known += [middle] if middle else []
         first, last = self._edge(table, key_range, known)
         if first is None or last is None:
@@ -240,15 +241,15 @@ class HBaseStore(DataStore):
         return keys_between(first, last, [key for key in known if first < key < last], pieces)
 
     def flush_and_merge(self, table: str, region: KeyRange) -> None:
-        """What lies in the region server's memory goes to files. (A scan sees both anyway.)"""
+        """Flushes the region server's memory to files. (A scan sees both anyway.)"""
         for each in self._cluster.regions(table):
             if each.key_range == region:
                 self._admin.flush_region(each)
 
     def create_table(self, info: TableInfo) -> None:
-        """`Misuse` where a table of this name exists with fewer families, or keeps too few versions.
+        """`Misuse` if a table of this name exists with fewer families, or keeps too few versions.
 
-        One that exists is enabled: a dropper that has withdrawn it, and sleeps, takes it no more.
+        A table that exists is enabled: a client that withdrew it for a drop, and sleeps, can then not delete it.
         """
         wanted = tuple(FamilyDescriptor(family) for family in info.families)
         if self._admin.create_table(TableDescriptor(info.name, wanted)):
@@ -257,7 +258,7 @@ class HBaseStore(DataStore):
         self._admin.enable_again(info.name)
 
     def check_table(self, table: str, families: Iterable[bytes]) -> TableDescriptor:
-        """`Misuse` where the physical table could lose what transactions need; `UnknownTable` where it is not there."""
+        """`Misuse` if the physical table could lose what transactions need; `UnknownTable` if there is none."""
         found = self._admin.table(table)
         known = {family.name: family for family in found.families}
         for name in families:
@@ -274,7 +275,8 @@ class HBaseStore(DataStore):
         return found
 
     def withdraw_table(self, table: str) -> object | None:
-        """HBase deletes by name, and only what is disabled, and a new table is enabled: so disabling it names it."""
+        """Disables the table. HBase deletes by name, only disabled tables, and a new table is enabled: so this names
+        it."""
         try:
             self._admin.disable_table(table)
         except UnknownTable:
@@ -308,7 +310,7 @@ class HBaseStore(DataStore):
         return False
 
     def check_names(self, table: str, key_range: KeyRange) -> None:
-        """The server looks; it sends nothing, or a cell that is refused."""
+        """The server searches: it sends nothing, or a cell that is refused."""
         scan = self._cluster.scan(
             ScanSpec(table, key_range, (), ALL_VERSIONS, rows_per_call=1, filters=(_FOREIGN,), read_ahead=False)
         )
@@ -342,7 +344,7 @@ class HBaseStore(DataStore):
         self._finish_write(table, version, batch, outcome)
 
     def _finish_write(self, table: str, version: int, batch: CellBatch, outcome: BulkOutcome) -> None:
-        """What was refused goes again; nothing else may (law 10)."""
+        """Refused rows are sent again; no other rows may be (law 10)."""
         if outcome.unsure:
             raise _unsure(table, len(outcome.unsure), batch.rows)
         if outcome.refused:
@@ -366,7 +368,7 @@ class HBaseStore(DataStore):
         return found
 
     def _change(self, table: str, *changes: Changes) -> None:
-        """Durable on return. Idempotent, so what was refused or is unsure simply goes again."""
+        """Durable on return. Idempotent, so rows that were refused or are indeterminate are sent again."""
         some = [each for each in changes if each.rows]
         if not some:
             return
@@ -378,16 +380,16 @@ class HBaseStore(DataStore):
                 self._cluster.rows(table, [each.as_mutation(row) for row in again])
 
     def _remove_orphans(self, table: str, cells: Sequence[CellVersion]) -> None:
-        """Shadow cells written just now beside cells that are gone.
+        """Deletes shadow cells that were written just now beside cells that are gone.
 
-        Looked for after the writing, so that no deletion slips between a look and a write; a crash in between
-        leaves a shadow cell alone, which no reader takes for a cell.
+        It looks after the write, so that no deletion comes between a look and a write; a crash in between leaves a
+        shadow cell without a cell, which no reader takes for a cell.
         """
         if not cells:
             return
         budget = partial(self._cluster.budget, f"looking for {len(cells)} cells of {table}")
         orphans = self._cluster.run(absent_cells_steps(self._cluster.operations, table, cells, budget))
-        # Only the shadow cells: a delete marker of the cell's own version would hide a cell that is still to come.
+        # Only the shadow cells: a delete marker with the cell's own version would hide a cell that comes later.
         self._change(table, changes_of(orphans, [ORPHANED] * len(orphans)))
 
     def check_leases(self, table: str) -> None:
@@ -476,7 +478,7 @@ def _settled(scan: Scan) -> Iterator[tuple[CellBatch | None, bytes | None]]:
 
 
 def _wanted(columns: Sequence[Column] | None) -> _Columns:
-    """Columns with their shadow cells and the family tombstones; an empty qualifier asks for its whole family."""
+    """Columns with their shadow cells and the family tombstones. An empty qualifier reads its whole family."""
     if columns is None:
         return ()
     whole = {column.family for column in columns if not column.qualifier}
@@ -490,12 +492,12 @@ def _wanted(columns: Sequence[Column] | None) -> _Columns:
 
 
 def _asked_bare(columns: Sequence[Column]) -> frozenset[bytes]:
-    """Families that were asked for whole."""
+    """Families that are read whole."""
     return frozenset(column.family for column in columns if not column.qualifier)
 
 
 def _is_asked_for(cell: Cell, bare: frozenset[bytes]) -> bool:
-    """Of a column without qualifier, which is read for the tombstones in it, the values may not be wanted."""
+    """Drops values of a column without qualifier if it is read only for its tombstones."""
     return bool(cell.qualifier) or cell.value is None or cell.family in bare
 
 

@@ -1,14 +1,14 @@
-"""One segment of the log of recent commits: appended to and synced before anyone is told; read again after a crash.
+"""One segment of the commit log: rows are appended and synced before any client is told; it is read after a crash.
 
     block 0     magic, generation, whether its records still count (1, 0), CRC-32 of the three
-    then        records, one behind the other:          generation, number of rows, CRC-32, rows (start, value)
+    then        records, one after the other:           generation, number of rows, CRC-32, rows (start, value)
 
-All numbers are 8 bytes, little-endian. A row says what the start's slot becomes: a commit timestamp, SEALED, or 0.
-The end is the first record whose generation or checksum is not right: a torn write, or what an earlier generation
-left there. A bad record with a good one behind it is neither, but damage: an append begins when the one before it is
-durable. The segment's blocks are written when it is made, so that an append changes no metadata and its sync is
-one write of the disk; past the page cache (O_DIRECT, O_DSYNC) where the file system allows it, which took half as
-long as `fdatasync` (decision 0013). A sync that failed is never tried again: what it left behind is unknown.
+All numbers are 8 bytes, little-endian. A row says what the start's slot becomes: a commit timestamp, SEALED, or 0. The
+log ends at the first record with a wrong generation or checksum: a torn write, or a rest of an earlier generation. A
+bad record with a good one after it is neither, but damage, because an append begins when the one before it is durable.
+The segment's blocks are written when it is made, so that an append changes no metadata and its sync is one disk write.
+It bypasses the page cache (O_DIRECT, O_DSYNC) if the file system allows it, which took half as long as `fdatasync`
+(decision 0013). A sync that failed is never tried again: its effect is unknown.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Rows = NDArray[np.int64]
 """(start, value), one a row."""
 
 SEGMENT_BYTES: Final = 4 << 20
-"""A quarter of a million rows: a second of a busy TSO, and what a restart after a crash reads at most twice."""
+"""A quarter of a million rows: one second of a busy TSO. A restart after a crash reads two segments at most."""
 BLOCK_BYTES: Final = 4096
-"""What the disk writes at once, and what O_DIRECT wants as its measure."""
+"""The unit of a disk write, as O_DIRECT needs it."""
 _MAGIC: Final = 0x31_47_4F_4C_44_49_4D_4F
 _HEADER: Final = struct.Struct("<QQQQ")
 _RECORD: Final = struct.Struct("<QQQ")
@@ -45,7 +45,7 @@ ROW_BYTES: Final = 16
 
 
 class Segment:
-    """The writer's side. Not thread-safe."""
+    """A segment for its writer. Not thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -56,33 +56,33 @@ class Segment:
         except OSError as error:
             raise failed(error, path) from error
         self._content = mmap.mmap(-1, SEGMENT_BYTES)
-        """What the file holds, as far as this generation goes: a block is written whole, old rows and new."""
+        """The file's content of this generation: a block is written whole, with old and new rows."""
         self._view = memoryview(self._content)
         self._words = np.frombuffer(self._content, dtype="<i8")
         self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._content))
         self._end = self._begun_end = BLOCK_BYTES
         self._generation = 0
         self._broken: str | None = None
-        """Why nothing is written here any more."""
+        """Why nothing more is written here."""
 
     @property
     def is_direct(self) -> bool:
-        """Each write is durable by itself, and may go on in the background."""
+        """Each write is durable by itself, and may run in the background."""
         return self._direct
 
     @property
     def end(self) -> int:
-        """Of the last record that is durable; what was written behind it by who was interrupted is overwritten."""
+        """The end of the last durable record. What an interrupted thread wrote after it is overwritten."""
         return self._end
 
     def begin(self, generation: int) -> None:
-        """Durable: from now on only records of this generation count, which is above every earlier one."""
+        """Begins a generation, durably: from now on only its records count. It is above every earlier one."""
         self._head(generation, counts=True)
         self._generation, self._end = generation, BLOCK_BYTES
 
     def forget(self, generation: int) -> None:
-        """Durable: no record of up to this generation counts any more. Full, before that may be so: who is interrupted
-        leaves nothing that others could append to in vain."""
+        """Ends the generation, durably: none of its records counts any more. The segment counts as full before that, so
+        that after an interrupt no other thread appends to it in vain."""
         self._end = SEGMENT_BYTES
         self._head(generation, counts=False)
 
@@ -99,19 +99,19 @@ class Segment:
         return self._end > SEGMENT_BYTES // 2
 
     def check_in_place(self) -> None:
-        """`Misuse` where the file was removed: who opens the folder next does not find it."""
+        """`Misuse` if the file was removed: the next process that opens the folder would not find it."""
         if not os.fstat(self._file).st_nlink:
             raise Misuse(f"{self._path} was removed while it was open: what was written into it last is lost")
 
     def append(self, pieces: Sequence[Rows]) -> None:
-        """One record of all their rows; durable on return."""
+        """Appends one record with all these rows; durable on return."""
         end = self._pack(pieces)
         self._write(self._end, end)
         self._end = end
 
     def begin_append(self, pieces: Sequence[Rows], writer: BackgroundWriter) -> bool:
-        """`append` that does not wait: nothing else may be asked of this segment before `end_append`. False: nothing
-        was begun, and only `append` can."""
+        """Begins an `append` without a wait; no other method may be called before `end_append`. False: nothing was
+        begun; only `append` can do it."""
         if self._broken is not None or not self._direct:
             return False
         self._begun_end = self._pack(pieces)
@@ -119,7 +119,7 @@ class Segment:
         return writer.begin(self._file, self._address + begin, end - begin, begin)
 
     def end_append(self, result: int) -> None:
-        """What `begin_append` began has ended so: durable now, or `append`'s error."""
+        """The append that was begun has ended with this result: its rows are durable, or `append`'s error is raised."""
         begin, end = _blocks(self._end, self._begun_end)
         if result != end - begin:
             error = self._short(result, end - begin)
@@ -130,7 +130,7 @@ class Segment:
         self._end = self._begun_end
 
     def _pack(self, pieces: Sequence[Rows]) -> int:
-        """The record behind the last one, in memory. Returns its end."""
+        """Puts a record after the last one, in memory. Returns its end."""
         begin = at = self._end + _RECORD.size
         for rows in pieces:
             self._words[at // 8 : at // 8 + rows.size] = rows.reshape(-1)
@@ -148,7 +148,7 @@ class Segment:
         os.close(self._file)
 
     def _write(self, begin: int, end: int) -> None:
-        """The blocks that hold these bytes, to the disk."""
+        """Writes the blocks that hold these bytes to the disk."""
         if self._broken is not None:
             raise Unavailable(
                 f"the log {self._path} failed once ({self._broken}): what it holds is known only when it is read again"
@@ -175,11 +175,11 @@ def _blocks(begin: int, end: int) -> tuple[int, int]:
 
 
 def read_segment(path: Path, *, is_at_rest: bool = False) -> tuple[int, list[Rows]]:
-    """(its newest generation, those records that count, in order). For recovery, and for readers where no writer
-    has recovered yet.
+    """(newest generation, its records that count, in order). For recovery, and for readers if no writer has recovered
+    yet.
 
-    `Corruption` if `is_at_rest`, where something is damaged that no write can have left: a header (one sector of the
-    disk), or a record with another of its generation behind it, which was begun when it was durable.
+    `Corruption` if `is_at_rest` and there is damage that no write can leave: of a header (one sector of the disk), or
+    of a record that is followed by another one of its generation, which was begun when the first was durable.
     """
     try:
         data = path.read_bytes()
@@ -218,7 +218,7 @@ def _records(data: bytes, generation: int) -> Iterator[Rows]:
 
 
 def _record_at(data: bytes, generation: int, at: int) -> Rows | None:
-    """None: there is no record of this generation, or not the whole of one."""
+    """The record at this place; None if there is no whole record of this generation."""
     begin = at + _RECORD.size
     if begin > len(data):
         return None
@@ -236,7 +236,7 @@ def _has_record_behind(data: bytes, generation: int, end: int) -> bool:
 
 
 def _make(path: Path) -> None:
-    """All its blocks written: only then does an append find them allocated and initialised."""
+    """Writes all blocks, so that an append finds them allocated and initialized."""
     unfinished = path.with_suffix(".new")
     file = open_own(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, shared=is_shared(path.parent.parent))
     try:
@@ -255,7 +255,7 @@ def _make(path: Path) -> None:
 
 
 def failed(error: OSError, path: Path) -> OmidError:
-    """`StoreFull` where there is no room, else `Unavailable`."""
+    """`StoreFull` if the disk is full, otherwise `Unavailable`."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return StoreFull(f"no room for {path}: {error.strerror}", folder=str(path.parent))
     return Unavailable(f"{path}: {error.strerror}", folder=str(path.parent))

@@ -4,16 +4,16 @@
                 segment or table full ─► the same with B
                 B half full ─► what is left in table A ─► LMDB, durable ─► segment A forgotten ─► table A emptied
 
-A flush is one write of the disk, where a commit of LMDB is two and its B-tree's pages (decision 0013). Most entries
-are completed, and so gone, before their table's turn comes: they never reach LMDB. Completion itself is written
-with the next flush and waited for by nobody; one that is lost leaves an entry for sanitising.
+A flush is one disk write; a commit of LMDB would be two, and its B-tree's pages (decision 0013). Most entries are
+completed, and so deleted, before their table is emptied: they never reach LMDB. A completion is written with the next
+flush, and no caller waits for it; one that is lost leaves an entry to the sanitizer.
 
-Threads that put at the same time are written together, by whichever comes first; an event loop begins a put and goes
-on (`begin_put`), where the system can write in the background. All decisions about a start (is it
-sealed? has it committed?) are made under that one lock, so of a seal and an entry exactly one wins.
+Puts of several threads at the same time are written together, by the first of them; an event loop begins a put and goes
+on (`begin_put`), if the system can write in the background. All decisions about a start (is it sealed? has it
+committed?) are made under one lock, so of an invalidation marker and an entry exactly one wins.
 
-A crash leaves rows in the log: whoever opens the table for writing next brings them to LMDB before anything else.
-A row that was durable and not yet in the index was answered to nobody, and lies above every start handed out (law 3).
+A crash leaves rows in the log: the next process that opens the table for writing first brings them to LMDB. A row that
+was durable and not yet in the index was answered to no client, and lies above every start handed out (law 3).
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ Int64s = NDArray[np.int64]
 
 LOCK_FILE: Final = "recent.lock"
 ROWS_MAX: Final = 32_768
-"""Of one record. More at once is no flush of a TSO: it goes to LMDB."""
+"""Rows of one record. More at once are not a flush of a TSO: they go to LMDB."""
 MARKS_MAX: Final = 100_000
-"""Remembered, so that a commit need not be looked up; what is beyond them is looked up."""
+"""Sealed starts that are remembered, so that they need no lookup; the others are looked up."""
 _RECORDS_MAX: Final = RECORDS * 3 // 4
 _LOCK_S_MAX: Final = 5.0
 _UNLOGGED_MAX: Final = ROWS_MAX
@@ -60,7 +60,7 @@ _NO_ROWS: Final[Rows] = np.empty((0, 2), dtype=np.int64)
 
 
 class _Group:
-    """Rows that share one record. What became of them is in one place, whoever asks and whenever."""
+    """Rows that share one record, with their outcome: any thread may ask for it at any time."""
 
     __slots__ = ("at", "error", "is_placing", "is_told", "number", "refused", "rows")
 
@@ -68,13 +68,13 @@ class _Group:
         self.rows = rows
         self.refused: list[int] = []
         self.number = -1
-        """Of the segment, and of the table that they go to."""
+        """The number of the segment, and of the table to which they go."""
         self.at = -1
-        """Where that segment ended before them: it ends behind them once they are durable."""
+        """Where that segment ended before them. It ends after them once they are durable."""
         self.is_placing = False
         self.error: OmidError | None = None
         self.is_told = False
-        """They are durable and seen by all."""
+        """They are durable, and every process sees them."""
 
 
 class _Put:
@@ -87,10 +87,10 @@ class _Put:
         self.epoch = epoch
         self.refused: list[int] = []
         self.error: OmidError | None = None
-        """Its own; that of writing is the group's."""
+        """The error of this put; an error of the write is the group's."""
         self.group: _Group | None = None
         self.is_abandoned = False
-        """Its caller was interrupted: nobody begins with it any more."""
+        """Its caller was interrupted: no thread begins it any more."""
 
     @property
     def is_done(self) -> bool:
@@ -112,25 +112,26 @@ class CommitLog:
         self._settled = settled
         self._writing = threading.RLock()
         """Held while rows are decided, written and placed; by a put in the background from its begin to its end. It
-        knows its owner: who was interrupted on the way in gives it back all the same."""
+        knows its owner, so a thread that is interrupted while it takes it gives it back."""
         self._waiting: deque[object] = deque()
-        """Threads that want it. An event loop only tries, and not while one of them waits, or that one might wait for
-        ever."""
+        """Threads that wait for it. An event loop only tries to take it, and not while a thread waits, which might
+        otherwise wait for ever."""
         self._group: _Group | None = None
-        """What is on its way into the log, or from there to the table."""
+        """The group that is written to the log, or placed in the table."""
         self._background = open_writer()
         self._begun: tuple[int, _Group] | None = None
-        """By which thread, what."""
+        """Which thread began what."""
         self._state = threading.RLock()
-        """Held while a table is emptied, or slots are cleared: briefly."""
+        """Held for a short time: while a table is emptied, or slots are cleared."""
         self._settle_turn = threading.Lock()
-        """Held while a table goes to LMDB, and while another one becomes the one in use: it never is both."""
+        """Held while a table is brought to LMDB, and while another one becomes the table in use: a table is never
+        both."""
         self._queue: deque[_Put] = deque()
         self._marks: set[int] = set()
-        """Sealed by this process, above `_floor`: no entry of theirs is taken."""
+        """Starts above `_floor` that this process sealed: their entries are refused."""
         self._unlogged: list[Rows] = []
         self._late: list[Int64s] = []
-        """Completed while their table was on its way to LMDB."""
+        """Starts that were completed while their table was brought to LMDB."""
         self._settling: int | None = None
         self._settler: threading.Thread | None = None
         self._used = [0, 0]
@@ -138,10 +139,10 @@ class CommitLog:
         self._lock_file = _locked(folder / LOCK_FILE)
         self._recover(folder)
         self._floor = settled.newest()
-        """No start above it is in LMDB, but for what this process brings there; no mark above it is but in `_marks`."""
+        """LMDB has no start above it but those that this process brought there; `_marks` has all markers above it."""
 
     def put(self, rows: Rows, epoch: int | None) -> list[int]:
-        """Durable on return; the starts that a mark refused."""
+        """Puts entries, durable on return. Returns the starts that an invalidation marker refused."""
         self._guard.check()
         if len(rows) > ROWS_MAX:
             return self._in_turn(lambda: self._put_bulk(rows, epoch))
@@ -158,7 +159,7 @@ class CommitLog:
             self._write_group()
 
     def _in_turn(self, work: Callable[[], T]) -> T:
-        """`work` while nobody else decides or writes, and what an interrupted thread left is ended."""
+        """Runs `work` while no other thread decides or writes, after what an interrupted thread left was ended."""
         if self.has_begun:
             raise Misuse("this thread began a put, and has to end it before it asks for anything else")
         place = object()
@@ -174,7 +175,7 @@ class CommitLog:
 
     @property
     def writes_in_background(self) -> bool:
-        """Whether `begin_put` can begin anything: this system and this disk have such writes."""
+        """Whether `begin_put` can begin anything: system and disk support such writes."""
         return self._background is not None and self._segments[self._active].is_direct
 
     @property
@@ -183,14 +184,14 @@ class CommitLog:
         return self._begun is not None and self._begun[0] == threading.get_ident()
 
     def put_ended_fileno(self) -> int | None:
-        """Readable once what `begin_put` began has ended; None where there is no writing in the background."""
+        """Readable once the put of `begin_put` has ended; None if there are no background writes."""
         return None if self._background is None else self._background.fileno()
 
     def begin_put(self, rows: Rows, epoch: int | None) -> bool:
-        """`put` that waits neither for the disk nor for another thread; `end_put` has its result.
+        """Begins a `put` that waits neither for the disk nor for another thread; `end_put` has its result.
 
-        False: nothing was begun, and only `put` can, which makes room or waits. For one thread, which must not `put`
-        in between: it holds the turn.
+        False: nothing was begun; only `put` can do it, which makes room or waits. For one thread, which must not `put`
+        in between, because it holds the lock.
         """
         self._guard.check()
         background = self._background
@@ -215,9 +216,9 @@ class CommitLog:
         return self._begun is not None
 
     def end_put(self, *, wait: bool = False) -> list[int] | None:
-        """`put`'s result, or its error; None: not yet, and not where it should `wait`.
+        """The result of the put that was begun, or its error. None: it has not ended; never None with `wait`.
 
-        An interrupt leaves nothing begun, and what it was to write as after `put`.
+        After an interrupt nothing is begun any more, and its rows are as after an interrupted `put`.
         """
         assert self._begun is not None, "no put was begun"
         assert self._background is not None
@@ -242,7 +243,7 @@ class CommitLog:
                 self._writing.release()
 
     def finish_put(self) -> None:
-        """Waits for what was begun, if anything was. Nobody was told of it, nor will be."""
+        """Waits for the put that was begun, if there is one. Its result is dropped."""
         if self._begun is not None:
             with contextlib.suppress(OmidError):
                 self.end_put(wait=True)
@@ -289,7 +290,7 @@ class CommitLog:
         found = self.lookup(starts)
         is_free = [value in (NOT_FOUND, SEALED) for value in found]
         marked = [start for start, free, value in zip(starts, is_free, found, strict=True) if free and not value]
-        # Before they are durable: should that fail half way, the ones that are still refuse.
+        # Before they are durable: if that fails half-way, those that are durable still refuse.
         self._marks.update(start for start in marked if start > self._floor)
         self._append_all(np.array([(start, SEALED) for start in marked], dtype=np.int64).reshape(-1, 2))
         self._forget_old_marks()
@@ -299,13 +300,13 @@ class CommitLog:
         ]
 
     def _forget_old_marks(self) -> None:
-        """Too many to be remembered: of the older half it is looked up from now on, as of all starts up to `_floor`."""
+        """They are too many to remember: the older half is looked up from now on, as all starts up to `_floor` are."""
         if len(self._marks) > MARKS_MAX:
             self._floor = sorted(self._marks)[len(self._marks) // 2]
             self._marks = {start for start in self._marks if start > self._floor}
 
     def replace(self, rows: Rows, epoch: int | None) -> None:
-        """`put` over marks too: the branches of a decided commit."""
+        """`put` that replaces invalidation markers too: the branches of a decided commit."""
         self._guard.check()
         self._in_turn(lambda: self._replace(rows, epoch))
 
@@ -316,7 +317,8 @@ class CommitLog:
         self._marks.difference_update(rows[:, 0].tolist())
 
     def _replace_marks(self, rows: Rows) -> None:
-        """Marks that lie in the other table, or in LMDB: they would be found first, or once the entries are gone."""
+        """Removes markers in the other table or in LMDB: they would be found first, or after the entries are
+        deleted."""
         starts = rows[:, 0]
         with self._settle_turn:
             with self._state:
@@ -328,7 +330,7 @@ class CommitLog:
                 self._settled.store(np.stack([old, np.full_like(old, NOT_FOUND)], axis=1))
 
     def delete(self, starts: Int64s, epoch: int | None) -> None:
-        """Not waited for where the entry is recent; marks stay."""
+        """Deletes entries, without a wait for those in the log. Invalidation markers stay."""
         self._guard.check()
         self._settled.check_epoch(epoch)
         with self._state:
@@ -336,7 +338,7 @@ class CommitLog:
         self._settled.delete(missing, epoch)
 
     def delete_at_once(self, starts: Int64s, epoch: int | None) -> Int64s:
-        """`delete` of what needs no wait for the disk or for another thread. Returns the others."""
+        """`delete` of entries that need no wait for the disk or for another thread. Returns the other starts."""
         self._guard.check()
         self._settled.check_epoch(epoch)
         if not self._is_quick(len(starts)):
@@ -350,7 +352,7 @@ class CommitLog:
                 pass
 
     def _delete_recent(self, starts: Int64s) -> Int64s:
-        """Under `_state`. Returns those that are in no table."""
+        """Under `_state`. Returns the starts that are in no table."""
         is_missing = np.ones(len(starts), dtype=np.bool_)
         for number in (0, 1):
             rows = self._index.clear(number, starts, is_missing)
@@ -361,7 +363,7 @@ class CommitLog:
         return starts[is_missing]
 
     def delete_below(self, horizon: int, epoch: int | None) -> int:
-        """Seldom enough that everything is brought to LMDB first."""
+        """Rare, so everything is brought to LMDB first."""
         self._guard.check()
         self._in_turn(lambda: self._settle_below(horizon, epoch))
         return self._settled.delete_below(horizon, epoch)
@@ -372,7 +374,7 @@ class CommitLog:
         self._marks = {start for start in self._marks if start >= horizon}
 
     def lookup(self, starts: Sequence[int]) -> list[int]:
-        """As the writer decides by it: under `_writing`."""
+        """The state by which the writer decides. Under `_writing`."""
         found = [NOT_FOUND] * len(starts)
         with self._state:
             for number in (0, 1):
@@ -382,7 +384,7 @@ class CommitLog:
         return [value or known[start] for start, value in zip(starts, found, strict=True)]
 
     def close(self) -> None:
-        """Everything is in LMDB then. Nothing is begun and not ended."""
+        """Brings everything to LMDB and closes. No put may be begun and not ended."""
         with self._writing:
             try:
                 self._end_group()
@@ -398,15 +400,16 @@ class CommitLog:
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    # Who writes for others may be interrupted anywhere, and they must not be (decision 0039): a put stays in the queue
-    # until what became of it is told, and `_group` is what is under way. Whoever comes next ends that first, by where
-    # its segment ends now:
+    # A thread that writes for others may be interrupted anywhere, and the others must not notice (decision 0039): a put
+    # stays in the queue until its outcome is told, and `_group` is the group under way. The next thread ends that group
+    # first, by where its segment ends now:
     #
     #     where it ended before       it is not durable: its record is overwritten, its puts are still in the queue
     #     behind it                   it is: placed, once more if need be; then every put is told
 
     def _write_group(self) -> None:
-        """All that wait, as one record. Who waits takes turns: nobody starves, as each writes for all before it."""
+        """Writes all that wait as one record. Threads take turns, and each writes for all before it, so none
+        starves."""
         members = self._next_group()
         pieces = [self._accepted(member) for member in members]
         group = _Group(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
@@ -432,7 +435,7 @@ class CommitLog:
         return group
 
     def _end_group(self) -> None:
-        """Nothing of what is under way is left half done. Any number of times."""
+        """Ends the group under way. It may be called any number of times."""
         group = self._group
         if group is None:
             return
@@ -448,7 +451,7 @@ class CommitLog:
         self._group = None
 
     def _check_in_place(self, group: _Group) -> None:
-        """What is durable counts if that is in the folder still, which may have been removed a moment ago."""
+        """Durable rows count only if their file is still in the folder, which may have been removed a moment ago."""
         try:
             self._segments[group.number].check_in_place()
             self._settled.check_in_place()
@@ -457,7 +460,7 @@ class CommitLog:
             raise
 
     def _accepted(self, put: _Put) -> Rows:
-        """What of it may be written; `refused` are the rest."""
+        """The rows that may be written; `refused` gets the others."""
         rows, put.refused = put.rows, []
         try:
             self._settled.check_epoch(put.epoch)
@@ -491,7 +494,8 @@ class CommitLog:
             self._append(_Group(rows[first : first + ROWS_MAX]))
 
     def _append(self, group: _Group) -> None:
-        """Durable in the log, then seen by all. Completions since the last time go along, before the rows."""
+        """Makes rows durable in the log, then visible to all. Completions since the last time are written before
+        them."""
         if not len(group.rows):
             group.is_told = True
             return
@@ -509,8 +513,8 @@ class CommitLog:
         self._group = group
 
     def _take_completed(self, *, wait: bool = True) -> Rows:
-        """Those not yet in the log, but what is too much, and left for sanitising. None of them if it should not
-        `wait`, and would have to: the next record has them."""
+        """Completions that are not yet in the log, up to a bound; the rest is left to the sanitizer. None of them if
+        that needs a wait and `wait` is False: then the next record has them."""
         unlogged: list[Rows] = []
         try:
             if self._state.acquire(blocking=wait):
@@ -541,21 +545,21 @@ class CommitLog:
     # ── to LMDB ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _settle_other_soon(self) -> None:
-        """Once half of the active one is used: its entries had that long to be completed."""
+        """Begins once half of the active table is used: until then the other one's entries had time to be completed."""
         other = 1 - self._active
         is_half_full = self._segments[self._active].is_half_full or self._used[self._active] > _RECORDS_MAX // 2
         if is_half_full and self._is_dirty[other] and (self._settler is None or not self._settler.is_alive()):
             settler = threading.Thread(target=self._settle_beside, args=(other,), daemon=True)
             try:
                 settler.start()
-            except RuntimeError as error:  # what called us is durable; `_make_room` will do without the thread
+            except RuntimeError as error:  # the caller's rows are durable; `_make_room` does without the thread
                 log.warning("no thread to settle recent commits: %s", error)
             else:
                 self._settler = settler
 
     def _settle_beside(self, number: int) -> None:
-        """A thread that comes late may find the table emptied and in use again: what is placed beside it would go
-        with the rest, unseen."""
+        """A thread that comes late may find the table emptied and in use again. Rows that are placed meanwhile would be
+        removed with the others."""
         try:
             with self._settle_turn:
                 if number != self._active:
@@ -564,7 +568,7 @@ class CommitLog:
             log.warning("recent commits stay in the log: %s", error)
 
     def _settle_all(self) -> None:
-        """Under `_writing`. The older first: of a start in both the newer row counts."""
+        """Under `_writing`. The older table first: of a start in both tables the newer row counts."""
         if not any(self._is_dirty):
             return
         with self._settle_turn:
@@ -573,7 +577,7 @@ class CommitLog:
             self._begin(1 - self._active)
 
     def _settle(self, number: int) -> None:
-        """What is left in one table: durable in LMDB, then gone from log and index, in this order.
+        """A checkpoint: what is left in one table becomes durable in LMDB, then leaves log and index, in this order.
 
         Under `_settle_turn`; the table in use under `_writing` too.
         """
@@ -592,9 +596,9 @@ class CommitLog:
             self._settled.delete(np.concatenate(late))
 
     def _recover(self, folder: Path) -> None:
-        """What a crash left in the log goes to LMDB; then the tables are emptied and believed, then the log forgotten.
+        """Brings to LMDB what a crash left in the log; then empties the tables, makes them valid, and forgets the log.
 
-        The older segment first: without the newer one its rows would be taken for the last word.
+        The older segment is forgotten first: without the newer one its rows would count as the last ones.
         """
         found = [read_segment(folder / name, is_at_rest=True) for name in LOG_FILES]
         oldest_first = sorted((0, 1), key=lambda number: found[number][0])
@@ -615,7 +619,7 @@ class CommitLog:
 
 
 def _locked(path: Path) -> int:
-    """Held until this process ends or closes it. A child of fork does not inherit it."""
+    """A lock that is held until this process ends or closes it. A child of fork does not inherit it."""
     file = open_own(path, os.O_RDWR | os.O_CREAT, shared=is_shared(path.parent.parent))
     give_up_s = time.monotonic() + _LOCK_S_MAX
     while True:

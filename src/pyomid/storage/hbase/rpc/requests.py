@@ -1,4 +1,4 @@
-"""What is asked of one row, as values: gets, mutations, conditions; and their messages."""
+"""Requests for one row as values: gets, mutations, conditions; and their messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NULL: Final = Comparator(name=_FILTERS + "NullComparator", serialized_comparato
 
 
 class Filter(NamedTuple):
-    """What a server leaves out of an answer: the name of HBase's class, and its message."""
+    """What a server leaves out of an answer: the name of HBase's filter class, and its message."""
 
     name: str
     message: bytes
@@ -62,7 +62,7 @@ def all_of(filters: Sequence[Filter]) -> Filter:
 
 
 def set_filter(message: Scan, filters: Sequence[Filter]) -> None:
-    """All of them, in their order; none: nothing is left out."""
+    """All of these filters, in their order; with none nothing is left out."""
     if filters:
         one = filters[0] if len(filters) == 1 else all_of(filters)
         message.filter.name, message.filter.serialized_filter = _FILTERS + one.name, one.message
@@ -89,7 +89,7 @@ def _flag(number: int, value: int = 1) -> bytes:
 
 
 class Durability(Enum):
-    """When a mutation counts as written. `TABLE`: as the table says; HBase's own default is SYNC."""
+    """When a mutation counts as written. `TABLE`: as the table is configured; HBase's own default is SYNC."""
 
     TABLE = MutationProto.USE_DEFAULT
     SYNC = MutationProto.SYNC_WAL
@@ -111,12 +111,12 @@ UNSURE: Final = Indeterminate.UNSURE
 class RowGet:
     """→ list[KeyValue]: versions of the wanted columns of one row, from one atomic read.
 
-    HBase bounds its answer in nothing: for cells of the system, which are small, not for those of users' tables.
+    HBase does not bound its answer: it is for system cells, which are small, not for cells of users' tables.
     """
 
     row: bytes
     columns: tuple[tuple[bytes, tuple[bytes, ...]], ...] = ()
-    """Families with their qualifiers; no qualifier is the whole family; empty is everything."""
+    """Families with their qualifiers; without qualifiers the whole family; empty: everything."""
     max_versions: int = ALL_VERSIONS
     time_range: tuple[int, int] | None = None
     """From (inclusive) to (exclusive)."""
@@ -164,10 +164,10 @@ class RowCondition:
 
 @dataclass(frozen=True, slots=True)
 class RowMutation:
-    """→ None once durable. Several mutations take effect together or not at all.
+    """→ None once durable. Several mutations are atomic.
 
-    With a condition: → True (it held, all took effect), False (it did not, nothing did). `UNSURE` where the answer
-    was lost and a repetition would not be the same: with a condition, or where `repeatable` is False (law 10).
+    With a condition: → True (it held, all took effect), False (it did not, none did). `UNSURE` if the answer was lost
+    and a repetition would not be the same: with a condition, or if `repeatable` is False (law 10).
     """
 
     row: bytes
@@ -189,7 +189,7 @@ RowResult = list[KeyValue] | bool | Indeterminate | None
 
 
 def set_time_range(message: Get | Scan | Condition, begin: int, end: int) -> None:
-    """`from` is a word of Python's, so the generated attribute cannot be written plainly."""
+    """`from` is a keyword of Python, so the generated attribute has to be set by name."""
     setattr(message.time_range, "from", begin)
     message.time_range.to = end
 
