@@ -243,14 +243,14 @@ class SparkTransaction(LargeTransaction):
     @contextmanager
     def _dooming(self, reason: str) -> Iterator[None]:
         """Around a write: whatever goes wrong in it leaves the transaction rollback-only (C1)."""
-        self.workspace.is_torn = True
+        was_torn, self.workspace.is_torn = self.workspace.is_torn, True
         try:
             yield
         except BaseException as error:
             if self._state is State.ACTIVE:
                 self.doom(Event.DOOM, f"{reason}: {error}")
             raise
-        self.workspace.is_torn = False
+        self.workspace.is_torn = was_torn
 
 
 def transaction(
