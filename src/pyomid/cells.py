@@ -1,4 +1,4 @@
-"""Cell batches: many cells as arrays over one buffer, the bulk grain of data.
+"""Cell batches: many cells as arrays over one buffer, for vectorized work.
 
     rows      row_off, row_len         where each row's key lies in `buffer`; ascending, unique, whole rows only
               row_rec[i] : row_rec[i+1]   the records of row i
@@ -82,7 +82,7 @@ class CellBatch:
         return CellVersion(row, column.family, column.qualifier, int(self.rec_version[record]))
 
     def row_cells(self, index: int) -> Iterator[Cell]:
-        """The point grain of one row: for tests, for the few rows that need a second look, never for a scan."""
+        """The cells of one row as objects: for tests and for few rows, never for a scan."""
         row = self.row_key(index)
         for record in range(int(self.row_rec[index]), int(self.row_rec[index + 1])):
             version, commit_ts = int(self.rec_version[record]), int(self.rec_commit[record])

@@ -1,7 +1,7 @@
-"""Value objects that every room shares. Timestamps are logical, plain ints, 63 bits.
+"""Value objects that all packages share. Timestamps are logical: plain ints of 63 bits.
 
-A *version* is the timestamp under which a cell is stored: the writer's start timestamp plus its checkpoint
-(0 … 49), or a branch's. `start_of(version)` takes the checkpoint off.
+A *version* is the timestamp under which a cell is stored: the start timestamp of the writer, or of its branch, plus its
+checkpoint (0 … 49). `start_of(version)` removes the checkpoint.
 """
 
 from __future__ import annotations

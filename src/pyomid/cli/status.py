@@ -59,9 +59,9 @@ def as_lines(status: DatabaseStatus) -> Iterator[str]:
     yield f"last timestamp   {tso.last_ts:>20}"
     yield f"LWM              {tso.low_watermark:>20}   no transaction at or below it can commit"
     yield f"W                {tso.watermark:>20}   compaction may clean up to here"
-    yield f"H                {tso.horizon:>20}   the commit table was sanitised below it"
+    yield f"H                {tso.horizon:>20}   the commit table was sanitized below it"
     yield f"in flight        {tso.in_flight:>20}   commits being made durable"
-    yield f"commit table     {status.commit_table_entries:>20}   entries not yet completed or sanitised"
+    yield f"commit table     {status.commit_table_entries:>20}   entries not yet completed or sanitized"
     yield f"leases           {len(tso.leases):>20}   {_some(tso.leases)}"
     yield f"pending          {len(tso.pending):>20}   {_some(tso.pending)}"
     for name, count in sorted(tso.counters.items()):

@@ -45,10 +45,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     drop.add_argument("name")
     drop.add_argument("--yes", action="store_true", help="do not ask")
     actions.add_parser("discover", help="HBase tables that transactions wrote and nobody registered, with the commands")
-    confirm = actions.add_parser("confirm", help="every table that a Java TSO served is registered: sanitise again")
+    confirm = actions.add_parser("confirm", help="every table that a Java TSO served is registered: sanitize may go on")
     confirm.add_argument("--yes", action="store_true", help="also where `discover` finds some that are not")
     forget = actions.add_parser(
-        "forget", help="the mark of a table that HBase has no more: it stops sanitising no more"
+        "forget", help="remove the mark of a table that HBase no longer has: sanitize may go on"
     )
     forget.add_argument("name", help="the name it had")
     parser.set_defaults(run=run)

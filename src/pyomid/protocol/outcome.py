@@ -54,7 +54,7 @@ def outcome_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Step
             return ROLLED_BACK
         raise OutcomeUnknown(
             f"the outcome of transaction {start_ts} cannot be known: none of its cells that were asked for is left "
-            f"(they may have been superseded), and the commit table below {sealed.horizon} was sanitised",
+            f"(they may have been superseded), and the commit table below {sealed.horizon} was sanitized",
             start_ts=start_ts,
         )
 

@@ -184,7 +184,7 @@ class HBaseStore(DataStore):
         return _asked_for(_batches(self._cluster.scan(spec)), columns)
 
     def write_shadow_cells(self, table: str, shadows: Sequence[ShadowWrite]) -> None:
-        """Then looks for shadow cells whose data cells a compactor may have dropped meanwhile.
+        """Writes them, then deletes those whose data cells a compactor has dropped meanwhile.
 
         A compactor that reads W later than this finds the shadow cells, and drops them with their cells.
         """

@@ -1,15 +1,14 @@
-"""Rows at the point grain, in answers of bounded size: sixty versions of a large cell would end a region server that
-had to put them into one. HBase bounds the answer to a scan in bytes, inside a row if need be, and that to a get in
-nothing but cells (decision 0046). So each row is a scan of its own, which HBase serves as it does a get; several are
-on their way at once, the more the smaller their rows are:
+"""Reads of single rows, in answers of bounded size: sixty versions of a large cell would end a region server that had
+to put them into one answer. HBase bounds the answer to a scan in bytes, inside a row if needed, but the answer to a get
+only in cells (decision 0046). So each row is a scan of its own, which HBase serves as it serves a get. Several scans
+are under way at once; the smaller their rows, the more of them:
 
-    sent       a b c d │ e f │ g h │ …       four at first; a small answer lets one more be on its way (`_Window`)
-    taken              a     b     c …       in order, each with what it holds beyond one answer, before the next
+    sent       a b c d │ e f │ g h │ …       four at first; a small answer allows one more (`_Window`)
+    taken              a     b     c …       in order; the rest of a row beyond one answer comes before the next row
 
-A reader needs few versions of a column, the newest that it sees and what lies above (`ReadBounds`). So the first look
-asks for `VERSIONS_FIRST` of each; where that does not reach down far enough the whole row is read once more with more
-of them. Never is a row put together from two looks: between them a compactor may have dropped a tombstone and what
-it hid (R5).
+A reader needs few versions of a column: the newest that it sees, and those above (`ReadBounds`). So the first read asks
+for `VERSIONS_FIRST` of each. If that does not reach down far enough the whole row is read again with more of them. A
+row is never put together from two reads: between them a compactor may have dropped a tombstone and what it hid (R5).
 
     q       v9  v7  v4 │           three asked for, three came: below v4 nothing is known of q,
     q's SC  v7  v4  v2 │ …         nor below v2 of its shadow cells
@@ -37,7 +36,7 @@ VERSIONS_FIRST: Final = 3
 _VERSIONS_TIMES: Final = 4
 
 SCAN_BYTES: Final = 2 << 20
-"""Of one answer, and the cell that fills it."""
+"""An answer holds at most so many bytes, and the cell that passes this bound."""
 
 SCANS_FIRST: Final = 4
 SCANS_MAX: Final = 16
@@ -72,7 +71,7 @@ class WantedCells:
 def read_rows_steps(
     operations: RegionOperations, wanted: WantedCells, rows: Sequence[bytes], budget: Callable[[], Budget]
 ) -> Steps[list[list[Cell]]]:
-    """The cells of each row, in order; of each row from one atomic read. `budget`: of one call."""
+    """The cells of each row, in order, each row from one atomic read. `budget`: that of one call."""
     found: list[list[Cell]] = [[]] * len(rows)
     versions = VERSIONS_FIRST if wanted.bounds.committed_below else ALL_VERSIONS
     left = list(range(len(rows)))
@@ -175,8 +174,8 @@ def _known_from(key_values: Sequence[KeyValue], versions: int) -> dict[tuple[byt
 class _RowScans:
     """Scans of one row each, some of which are on their way while the first of them is waited for.
 
-    How many: one more for each that came, as long as so many of its size are not more than `BYTES_AT_ONCE`. One whose
-    call failed goes alone, and so do the others: a server that ended may have ended by them.
+    Their number grows by one with each that came, while so many of its size are not more than `BYTES_AT_ONCE`. After a
+    failed call each goes alone: they may have ended the server.
     """
 
     def __init__(
