@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from pyomid.client.deployment import Deployment, boot_clock
 from pyomid.config import Address, EmbeddedAddress, HBaseAddress, MemoryAddress, Settings, parse_url
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyomid.client.aio.database import AsyncDatabase
     from pyomid.client.database import Database
-    from pyomid.client.session.aio import AsyncTsoSession
+    from pyomid.client.session.aio import AsyncTsoSession, Dialled
     from pyomid.oracle.settings import TsoSettings
     from pyomid.server.leadership import Leadership
     from pyomid.server.store_calls import TsoStores
@@ -48,21 +48,9 @@ async def open_async_database(url: str, **options: Any) -> AsyncDatabase:
     """What `pyomid.aio.connect` returns; owns its parts."""
     from pyomid.client.aio.database import AsyncDatabase
 
-    address, settings = parse_url(url, **options)
     database = await asyncio.to_thread(open_database, url, **options)
-    return AsyncDatabase(database, _async_session(address, settings))
-
-
-def _async_session(address: Address, settings: Settings) -> AsyncTsoSession | None:
-    """A session of the event loop's own where the TSO is another process that this package knows how to dial."""
-    from pyomid.client.session.aio import AsyncTsoSession
-
-    if not isinstance(address, EmbeddedAddress):
-        return None
-    dial = folder_dial(Path(address.folder), settings)
-    return AsyncTsoSession(
-        lambda: asyncio.to_thread(dial), request_s=settings.request_seconds, retry_s=settings.commit_retry_seconds
-    )
+    loop_session = database.parts.loop_session
+    return AsyncDatabase(database, loop_session() if loop_session is not None else None)
 
 
 def tso_folder(store: str) -> Path | None:
@@ -169,14 +157,17 @@ def _embedded_parts(address: EmbeddedAddress, settings: Settings) -> Deployment:
     from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 
     folder, map_bytes = _open_folder(address, settings), _map_bytes(settings)
+    dial = folder_dial(folder, settings)
+    patience = _Patience(request_s=settings.request_seconds, retry_s=settings.commit_retry_seconds)
     store = EmbeddedStore(folder, map_bytes=map_bytes)
+
+    def loop_session() -> AsyncTsoSession:
+        from pyomid.client.session.aio import AsyncTsoSession, Dialled
+
+        return AsyncTsoSession(lambda: asyncio.to_thread(lambda: Dialled(dial())), **patience)
+
     try:
-        tso = TsoSession(
-            folder_dial(folder, settings),
-            request_s=settings.request_seconds,
-            retry_s=settings.commit_retry_seconds,
-            clock=boot_clock,
-        )
+        tso = TsoSession(dial, clock=boot_clock, **patience)
         tso.status()
         commit_table = EmbeddedCommitTable(folder, writable=False, map_bytes=map_bytes)
         leader_state = EmbeddedLeaderState(folder, writable=False, map_bytes=map_bytes)
@@ -185,7 +176,24 @@ def _embedded_parts(address: EmbeddedAddress, settings: Settings) -> Deployment:
         store.close()
         raise
     closers = (catalog.close, leader_state.close)
-    return Deployment(store, commit_table, leader_state, catalog, tso, settings, closers=closers, is_gone=store.is_gone)
+    return Deployment(
+        store,
+        commit_table,
+        leader_state,
+        catalog,
+        tso,
+        settings,
+        closers=closers,
+        is_gone=store.is_gone,
+        loop_session=loop_session,
+    )
+
+
+class _Patience(TypedDict):
+    """How long a session waits, in seconds: for one try, for the whole request."""
+
+    request_s: float
+    retry_s: float
 
 
 def folder_dial(folder: Path, settings: Settings) -> Callable[[], socket.socket]:
@@ -270,11 +278,21 @@ class _LeaderDial:
         self._dialled: AnnouncedTso | None = None
 
     def __call__(self) -> socket.socket:
+        return self._dial(self._tls)[0]
+
+    def for_loop(self) -> Dialled:
+        """Without TLS yet: the event loop begins it."""
+        from pyomid.client.session.aio import Dialled
+
+        sock, tso = self._dial(None)
+        return Dialled(sock, self._tls, tso.host)
+
+    def _dial(self, tls: ssl.SSLContext | None) -> tuple[socket.socket, AnnouncedTso]:
         from pyomid.client.session.connecting import tcp_dial
         from pyomid.storage.hbase.coordination import find_tso
 
         self._dialled = tso = find_tso(self._zookeeper)
-        return tcp_dial(tso.address, tls=self._tls, timeout_s=self._timeout_s)()
+        return tcp_dial(tso.address, tls=tls, timeout_s=self._timeout_s)(), tso
 
     def has_moved(self) -> bool:
         """`TsoSession`'s `has_moved`."""
@@ -292,15 +310,29 @@ def _hbase_parts(address: HBaseAddress, settings: Settings) -> Deployment:
 
     tls, token = _credentials(settings)
     database = open_hbase(address.quorum, address.znode, options=_hbase_options(settings))
-    dial = _LeaderDial(database.zookeeper, tls, settings.request_seconds)
+    patience = _Patience(request_s=settings.request_seconds, retry_s=settings.commit_retry_seconds)
+
+    def leader_dial() -> _LeaderDial:
+        return _LeaderDial(database.zookeeper, tls, settings.request_seconds)
+
+    def announced_epoch() -> int:
+        return find_tso(database.zookeeper).epoch
+
+    def loop_session() -> AsyncTsoSession:
+        from pyomid.client.session.aio import AsyncTsoSession
+
+        dial = leader_dial()
+        return AsyncTsoSession(
+            lambda: asyncio.to_thread(dial.for_loop),
+            has_moved=dial.has_moved,
+            announced_epoch=announced_epoch,
+            token=token,
+            **patience,
+        )
+
+    dial = leader_dial()
     session = TsoSession(
-        dial,
-        has_moved=dial.has_moved,
-        request_s=settings.request_seconds,
-        retry_s=settings.commit_retry_seconds,
-        token=token,
-        clock=boot_clock,
-        announced_epoch=lambda: find_tso(database.zookeeper).epoch,
+        dial, has_moved=dial.has_moved, announced_epoch=announced_epoch, token=token, clock=boot_clock, **patience
     )
     return Deployment(
         database.store,
@@ -310,4 +342,5 @@ def _hbase_parts(address: HBaseAddress, settings: Settings) -> Deployment:
         SharedTableTso(session, database.commit_table),
         settings,
         closers=(database.close,),
+        loop_session=loop_session,
     )

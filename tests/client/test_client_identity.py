@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.client.session.aio import AsyncTsoSession, Dialled
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.request_retry import ConnectionBroken
 from pyomid.config import Settings
@@ -61,7 +61,7 @@ def test_an_asyncio_session_refuses_it_too(folders: list[Path]) -> None:
     dial = Dial(folders[0])
 
     async def go() -> None:
-        session = AsyncTsoSession(lambda: asyncio.to_thread(dial))
+        session = AsyncTsoSession(lambda: asyncio.to_thread(lambda: Dialled(dial())))
         await session.begin()
         dial.folder = folders[1]
         assert session._connection is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +10,14 @@ import pytest
 from hbase_processes import give_up_the_lease
 
 import pyomid
+import pyomid.aio
 from java_omid import JavaClient, JavaTso
 from pyomid.cli.hbase_server import HBaseServer
+from pyomid.client.aio.database import AsyncDatabase
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError, OmidError
+from pyomid.storage.hbase.coordination import find_tso
+from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import NOT_FOUND, SEALED, Cell, Column, CommitRequest, RowWrite
 
 SOURCES = Path(__file__).parent / "java"
@@ -61,6 +66,32 @@ def test_our_cells_are_completed_as_java_s_are(database: Database, table: str) -
     found = set(database.parts.store.read_rows(table, [b"r"])[0])
     assert found == {Cell(b"r", b"f", b"q", tx.start_ts, b"v", tx.commit_ts or 0)}
     assert database.parts.commit_table.lookup([tx.start_ts]) == [0], "completed by the client itself"
+
+
+def test_tasks_share_a_connection_with_it(url: str, hbase: HBaseServer, java: JavaClient, table: str) -> None:
+    """Rows leave while the task goes on; each snapshot has the epoch that the TSO announced in ZooKeeper."""
+    rows = {b"%04d" % number: {b"f:q": b"v" * 400} for number in range(1000)}
+
+    async def write(asyncio_database: AsyncDatabase, first: int) -> None:
+        async with asyncio_database.begin() as tx:
+            t = await tx.table(table)
+            for row in list(rows)[first::4]:
+                await t.put(row, rows[row])
+
+    async def work() -> tuple[int, dict[bytes, dict[bytes, bytes]]]:
+        async with await pyomid.aio.connect(url) as asyncio_database:
+            await asyncio.gather(*(write(asyncio_database, first) for first in range(4)))
+            session = asyncio_database._session
+            assert session is not None
+            async with asyncio_database.begin() as tx:
+                return session.epoch, {row: cells async for row, cells in (await tx.table(table)).scan()}
+
+    epoch, found = asyncio.run(work())
+    assert found == rows
+    assert epoch == find_tso(ZooKeeper(hbase.quorum)).epoch > 0
+    java.begin("reads")
+    assert java.get("reads", table, b"0007") == rows[b"0007"]
+    java.commit("reads")
 
 
 def test_conflicts_are_found(database: Database, java: JavaClient, table: str) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.client.session.aio import AsyncTsoSession, Dialled
 from pyomid.oracle.conflict_map import BucketMap
 from pyomid.oracle.settings import TsoSettings
 from pyomid.server.service import TsoService
@@ -92,8 +92,8 @@ class Served:
     def session(self, *, request_s: float = DEADLINE_S) -> AsyncTsoSession:
         address = self.listener.getsockname()
 
-        async def dial() -> socket.socket:
-            return await asyncio.get_running_loop().run_in_executor(None, socket.create_connection, address)
+        async def dial() -> Dialled:
+            return Dialled(await asyncio.to_thread(socket.create_connection, address))
 
         self.sessions.append(AsyncTsoSession(dial, request_s=request_s, retry_s=request_s))
         return self.sessions[-1]

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from pathlib import Path
 
 import pytest
 from service_process import served
 
-from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.client.session.aio import AsyncTsoSession, Dialled
 from pyomid.client.session.connecting import tcp_dial
 from pyomid.errors import Misuse, OmidError, SnapshotTooOld, Unavailable
 from pyomid.types import CommitRequest, SealOutcome, Status
@@ -35,8 +34,8 @@ def cell(number: int) -> int:
 
 
 def session(address: str, **more: float) -> AsyncTsoSession:
-    async def dial() -> socket.socket:
-        return await asyncio.get_running_loop().run_in_executor(None, tcp_dial(address))
+    async def dial() -> Dialled:
+        return Dialled(await asyncio.to_thread(tcp_dial(address)))
 
     return AsyncTsoSession(dial, **{"request_s": 5.0, "retry_s": 5.0, **more})
 

@@ -3,11 +3,12 @@ without waiting for its own patience to end, and stays where nobody else leads."
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,7 +17,9 @@ from typing import Any
 import pytest
 from service_process import Service, served
 
+from pyomid.client.session import aio as aio_module
 from pyomid.client.session import blocking as session_module
+from pyomid.client.session.aio import AsyncTsoSession, Dialled
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.client_protocol import ClientProtocol
 from pyomid.client.session.connecting import tcp_dial
@@ -76,7 +79,8 @@ def _one_database(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "LOOK_S", 0.05)
+    for module in (session_module, aio_module):
+        monkeypatch.setattr(module, "LOOK_S", 0.05)
 
 
 @contextmanager
@@ -97,6 +101,71 @@ def session_with(leaders: Leaders) -> Iterator[tuple[TsoSession, Callable[..., F
             yield session, threads.submit
         finally:
             session.close()
+
+
+def on_a_loop(leaders: Leaders, scenario: Callable[[AsyncTsoSession], Awaitable[None]]) -> None:
+    async def go() -> None:
+        session = AsyncTsoSession(
+            lambda: asyncio.to_thread(lambda: Dialled(leaders.dial())),
+            request_s=FOR_EVER_S,
+            retry_s=FOR_EVER_S,
+            has_moved=leaders.has_moved,
+        )
+        try:
+            await asyncio.wait_for(scenario(session), DEADLINE_S)
+        finally:
+            await session.close()
+
+    asyncio.run(go())
+
+
+def test_tasks_held_by_a_stopped_leader_go_to_the_next_one(services: tuple[Service, Service]) -> None:
+    one, two = services
+    leaders = Leaders(one)
+
+    async def scenario(session: AsyncTsoSession) -> None:
+        await session.begin()
+        with stopped(one):
+            held = [asyncio.create_task(session.begin()) for _ in range(8)]
+            await asyncio.to_thread(leaders.wait_for_looks, 3)
+            assert not any(each.done() for each in held)
+            leaders.leader = two
+            await asyncio.gather(*held)
+        assert leaders.dialled == [one, two], "all of them by one new connection"
+        assert leaders.looks_beside_another == 0, "one looks for all who wait"
+
+    on_a_loop(leaders, scenario)
+
+
+def test_a_tasks_handshake_held_by_a_stopped_leader_leaves_a_commit_unsent(services: tuple[Service, Service]) -> None:
+    one, two = services
+    leaders = Leaders(one)
+
+    async def scenario(session: AsyncTsoSession) -> None:
+        with closing(two.session()) as other:
+            start_ts = (await asyncio.to_thread(other.begin)).start_ts
+        with stopped(one):
+            held = asyncio.create_task(session.commit(CommitRequest(start_ts, (7,))))
+            await asyncio.to_thread(leaders.wait_for_looks, 1)
+            leaders.leader = two
+            assert (await held).committed
+
+    on_a_loop(leaders, scenario)
+
+
+def test_tasks_wait_for_a_slow_leader_while_nobody_else_leads(services: tuple[Service, Service]) -> None:
+    one, _ = services
+    leaders = Leaders(one)
+
+    async def scenario(session: AsyncTsoSession) -> None:
+        before = await session.begin()
+        with stopped(one):
+            held = asyncio.create_task(session.begin())
+            await asyncio.to_thread(leaders.wait_for_looks, 5)
+        assert (await held).start_ts > before.start_ts
+        assert leaders.dialled == [one]
+
+    on_a_loop(leaders, scenario)
 
 
 def test_requests_held_by_a_stopped_leader_go_to_the_next_one(services: tuple[Service, Service]) -> None:

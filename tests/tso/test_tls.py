@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import subprocess
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from service_process import Service, served
 
+from pyomid.client.session.aio import AsyncTsoSession, Dialled
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.connecting import tcp_dial
 from pyomid.errors import Misuse, Unavailable
@@ -88,6 +90,27 @@ def test_clients_must_show_a_certificate_where_told(certificates: Path, tmp_path
         good = session(running, context)
         assert good.begin().start_ts
         good.close()
+
+
+def test_an_event_loop_speaks_tls_and_trusts_no_stranger(certificates: Path, tmp_path: Path) -> None:
+    async def scenario(running: Service) -> None:
+        def loop_session(context: ssl.SSLContext, host: str = "127.0.0.1") -> AsyncTsoSession:
+            dial = tcp_dial(running.address)
+            return AsyncTsoSession(lambda: asyncio.to_thread(lambda: Dialled(dial(), context, host)), retry_s=1.0)
+
+        trusting = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
+        good = loop_session(trusting)
+        starts = [begun.start_ts for begun in await asyncio.gather(*(good.begin() for _ in range(200)))]
+        assert len(set(starts)) == 200
+        assert (await good.commit(CommitRequest(starts[0], tuple(range(16_000))))).committed
+        await good.close()
+        for stranger in (loop_session(ssl.create_default_context()), loop_session(trusting, "elsewhere.example")):
+            with pytest.raises(Misuse, match="not trusted"):
+                await stranger.begin()
+            await stranger.close()
+
+    with served(tmp_path, *options(certificates)) as running:
+        asyncio.run(scenario(running))
 
 
 def test_a_certificate_that_cannot_be_read_is_said(tmp_path: Path) -> None:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from pyomid.config import Settings
 from pyomid.ports import Catalog, Clock, CommitTable, DataStore, LeaderState, Tso
+
+if TYPE_CHECKING:
+    from pyomid.client.session.aio import AsyncTsoSession
 
 
 def boot_clock() -> float:
@@ -34,6 +38,9 @@ class Deployment:
     """What else ends with it, called after the ports are closed."""
     is_gone: Callable[[], bool] = field(default=_is_never_gone)
     """Whether another database, or none, lies where this one was opened: nothing but connecting again helps then."""
+
+    loop_session: Callable[[], AsyncTsoSession] | None = field(default=None)
+    """Another session with the same TSO, for the running event loop; its user closes it. None: only threads can ask."""
 
     def close(self) -> None:
         """Session, then commit table, then store; a second call does nothing that the parts mind."""

@@ -37,8 +37,8 @@ STORE_THREADS: Final = 4
 class AsyncDatabase:
     """As `Database`, with awaits; `pyomid.aio.connect` returns it.
 
-    It works over one blocking `Database` (tables, completion, close) and a session of its own (begin, commit, seal);
-    without such a session it asks the database's own one in threads.
+    It works over one blocking `Database` (tables, completion, close) and a session of its own (begin, commit). Whatever
+    else it asks the TSO, and everything without such a session, goes by the database's own session in threads.
     """
 
     def __init__(self, database: Database, session: AsyncTsoSession | None = None) -> None:

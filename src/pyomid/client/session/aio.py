@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from pyomid.client.drive import Blocking, Pause, adrive
 from pyomid.client.session.client_protocol import ClientProtocol
+from pyomid.client.session.connecting import untrusted
 from pyomid.client.session.request_retry import (
+    LOOK_S,
     AskTime,
     Attempt,
     ConnectionBroken,
@@ -27,12 +31,25 @@ from pyomid.wire.messages import Answer, Request
 
 T = TypeVar("T")
 
-AsyncDial = Callable[[], Awaitable[socket.socket]]
-"""A new connection to whoever is the TSO now, as `session.Dial` (which may be run in a thread)."""
+
+@dataclass(frozen=True, slots=True)
+class Dialled:
+    """A connected socket, and the TLS to begin on it: the TSO shows a certificate of the name `host`."""
+
+    sock: socket.socket
+    tls: ssl.SSLContext | None = None
+    host: str = ""
+
+
+AsyncDial = Callable[[], Awaitable[Dialled]]
+"""A new connection to whoever is the TSO now, as `blocking.Dial` (which may be run in a thread)."""
 
 
 class AsyncTsoSession(SessionBase):
-    """As `TsoSession`, for the tasks of one event loop: what a transaction asks each time, and `ask` for the rest."""
+    """As `TsoSession`, for the tasks of one event loop: what a transaction asks each time, and `ask` for the rest.
+
+    `announced_epoch` and `has_moved` as in `TsoSession`; they may block, and are asked in a thread.
+    """
 
     def __init__(
         self,
@@ -42,9 +59,11 @@ class AsyncTsoSession(SessionBase):
         retry_s: float = 60.0,
         token: bytes = b"",
         announced_epoch: Callable[[], int] | None = None,
+        has_moved: Callable[[], bool] | None = None,
     ) -> None:
         super().__init__(request_s=request_s, retry_s=retry_s, token=token, announced_epoch=announced_epoch)
         self._dial = dial
+        self._has_moved = has_moved
         self._connection: _Connection | None = None
         self._dialling = asyncio.Lock()
 
@@ -87,15 +106,9 @@ class AsyncTsoSession(SessionBase):
 
     async def _open(self, timeout_s: float) -> _Connection:
         conversation = self._new_conversation()
-        connection = _Connection(conversation)
+        connection = _Connection(conversation, self._has_moved)
         try:
-            sock = await self._dial()
-            sock.setblocking(False)
-            if sock.family == socket.AF_UNIX:
-                await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=sock)
-            else:
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                await asyncio.get_running_loop().create_connection(lambda: connection, sock=sock)
+            await _attach(connection, await self._dial(), timeout_s)
             await asyncio.wait_for(connection.greeted, timeout_s)
         except (OmidError, OSError, TimeoutError) as error:
             connection.close(ConnectionBroken("no handshake", sent=False))
@@ -103,19 +116,46 @@ class AsyncTsoSession(SessionBase):
         except BaseException:  # cancelled: a connection that nobody knows would keep the TSO from ever ending (T14)
             connection.close(ConnectionBroken("no handshake", sent=False))
             raise
+        if self._closed:  # meanwhile
+            connection.close(ConnectionBroken("the session was closed", sent=False))
+            self._check_open()
         self._met(conversation)
         return connection
+
+
+async def _attach(connection: _Connection, dialled: Dialled, timeout_s: float) -> None:
+    sock, loop = dialled.sock, asyncio.get_running_loop()
+    sock.setblocking(False)
+    if sock.family == socket.AF_UNIX:
+        await loop.create_unix_connection(lambda: connection, sock=sock)
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if dialled.tls is None:
+        await loop.create_connection(lambda: connection, sock=sock)
+        return
+    try:
+        await loop.create_connection(
+            lambda: connection,
+            sock=sock,
+            ssl=dialled.tls,
+            server_hostname=dialled.host,
+            ssl_handshake_timeout=timeout_s,
+        )
+    except ssl.SSLCertVerificationError as error:
+        raise untrusted(dialled.host, error) from error
 
 
 class _Connection(asyncio.Protocol):
     """One transport and the futures of everybody who waits on it."""
 
-    def __init__(self, conversation: ClientProtocol) -> None:
+    def __init__(self, conversation: ClientProtocol, has_moved: Callable[[], bool] | None) -> None:
         self.conversation = conversation
         self.broken = False
         self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._is_silent = False
+        self._watch = asyncio.create_task(self._leave_where_moved(has_moved)) if has_moved is not None else None
 
     async def ask(self, request: Request, timeout_s: float) -> Answer:
         """The answer, or `ConnectionBroken`."""
@@ -137,6 +177,8 @@ class _Connection(asyncio.Protocol):
     def close(self, why: ConnectionBroken) -> None:
         """Everybody who waits is told."""
         self.broken = True
+        if self._watch is not None and self._watch is not asyncio.current_task():
+            self._watch.cancel()
         if not self.greeted.done():
             self.greeted.cancel()
         for future in self._waiting.values():
@@ -152,6 +194,7 @@ class _Connection(asyncio.Protocol):
         self._transport.write(self.conversation.greeting())
 
     def data_received(self, data: bytes) -> None:
+        self._is_silent = False
         try:
             for key, answer in self.conversation.feed(data):
                 future = self._waiting.get(key)
@@ -168,7 +211,16 @@ class _Connection(asyncio.Protocol):
             self.greeted.set_exception(Unavailable("the TSO closed the connection before its handshake"))
         self.close(broke(exc or "closed by the TSO"))
 
-    def _reject(self, error: OmidError) -> None:
+    async def _leave_where_moved(self, has_moved: Callable[[], bool]) -> None:
+        """Looks once a `LOOK_S` in which nothing came from a TSO that owes an answer: who waits for one that is stopped
+        or cut off waits no longer than until another one leads."""
+        while not self.broken:
+            self._is_silent = bool(self._waiting) or not self.greeted.done()
+            await asyncio.sleep(LOOK_S)
+            if self._is_silent and (self._waiting or not self.greeted.done()) and await asyncio.to_thread(has_moved):
+                self._reject(ConnectionAbortedError("it is silent, and another TSO leads"))
+
+    def _reject(self, error: Exception) -> None:
         if not self.greeted.done():
             self.greeted.set_exception(error)
         self.close(broke(error))

@@ -29,12 +29,16 @@ def tcp_dial(address: str, *, tls: ssl.SSLContext | None = None, timeout_s: floa
             return TlsSocket(tls.wrap_socket(sock, server_hostname=host))  # type: ignore[return-value]
         except ssl.SSLCertVerificationError as error:
             sock.close()
-            raise Misuse(f"the TSO at {address} shows a certificate that is not trusted: {error}") from error
+            raise untrusted(address, error) from error
         except OSError as error:
             sock.close()
             raise Unavailable(f"TLS with the TSO at {address} failed: {error}", address=address) from error
 
     return dial
+
+
+def untrusted(address: str, error: ssl.SSLCertVerificationError) -> Misuse:
+    return Misuse(f"the TSO at {address} shows a certificate that is not trusted: {error}")
 
 
 def trusting(authority: str, certificate: str = "", key: str = "") -> ssl.SSLContext:
