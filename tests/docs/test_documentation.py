@@ -25,7 +25,7 @@ PAGES = sorted(
     for page in REPOSITORY.glob(pattern)
 )
 SOURCES = sorted(
-    path for room in ("src", "tests", "examples", "benchmarks") for path in (REPOSITORY / room).rglob("*.py")
+    path for folder in ("src", "tests", "examples", "benchmarks") for path in (REPOSITORY / folder).rglob("*.py")
 )
 
 
@@ -63,9 +63,12 @@ def test_every_path_and_test_that_is_named_exists(page: Path) -> None:
         assert list((REPOSITORY / "tests").rglob(file)), file
 
 
-@pytest.mark.parametrize("room", ["architecture.md", "protocol.md", "tso.md"])
-def test_every_module_that_is_named_exists(room: str) -> None:
-    for path in re.findall(r"`((?:cli|spark|testing|client|tso|storage|wire|core)/[\w./]*)`", text_of(f"docs/{room}")):
+PACKAGES = [path.name for path in (REPOSITORY / "src" / "pyomid").iterdir() if path.is_dir()]
+
+
+@pytest.mark.parametrize("page", ["architecture.md", "protocol.md", "layouts.md", "testing.md", "tso.md"])
+def test_every_module_that_is_named_exists(page: str) -> None:
+    for path in re.findall(rf"`((?:{'|'.join(PACKAGES)})/[\w./]*)`", text_of(f"docs/{page}")):
         assert (REPOSITORY / "src" / "pyomid" / path).exists(), path
 
 
