@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,12 +16,16 @@ from test_client_table import Model, apply_to_model, apply_to_table, borders, ch
 
 import pyomid
 from pyomid.cells import CellBatch, CellNames
+from pyomid.client.aio.database import AsyncDatabase
+from pyomid.client.aio.table import AsyncTable
 from pyomid.client.background import Background
 from pyomid.client.database import Database
 from pyomid.client.transaction_base import State
 from pyomid.client.transaction_steps import AHEAD_MAX, BATCH_ROWS_MIN
 from pyomid.errors import ConflictError, OmidError, StoreFull, TransactionEnded, Unavailable
 from pyomid.ports import Capabilities, DataStore
+from pyomid.protocol import effects
+from pyomid.protocol.effects import Effect
 from pyomid.protocol.hashing import cell_id, row_id
 from pyomid.types import CellVersion, CommitRequest, ShadowWrite
 from pyomid.wiring import open_deployment
@@ -344,3 +349,75 @@ def test_the_last_effects_of_a_rollback_are_the_deletes() -> None:
     assert background.drain(60.0)
     background.close(60.0)
     assert order == ["EndWrites", "DeleteVersions"]
+
+
+def in_tasks(database: Database, body: Callable[[AsyncDatabase], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with AsyncDatabase(database) as tasks:
+            await body(tasks)
+
+    asyncio.run(main())
+
+
+async def put_rows_in_task(table: AsyncTable, count: int) -> None:
+    for number in range(count):
+        await table.put(b"%05d" % number, {b"f:x": b"1"})
+
+
+def test_a_tasks_writes_leave_ahead_and_are_durable_before_its_commit(memory_url: str) -> None:
+    async def body(tasks: AsyncDatabase) -> None:
+        async with tasks.begin() as tx:
+            table = await tx.table("t")
+            await put_rows_in_task(table, 5)
+            assert len(store.on_their_way) == 5
+            assert len([key async for key, _ in table.scan()]) == 5
+            assert not store.on_their_way
+            await put_rows_in_task(table, 3)
+        assert not store.on_their_way
+        async with tasks.begin() as tx:
+            assert len([key async for key, _ in (await tx.table("t")).scan()]) == 5
+
+    with late_database(f"{memory_url}?{EACH}") as (db, store):
+        db.create_table("t", families=["f"])
+        in_tasks(db, body)
+
+
+def test_a_tasks_write_that_fails_on_its_way_ends_in_a_rollback(memory_url: str) -> None:
+    async def body(tasks: AsyncDatabase) -> None:
+        tx = await tasks.begin()
+        with pytest.raises(Unavailable):
+            async with tx:
+                await put_rows_in_task(await tx.table("t"), 5)
+        assert tx.state is State.ROLLED_BACK
+        assert await tasks.drain(60)
+
+    with late_database(f"{memory_url}?{EACH}", fails={2: Unavailable("cut")}) as (db, store):
+        db.create_table("t", families=["f"])
+        in_tasks(db, body)
+        assert not store.on_their_way
+        assert not stored(db)
+
+
+@pytest.mark.parametrize("kind", [effects.BeginWrite, effects.EndWrites], ids=["leaving", "awaited"])
+def test_a_cancelled_task_never_commits_writes_on_their_way(memory_url: str, kind: type[Effect]) -> None:
+    async def body(tasks: AsyncDatabase) -> None:
+        perform = tasks.driver.perform
+
+        async def performed(effect: Effect) -> Any:
+            result = await perform(effect)
+            if type(effect) is kind:
+                raise asyncio.CancelledError
+            return result
+
+        tasks.driver.perform = performed  # type: ignore[method-assign]
+        tx = await tasks.begin()
+        with pytest.raises(asyncio.CancelledError):
+            async with tx:
+                await put_rows_in_task(await tx.table("t"), 3)
+        assert tx.state is State.ROLLED_BACK
+
+    with late_database(f"{memory_url}?{EACH}") as (db, _):
+        db.create_table("t", families=["f"])
+        in_tasks(db, body)
+    with pyomid.connect(memory_url) as reader, reader.begin() as tx:
+        assert not list(tx.table("t").scan())
