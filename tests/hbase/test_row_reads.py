@@ -16,7 +16,7 @@ from pyomid.storage.hbase.codec.batches import BatchDecoder, cells_of
 from pyomid.storage.hbase.codec.keyvalues import KeyValue
 from pyomid.storage.hbase.codec.layout import shadow_qualifier, timestamp_bytes
 from pyomid.storage.hbase.regions import row_reads
-from pyomid.storage.hbase.regions.locations import LocationCache
+from pyomid.storage.hbase.regions.locations import LocationCache, Region
 from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, ScanCursor, ScanSpec
 from pyomid.storage.hbase.regions.parallel_scan import ScanLanes
 from pyomid.storage.hbase.regions.row_reads import (
@@ -27,7 +27,8 @@ from pyomid.storage.hbase.regions.row_reads import (
     certain_cells,
     read_rows_steps,
 )
-from pyomid.storage.hbase.rpc.hbase_pb2 import ScanRequest
+from pyomid.storage.hbase.rpc.frames import Reply
+from pyomid.storage.hbase.rpc.hbase_pb2 import Scan, ScanRequest
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import CellVersion, Column, KeyRange, ReadBounds, RowWrite, ShadowWrite, TableInfo
 
@@ -201,6 +202,25 @@ def test_reads_go_alone_once_one_of_them_was_lost() -> None:
     assert beside[20 : 20 + 2 * SCANS_MAX : 2] == list(again), "each beside none but those that wait to go again"
     assert beside[20 + 2 * SCANS_MAX - 1] == 0
     assert max(beside[-8:]) > 0
+
+
+@pytest.mark.fast
+def test_a_row_of_many_answers_is_read_by_position_to_its_end() -> None:
+    """A scanner that turned to a stream would read a block of each file anew, beside those that it holds."""
+    scans: list[Any] = []
+
+    class Noting(ImitatedRows):
+        def _found(self, request: ScanRequest, region: Region) -> Reply:
+            scans.append(request)
+            return super()._found(request, region)
+
+    row = [KeyValue(b"r", F, b"q%d" % column, 50, bytes(MIB)) for column in range(9)]
+    regions, operations = Noting({}, cells={b"r": row}), RegionOperations(LocationCache())
+    operations.cache.replace(TABLE, regions.regions())
+    steps = read_rows_steps(operations, WantedCells(TABLE, (), ReadBounds()), [b"r"], lambda: Budget("read", 60.0))
+    assert len(regions.drive(operations, steps)[0]) == 9
+    assert [request.close_scanner for request in scans] == [True, False], "the second one stays open"
+    assert {request.scan.readType for request in scans} == {Scan.PREAD}
 
 
 @pytest.mark.fast

@@ -652,9 +652,11 @@ class ScanCursor:
                 scan.stop_row, scan.include_stop_row = stop[:-1], True
         scan.max_versions = self._spec.max_versions
         scan.max_result_size, scan.caching = self._spec.bytes_per_call, self._spec.rows_per_call
-        if self._is_fresh:
+        if self._spec.is_fresh:
             # Left to itself a scanner turns from positioned reads to a stream after 256 KiB, and returns what it has at
             # that moment: one that lives for one call would never bring more (StoreScanner, hbase.storescanner.pread).
+            # One that stays open inside a large row would read a block of each file anew, beside those that it holds:
+            # a cell of 10 MiB is a block of its own, and twice those of all files ended a region server.
             scan.readType = Scan.PREAD
         for family, qualifiers in self._spec.columns:
             scan.column.add(family=family, qualifier=qualifiers)
