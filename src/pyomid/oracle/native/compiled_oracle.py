@@ -12,6 +12,7 @@ it over costs as much as deciding some ten commits.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Hashable
 from typing import Any, Final, cast
 
@@ -42,6 +43,8 @@ REPLY_BYTES: Final = 1 << 20
 ROWS_MIN: Final = 1024
 COMPLETED_MAX: Final = 1 << 16
 """Starts of complete transactions between two steps of the machine."""
+_CARRIED_IN: Final = struct.Struct("=15q")
+"""`OracleState` from its first field up to `fenced_ts`: field by field takes 2 µs longer."""
 
 
 class CompiledOracle(ChunkOracle):
@@ -172,7 +175,7 @@ class CompiledOracle(ChunkOracle):
 
     def _take(self) -> EntryBlock:
         """The machine's timestamps, windows and rules into the state, until `give_back`."""
-        machine, state = self._machine, self._state
+        machine = self._machine
         if machine.tables.settled is not self._settled:
             self._settled = machine.tables.settled
             self._tables.set_settled(self._settled)
@@ -182,18 +185,26 @@ class CompiledOracle(ChunkOracle):
             wanted = max(2 * self._newest.count, len(self._newest.rows) * 3 // 4)
             batch.block = EntryBlock(max(ROWS_MIN, min(wanted, machine.settings.batch_entries_max)))
         block = self._taken = self._newest = batch.block
-        head = machine.windows.head
-        state.next_ts, state.ceiling = machine.clock.next_ts, machine.clock.ceiling
-        state.window_next, state.window_end = head.next_start, head.window_end
-        state.head_is_open = is_open = head.state is BatchState.OPEN
-        state.may_widen = is_open and head.is_empty
-        state.low_watermark, state.newest_start = machine.oracle.low_watermark, machine.newest_start
-        state.epoch, state.fenced_ts = machine.epoch, machine.fenced_ts
-        state.window_span = machine.settings.window_starts * TIMESTAMP_STEP
-        state.write_set_ids_max = machine.settings.write_set_ids_max
-        state.begins_fast = not machine.begins_wait
-        state.entries = block.count
-        state.entries_max = machine.settings.batch_entries_max - len(batch.entries)
+        head, settings = machine.windows.head, machine.settings
+        is_open = head.state is BatchState.OPEN
+        _CARRIED_IN.pack_into(
+            self._state, 0,
+            machine.clock.next_ts,
+            machine.clock.ceiling,
+            head.next_start,
+            head.window_end,
+            is_open and head.is_empty,
+            machine.oracle.low_watermark,
+            machine.newest_start,
+            machine.epoch,
+            settings.window_starts * TIMESTAMP_STEP,
+            settings.write_set_ids_max,
+            not machine.begins_wait,
+            is_open,
+            block.count,
+            settings.batch_entries_max - len(batch.entries),
+            machine.fenced_ts,
+        )  # fmt: skip
         return block
 
     def _working_on(self, block: EntryBlock) -> tuple[Arrays, Arrays, Arrays]:
