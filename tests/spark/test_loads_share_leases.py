@@ -200,10 +200,9 @@ def test_a_transaction_that_lost_its_lease_says_so_at_its_next_use(url: str) -> 
     tx = begin(connection(url))
     assert tx._lease is not None
     tx._lease.lost = SnapshotTooOld("the lease is gone", start_ts=tx.start_ts)
-    for use in (tx.commit, lambda: tx.read("t")):
+    for use, state in ((lambda: tx.read("t"), State.DOOMED), (tx.commit, State.ROLLED_BACK)):
         with pytest.raises(SnapshotTooOld, match="the lease is gone"):
             use()
-    assert tx.state is State.DOOMED
-    tx.rollback()
-    with pytest.raises(TransactionEnded):
-        tx.commit()
+        assert tx.state is state
+    with pytest.raises(TransactionEnded, match="the lease is gone"):
+        tx.read("t")

@@ -21,6 +21,7 @@ from pyomid.client.session.aio import AsyncTsoSession
 from pyomid.errors import Corruption, OmidError
 from pyomid.storage.embedded import EmbeddedCommitTable
 from pyomid.types import CommitReply, CommitRequest
+from pyomid.wire.messages import Fence, FenceReply
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(240)]
 
@@ -146,7 +147,7 @@ def test_beside_the_flush_on_the_disk_no_other_is_put_out(
             flushes, begun = disk.counters["flushes"], disk.each.begun
             waiting = asyncio.create_task(second.commit(CommitRequest(start_ts, (cell(start_ts),))))
             await until(lambda: disk.undecided == 2, "the second is decided")
-            fencing = [asyncio.create_task(first.fence(7))] if with_fence else []
+            fencing = [asyncio.create_task(first.ask(Fence(7), FenceReply))] if with_fence else []
             await until(lambda: disk.counters.get("fences", 0) == len(fencing), "the fence came")
             disk.each.service.feed([])  # as a tick, or anybody's rarer request
             assert disk.counters["flushes"] == flushes, "it gathers"
@@ -155,7 +156,7 @@ def test_beside_the_flush_on_the_disk_no_other_is_put_out(
             assert (await answered(slow)).committed
             assert (await answered(waiting)).committed
             for each in fencing:
-                assert await asyncio.wait_for(each, DEADLINE_S) > start_ts
+                assert (await asyncio.wait_for(each, DEADLINE_S)).fence_ts > start_ts
 
     run(scenario())
 
