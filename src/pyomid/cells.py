@@ -23,7 +23,7 @@ from typing import Any, Final, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.types import Cell, CellVersion, Column
+from pyomid.types import Cell, CellVersion, Column, RowWrite
 
 TOMBSTONE: Final = -1
 """`cell_len` of a tombstone; on a column with an empty qualifier it is the family's."""
@@ -89,6 +89,11 @@ class CellBatch:
             for cell in range(int(self.rec_cell[record]), int(self.rec_cell[record + 1])):
                 column = self.columns[int(self.cell_col[cell])]
                 yield Cell(row, column.family, column.qualifier, version, self.value(cell), commit_ts)
+
+    def row_write(self, index: int) -> RowWrite:
+        """The row's cells, of whatever version, as a write of it."""
+        cells = ((Column(cell.family, cell.qualifier), cell.value) for cell in self.row_cells(index))
+        return RowWrite(self.row_key(index), tuple(cells))
 
     def all_cells(self) -> Iterator[Cell]:
         for index in range(self.rows):

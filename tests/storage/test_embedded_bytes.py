@@ -13,7 +13,12 @@ from hypothesis import strategies as st
 
 from pyomid.cells import TOMBSTONE
 from pyomid.errors import Corruption
-from pyomid.storage.embedded.keys import (
+from pyomid.storage.embedded.native import changes
+from pyomid.storage.embedded.native import records as record_kernels
+from pyomid.storage.embedded.records import (
+    Record,
+    decode_record,
+    encode_record,
     escaped_bytes,
     key_row,
     key_version,
@@ -23,9 +28,6 @@ from pyomid.storage.embedded.keys import (
     row_prefix,
     table_prefix,
 )
-from pyomid.storage.embedded.native import changes
-from pyomid.storage.embedded.native import records as record_kernels
-from pyomid.storage.embedded.records import Record, decode_record, encode_record
 from pyomid.testing.conformance import ORDERED_KEYS
 from pyomid.types import TIMESTAMP_MAX, KeyRange
 

@@ -23,7 +23,7 @@ from pyomid.storage.embedded import (
     EmbeddedLeaderState,
     EmbeddedStore,
     open_folder,
-    row_samples,
+    regions,
     table_numbers,
 )
 from pyomid.storage.embedded import environment as environments
@@ -543,12 +543,12 @@ def write_keys(store: EmbeddedStore, numbers: range) -> None:
 
 def test_samples_cut_regions_evenly() -> None:
     samples = [b"%04d" % i for i in range(1000)]
-    splits = row_samples.grown_splits([], samples, 250 * row_samples.SAMPLE_EVERY)
+    splits = regions.grown_splits([], samples, 250 * regions.SAMPLE_EVERY)
     assert splits == [b"0250", b"0500", b"0750"]
-    assert row_samples.grown_splits(splits, samples, 250 * row_samples.SAMPLE_EVERY) == splits
-    assert row_samples.grown_splits([b"0100"], samples, 300 * row_samples.SAMPLE_EVERY) == [b"0100", b"0400", b"0700"]
-    assert row_samples.cuts(samples, 4) == splits
-    assert row_samples.cuts([], 4) == []
+    assert regions.grown_splits(splits, samples, 250 * regions.SAMPLE_EVERY) == splits
+    assert regions.grown_splits([b"0100"], samples, 300 * regions.SAMPLE_EVERY) == [b"0100", b"0400", b"0700"]
+    assert regions.cuts(samples, 4) == splits
+    assert regions.cuts([], 4) == []
 
 
 def test_split_region_begins_where_it_is_told(store: EmbeddedStore) -> None:

@@ -15,11 +15,11 @@ import pytest
 from pyomid.cells import CellBatch
 from pyomid.storage.embedded import EmbeddedStore
 from pyomid.storage.embedded.environment import Environment
-from pyomid.storage.embedded.keys import VERSION_BYTES, range_bounds
 from pyomid.storage.embedded.layout import CELLS
 from pyomid.storage.embedded.native import pages as kernels
 from pyomid.storage.embedded.pages import Pages
-from pyomid.storage.embedded.store import _joined, _records_until
+from pyomid.storage.embedded.records import VERSION_BYTES, range_bounds
+from pyomid.storage.embedded.scans import joined, records_until
 from pyomid.types import Column, KeyRange, RowWrite, TableInfo
 
 pytestmark = pytest.mark.fast
@@ -48,7 +48,7 @@ def found_by_both(store: EmbeddedStore, key_range: KeyRange, records_max: int) -
     def compare(transaction: object) -> None:
         prefix = store._tables.loaded(transaction, "t").prefix
         start, stop = range_bounds(prefix, key_range)
-        walked = store._pages.records(
+        walked = store._scans.pages.records(
             transaction,
             (CELLS, store._cells),
             start,
@@ -58,7 +58,7 @@ def found_by_both(store: EmbeddedStore, key_range: KeyRange, records_max: int) -
             bytes_max=1 << 28,
         )
         with transaction.cursor(store._cells) as cursor:  # type: ignore[attr-defined]
-            asked = _joined(*_records_until(cursor, start, stop, records_max))
+            asked = joined(*records_until(cursor, start, stop, records_max))
         assert walked is not None
         assert walked.next_key == asked.next_key
         assert walked.lens.tolist() == asked.lens.tolist()
@@ -105,7 +105,7 @@ def test_a_scan_sees_what_was_written_behind_the_end_of_its_mapping(tmp_path: Pa
 def test_a_scan_of_unknown_pages_goes_by_the_cursor(tmp_path: Path) -> None:
     store = filled(tmp_path / "db", 1)
     expected = [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)]
-    store._pages._is_known = False
+    store._scans.pages._is_known = False
     assert [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)] == expected
     store.close()
 
@@ -144,14 +144,14 @@ def test_a_scan_reads_the_file_that_lmdb_has_open(tmp_path: Path, monkeypatch: p
     other.close()
     store = filled(tmp_path / "db", 1)
     expected = [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)]
-    store._pages.close()  # as it is before the first scan, and when the file has grown
+    store._scans.pages.close()  # as it is before the first scan, and when the file has grown
     os.replace(tmp_path / "other" / "data" / "data.mdb", tmp_path / "db" / "data" / "data.mdb")
     assert [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)] == expected
     store._environment._panicked = True  # LMDB is opened again, and finds the other file
     assert store.read_rows("t", [b"x"]) == [[]]
     found = [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)]
     assert found != expected
-    store._pages._is_known = False
+    store._scans.pages._is_known = False
     assert [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)] == found
     store.close()
 
@@ -160,7 +160,7 @@ def test_a_file_that_cannot_be_mapped_is_read_by_the_cursor(tmp_path: Path, monk
     monkeypatch.setattr(Environment, "_check_file", lambda environment: None)
     store = filled(tmp_path / "db", 1)
     expected = [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)]
-    store._pages.close()
+    store._scans.pages.close()
     os.rename(tmp_path / "db", tmp_path / "elsewhere")
     assert [cells_of(batch) for batch in store.scan("t", KeyRange(), batch_rows_max=100)] == expected
     store.close()

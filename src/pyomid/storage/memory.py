@@ -19,8 +19,7 @@ from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Deposed, UnknownTable
 from pyomid.ports import Catalog, DataStore, LeaderState
 from pyomid.protocol.region_watermarks import with_record
-from pyomid.storage.forks import ProcessGuard
-from pyomid.storage.limits import check_version, check_writes
+from pyomid.storage.checks import ProcessGuard, check_version, check_writes
 from pyomid.storage.memory_commit_table import MemoryCommitTable as MemoryCommitTable
 from pyomid.types import (
     Cell,
@@ -126,7 +125,7 @@ class MemoryStore(DataStore):
                     content[(column.family, column.qualifier, version)] = _Stored(value)
 
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
-        self.write_cells(table, version, _row_writes(batch))
+        self.write_cells(table, version, [batch.row_write(index) for index in range(batch.rows)])
 
     def read_rows(
         self,
@@ -270,16 +269,6 @@ class MemoryStore(DataStore):
             return self._tables[name]
         except KeyError:
             raise UnknownTable(f"there is no table {name!r} in this store", table=name) from None
-
-
-def _row_writes(batch: CellBatch) -> list[RowWrite]:
-    return [
-        RowWrite(
-            batch.row_key(index),
-            tuple((Column(cell.family, cell.qualifier), cell.value) for cell in batch.row_cells(index)),
-        )
-        for index in range(batch.rows)
-    ]
 
 
 class MemoryLeaderState(LeaderState):

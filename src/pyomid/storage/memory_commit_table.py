@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.ports import CommitTable, FlushEnded, FlushLoop
-from pyomid.storage.forks import ProcessGuard
+from pyomid.storage.checks import ProcessGuard
 from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 
 SEGMENT_ROWS: Final = 1 << 16

@@ -5,7 +5,7 @@
     commits/    commit table and leader state; only the TSO writes them, all other processes map them read-only
 
 `layout` makes and checks the folder. `environment` does all that concerns LMDB's lifetime: one environment a process,
-forks, growth, errors. `keys` and `records` define the bytes; `native/records` is their compiled form.
+forks, growth, errors. `records` defines the bytes; `native/records` is their compiled form.
 """
 
 from pyomid.storage.embedded.catalog import EmbeddedCatalog

@@ -17,11 +17,9 @@ from typing import Any, Final
 from pyomid.errors import Corruption
 from pyomid.ports import Catalog
 from pyomid.protocol.region_watermarks import with_record
+from pyomid.storage.catalog_fields import entry_with, mark_name, mark_of, record_fields, records_of, state_fields
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Transaction, release
 from pyomid.storage.embedded.layout import CATALOG, open_data, open_folder
-from pyomid.storage.entries import entry_with, state_fields
-from pyomid.storage.unregistered_names import mark_name, mark_of
-from pyomid.storage.watermark_fields import record_fields, records_of
 from pyomid.types import (
     Column,
     ColumnSchema,

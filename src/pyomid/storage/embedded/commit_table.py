@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 from pyomid.errors import Misuse, OmidError
 from pyomid.owned_files import FileId
 from pyomid.ports import CommitTable, FlushEnded, FlushLoop
+from pyomid.storage.checks import ProcessGuard
 from pyomid.storage.embedded.commit_log.compacted import RECORD_BYTES, RECORD_TIMESTAMPS, CompactedCommits
 from pyomid.storage.embedded.commit_log.index import CommitLogReader, load_kernels
 from pyomid.storage.embedded.commit_log.writer import CommitLog
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Environment, release
 from pyomid.storage.embedded.layout import open_commits, open_folder
-from pyomid.storage.forks import ProcessGuard
 from pyomid.types import NOT_FOUND, TIMESTAMP_STEP, SealOutcome
 
 __all__ = ["RECORD_BYTES", "RECORD_TIMESTAMPS", "EmbeddedCommitTable"]

@@ -43,7 +43,7 @@ import lmdb
 
 from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.owned_files import FileId, file_id, file_mode, is_shared
-from pyomid.storage.forks import ProcessGuard
+from pyomid.storage.checks import ProcessGuard
 
 T = TypeVar("T")
 Transaction = Any

@@ -1,6 +1,6 @@
 """The folder: its layout version, and the environments in it with their databases.
 
-A change of any bytes that `keys`, `records`, `table_numbers`, `catalog`, `commit_table` or `leader_state` store raises
+A change of any bytes that `records`, `table_numbers`, `catalog`, `commit_table` or `leader_state` store raises
 `LAYOUT_VERSION` and adds a step to `_UPGRADES`, which upgrades the version before in place.
 """
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice, pairwise, takewhile
 from typing import Any, Final
 from zlib import crc32
 
@@ -16,26 +15,7 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch
 from pyomid.errors import Misuse
 from pyomid.ports import DataStore
-from pyomid.storage.embedded.compaction_writes import Cleaning, cleanings, has_twins
-from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Transaction, release
-from pyomid.storage.embedded.keys import (
-    ESCAPED_ROW_BYTES_MAX,
-    VERSION_BYTES,
-    escaped_bytes,
-    key_row,
-    key_version,
-    range_bounds,
-    record_key,
-    row_prefix,
-    version_suffix,
-)
-from pyomid.storage.embedded.layout import CELLS, SAMPLES, open_data, open_folder
-from pyomid.storage.embedded.native import records as kernels
-from pyomid.storage.embedded.pages import Pages, Records
-from pyomid.storage.embedded.records import Record, corrupt, decode_record, encode_record
-from pyomid.storage.embedded.row_samples import SAMPLE_MASK, cuts, grown_splits
-from pyomid.storage.embedded.table_numbers import Table, Tables
-from pyomid.storage.limits import (
+from pyomid.storage.checks import (
     check_column,
     check_row_key,
     check_value_length,
@@ -43,21 +23,37 @@ from pyomid.storage.limits import (
     check_writes,
     shown,
 )
+from pyomid.storage.embedded.compaction_writes import Cleaning, cleanings, has_twins
+from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Transaction, release
+from pyomid.storage.embedded.layout import CELLS, SAMPLES, open_data, open_folder
+from pyomid.storage.embedded.native import records as kernels
+from pyomid.storage.embedded.records import (
+    ESCAPED_ROW_BYTES_MAX,
+    NO_SUCH_COLUMN,
+    VERSION_BYTES,
+    Record,
+    corrupt,
+    decode_record,
+    encode_record,
+    escaped_bytes,
+    key_version,
+    record_key,
+    row_prefix,
+)
+from pyomid.storage.embedded.regions import REGION_ROWS_DEFAULT, SAMPLE_MASK, Regions
+from pyomid.storage.embedded.scans import Scans
+from pyomid.storage.embedded.table_numbers import Table, Tables
 from pyomid.types import Cell, CellVersion, Column, KeyRange, ReadBounds, RowWrite, ShadowWrite, StoreLimits, TableInfo
 
 LIMITS: Final = StoreLimits(row_bytes_max=ESCAPED_ROW_BYTES_MAX, qualifier_bytes_max=32_767, value_bytes_max=10 << 20)
 
-_PIECE_RECORDS_MAX: Final = 2000
+_WRITE_RECORDS_MAX: Final = 2000
 """Records in one write transaction: it holds the writer lock for a few milliseconds, then others get their turn
 (C6)."""
+_WRITE_BYTES_MAX: Final = 1 << 20
 _FEW_RECORDS: Final = 64
 _PATIENCE_S: Final = 0.005
 """Two transactions of one thread lie closer together than this."""
-_PIECE_BYTES_MAX: Final = 1 << 20
-_BATCH_BYTES_MAX: Final = 256 << 20
-"""A scan's batch ends after the row that passes this size, however few rows the batch has."""
-_FIRST_FETCH: Final = 64
-_REGION_ROWS_DEFAULT: Final = 1 << 16
 
 
 @dataclass(slots=True)
@@ -83,12 +79,12 @@ class EmbeddedStore(DataStore):
         *,
         create: bool = True,
         map_bytes: int = MAP_BYTES_DEFAULT,
-        region_rows: int = _REGION_ROWS_DEFAULT,
+        region_rows: int = REGION_ROWS_DEFAULT,
     ) -> None:
         self._environment = open_data(open_folder(folder, create=create), map_bytes=map_bytes)
-        self._pages = Pages(self._environment)
         self._tables = Tables(self._environment)
-        self._region_rows = region_rows
+        self._scans = Scans(self._environment, self._tables)
+        self._regions = Regions(self._environment, self._tables, region_rows)
         self._closed = False
 
     @property
@@ -113,8 +109,8 @@ class EmbeddedStore(DataStore):
         check_writes(rows, prepared.families, LIMITS)
         for row, _ in rows:
             _check_escaped(row)
-        for piece in _pieces([write for write in rows if write.cells], _write_bytes):
-            self._write_again_if_changed(table, partial(self._write_piece, version=version, piece=piece))
+        for part in _parts([write for write in rows if write.cells]):
+            self._write_again_if_changed(table, partial(self._write_part, version=version, part=part))
 
     def _write_again_if_changed(self, table: str, write: Callable[[Table], None]) -> None:
         while True:
@@ -124,22 +120,20 @@ class EmbeddedStore(DataStore):
             except _TableChanged:
                 continue
 
-    def _write_piece(self, table: Table, *, version: int, piece: list[RowWrite]) -> None:
+    def _write_part(self, table: Table, *, version: int, part: list[RowWrite]) -> None:
         """Encodes before the transaction if possible, so that the writer lock is not held meanwhile."""
-        columns = _columns_of(piece)
+        columns = _columns_of(part)
         if all(column in table.numbers for column in columns):
-            ready = _encoded(table, table.numbers, version, piece)
-            self._environment.write(
-                lambda transaction: self._put_records(transaction, table, ready), records=len(piece)
-            )
+            ready = _encoded(table, table.numbers, version, part)
+            self._environment.write(lambda transaction: self._put_records(transaction, table, ready), records=len(part))
         else:
             self._environment.write(
                 lambda transaction: self._put_records(
                     transaction,
                     table,
-                    _encoded(table, self._tables.numbers(transaction, table, columns), version, piece),
+                    _encoded(table, self._tables.numbers(transaction, table, columns), version, part),
                 ),
-                records=len(piece),
+                records=len(part),
             )
 
     def _put_records(self, transaction: Transaction, table: Table, records: list[tuple[bytes, bytes]]) -> None:
@@ -168,7 +162,7 @@ class EmbeddedStore(DataStore):
         self._check_batch(prepared, batch)
         if any(column not in prepared.numbers for column in batch.columns):
             self._allocate(table, batch.columns)
-        for first, stop in _batch_pieces(batch):
+        for first, stop in _batch_parts(batch):
             self._write_again_if_changed(
                 table, partial(self._write_rows, version=version, batch=batch, first=first, stop=stop)
             )
@@ -265,7 +259,7 @@ class EmbeddedStore(DataStore):
             records = [[(key, decode_record(key, value)) for key, value in row] for row in found]
             if _names_unknown(current, records):
                 current.load(transaction, self._tables.database)
-            wanted = _wanted_numbers(current, columns)
+            wanted = current.wanted(columns)
             return [_cells_of(current, row, each, wanted) for row, each in zip(rows, records, strict=True)]
 
         return self._environment.read(read)
@@ -282,55 +276,7 @@ class EmbeddedStore(DataStore):
         if batch_rows_max < 1:
             raise Misuse(f"batch_rows_max must be at least 1, not {batch_rows_max}")
         self._environment.read(lambda transaction: self._tables.loaded(transaction, table))
-        return self._scan_batches(table, key_range, columns, batch_rows_max)
-
-    def _scan_batches(
-        self, table: str, key_range: KeyRange, columns: Sequence[Column] | None, rows_max: int
-    ) -> Iterator[CellBatch]:
-        resume: bytes | None = b""
-        while resume is not None:
-            current, found = self._environment.read(
-                partial(self._fetch, table=table, key_range=key_range, resume=resume, records_max=rows_max)
-            )
-            resume = None if found.next_key is None else found.next_key[:-VERSION_BYTES]
-            if len(found.lens):
-                batch = self._decoded(current, found, columns)
-                if batch.rows:
-                    yield batch
-
-    def _fetch(
-        self, transaction: Transaction, *, table: str, key_range: KeyRange, resume: bytes, records_max: int
-    ) -> tuple[Table, Records]:
-        """Whole rows from `resume` on, with about `records_max` records."""
-        current = self._tables.loaded(transaction, table)
-        start, stop = range_bounds(current.prefix, key_range)
-        start = max(start, resume)
-        if start >= stop:
-            return current, _joined([], None)
-        found = self._pages.records(
-            transaction,
-            (CELLS, self._cells),
-            start,
-            stop,
-            tail_bytes=VERSION_BYTES,
-            records_max=records_max,
-            bytes_max=_BATCH_BYTES_MAX,
-        )
-        if found is None:
-            with transaction.cursor(self._cells) as cursor:
-                found = _joined(*_records_until(cursor, start, stop, records_max))
-        return current, found
-
-    def _decoded(self, table: Table, found: Records, columns: Sequence[Column] | None) -> CellBatch:
-        for _ in range(2):
-            names, column_of = _column_indices(table, columns)
-            *arrays, verdict, culprit = kernels.decode_records(found.data, found.lens, column_of)
-            if verdict != kernels.UNKNOWN_COLUMN:
-                break
-            self._environment.read(lambda transaction: table.load(transaction, self._tables.database))
-        if verdict != kernels.GOOD:
-            raise _corrupt(_key_of(found, culprit), verdict)
-        return CellBatch(found.data, names, *arrays)
+        return self._scans.batches(table, key_range, columns, batch_rows_max)
 
     # Changes of existing records
 
@@ -357,7 +303,7 @@ class EmbeddedStore(DataStore):
             return
         numbers = np.array([current.numbers.get(column, 0) for column in batch.columns], dtype=np.int64)
         ready = _for_kernels(batch)
-        for cleaning in cleanings(ready, heals, drops, current.prefix, numbers, records_max=_PIECE_RECORDS_MAX):
+        for cleaning in cleanings(ready, heals, drops, current.prefix, numbers, records_max=_WRITE_RECORDS_MAX):
             self._environment.write(partial(self._clean, cleaning=cleaning), records=len(cleaning.keys))
 
     def _clean(self, transaction: Transaction, *, cleaning: Cleaning) -> None:
@@ -369,14 +315,14 @@ class EmbeddedStore(DataStore):
         """All changes of one row in one transaction."""
         columns = {column for change in changes.values() for column in (*change.heal_columns, *change.drops)}
         current = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, columns))
-        for piece in _pieces_of_rows(sorted(changes.items())):
-            work = partial(self._change_piece, table=current, piece=piece)
-            self._environment.write(work, records=len(piece), patience_s=patience_s)
+        for part in _change_parts(sorted(changes.items())):
+            work = partial(self._change_part, table=current, part=part)
+            self._environment.write(work, records=len(part), patience_s=patience_s)
 
-    def _change_piece(
-        self, transaction: Transaction, *, table: Table, piece: list[tuple[tuple[bytes, int], _Change]]
+    def _change_part(
+        self, transaction: Transaction, *, table: Table, part: list[tuple[tuple[bytes, int], _Change]]
     ) -> None:
-        for (row, version), change in piece:
+        for (row, version), change in part:
             key = record_key(table.prefix, row, version)
             stored = transaction.get(key, db=self._cells)
             if stored is not None:
@@ -398,52 +344,18 @@ class EmbeddedStore(DataStore):
     # Tables and regions
 
     def regions(self, table: str) -> list[KeyRange]:
-        """As many regions as the table's size needs. Borders stay where they are; a region that has grown is split."""
-
-        def read(transaction: Transaction) -> tuple[list[bytes], list[bytes]]:
-            current = self._tables.loaded(transaction, table)
-            splits = self._tables.splits(transaction, current)
-            return splits, grown_splits(splits, self._sampled_rows(transaction, current, KeyRange()), self._region_rows)
-
-        splits, grown = self._environment.read(read)
-        if grown != splits:
-            splits = self._add_splits(table, grown)
-        return [KeyRange(start, stop) for start, stop in zip([b"", *splits], [*splits, None], strict=True)]
+        return self._regions.regions(table)
 
     def split_region(self, table: str, key: bytes) -> None:
         """From now on a region begins at `key`."""
-        self._add_splits(table, [key])
-
-    def _add_splits(self, table: str, splits: Sequence[bytes]) -> list[bytes]:
-        def add(transaction: Transaction) -> list[bytes]:
-            current = self._tables.table(transaction, table)
-            together = sorted({*self._tables.splits(transaction, current), *splits} - {b""})
-            self._tables.put_splits(transaction, current, together)
-            return together
-
-        return self._environment.write(add)
+        self._regions.split_at(table, [key])
 
     def split_points(self, table: str, key_range: KeyRange, pieces: int) -> list[bytes]:
-        """Cuts the range at samples; a range of a few hundred rows is not cut."""
-
-        def read(transaction: Transaction) -> list[bytes]:
-            return self._sampled_rows(transaction, self._tables.loaded(transaction, table), key_range)
-
-        return [cut for cut in cuts(self._environment.read(read), pieces) if cut > key_range.start]
+        return self._regions.split_points(table, key_range, pieces)
 
     def even_parts(self, table: str, key_range: KeyRange, pieces: int) -> list[KeyRange]:
         """The range in up to `pieces` parts of about equal size, in key order, independent of the regions."""
-        borders = [key_range.start, *self.split_points(table, key_range, pieces), key_range.stop]
-        return [KeyRange(start or b"", stop) for start, stop in pairwise(borders)]
-
-    def _sampled_rows(self, transaction: Transaction, table: Table, key_range: KeyRange) -> list[bytes]:
-        """Ascending."""
-        start, stop = range_bounds(table.prefix, key_range)
-        with transaction.cursor(self._samples) as cursor:
-            if not cursor.set_range(start):
-                return []
-            keys = takewhile(lambda key: key < stop, cursor.iternext(values=False))
-            return [key_row(key + version_suffix(0)) for key in keys]
+        return self._regions.even_parts(table, key_range, pieces)
 
     def flush_and_merge(self, table: str, region: KeyRange) -> None:
         """Nothing to do: no data are only in memory."""
@@ -464,21 +376,21 @@ class EmbeddedStore(DataStore):
         interrupted."""
         dropped = self._environment.write(lambda transaction: self._tables.drop(transaction, table, withdrawn))
         for prefix in self._environment.read(self._tables.dropped):
-            while self._environment.write(partial(self._sweep, prefix=prefix), records=_PIECE_RECORDS_MAX):
+            while self._environment.write(partial(self._sweep, prefix=prefix), records=_WRITE_RECORDS_MAX):
                 pass
             self._environment.write(partial(self._tables.forget, prefix=prefix))
         return dropped
 
     def _sweep(self, transaction: Transaction, prefix: bytes) -> bool:
         """Deletes a bounded number of records and samples. True while some may be left."""
-        left = _PIECE_RECORDS_MAX
+        left = _WRITE_RECORDS_MAX
         for database in (self._cells, self._samples):
             with transaction.cursor(database) as cursor:
                 more = cursor.set_range(prefix)
                 while more and left > 0 and cursor.key().startswith(prefix):
                     more = cursor.delete()
                     left -= 1
-        return left < _PIECE_RECORDS_MAX
+        return left < _WRITE_RECORDS_MAX
 
     def is_gone(self) -> bool:
         """Whether the folder was removed, moved or replaced: from then on every call refuses."""
@@ -487,7 +399,7 @@ class EmbeddedStore(DataStore):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._pages.close()
+            self._scans.pages.close()
             release(self._environment)
 
 
@@ -501,98 +413,6 @@ def _row_records(cursor: Any, prefix: bytes) -> list[tuple[bytes, bytes]]:
         records.append(cursor.item())
         more = cursor.next()
     return records
-
-
-def _joined(items: list[bytes], next_key: bytes | None) -> Records:
-    lens = np.fromiter(map(len, items), dtype=np.int64, count=len(items))
-    return Records(np.frombuffer(bytearray().join(items), dtype=np.uint8), lens, next_key)
-
-
-def _key_of(found: Records, record: int) -> bytes:
-    at = int(found.lens[: 2 * record].sum())
-    return found.data[at : at + int(found.lens[2 * record])].tobytes()
-
-
-def _records_until(cursor: Any, start: bytes, stop: bytes, records_max: int) -> tuple[list[bytes], bytes | None]:
-    """The records of `Pages.records`, read by LMDB's cursor: its reference implementation, used where it gives up.
-
-    It fetches in growing steps, so that a short range is not read too far, and a long one not record by record.
-    """
-    items: list[bytes] = []
-    if not cursor.set_range(start):
-        return items, None
-    source = cursor.iternext()
-    step, total = min(_FIRST_FETCH, records_max), 0
-    while len(items) < 2 * records_max and total <= _BATCH_BYTES_MAX:
-        found = list(chain.from_iterable(islice(source, min(step, records_max - len(items) // 2))))
-        if not found:
-            return items, None
-        items += found
-        if found[-2] >= stop:
-            return items[: 2 * _first_not_below(items, stop)], None
-        total += sum(map(len, found))
-        step *= 4
-    return items, _finish_row(source, items, stop)
-
-
-def _first_not_below(items: list[bytes], stop: bytes) -> int:
-    """The index of the first key that is not below `stop`."""
-    low, high = 0, len(items) // 2
-    while low < high:
-        middle = (low + high) // 2
-        if items[2 * middle] < stop:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-def _finish_row(source: Iterator[tuple[bytes, bytes]], items: list[bytes], stop: bytes) -> bytes | None:
-    last = items[-2][:-VERSION_BYTES]
-    for key, value in source:
-        if key[:-VERSION_BYTES] != last:
-            return key if key < stop else None
-        items += (key, value)
-    return None
-
-
-def _corrupt(key: bytes, verdict: int) -> Exception:
-    what = {
-        kernels.BAD_CHECKSUM: "its checksum does not match",
-        kernels.BAD_GRAMMAR: "its cells do not fill it",
-        kernels.UNKNOWN_COLUMN: "it names a column that the table does not have",
-        kernels.BAD_KEY: "its key is none of a row and a version",
-    }
-    return corrupt(key, what[verdict])
-
-
-# Columns by number
-
-
-def _is_wanted(column: Column, exact: set[Column], families: set[bytes], asked: set[bytes]) -> bool:
-    return column in exact or column.family in families or (not column.qualifier and column.family in asked)
-
-
-def _wanted_numbers(table: Table, columns: Sequence[Column] | None) -> frozenset[int] | None:
-    if columns is None:
-        return None
-    exact, asked = set(columns), {column.family for column in columns}
-    families = {column.family for column in columns if not column.qualifier}
-    return frozenset(
-        number for number, column in enumerate(table.columns, start=1) if _is_wanted(column, exact, families, asked)
-    )
-
-
-def _column_indices(table: Table, columns: Sequence[Column] | None) -> tuple[list[Column], NDArray[np.int32]]:
-    """The batch's columns, and for each column number its index among them (−1: not wanted)."""
-    wanted = _wanted_numbers(table, columns)
-    known = list(table.columns)
-    if wanted is None:
-        return known, np.arange(-1, len(known), dtype=np.int32)
-    column_of = np.full(len(known) + 1, -1, dtype=np.int32)
-    chosen = sorted(number for number in wanted if number <= len(known))
-    column_of[chosen] = np.arange(len(chosen), dtype=np.int32)
-    return [known[number - 1] for number in chosen], column_of
 
 
 def _names_unknown(table: Table, rows: list[list[tuple[bytes, Record]]]) -> bool:
@@ -614,7 +434,7 @@ def _cells_of(
         for number, value in record.cells.items():
             if wanted is None or number in wanted:
                 if not 0 < number <= len(table.columns):
-                    raise _corrupt(key, kernels.UNKNOWN_COLUMN)
+                    raise corrupt(key, NO_SUCH_COLUMN)
                 family, qualifier = table.columns[number - 1]
                 cells.append(Cell(row, family, qualifier, version, value, record.commit_ts))
     return cells
@@ -666,37 +486,36 @@ def _for_kernels(batch: CellBatch) -> CellBatch:
     return CellBatch(np.require(batch.buffer, requirements=["C", "W"]), batch.columns, *ready)
 
 
-def _write_bytes(write: RowWrite) -> int:
-    return sum(len(value) for _, value in write.cells if value is not None)
-
-
-def _pieces(rows: list[RowWrite], size: Callable[[RowWrite], int]) -> Iterator[list[RowWrite]]:
-    piece: list[RowWrite] = []
+def _parts(rows: list[RowWrite]) -> Iterator[list[RowWrite]]:
+    """Rows with a bounded number of records and bytes."""
+    part: list[RowWrite] = []
     total = 0
     for row in rows:
-        if piece and (len(piece) == _PIECE_RECORDS_MAX or total + size(row) > _PIECE_BYTES_MAX):
-            yield piece
-            piece, total = [], 0
-        piece.append(row)
-        total += size(row)
-    if piece:
-        yield piece
+        size = sum(len(value) for _, value in row.cells if value is not None)
+        if part and (len(part) == _WRITE_RECORDS_MAX or total + size > _WRITE_BYTES_MAX):
+            yield part
+            part, total = [], 0
+        part.append(row)
+        total += size
+    if part:
+        yield part
 
 
-def _pieces_of_rows(
+def _change_parts(
     changes: list[tuple[tuple[bytes, int], _Change]],
 ) -> Iterator[list[tuple[tuple[bytes, int], _Change]]]:
-    piece: list[tuple[tuple[bytes, int], _Change]] = []
+    """Changes, ascending by row, in parts of a bounded number of records; all of a row in one part."""
+    part: list[tuple[tuple[bytes, int], _Change]] = []
     for change in changes:
-        if len(piece) >= _PIECE_RECORDS_MAX and change[0][0] != piece[-1][0][0]:
-            yield piece
-            piece = []
-        piece.append(change)
-    if piece:
-        yield piece
+        if len(part) >= _WRITE_RECORDS_MAX and change[0][0] != part[-1][0][0]:
+            yield part
+            part = []
+        part.append(change)
+    if part:
+        yield part
 
 
-def _batch_pieces(batch: CellBatch) -> Iterator[tuple[int, int]]:
+def _batch_parts(batch: CellBatch) -> Iterator[tuple[int, int]]:
     """Ranges of rows with a bounded number of records and bytes."""
     if batch.rows == 0:
         return
@@ -704,8 +523,8 @@ def _batch_pieces(batch: CellBatch) -> Iterator[tuple[int, int]]:
     bytes_before = lengths[batch.rec_cell[batch.row_rec]]
     first = 0
     while first < batch.rows:
-        fits = int(np.searchsorted(bytes_before, bytes_before[first] + _PIECE_BYTES_MAX, side="right")) - 1
-        stop = min(max(fits, first + 1), first + _PIECE_RECORDS_MAX, batch.rows)
+        fits = int(np.searchsorted(bytes_before, bytes_before[first] + _WRITE_BYTES_MAX, side="right")) - 1
+        stop = min(max(fits, first + 1), first + _WRITE_RECORDS_MAX, batch.rows)
         yield first, stop
         first = stop
 

@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.storage.embedded.environment import Environment, Transaction
-from pyomid.storage.embedded.keys import TABLE_BYTES, table_prefix
 from pyomid.storage.embedded.layout import TABLES
+from pyomid.storage.embedded.records import TABLE_BYTES, table_prefix
 from pyomid.types import Column, TableInfo
 
 COLUMNS_MAX: Final = 65_535
@@ -62,6 +65,30 @@ class Table:
 
     def column_key(self, number: int) -> bytes:
         return b"c" + self.prefix + number.to_bytes(_COLUMN_BYTES)
+
+    def wanted(self, columns: Sequence[Column] | None) -> frozenset[int] | None:
+        """The numbers of what a read asks for: these columns, all of a family whose qualifier is empty, and the family
+        tombstones of both. None: everything."""
+        if columns is None:
+            return None
+        exact, asked = set(columns), {column.family for column in columns}
+        whole = {column.family for column in columns if not column.qualifier}
+        return frozenset(
+            number
+            for number, column in enumerate(self.columns, start=1)
+            if column in exact or column.family in whole or (not column.qualifier and column.family in asked)
+        )
+
+    def indices(self, columns: Sequence[Column] | None) -> tuple[list[Column], NDArray[np.int32]]:
+        """The columns of a batch, and for each column number its index among them (−1: not wanted)."""
+        wanted = self.wanted(columns)
+        known = list(self.columns)
+        if wanted is None:
+            return known, np.arange(-1, len(known), dtype=np.int32)
+        column_of = np.full(len(known) + 1, -1, dtype=np.int32)
+        chosen = sorted(number for number in wanted if number <= len(known))
+        column_of[chosen] = np.arange(len(chosen), dtype=np.int32)
+        return [known[number - 1] for number in chosen], column_of
 
 
 class Tables:

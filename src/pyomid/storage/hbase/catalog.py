@@ -16,12 +16,10 @@ from typing import Any, Final
 from pyomid.errors import Corruption
 from pyomid.ports import Catalog
 from pyomid.protocol.region_watermarks import with_record
-from pyomid.storage.entries import entry_with, state_fields
+from pyomid.storage.catalog_fields import entry_with, mark_name, mark_of, record_fields, records_of, state_fields
 from pyomid.storage.hbase.codec.layout import META_TABLE
 from pyomid.storage.hbase.meta_cells import MetaCells
 from pyomid.storage.hbase.rpc.client import Cluster
-from pyomid.storage.unregistered_names import mark_name, mark_of
-from pyomid.storage.watermark_fields import record_fields, records_of
 from pyomid.types import (
     Column,
     ColumnSchema,

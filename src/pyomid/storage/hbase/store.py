@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch, CellNames, without_cells
 from pyomid.errors import Misuse, OmidError, Unavailable, UnknownTable
 from pyomid.ports import Capabilities, DataStore
+from pyomid.storage.checks import check_column, check_row_key, check_value_length, check_version, check_writes
 from pyomid.storage.hbase.codec.batches import BatchDecoder, batch_of_writes
 from pyomid.storage.hbase.codec.changes import (
     Changes,
@@ -59,7 +60,6 @@ from pyomid.storage.hbase.rpc.requests import (
     qualifiers_that_match,
     values_that_do_not_match,
 )
-from pyomid.storage.limits import check_column, check_row_key, check_value_length, check_version, check_writes
 from pyomid.types import (
     TIMESTAMP_STEP,
     Cell,
@@ -348,7 +348,8 @@ class HBaseStore(DataStore):
         if outcome.unsure:
             raise _unsure(table, len(outcome.unsure), batch.rows)
         if outcome.refused:
-            self._write(table, [(write.row, _put_of(write, version)) for write in _row_writes(batch, outcome.refused)])
+            refused = map(batch.row_write, outcome.refused)
+            self._write(table, [(write.row, _put_of(write, version)) for write in refused])
 
     def _write(self, table: str, mutations: Sequence[tuple[bytes, Mutation]]) -> None:
         requests = [RowMutation(row, (mutation,), repeatable=False) for row, mutation in mutations]
@@ -536,16 +537,6 @@ def _put_of(write: RowWrite, version: int) -> Mutation:
     return puts(
         [KeyValue(row, column.family, column.qualifier, version, value or b"") for column, value in write.cells]
     )
-
-
-def _row_writes(batch: CellBatch, rows: Iterable[int]) -> list[RowWrite]:
-    return [
-        RowWrite(
-            batch.row_key(index),
-            tuple((Column(cell.family, cell.qualifier), cell.value) for cell in batch.row_cells(index)),
-        )
-        for index in rows
-    ]
 
 
 def _writing(table: str, batch: CellBatch) -> str:

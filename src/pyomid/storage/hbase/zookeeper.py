@@ -12,7 +12,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.retry import KazooRetry
 
 from pyomid.errors import Misuse, Unavailable
-from pyomid.storage.forks import ProcessGuard
+from pyomid.storage.checks import ProcessGuard
 
 _CONNECT_S_MAX: Final = 10.0
 

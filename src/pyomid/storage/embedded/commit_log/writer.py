@@ -35,12 +35,12 @@ from numpy.typing import NDArray
 
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.owned_files import is_shared, open_own
+from pyomid.storage.checks import ProcessGuard
 from pyomid.storage.embedded.commit_log.background_write import BackgroundWriter, open_writer
 from pyomid.storage.embedded.commit_log.compacted import CompactedCommits
 from pyomid.storage.embedded.commit_log.index import LOG_FILES, CommitIndex, newest_of_each
 from pyomid.storage.embedded.commit_log.index_kernels import RECORDS
 from pyomid.storage.embedded.commit_log.segment import Rows, Segment, failed, read_segment
-from pyomid.storage.forks import ProcessGuard
 from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,6 @@ from typing import Any, Final
 import numpy as np
 
 from pyomid.compiled import kernel
-from pyomid.storage.embedded.keys import TABLE_BYTES, VERSION_BYTES
 from pyomid.storage.embedded.native.records import (
     Bytes,
     Int,
@@ -22,7 +21,7 @@ from pyomid.storage.embedded.native.records import (
     _varint,
     crc32,
 )
-from pyomid.storage.embedded.records import HEADER_BYTES, VARINT_BYTES_MAX
+from pyomid.storage.embedded.records import HEADER_BYTES, TABLE_BYTES, VARINT_BYTES_MAX, VERSION_BYTES
 from pyomid.types import TIMESTAMP_MAX
 
 UNCHANGED: Final = 0

@@ -1,4 +1,4 @@
-"""Records in bulk: many at once between LMDB's bytes and a `CellBatch`. The plain twin is `records` and `keys`."""
+"""Records in bulk: many at once between LMDB's bytes and a `CellBatch`. The reference implementation is `records`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,14 @@ from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE
 from pyomid.compiled import kernel
-from pyomid.storage.embedded.keys import ESCAPED_ROW_BYTES_MAX, KEY_BYTES_MIN, TABLE_BYTES, VERSION_BYTES
-from pyomid.storage.embedded.records import HEADER_BYTES, VARINT_BYTES_MAX
+from pyomid.storage.embedded.records import (
+    ESCAPED_ROW_BYTES_MAX,
+    HEADER_BYTES,
+    KEY_BYTES_MIN,
+    TABLE_BYTES,
+    VARINT_BYTES_MAX,
+    VERSION_BYTES,
+)
 from pyomid.types import TIMESTAMP_MAX
 
 # Indices in the inner loops are unsigned: to a signed one numba adds the test whether it counts from the array's end,

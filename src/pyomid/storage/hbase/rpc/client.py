@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pyomid.errors import Misuse
-from pyomid.storage.forks import ProcessGuard
+from pyomid.storage.checks import ProcessGuard
 from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.regions.operations import (
     Answer,

@@ -1,0 +1,53 @@
+"""What a catalog stores, alike in every store: fields of a table's entry, watermarks of a range, names of marks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pyomid.types import TABLES_UNCONFIRMED, KeyRange, RegionWatermark, TableEntry, TableInfo, TableState
+
+_UNCONFIRMED: Final = b"unconfirmed"
+
+
+def state_fields(entry: TableEntry) -> dict[str, str]:
+    """The fields that stored JSON holds beside the table."""
+    return {"state": entry.state.value, "nonce": entry.nonce}
+
+
+def entry_with(info: TableInfo, fields: dict[str, Any]) -> TableEntry:
+    """The entry of stored JSON. One written before these fields existed is `PRESENT`. ValueError or TypeError if a
+    field cannot be read."""
+    nonce = fields.get("nonce", "")
+    if not isinstance(nonce, str):
+        raise TypeError(f"nonce {nonce!r} is no text")
+    return TableEntry(info, TableState(fields.get("state", TableState.PRESENT)), nonce)
+
+
+def record_fields(records: Sequence[RegionWatermark]) -> dict[str, Any]:
+    """The fields for JSON. `records` are of one range and generation, newest first. An older version reads `watermark`
+    only: it sees fewer records, never a wrong one."""
+    newest = records[0]
+    fields: dict[str, Any] = {
+        "generation": newest.generation,
+        "watermark": newest.watermark,
+        "recorded_at_s": newest.recorded_at_s,
+    }
+    if len(records) > 1:
+        fields["earlier"] = [[record.watermark, record.recorded_at_s] for record in records[1:]]
+    return fields
+
+
+def records_of(fields: Mapping[str, Any], table: str, key_range: KeyRange) -> list[RegionWatermark]:
+    """Newest first."""
+    found = [(fields["watermark"], fields["recorded_at_s"]), *fields.get("earlier", ())]
+    return [RegionWatermark(table, fields["generation"], key_range, watermark, at_s) for watermark, at_s in found]
+
+
+def mark_name(table_id: int) -> bytes:
+    """The name of an unregistered table's mark: its id, or one name that stands for all tables."""
+    return _UNCONFIRMED if table_id == TABLES_UNCONFIRMED else table_id.to_bytes(8, "big", signed=True)
+
+
+def mark_of(name: bytes) -> int:
+    return TABLES_UNCONFIRMED if name == _UNCONFIRMED else int.from_bytes(name, "big", signed=True)

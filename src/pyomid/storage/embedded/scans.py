@@ -1,0 +1,135 @@
+"""Scans: whole records of a range, many at a time, decoded into batches.
+
+Records are found by the compiled walk over LMDB's pages (`pages`); where it gives up, by LMDB's cursor.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
+from typing import Any, Final
+
+import numpy as np
+
+from pyomid.cells import CellBatch
+from pyomid.storage.embedded.environment import Environment, Transaction
+from pyomid.storage.embedded.layout import CELLS
+from pyomid.storage.embedded.native import records as kernels
+from pyomid.storage.embedded.pages import Pages, Records
+from pyomid.storage.embedded.records import NO_SUCH_COLUMN, VERSION_BYTES, corrupt, range_bounds
+from pyomid.storage.embedded.table_numbers import Table, Tables
+from pyomid.types import Column, KeyRange
+
+_BATCH_BYTES_MAX: Final = 256 << 20
+"""A batch ends after the row that passes this size, however few rows it has."""
+_FIRST_FETCH: Final = 64
+
+
+class Scans:
+    """Scans of one folder's tables."""
+
+    def __init__(self, environment: Environment, tables: Tables) -> None:
+        self._environment = environment
+        self._tables = tables
+        self.pages = Pages(environment)
+
+    def batches(
+        self, table: str, key_range: KeyRange, columns: Sequence[Column] | None, records_max: int
+    ) -> Iterator[CellBatch]:
+        resume: bytes | None = b""
+        while resume is not None:
+            current, found = self._environment.read(
+                partial(self._fetch, table=table, key_range=key_range, resume=resume, records_max=records_max)
+            )
+            resume = None if found.next_key is None else found.next_key[:-VERSION_BYTES]
+            if len(found.lens):
+                batch = self._decoded(current, found, columns)
+                if batch.rows:
+                    yield batch
+
+    def _fetch(
+        self, transaction: Transaction, *, table: str, key_range: KeyRange, resume: bytes, records_max: int
+    ) -> tuple[Table, Records]:
+        """Whole rows from `resume` on, with about `records_max` records."""
+        current = self._tables.loaded(transaction, table)
+        start, stop = range_bounds(current.prefix, key_range)
+        start = max(start, resume)
+        if start >= stop:
+            return current, joined([], None)
+        found = self.pages.records(
+            transaction,
+            (CELLS, self._environment.databases[CELLS]),
+            start,
+            stop,
+            tail_bytes=VERSION_BYTES,
+            records_max=records_max,
+            bytes_max=_BATCH_BYTES_MAX,
+        )
+        if found is None:
+            with transaction.cursor(self._environment.databases[CELLS]) as cursor:
+                found = joined(*records_until(cursor, start, stop, records_max))
+        return current, found
+
+    def _decoded(self, table: Table, found: Records, columns: Sequence[Column] | None) -> CellBatch:
+        for _ in range(2):
+            names, column_of = table.indices(columns)
+            *arrays, verdict, culprit = kernels.decode_records(found.data, found.lens, column_of)
+            if verdict != kernels.UNKNOWN_COLUMN:
+                break
+            self._environment.read(lambda transaction: table.load(transaction, self._tables.database))
+        if verdict != kernels.GOOD:
+            raise _corrupt(_key_of(found, culprit), verdict)
+        return CellBatch(found.data, names, *arrays)
+
+
+def joined(items: list[bytes], next_key: bytes | None) -> Records:
+    lens = np.fromiter(map(len, items), dtype=np.int64, count=len(items))
+    return Records(np.frombuffer(bytearray().join(items), dtype=np.uint8), lens, next_key)
+
+
+def _key_of(found: Records, record: int) -> bytes:
+    at = int(found.lens[: 2 * record].sum())
+    return found.data[at : at + int(found.lens[2 * record])].tobytes()
+
+
+def records_until(cursor: Any, start: bytes, stop: bytes, records_max: int) -> tuple[list[bytes], bytes | None]:
+    """The records of `Pages.records`, read by LMDB's cursor: its reference implementation, used where it gives up.
+
+    It fetches in growing steps, so that a short range is not read too far, and a long one not record by record.
+    """
+    items: list[bytes] = []
+    if not cursor.set_range(start):
+        return items, None
+    source = cursor.iternext()
+    step, total = min(_FIRST_FETCH, records_max), 0
+    while len(items) < 2 * records_max and total <= _BATCH_BYTES_MAX:
+        found = list(chain.from_iterable(islice(source, min(step, records_max - len(items) // 2))))
+        if not found:
+            return items, None
+        items += found
+        if found[-2] >= stop:
+            return items[: 2 * bisect_left(items[::2], stop)], None
+        total += sum(map(len, found))
+        step *= 4
+    return items, _finish_row(source, items, stop)
+
+
+def _finish_row(source: Iterator[tuple[bytes, bytes]], items: list[bytes], stop: bytes) -> bytes | None:
+    last = items[-2][:-VERSION_BYTES]
+    for key, value in source:
+        if key[:-VERSION_BYTES] != last:
+            return key if key < stop else None
+        items += (key, value)
+    return None
+
+
+def _corrupt(key: bytes, verdict: int) -> Exception:
+    what = {
+        kernels.BAD_CHECKSUM: "its checksum does not match",
+        kernels.BAD_GRAMMAR: "its cells do not fill it",
+        kernels.UNKNOWN_COLUMN: NO_SUCH_COLUMN,
+        kernels.BAD_KEY: "its key is none of a row and a version",
+    }
+    return corrupt(key, what[verdict])
