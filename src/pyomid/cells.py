@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any, Final, overload
+from itertools import accumulate, chain
+from typing import Any, Final, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pyomid.compiled import ReadBytes, ReadInt32s, ReadInt64s
 from pyomid.types import Cell, CellVersion, Column, RowWrite
 
 TOMBSTONE: Final = -1
@@ -56,6 +57,13 @@ class CellBatch:
     @property
     def cells(self) -> int:
         return len(self.cell_col)
+
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """What a kernel takes as `Fields(BatchArrays)`."""
+        return (
+            self.buffer, self.row_off, self.row_len, self.row_rec, self.rec_version, self.rec_commit, self.rec_cell,
+            self.cell_col, self.cell_off, self.cell_len,
+        )  # fmt: skip
 
     def row_key(self, index: int) -> bytes:
         start = int(self.row_off[index])
@@ -98,6 +106,40 @@ class CellBatch:
     def all_cells(self) -> Iterator[Cell]:
         for index in range(self.rows):
             yield from self.row_cells(index)
+
+
+class BatchArrays(NamedTuple):
+    """A `CellBatch` without its columns, as kernels read it."""
+
+    buffer: ReadBytes
+    row_off: ReadInt64s
+    row_len: ReadInt32s
+    row_rec: ReadInt64s
+    rec_version: ReadInt64s
+    rec_commit: ReadInt64s
+    rec_cell: ReadInt64s
+    cell_col: ReadInt32s
+    cell_off: ReadInt64s
+    cell_len: ReadInt32s
+
+
+class ColumnNames(NamedTuple):
+    """A batch's columns as kernels read them: family and qualifier of column c are `names[begin[c] : begin[c + 1]]`."""
+
+    names: ReadBytes
+    begin: ReadInt64s
+    family_bytes: ReadInt64s
+    """How many of each name's bytes are its family."""
+
+    @classmethod
+    def of(cls, columns: Sequence[Column]) -> ColumnNames:
+        """Of a batch's columns; a kernel takes it as a plain tuple."""
+        names = [column.family + column.qualifier for column in columns]
+        return cls(
+            np.frombuffer(b"".join(names) or b"\0", dtype=np.uint8),
+            np.array([*accumulate(map(len, names), initial=0)], dtype=np.int64),
+            np.array([len(column.family) for column in columns], dtype=np.int64),
+        )
 
 
 def batch_of(rows: Sequence[Sequence[Cell]]) -> CellBatch:

@@ -24,7 +24,8 @@ classes, which the kernel's module has to import:
     def take_start(window, found): ...
 
 Python hands a record over as an array of one, `Window[::1]`, and arrays as a plain tuple, `Fields(Found)`, of which
-the kernel makes `Found(*arrays)`: numba takes microseconds for a single record or a named tuple.
+the kernel makes `Found(*arrays)`: numba takes microseconds for a single record or a named tuple. A member may be an
+integer too. A kernel has at most eight parameters; what is more belongs together, and gets a name.
 """
 
 from __future__ import annotations
@@ -39,14 +40,28 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, Generic, ParamSpec, Protocol, TypeVar, get_type_hints
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pyomid.kernel_digests import digest_of, names_in
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+READ_BYTES: Final = "Array(uint8, 1, 'C', readonly=True)"
+READ_INT32S: Final = "Array(int32, 1, 'C', readonly=True)"
+READ_INT64S: Final = "Array(int64, 1, 'C', readonly=True)"
+"""Of arrays that a kernel only reads: they may lie over `bytes` or a memory map."""
+
+Bytes = Annotated[NDArray[np.uint8], "uint8[::1]"]
+Int32s = Annotated[NDArray[np.int32], "int32[::1]"]
+Int64s = Annotated[NDArray[np.int64], "int64[::1]"]
+ReadBytes = Annotated[NDArray[np.uint8], READ_BYTES]
+ReadInt32s = Annotated[NDArray[np.int32], READ_INT32S]
+ReadInt64s = Annotated[NDArray[np.int64], READ_INT64S]
+"""Members of a group; as annotations of parameters they say no more than their first part."""
 
 _kernels: list[Kernel[Any, Any]] = []
 _compiling: Final = threading.RLock()
@@ -215,7 +230,7 @@ def _numba_type(named: type) -> Any:
 
 
 class Instruction:
-    """What the processor can do and numba does not say, for kernels; called from Python it is its plain twin.
+    """What the processor can do and numba does not say, for kernels. Called from Python, `plain` runs.
 
     `make` gives numba's intrinsic: it runs when the first kernel that uses it is compiled, so that importing its
     module does not import numba.

@@ -39,18 +39,8 @@ def plan_cleaning(batch: CellBatch, watermark: int, orphans: Indices, resolved: 
     if not batch.rows:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     family, is_family_tombstone_column = _families(batch)
-    dropped = dropped_cells(
-        batch.row_rec,
-        batch.rec_version,
-        batch.rec_commit,
-        batch.rec_cell,
-        batch.cell_col,
-        batch.cell_len,
-        family,
-        is_family_tombstone_column,
-        np.ascontiguousarray(orphans, dtype=np.int64),
-        watermark,
-    )
+    starts = np.ascontiguousarray(orphans, dtype=np.int64)
+    dropped = dropped_cells(batch.arrays(), family, is_family_tombstone_column, starts, watermark)
     return _records_that_stay(batch, resolved, dropped), np.flatnonzero(dropped).astype(np.int64)
 
 

@@ -123,18 +123,8 @@ def unresolved_records(batch: CellBatch, reader_start_ts: int, own: Collection[i
 
 def visible_cells(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NOBODY) -> VisibleCells:
     """The batch as the reader sees it: one compiled pass, a few nanoseconds a cell."""
-    cells, row_cell = kernels.visible_cells(
-        batch.row_rec,
-        batch.rec_version,
-        batch.rec_commit,
-        batch.rec_cell,
-        batch.cell_col,
-        batch.cell_len,
-        _family_tombstone_columns(batch.columns),
-        reader_start_ts,
-        _sorted(own),
-    )
-    return VisibleCells(cells, row_cell)
+    tombstone_of = _family_tombstone_columns(batch.columns)
+    return VisibleCells(*kernels.visible_cells(batch.arrays(), tombstone_of, reader_start_ts, _sorted(own)))
 
 
 def _sorted(own: Collection[int]) -> Indices:

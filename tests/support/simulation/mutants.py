@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pyomid.cells import TOMBSTONE
+from pyomid.cells import TOMBSTONE, BatchArrays
 from pyomid.oracle import instructions
 from pyomid.protocol import effects
 from pyomid.types import SealOutcome
@@ -151,8 +151,9 @@ def _drawn_counts_as_above(original: Any, machine: Any) -> None:
         machine._issued_when_aged = machine.clock.next_ts
 
 
-def _by_start(original: Any, row_rec: Any, rec_version: Any, rec_commit: Any, *more: Any) -> Any:
-    return original(row_rec, rec_version, np.minimum(rec_commit, more[-1]), *more)
+def _by_start(original: Any, arrays: Any, *more: Any) -> Any:
+    batch = BatchArrays(*arrays)
+    return original(tuple(batch._replace(rec_commit=np.minimum(batch.rec_commit, more[-1]))), *more)
 
 
 def _tombstones_first(original: Any, *arguments: Any) -> Any:
@@ -169,9 +170,9 @@ def _all_tombstones(original: Any, *arguments: Any) -> Any:
 
 def _cells(arguments: Sequence[Any]) -> tuple[Any, Any, Any]:
     """(commit, version, whether a tombstone) of each cell."""
-    _, rec_version, rec_commit, rec_cell, _, cell_len, *_ = arguments
-    counts = np.diff(rec_cell)
-    return np.repeat(rec_commit, counts), np.repeat(rec_version, counts), cell_len == TOMBSTONE
+    batch = BatchArrays(*arguments[0])
+    counts = np.diff(batch.rec_cell)
+    return np.repeat(batch.rec_commit, counts), np.repeat(batch.rec_version, counts), batch.cell_len == TOMBSTONE
 
 
 def _records_w_of_now(step: Any) -> Any:

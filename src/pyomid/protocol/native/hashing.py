@@ -1,41 +1,25 @@
-"""Ids of all cells or rows of a batch in one compiled pass: the bulk twin of `hashing`.
+"""Ids of all cells or rows of a batch in one compiled pass; `protocol.hashing` is the reference implementation.
 
 Column names repeat in every row, so a batch's columns are laid out once; per id only the row key and the column
-are copied behind the table's name and hashed.
+are copied after the table's name and hashed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.cells import CellBatch
-from pyomid.compiled import kernel
-
-_BYTES: Final = "Array(uint8, 1, 'C', True)"
-_I64: Final = "Array(int64, 1, 'C', True)"
-_I32: Final = "Array(int32, 1, 'C', True)"
-"""Arrays that a kernel only reads: `bytes` and memory maps are such."""
+from pyomid.cells import BatchArrays, CellBatch, ColumnNames
+from pyomid.compiled import READ_BYTES, READ_INT32S, READ_INT64S, kernel
 
 
 def cell_ids(table: bytes, batch: CellBatch) -> NDArray[np.int64]:
     """One id a cell, in the batch's order of cells."""
-    names = [column.family + column.qualifier for column in batch.columns]
-    ends = np.cumsum([0] + [len(name) for name in names], dtype=np.int64)
-    ids: NDArray[np.int64] = _hash_cells(
-        np.frombuffer(table, dtype=np.uint8),
-        batch.buffer,
-        batch.row_off,
-        batch.row_len,
-        batch.row_rec,
-        batch.rec_cell,
-        batch.cell_col,
-        np.frombuffer(b"".join(names), dtype=np.uint8),
-        ends,
-    )
+    name = np.frombuffer(table, dtype=np.uint8)
+    ids: NDArray[np.int64] = _hash_cells(name, batch.arrays(), tuple(ColumnNames.of(batch.columns)))
     return ids
 
 
@@ -53,8 +37,8 @@ def name_ids(table: bytes, names: Sequence[bytes]) -> list[int]:
     offsets = np.cumsum(lengths, dtype=np.int64) - lengths
     joined = np.frombuffer(b"".join(names), dtype=np.uint8)
     ids: NDArray[np.int64] = _hash_rows(np.frombuffer(table, dtype=np.uint8), joined, offsets, lengths)
-    plain: list[int] = ids.tolist()
-    return plain
+    as_list: list[int] = ids.tolist()
+    return as_list
 
 
 @kernel("uint64(uint64, int64)")
@@ -82,7 +66,7 @@ def _word(data: Any, offset: Any) -> Any:
 
 @kernel("int64(uint8[::1], int64)")
 def _low_half(data: Any, length: Any) -> Any:
-    """MurmurHash3 x64 128, low half, of data[:length]; up to 16 bytes behind `length` are overwritten with zeros."""
+    """MurmurHash3 x64 128, low half, of data[:length]; up to 16 bytes after `length` are overwritten with zeros."""
     c1, c2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
     h1 = h2 = np.uint64(0)
     whole = length & ~15
@@ -104,7 +88,7 @@ def _low_half(data: Any, length: Any) -> Any:
     return np.int64(h1 + h2)
 
 
-@kernel(f"int64(uint8[::1], int64, {_BYTES}, int64, int64)")
+@kernel(f"int64(uint8[::1], int64, {READ_BYTES}, int64, int64)")
 def _append(target: Any, at: Any, source: Any, offset: Any, length: Any) -> Any:
     to, first = np.uint64(at), np.uint64(offset)
     for i in range(np.uint64(length)):
@@ -112,42 +96,38 @@ def _append(target: Any, at: Any, source: Any, offset: Any, length: Any) -> Any:
     return at + length
 
 
-@kernel(f"int64[::1]({_BYTES}, {_BYTES}, {_I64}, {_I32}, {_I64}, {_I64}, {_I32}, {_BYTES}, {_I64})")
-def _hash_cells(
-    table: Any,
-    buffer: Any,
-    row_off: Any,
-    row_len: Any,
-    row_rec: Any,
-    rec_cell: Any,
-    cell_col: Any,
-    names: Any,
-    name_end: Any,
-) -> Any:
+@kernel(f"uint8[::1]({READ_BYTES}, {READ_INT32S}, int64)")
+def _after_table(table: Any, row_len: Any, name_bytes: Any) -> Any:
+    """The table's name, with room for the longest row key, so many bytes of a name, and what `_low_half` fills up."""
     longest = 0
     for row in range(len(row_len)):
         longest = max(longest, row_len[row])
-    scratch = np.empty(len(table) + longest + len(names) + 16, dtype=np.uint8)
-    behind_table = _append(scratch, 0, table, 0, len(table))
+    scratch = np.empty(len(table) + longest + name_bytes + 16, dtype=np.uint8)
+    _append(scratch, 0, table, 0, len(table))
+    return scratch
+
+
+@kernel(f"int64[::1]({READ_BYTES}, Fields(BatchArrays), Fields(ColumnNames))")
+def _hash_cells(table: Any, arrays: Any, column_names: Any) -> Any:
+    batch, columns = BatchArrays(*arrays), ColumnNames(*column_names)
+    buffer, row_off, row_len, row_rec = batch.buffer, batch.row_off, batch.row_len, batch.row_rec
+    rec_cell, cell_col, names, begin = batch.rec_cell, batch.cell_col, columns.names, columns.begin
+    scratch = _after_table(table, row_len, len(names))
     ids = np.empty(len(cell_col), dtype=np.int64)
     for row in range(len(row_off)):
-        behind_row = _append(scratch, behind_table, buffer, row_off[row], row_len[row])
+        after_row = _append(scratch, len(table), buffer, row_off[row], row_len[row])
         for cell in range(rec_cell[row_rec[row]], rec_cell[row_rec[row + 1]]):
             column = cell_col[cell]
-            name = name_end[column]
-            end = _append(scratch, behind_row, names, name, name_end[column + 1] - name)
+            name = begin[column]
+            end = _append(scratch, after_row, names, name, begin[column + 1] - name)
             ids[cell] = _low_half(scratch, end)
     return ids
 
 
-@kernel(f"int64[::1]({_BYTES}, {_BYTES}, {_I64}, {_I32})")
+@kernel(f"int64[::1]({READ_BYTES}, {READ_BYTES}, {READ_INT64S}, {READ_INT32S})")
 def _hash_rows(table: Any, buffer: Any, row_off: Any, row_len: Any) -> Any:
-    longest = 0
-    for row in range(len(row_len)):
-        longest = max(longest, row_len[row])
-    scratch = np.empty(len(table) + longest + 16, dtype=np.uint8)
-    behind_table = _append(scratch, 0, table, 0, len(table))
+    scratch = _after_table(table, row_len, 0)
     ids = np.empty(len(row_off), dtype=np.int64)
     for row in range(len(row_off)):
-        ids[row] = _low_half(scratch, _append(scratch, behind_table, buffer, row_off[row], row_len[row]))
+        ids[row] = _low_half(scratch, _append(scratch, len(table), buffer, row_off[row], row_len[row]))
     return ids

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.cells import TOMBSTONE
+from pyomid.cells import TOMBSTONE, BatchArrays
 from pyomid.compiled import kernel
 from pyomid.types import TIMESTAMP_MAX, TIMESTAMP_STEP
 
@@ -14,23 +16,19 @@ Int32s = NDArray[np.int32]
 Bools = NDArray[np.bool_]
 
 
-@kernel(
-    "boolean[::1](int64[::1], int64[::1], int64[::1], int64[::1], int32[::1], int32[::1], int32[::1], boolean[::1],"
-    " int64[::1], int64)"
-)
-def dropped_cells(
-    row_rec: Int64s,
-    rec_version: Int64s,
-    rec_commit: Int64s,
-    rec_cell: Int64s,
-    cell_col: Int32s,
-    cell_len: Int32s,
-    family: Int32s,
-    family_column: Bools,
-    orphans: Int64s,
-    watermark: int,
-) -> Bools:
-    """`family` numbers each column's family; `family_column` marks columns with an empty qualifier."""
+@kernel("boolean(int64, int64, int64)", _nrt=False)
+def _is_covered(version: int, commit_ts: int, watermark: int) -> bool:
+    """Whether it was committed and began at W or below: every snapshot above W sees it or its successor."""
+    return 0 < commit_ts <= watermark and version - version % TIMESTAMP_STEP <= watermark
+
+
+@kernel("boolean[::1](Fields(BatchArrays), int32[::1], boolean[::1], int64[::1], int64)")
+def dropped_cells(arrays: Any, family: Int32s, family_column: Bools, orphans: Int64s, watermark: int) -> Bools:
+    """Whether each cell goes. `family` numbers each column's family; `family_column` marks columns with an empty
+    qualifier; `orphans` are starts, ascending."""
+    batch = BatchArrays(*arrays)
+    row_rec, rec_version, rec_commit = batch.row_rec, batch.rec_version, batch.rec_commit
+    rec_cell, cell_col, cell_len = batch.rec_cell, batch.cell_col, batch.cell_len
     n_cols = len(family)
     n_families = 0
     for col in range(n_cols):
@@ -51,32 +49,31 @@ def dropped_cells(
                 family_oldest_kept[family[col]] = TIMESTAMP_MAX
         for record in range(first, last):
             version, commit_ts = rec_version[record], rec_commit[record]
-            start = version - version % TIMESTAMP_STEP
-            judged = 0 < commit_ts <= watermark and start <= watermark
             orphan = False
             if commit_ts == 0:
+                start = version - version % TIMESTAMP_STEP
                 at = np.searchsorted(orphans, start)
                 orphan = at < len(orphans) and orphans[at] == start
             for cell in range(rec_cell[record], rec_cell[record + 1]):
                 col = cell_col[cell]
                 if orphan:
                     dropped[cell] = True
-                elif judged:
+                elif _is_covered(version, commit_ts, watermark):
                     greatest[col] = max(greatest[col], version)
                 else:
                     oldest_kept[col] = min(oldest_kept[col], version)
                     family_oldest_kept[family[col]] = min(family_oldest_kept[family[col]], version)
         for record in range(first, last):
-            version, commit_ts = rec_version[record], rec_commit[record]
-            if not (0 < commit_ts <= watermark and version - version % TIMESTAMP_STEP <= watermark):
+            version = rec_version[record]
+            if not _is_covered(version, rec_commit[record], watermark):
                 continue
             for cell in range(rec_cell[record], rec_cell[record + 1]):
                 col = cell_col[cell]
                 if family_column[col] and cell_len[cell] == TOMBSTONE:
                     family_tombstone[family[col]] = max(family_tombstone[family[col]], version)
         for record in range(first, last):
-            version, commit_ts = rec_version[record], rec_commit[record]
-            if not (0 < commit_ts <= watermark and version - version % TIMESTAMP_STEP <= watermark):
+            version = rec_version[record]
+            if not _is_covered(version, rec_commit[record], watermark):
                 continue
             for cell in range(rec_cell[record], rec_cell[record + 1]):
                 col = cell_col[cell]
@@ -86,8 +83,8 @@ def dropped_cells(
                 else:
                     dropped[cell] = version < greatest[col] or version <= hidden_to
         for record in range(first, last):
-            version, commit_ts = rec_version[record], rec_commit[record]
-            if not (0 < commit_ts <= watermark and version - version % TIMESTAMP_STEP <= watermark):
+            version = rec_version[record]
+            if not _is_covered(version, rec_commit[record], watermark):
                 continue
             for cell in range(rec_cell[record], rec_cell[record + 1]):
                 if dropped[cell] or cell_len[cell] != TOMBSTONE:

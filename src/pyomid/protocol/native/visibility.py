@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from pyomid.cells import BatchArrays
 from pyomid.compiled import kernel
 from pyomid.types import TIMESTAMP_STEP
 
 Int64s = NDArray[np.int64]
-Int32s = NDArray[np.int32]
 
 
 @kernel("boolean(int64, int64[::1])")
@@ -72,21 +74,8 @@ def apply_commits(rec_version: Int64s, rec_commit: Int64s, starts: Int64s, commi
     return resolved[:count]
 
 
-@kernel(
-    "Tuple((int64[::1], int64[::1]))"
-    "(int64[::1], int64[::1], int64[::1], int64[::1], int32[::1], int32[::1], int64[::1], int64, int64[::1])"
-)
-def visible_cells(
-    row_rec: Int64s,
-    rec_version: Int64s,
-    rec_commit: Int64s,
-    rec_cell: Int64s,
-    cell_col: Int32s,
-    cell_len: Int32s,
-    tombstone_of: Int64s,
-    reader_start_ts: int,
-    own: Int64s,
-) -> tuple[Int64s, Int64s]:
+@kernel("Tuple((int64[::1], int64[::1]))(Fields(BatchArrays), int64[::1], int64, int64[::1])")
+def visible_cells(arrays: Any, tombstone_of: Int64s, reader_start_ts: int, own: Int64s) -> tuple[Int64s, Int64s]:
     """`tombstone_of[column]` is the column of its family's tombstone, -1 where there is none.
 
     `hidden_to[column]`, of such a column: the greatest visible tombstone in it. Values may stand there too.
@@ -94,6 +83,9 @@ def visible_cells(
     row's columns with a best version, kept ascending: cells come in one order of columns nearly always, so the
     insertion seldom moves anything.
     """
+    batch = BatchArrays(*arrays)
+    row_rec, rec_version, rec_commit = batch.row_rec, batch.rec_version, batch.rec_commit
+    rec_cell, cell_col, cell_len = batch.rec_cell, batch.cell_col, batch.cell_len
     rows = len(row_rec) - 1
     selected = np.empty(len(cell_col), dtype=np.int64)
     row_cell = np.zeros(rows + 1, dtype=np.int64)
