@@ -203,7 +203,7 @@ def lmdb_pages(rng: random.Random) -> None:
     content = content[: len(content) - rng.choice((0, 0, 0, 0, 1, 16, 4000))]
     root = 0 if rng.random() < 0.9 else hostile_number(rng) & 0xFFFF_FFFF_FFFF
     start, stop = array(rng.choice((b"", b"\x00\x00\x00\x01", b"\x00\x00\x00\x01*"))), array(b"\x00\x00\x00\x02")
-    asked = array(content), 4096, root, start, stop, 8, rng.choice((1, 3, 100)), 1 << 20
+    asked = array(content), 4096, root, start, stop, (8, rng.choice((1, 3, 100)), 1 << 20)
     how, count, size, *_ = walk(*asked, array(b""), np.empty(0, dtype=np.int64))
     if how in (WHOLE, MORE) and count and size < 1 << 20:
         short = rng.choice((0, 0, 0, 1, size // 2))
@@ -292,14 +292,14 @@ def known(_: random.Random) -> None:
     key = b"\x00\x00\x00\x01"
     value = sealed(key, bytes(8) + b"\x01\x01\x01")
     lens = np.array([len(key), len(value)], dtype=np.int64)
-    *_, verdict, culprit = decode_records(array(key + value), lens, np.array([-1, 0], dtype=np.int32))
-    assert (verdict, culprit) == (BAD_KEY, 0)
+    *_, status, bad_record = decode_records(array(key + value), lens, np.array([-1, 0], dtype=np.int32))
+    assert (status, bad_record) == (BAD_KEY, 0)
     leaf, name = bytearray(4096), b"\x00\x00\x00\x01a\x00" + bytes(8)
     node = struct.pack("<HHHH", 5000, 0, 1, len(name)) + name + struct.pack("<Q", (1 << 51) - 1)
     struct.pack_into("<QHHHHH", leaf, 0, 0, 0, 2, 18, 4096 - len(node), 4096 - len(node))
     leaf[-len(node) :] = node
     for out in (array(b""), array(bytes(6000))):
-        asked = array(leaf), 4096, 0, array(b""), array(b"\xff"), 8, 10, 1 << 20
+        asked = array(leaf), 4096, 0, array(b""), array(b"\xff"), (8, 10, 1 << 20)
         assert walk(*asked, out, np.zeros(2, dtype=np.int64))[0] == OUTSIDE
 
 

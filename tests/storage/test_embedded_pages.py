@@ -131,7 +131,7 @@ def test_no_damage_leads_the_walk_out_of_the_file(seed: int, tmp_path: Path) -> 
         out, lens = np.empty(len(whole), dtype=np.uint8), np.empty(100_000, dtype=np.int64)
         start, stop = np.zeros(1, dtype=np.uint8), np.full(4, 255, dtype=np.uint8)
         nothing = out[:0], lens[:0]
-        measured = kernels.walk(damaged, 4096, rng.randrange(pages), start, stop, 8, 1000, len(out), *nothing)
+        measured = kernels.walk(damaged, 4096, rng.randrange(pages), start, stop, (8, 1000, len(out)), *nothing)
         assert measured[0] in (kernels.WHOLE, kernels.MORE, kernels.OUTSIDE, kernels.STRANGE)
         assert measured[1] <= 2000
 
@@ -184,7 +184,7 @@ def test_a_walk_over_pages_in_a_circle_ends() -> None:
     page(3, 0x02, 1, struct.pack("<HHHH", 1, 0, 0, len(key)) + key + b"v")
     start, stop = np.full(1, 7, dtype=np.uint8), np.full(4, 255, dtype=np.uint8)
     nothing = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.int64)
-    how, records, *_ = kernels.walk(pages, 4096, 1, start, stop, 8, 1000, 1 << 20, *nothing)
+    how, records, *_ = kernels.walk(pages, 4096, 1, start, stop, (8, 1000, 1 << 20), *nothing)
     assert how == kernels.STRANGE
     assert records <= 4
 
@@ -196,7 +196,7 @@ def test_a_walk_never_writes_behind_what_it_was_given(tmp_path: Path) -> None:
     start, stop = np.zeros(1, dtype=np.uint8), np.full(4, 255, dtype=np.uint8)
     leaves = [number for number in range(2, len(whole) // 4096) if whole[number * 4096 + 10] == 2]
     for root in leaves:
-        asked = whole, 4096, root, start, stop, 0, 1000, len(whole)
+        asked = whole, 4096, root, start, stop, (0, 1000, len(whole))
         how, records, size, *_ = kernels.walk(*asked, np.empty(0, np.uint8), np.empty(0, np.int64))
         if how == kernels.WHOLE and records > 1:
             for bytes_short, lens_short in ((1, 0), (0, 1), (size - 1, 0), (0, 2 * records - 1)):

@@ -91,15 +91,8 @@ def _cleaning(
     prefix: bytes,
     number_of: Indices,
 ) -> Cleaning:
-    data, bounds = kernels.record_keys(
-        batch.buffer,
-        batch.row_off,
-        batch.row_len,
-        batch.rec_version,
-        records,
-        row_of,
-        np.frombuffer(bytearray(prefix), dtype=np.uint8),
-    )
+    prefix_bytes = np.frombuffer(bytearray(prefix), dtype=np.uint8)
+    data, bounds = kernels.record_keys(batch.arrays(), records, row_of, prefix_bytes)
     encoded, border = data.tobytes(), bounds.tolist()
     numbers = number_of[batch.cell_col]
     in_piece = slice(*np.searchsorted(record_of_drop, [records[0], records[-1] + 1]))

@@ -40,7 +40,7 @@ _PAGES_MAX: Final = 1 << 48
 """The greatest page number that a branch node can name."""
 
 Bytes = NDArray[np.uint8]
-_Asked = tuple[int, int, Bytes, Bytes, int, int, int]
+_Asked = tuple[int, int, Bytes, Bytes, tuple[int, int, int]]
 """The arguments of `walk` between the pages and the arrays for what it finds."""
 
 
@@ -95,7 +95,7 @@ class Pages:
         if root == _NO_ROOT:
             return Records(_NO_BYTES, _NO_LENGTHS, None)
         borders = np.frombuffer(start, dtype=np.uint8), np.frombuffer(stop, dtype=np.uint8)
-        asked = page_bytes, root, *borders, tail_bytes, records_max, bytes_max
+        asked = page_bytes, root, *borders, (tail_bytes, records_max, bytes_max)
         pages = self._known()
         if pages is None:
             pages = self._map()

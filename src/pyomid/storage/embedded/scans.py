@@ -75,12 +75,12 @@ class Scans:
     def _decoded(self, table: Table, found: Records, columns: Sequence[Column] | None) -> CellBatch:
         for _ in range(2):
             names, column_of = table.indices(columns)
-            *arrays, verdict, culprit = kernels.decode_records(found.data, found.lens, column_of)
-            if verdict != kernels.UNKNOWN_COLUMN:
+            *arrays, status, bad_record = kernels.decode_records(found.data, found.lens, column_of)
+            if status != kernels.UNKNOWN_COLUMN:
                 break
             self._environment.read(lambda transaction: table.load(transaction, self._tables.database))
-        if verdict != kernels.GOOD:
-            raise _corrupt(_key_of(found, culprit), verdict)
+        if status != kernels.GOOD:
+            raise _corrupt(_key_of(found, bad_record), status)
         return CellBatch(found.data, names, *arrays)
 
 
@@ -125,11 +125,11 @@ def _finish_row(source: Iterator[tuple[bytes, bytes]], items: list[bytes], stop:
     return None
 
 
-def _corrupt(key: bytes, verdict: int) -> Exception:
+def _corrupt(key: bytes, status: int) -> Exception:
     what = {
         kernels.BAD_CHECKSUM: "its checksum does not match",
         kernels.BAD_GRAMMAR: "its cells do not fill it",
         kernels.UNKNOWN_COLUMN: NO_SUCH_COLUMN,
         kernels.BAD_KEY: "its key is none of a row and a version",
     }
-    return corrupt(key, what[verdict])
+    return corrupt(key, what[status])

@@ -180,21 +180,9 @@ class EmbeddedStore(DataStore):
             self._allocate(table.name, batch.columns)
             raise _TableChanged
         numbers = np.array([table.numbers[column] for column in batch.columns], dtype=np.int64)
+        prefix = np.frombuffer(bytearray(table.prefix), dtype=np.uint8)
         encoded, bounds, sampled = kernels.encode_rows(
-            batch.buffer,
-            batch.row_off,
-            batch.row_len,
-            batch.row_rec,
-            batch.rec_cell,
-            batch.cell_col,
-            batch.cell_off,
-            batch.cell_len,
-            np.frombuffer(bytearray(table.prefix), dtype=np.uint8),
-            version,
-            numbers,
-            first,
-            stop,
-            np.uint32(SAMPLE_MASK),
+            batch.arrays(), first, stop, prefix, numbers, version, np.uint32(SAMPLE_MASK)
         )
         data, at = encoded.tobytes(), bounds.tolist()
         items = [(data[at[i] : at[i + 1]], data[at[i + 1] : at[i + 2]]) for i in range(0, len(at) - 1, 2)]
@@ -228,17 +216,8 @@ class EmbeddedStore(DataStore):
             raise Misuse(f"a batch to write has one record a row: {batch.records} records, {batch.rows} rows")
         for column in batch.columns:
             check_column(column, table.families, LIMITS)
-        rule, row, cell = kernels.check_batch(
-            batch.buffer,
-            batch.row_off,
-            batch.row_len,
-            batch.row_rec,
-            batch.rec_cell,
-            batch.cell_col,
-            batch.cell_len,
-            np.array([not column.qualifier for column in batch.columns], dtype=np.bool_),
-            LIMITS.value_bytes_max,
-        )
+        is_family = np.array([not column.qualifier for column in batch.columns], dtype=np.bool_)
+        rule, row, cell = kernels.check_batch(batch.arrays(), is_family, LIMITS.value_bytes_max)
         if rule != kernels.GOOD:
             _raise_broken(rule, batch, row, cell)
 
@@ -477,13 +456,9 @@ def _columns_of(rows: Sequence[RowWrite]) -> list[Column]:
 
 
 def _for_kernels(batch: CellBatch) -> CellBatch:
-    """The batch with arrays as the kernels need them: contiguous and not read-only."""
-    arrays = (
-        getattr(batch, name) for name in ("row_off", "row_len", "row_rec", "rec_version", "rec_commit", "rec_cell")
-    )
-    cells = (getattr(batch, name) for name in ("cell_col", "cell_off", "cell_len"))
-    ready = (np.require(array, requirements=["C", "W"]) for array in (*arrays, *cells))
-    return CellBatch(np.require(batch.buffer, requirements=["C", "W"]), batch.columns, *ready)
+    """The batch with arrays as the kernels need them: contiguous."""
+    buffer, *others = map(np.ascontiguousarray, batch.arrays())
+    return CellBatch(buffer, batch.columns, *others)
 
 
 def _parts(rows: list[RowWrite]) -> Iterator[list[RowWrite]]:

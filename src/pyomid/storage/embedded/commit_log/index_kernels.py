@@ -4,11 +4,11 @@
     record   bucket + 1 (0: free), then the slots of 15 neighbouring timestamps: commit, SEALED, or 0
 
 A slot is stored before its record's key, and the key is loaded before the slot, each so that other processors see
-it in this order (`word_order`).
+it in this order (`memory_order`).
 
-`place_few`, `find_few` and `clear_few` are the plain twins, over a memoryview of the same words: for a few starts they
-are faster than arrays are made, and a process that only ever has a few never loads the compiler. They are only for
-processors that keep this order by themselves.
+`place_few`, `find_few` and `clear_few` are the reference implementation, over a memoryview of the same words. For a
+few starts they take less time than to make arrays, and a process that only ever has a few never loads the compiler.
+They are only for processors that keep this order by themselves.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def find(words: Any, table: Any, starts: Any, found: Any) -> Any:
 @kernel("int64(int64[::1], int64, int64[::1], bool_[::1], int64[:, ::1])", nogil=True, _nrt=False)
 def clear(words: Any, table: Any, starts: Any, is_missing: Any, cleared: Any) -> Any:
     """Slots that hold commits become 0, and a row of `cleared` each, (start, 0). Returns how many did, or NO_ROOM.
-    Those that have a slot, mark or commit, are not missing."""
+    Those that have a slot, invalidation marker or commit, are not missing."""
     count = 0
     for index in range(len(starts)):
         start = starts[index]
@@ -115,7 +115,7 @@ def no_room() -> Corruption:
 
 
 def _found_record(words: memoryview, table: int, bucket: int) -> int:
-    """`find_record`'s twin."""
+    """`find_record`, or `Corruption`."""
     block = (((bucket // NEIGHBOURS) & _SPREAD_BITS) * _SPREAD >> 20) % _BLOCKS
     first = at = table + RECORD_WORDS * (NEIGHBOURS * block + bucket % NEIGHBOURS)
     while (key := words[at]) != 0 and key != bucket + 1:

@@ -1,7 +1,7 @@
 """Words that processes share, seen by each in the order in which another one wrote them.
 
-    writer   store_release: whoever sees the word sees all that was written before it
-    reader   load_acquire: nothing behind it is read before it
+    writer   store_release: who sees the word sees all that was written before it
+    reader   load_acquire: nothing that follows is read before it
 
 On x86-64 every load and store is such a one, so Python's own will do there, and what follows compiles to the same
 instructions. Elsewhere (ARM, POWER, RISC-V) only compiled code can say it, and `fence` stands between Python's loads
@@ -85,6 +85,6 @@ def compiled_fence() -> None:
 
 
 def fence() -> None:
-    """All loads and stores before it come before all behind it."""
+    """All loads and stores before it come before all after it."""
     if not IS_STRONG:
         compiled_fence()

@@ -1,6 +1,6 @@
-"""Compaction's changes of records in bulk: keys of the records of a batch, and records changed by heals and drops.
+"""Compaction's changes of many records: keys of the records of a batch, and records changed by heals and drops.
 
-The plain twin is `EmbeddedStore._change_record`, which changes one.
+`EmbeddedStore._change_record`, which changes one, is the reference implementation.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from typing import Any, Final
 
 import numpy as np
 
+from pyomid.cells import BatchArrays
 from pyomid.compiled import kernel
 from pyomid.storage.embedded.native.records import (
     Bytes,
     Int,
-    Int32s,
     Int64s,
     _little_endian,
-    _put_escaped,
+    _put_key,
+    _put_little_endian,
     _put_varint,
     _varint,
     crc32,
 )
 from pyomid.storage.embedded.records import HEADER_BYTES, TABLE_BYTES, VARINT_BYTES_MAX, VERSION_BYTES
-from pyomid.types import TIMESTAMP_MAX
 
 UNCHANGED: Final = 0
 CHANGED: Final = 1
@@ -30,20 +30,11 @@ EMPTIED: Final = 2
 CORRUPT: Final = 3
 
 
-@kernel(
-    "Tuple((uint8[::1], int64[::1]))"
-    "(uint8[::1], int64[::1], int32[::1], int64[::1], int64[::1], int64[::1], uint8[::1])"
-)
-def record_keys(
-    buffer: Bytes,
-    row_off: Int64s,
-    row_len: Int32s,
-    rec_version: Int64s,
-    records: Int64s,
-    row_of: Int64s,
-    prefix: Bytes,
-) -> tuple[Bytes, Int64s]:
-    """The keys of `records`, whose rows are `row_of`, one behind the other, and their borders."""
+@kernel("Tuple((uint8[::1], int64[::1]))(Fields(BatchArrays), int64[::1], int64[::1], uint8[::1])")
+def record_keys(arrays: Any, records: Int64s, row_of: Int64s, prefix: Bytes) -> tuple[Bytes, Int64s]:
+    """The keys of `records`, whose rows are `row_of`, one after the other, and their borders. `prefix`: the table's."""
+    batch = BatchArrays(*arrays)
+    buffer, row_off, row_len, rec_version = batch.buffer, batch.row_off, batch.row_len, batch.rec_version
     size = np.int64(0)
     for index in range(len(records)):
         size += 2 * np.int64(row_len[row_of[index]]) + TABLE_BYTES + 1 + VERSION_BYTES
@@ -51,15 +42,8 @@ def record_keys(
     bounds = np.zeros(len(records) + 1, dtype=np.int64)
     at = np.int64(0)
     for index in range(len(records)):
-        for byte in range(len(prefix)):
-            out[at + byte] = prefix[byte]
-        row = row_of[index]
-        at = _put_escaped(buffer, row_off[row], np.int64(row_len[row]), out, at + len(prefix))
-        out[at] = 0
-        inverted = TIMESTAMP_MAX - rec_version[records[index]]
-        for byte in range(VERSION_BYTES):
-            out[at + 1 + byte] = np.uint8((inverted >> (8 * (VERSION_BYTES - 1 - byte))) & 255)
-        at += 1 + VERSION_BYTES
+        row, version = row_of[index], rec_version[records[index]]
+        at = _put_key(prefix, buffer, row_off[row], np.int64(row_len[row]), version, out, at)
         bounds[index + 1] = at
     return out[:at], bounds
 
@@ -138,8 +122,7 @@ def change_records(
         for index in range(4, HEADER_BYTES):
             out[start + index] = data[value + index]
         if heal:
-            for index in range(8):
-                out[start + 4 + index] = np.uint8((commits[record] >> (8 * index)) & 255)
+            _put_little_endian(out, start + 4, commits[record], 8)
         to = _put_varint(out, start + HEADER_BYTES, np.uint64(left))
         place = cells
         if left == count:
@@ -156,8 +139,6 @@ def change_records(
                 for index in range(begin, place):
                     out[to + index - begin] = data[index]
                 to += place - begin
-        crc = crc32(out, start + 4, to, key_crc)
-        for index in range(4):
-            out[start + index] = np.uint8((crc >> np.uint32(8 * index)) & np.uint32(255))
+        _put_little_endian(out, start, np.int64(crc32(out, start + 4, to, key_crc)), 4)
         bounds[record + 1] = to
     return out[:to], bounds, states

@@ -7,17 +7,17 @@ The format is that of LMDB 0.9 (`mdb.c`: MDB_page, MDB_node, MDB_db) on 64-bit l
     leaf       the halves are the value's length; a big value's node holds the number of its overflow pages' first
     branch     the halves and the flags are the child's page number; the first node's key counts as the least
 
-The plain twin is LMDB's own cursor: `store._records_until`. Nothing read here is believed: a page or node that does
-not look like the above ends the walk with STRANGE, and the caller asks LMDB.
+LMDB's own cursor is the reference implementation (`scans.records_until`). Nothing read here is believed: a page or
+node that does not look like the above ends the walk with STRANGE, and the caller asks LMDB.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 
-from pyomid.compiled import kernel
+from pyomid.compiled import READ_BYTES, kernel
 
 Bytes = Any
 Int64s = Any
@@ -28,7 +28,7 @@ WHOLE: Final = 0
 MORE: Final = 1
 """The limit was reached; a next row is there."""
 OUTSIDE: Final = 2
-"""A page lies behind the end of the mapped bytes: the file has grown, or it is damaged."""
+"""A page lies after the end of the mapped bytes: the file has grown, or it is damaged."""
 STRANGE: Final = 3
 """Something that this reader does not know."""
 
@@ -40,16 +40,14 @@ _BIG_VALUE: Final = 0x01
 _DEPTH_MAX: Final = 32
 """LMDB's own bound (CURSOR_STACK)."""
 
-_READ: Final = "Array(uint8, 1, 'C', readonly=True)"
 
-
-@kernel(f"int64({_READ}, int64)")
+@kernel(f"int64({READ_BYTES}, int64)")
 def _u16(data: Bytes, at: Int) -> Int:
     place = np.uint64(at)
     return np.int64(data[place]) | np.int64(data[place + np.uint64(1)]) << 8
 
 
-@kernel(f"int64({_READ}, int64)")
+@kernel(f"int64({READ_BYTES}, int64)")
 def _u64(data: Bytes, at: Int) -> Int:
     number = np.int64(0)
     for index in range(8):
@@ -57,9 +55,9 @@ def _u64(data: Bytes, at: Int) -> Int:
     return number
 
 
-@kernel(f"int64({_READ}, int64, int64, {_READ})")
+@kernel(f"int64({READ_BYTES}, int64, int64, {READ_BYTES})")
 def _order(data: Bytes, at: Int, length: Int, key: Bytes) -> Int:
-    """Below, at or above 0 as the bytes in `data` are before, equal to or behind `key`."""
+    """Below, at or above 0 as the bytes in `data` sort before, with or after `key`."""
     place = np.uint64(at)
     for index in range(np.uint64(min(length, len(key)))):
         if data[place + index] != key[index]:
@@ -67,7 +65,7 @@ def _order(data: Bytes, at: Int, length: Int, key: Bytes) -> Int:
     return length - len(key)
 
 
-@kernel(f"boolean({_READ}, int64, int64, int64)")
+@kernel(f"boolean({READ_BYTES}, int64, int64, int64)")
 def _equal(data: Bytes, left: Int, right: Int, length: Int) -> bool:
     one, other = np.uint64(left), np.uint64(right)
     for index in range(np.uint64(length)):  # noqa: SIM110 (numba compiles a loop better than a generator)
@@ -76,7 +74,7 @@ def _equal(data: Bytes, left: Int, right: Int, length: Int) -> bool:
     return True
 
 
-@kernel(f"void({_READ}, int64, uint8[::1], int64, int64)")
+@kernel(f"void({READ_BYTES}, int64, uint8[::1], int64, int64)")
 def _copy(data: Bytes, at: Int, out: Bytes, to: Int, length: Int) -> None:
     """Unsigned indices: with signed ones numba asks each time whether they count from the end (18 times slower)."""
     source, target = np.uint64(at), np.uint64(to)
@@ -84,7 +82,7 @@ def _copy(data: Bytes, at: Int, out: Bytes, to: Int, length: Int) -> None:
         out[target + index] = data[source + index]
 
 
-@kernel(f"int64({_READ}, int64, int64, int64)")
+@kernel(f"int64({READ_BYTES}, int64, int64, int64)")
 def _nodes(pages: Bytes, page: Int, page_bytes: Int, kind: Int) -> Int:
     """How many nodes a page of this kind has; -1 where it is none."""
     at = page * page_bytes
@@ -96,7 +94,7 @@ def _nodes(pages: Bytes, page: Int, page_bytes: Int, kind: Int) -> Int:
     return (lower - _PAGE_HEADER) >> 1
 
 
-@kernel(f"int64({_READ}, int64, int64, int64)")
+@kernel(f"int64({READ_BYTES}, int64, int64, int64)")
 def _node(pages: Bytes, page: Int, page_bytes: Int, index: Int) -> Int:
     """Where the node lies; -1 where its key does not lie inside the page."""
     at = page * page_bytes
@@ -108,9 +106,9 @@ def _node(pages: Bytes, page: Int, page_bytes: Int, index: Int) -> Int:
     return at + offset
 
 
-@kernel(f"int64({_READ}, int64, int64, int64, int64, {_READ}, boolean)")
+@kernel(f"int64({READ_BYTES}, int64, int64, int64, int64, {READ_BYTES}, boolean)")
 def _place(pages: Bytes, page: Int, page_bytes: Int, nodes: Int, first: Int, key: Bytes, above: bool) -> Int:
-    """The first node from `first` whose key is not before `key` (`above`: is behind it); -1: a node is strange."""
+    """The first node from `first` whose key is `key` or greater (`above`: greater); -1: a node is strange."""
     low, high = first, nodes
     while low < high:
         middle = (low + high) >> 1
@@ -125,27 +123,30 @@ def _place(pages: Bytes, page: Int, page_bytes: Int, nodes: Int, first: Int, key
     return low
 
 
-@kernel(f"UniTuple(int64, 5)({_READ}, int64, int64, {_READ}, {_READ}, int64, int64, int64, uint8[::1], int64[::1])")
+class Limits(NamedTuple):
+    """A walk ends after the row with which it has that many records, or more bytes. Rows are keys that differ
+    in more than their last `tail_bytes`."""
+
+    tail_bytes: Annotated[int, "int64"]
+    records_max: Annotated[int, "int64"]
+    bytes_max: Annotated[int, "int64"]
+
+
+@kernel(
+    f"UniTuple(int64, 5)({READ_BYTES}, int64, int64, {READ_BYTES}, {READ_BYTES}, Fields(Limits), uint8[::1],"
+    " int64[::1])"
+)
 def walk(
-    pages: Bytes,
-    page_bytes: Int,
-    root: Int,
-    start: Bytes,
-    stop: Bytes,
-    tail_bytes: Int,
-    records_max: Int,
-    bytes_max: Int,
-    out: Bytes,
-    lens: Int64s,
+    pages: Bytes, page_bytes: Int, root: Int, start: Bytes, stop: Bytes, limits: Any, out: Bytes, lens: Int64s
 ) -> tuple[Int, Int, Int, Int, Int]:
     """Records with `start` ≤ key < `stop` in order: key, value, key, value … into `out`, their lengths into `lens`.
 
-    Ends behind the row in which one of the limits is reached; rows are keys that differ in more than their last
-    `tail_bytes`. With an empty `out` it only measures. Returns how it ended, records, bytes, and for MORE where the
-    next key lies in `pages` and its length. The tree must stay as it is meanwhile: a read transaction holds it. Should
-    it change all the same, nothing is written behind the end of `out` and `lens`; and a tree that leads in a circle
-    ends the walk, which enters no more pages than there are.
+    `limits`: `Limits`. With an empty `out` it only measures. Returns how it ended, records, bytes, and for MORE where
+    the next key lies in `pages` and its length. The tree must stay as it is meanwhile: a read transaction holds it.
+    Should it change all the same, nothing is written after the end of `out` and `lens`; and a tree that leads in a
+    circle ends the walk, which enters no more pages than there are.
     """
+    tail_bytes, records_max, bytes_max = limits
     limit = len(pages)
     file_pages = limit // page_bytes
     stack = np.empty(_DEPTH_MAX, dtype=np.int64)

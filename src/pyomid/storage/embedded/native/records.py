@@ -1,4 +1,4 @@
-"""Records in bulk: many at once between LMDB's bytes and a `CellBatch`. The reference implementation is `records`."""
+"""Many records at once between LMDB's bytes and a `CellBatch`. The reference implementation is `records`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.cells import TOMBSTONE
-from pyomid.compiled import kernel
+from pyomid.cells import TOMBSTONE, BatchArrays
+from pyomid.compiled import READ_BYTES, kernel
 from pyomid.storage.embedded.records import (
     ESCAPED_ROW_BYTES_MAX,
     HEADER_BYTES,
@@ -191,7 +191,7 @@ def _unescape(data: Bytes, at: Int, length: Int) -> Int:
     " int32[::1], int64, int64))(uint8[::1], int64[::1], int32[::1])"
 )
 def decode_records(data: Bytes, lens: Int64s, column_of: Int32s) -> Any:
-    """The arrays of a `CellBatch` over `data`, then a verdict and the record it is about.
+    """The arrays of a `CellBatch` over `data`, then a status, and the record that it is about.
 
     `data` holds key, value, key, value … of the lengths `lens`, in the order of keys, whole rows; keys are
     unescaped in place if all is well. `column_of` maps a column's number to its index, -1 where it is not wanted;
@@ -209,7 +209,7 @@ def decode_records(data: Bytes, lens: Int64s, column_of: Int32s) -> Any:
     cell_off = np.empty(cells_max, dtype=np.int64)
     cell_len = np.empty(cells_max, dtype=np.int32)
     rows, records, cells = np.int64(0), np.int64(0), np.int64(0)
-    verdict, culprit = np.int64(GOOD), np.int64(-1)
+    status, bad_record = np.int64(GOOD), np.int64(-1)
     at = np.int64(0)
     for record in range(records_in):
         key, key_len = at, lens[2 * record]
@@ -219,10 +219,10 @@ def decode_records(data: Bytes, lens: Int64s, column_of: Int32s) -> Any:
         if stop - value < HEADER_BYTES or crc32(
             data, value + 4, stop, crc32(data, key, value, np.uint32(0))
         ) != np.uint32(_little_endian(data, value, 4)):
-            verdict, culprit = np.int64(BAD_CHECKSUM), np.int64(record)
+            status, bad_record = np.int64(BAD_CHECKSUM), np.int64(record)
             break
         if key_len < KEY_BYTES_MIN or data[value - VERSION_BYTES - 1] != 0 or data[value - VERSION_BYTES] >= 0x80:
-            verdict, culprit = np.int64(BAD_KEY), np.int64(record)
+            status, bad_record = np.int64(BAD_KEY), np.int64(record)
             break
         first_cell = cells
         count, place = _varint(data, value + HEADER_BYTES, stop)
@@ -236,10 +236,10 @@ def decode_records(data: Bytes, lens: Int64s, column_of: Int32s) -> Any:
                 number, place = _varint(data, place, stop)
                 length, place = _varint(data, place, stop)
             if number < 0 or length < 0 or length - 1 > stop - place or cells >= cells_max:
-                verdict, culprit = np.int64(BAD_GRAMMAR), np.int64(record)
+                status, bad_record = np.int64(BAD_GRAMMAR), np.int64(record)
                 break
             if number >= len(column_of):
-                verdict, culprit = np.int64(UNKNOWN_COLUMN), np.int64(record)
+                status, bad_record = np.int64(UNKNOWN_COLUMN), np.int64(record)
                 break
             column = column_of[np.uint64(number)]
             if column >= 0:
@@ -249,9 +249,9 @@ def decode_records(data: Bytes, lens: Int64s, column_of: Int32s) -> Any:
                 cell_len[cell] = np.int32(length - 1) if length > 0 else np.int32(TOMBSTONE)
                 cells += 1
             place += max(length - 1, 0)
-        if verdict == GOOD and (count < 0 or place != stop):
-            verdict, culprit = np.int64(BAD_GRAMMAR), np.int64(record)
-        if verdict != GOOD:
+        if status == GOOD and (count < 0 or place != stop):
+            status, bad_record = np.int64(BAD_GRAMMAR), np.int64(record)
+        if status != GOOD:
             break
         if cells == first_cell:
             continue
@@ -265,7 +265,7 @@ def decode_records(data: Bytes, lens: Int64s, column_of: Int32s) -> Any:
         records += 1
         rec_cell[records] = cells
         row_rec[rows] = records
-    if verdict == GOOD:
+    if status == GOOD:
         for row in range(rows):
             row_len[row] = _unescape(data, row_off[row], np.int64(row_len[row]))
     return (
@@ -278,12 +278,12 @@ def decode_records(data: Bytes, lens: Int64s, column_of: Int32s) -> Any:
         cell_col[:cells],
         cell_off[:cells],
         cell_len[:cells],
-        verdict,
-        culprit,
+        status,
+        bad_record,
     )
 
 
-@kernel("void(uint8[::1], int64, uint8[::1], int64, int64)")
+@kernel(f"void({READ_BYTES}, int64, uint8[::1], int64, int64)")
 def _copy(buffer: Bytes, at: Int, out: Bytes, to: Int, length: Int) -> None:
     source, target = np.uint64(at), np.uint64(to)
     for index in range(np.uint64(length)):
@@ -300,7 +300,7 @@ def _put_varint(out: Bytes, at: Int, number: Any) -> Int:
     return at + 1
 
 
-@kernel("int64(uint8[::1], int64, int64, uint8[::1], int64)")
+@kernel(f"int64({READ_BYTES}, int64, int64, uint8[::1], int64)")
 def _put_escaped(buffer: Bytes, at: Int, length: Int, out: Bytes, to: Int) -> Int:
     source, target = np.uint64(at), np.uint64(to)
     for _ in range(length):
@@ -314,7 +314,26 @@ def _put_escaped(buffer: Bytes, at: Int, length: Int, out: Bytes, to: Int) -> In
     return np.int64(target)
 
 
-@kernel("int64(uint8[::1], int64, int64, int64, int64)")
+@kernel("void(uint8[::1], int64, int64, int64)")
+def _put_little_endian(out: Bytes, at: Int, number: Int, size: Int) -> None:
+    for index in range(size):
+        out[at + index] = np.uint8((number >> (8 * index)) & 255)
+
+
+@kernel(f"int64(uint8[::1], {READ_BYTES}, int64, int64, int64, uint8[::1], int64)")
+def _put_key(prefix: Bytes, buffer: Bytes, row_at: Int, row_len: Int, version: Int, out: Bytes, to: Int) -> Int:
+    """The key of a row and version, as `records` has it; returns where it ends."""
+    for index in range(len(prefix)):
+        out[to + index] = prefix[index]
+    to = _put_escaped(buffer, row_at, row_len, out, to + len(prefix))
+    out[to] = 0
+    inverted = TIMESTAMP_MAX - version
+    for index in range(VERSION_BYTES):
+        out[to + 1 + index] = np.uint8((inverted >> (8 * (VERSION_BYTES - 1 - index))) & 255)
+    return to + 1 + VERSION_BYTES
+
+
+@kernel(f"int64({READ_BYTES}, int64, int64, int64, int64)")
 def _compare(data: Bytes, left: Int, left_len: Int, right: Int, right_len: Int) -> Int:
     one, other = np.uint64(left), np.uint64(right)
     for index in range(np.uint64(min(left_len, right_len))):
@@ -323,22 +342,15 @@ def _compare(data: Bytes, left: Int, left_len: Int, right: Int, right_len: Int) 
     return left_len - right_len
 
 
-@kernel(
-    "UniTuple(int64, 3)(uint8[::1], int64[::1], int32[::1], int64[::1], int64[::1], int32[::1], int32[::1],"
-    " boolean[::1], int64)"
-)
-def check_batch(
-    buffer: Bytes,
-    row_off: Int64s,
-    row_len: Int32s,
-    row_rec: Int64s,
-    rec_cell: Int64s,
-    cell_col: Int32s,
-    cell_len: Int32s,
-    is_family: Any,
-    value_bytes_max: Int,
-) -> tuple[Int, Int, Int]:
-    """GOOD, or the rule that is broken; then the row and the cell that break it."""
+@kernel("UniTuple(int64, 3)(Fields(BatchArrays), boolean[::1], int64)", _nrt=False)
+def check_batch(arrays: Any, is_family: Any, value_bytes_max: Int) -> tuple[Int, Int, Int]:
+    """GOOD, or the rule that is broken; then the row and the cell that break it (-1: none).
+
+    `is_family` marks columns with an empty qualifier.
+    """
+    batch = BatchArrays(*arrays)
+    buffer, row_off, row_len, row_rec = batch.buffer, batch.row_off, batch.row_len, batch.row_rec
+    rec_cell, cell_col, cell_len = batch.rec_cell, batch.cell_col, batch.cell_len
     for row in range(len(row_off)):
         at, length = row_off[row], np.int64(row_len[row])
         if length == 0:
@@ -361,30 +373,21 @@ def check_batch(
 
 
 @kernel(
-    "Tuple((uint8[::1], int64[::1], boolean[::1]))(uint8[::1], int64[::1], int32[::1], int64[::1], int64[::1],"
-    " int32[::1], int64[::1], int32[::1], uint8[::1], int64, int64[::1], int64, int64, uint32)"
+    "Tuple((uint8[::1], int64[::1], boolean[::1]))"
+    "(Fields(BatchArrays), int64, int64, uint8[::1], int64[::1], int64, uint32)"
 )
 def encode_rows(
-    buffer: Bytes,
-    row_off: Int64s,
-    row_len: Int32s,
-    row_rec: Int64s,
-    rec_cell: Int64s,
-    cell_col: Int32s,
-    cell_off: Int64s,
-    cell_len: Int32s,
-    prefix: Bytes,
-    version: Int,
-    number_of: Int64s,
-    first: Int,
-    stop: Int,
-    sample_mask: Any,
+    arrays: Any, first: Int, stop: Int, prefix: Bytes, number_of: Int64s, version: Int, sample_mask: Any
 ) -> tuple[Bytes, Int64s, Any]:
-    """Rows `first` … `stop` of a checked batch as records without a commit timestamp.
+    """Rows `first` … `stop` of a checked batch as records under `version`, without a commit timestamp.
 
-    Returns the bytes, their borders (key i is bounds[2i] : bounds[2i+1], its value up to bounds[2i+2]) and which
-    rows are samples: those the CRC of whose row prefix has none of the bits of `sample_mask`.
+    `prefix` is the table's, `number_of` the table's number of each of the batch's columns. Returns the bytes, their
+    borders (key i is bounds[2i] : bounds[2i+1], its value up to bounds[2i+2]) and which rows are samples: those the CRC
+    of whose row prefix has none of the bits of `sample_mask`.
     """
+    batch = BatchArrays(*arrays)
+    buffer, row_off, row_len, row_rec = batch.buffer, batch.row_off, batch.row_len, batch.row_rec
+    rec_cell, cell_col, cell_off, cell_len = batch.rec_cell, batch.cell_col, batch.cell_off, batch.cell_len
     size = np.int64(0)
     for row in range(first, stop):
         size += 2 * np.int64(row_len[row]) + TABLE_BYTES + VERSION_BYTES + HEADER_BYTES + 2 * VARINT_BYTES_MAX
@@ -393,23 +396,14 @@ def encode_rows(
     out = np.empty(size, dtype=np.uint8)
     bounds = np.zeros(2 * (stop - first) + 1, dtype=np.int64)
     samples = np.zeros(stop - first, dtype=np.bool_)
-    inverted = TIMESTAMP_MAX - version
     at = np.int64(0)
     for row in range(first, stop):
         key = at
-        for index in range(len(prefix)):
-            out[at + index] = prefix[index]
-        at = _put_escaped(buffer, row_off[row], np.int64(row_len[row]), out, at + len(prefix))
-        out[at] = 0
-        at += 1
-        prefix_crc = crc32(out, key, at, np.uint32(0))
+        value = _put_key(prefix, buffer, row_off[row], np.int64(row_len[row]), version, out, key)
+        prefix_crc = crc32(out, key, value - VERSION_BYTES, np.uint32(0))
         samples[row - first] = (prefix_crc & sample_mask) == 0
-        for index in range(VERSION_BYTES):
-            out[at + index] = np.uint8((inverted >> (8 * (VERSION_BYTES - 1 - index))) & 255)
-        value = at + VERSION_BYTES
-        key_crc = crc32(out, at, value, prefix_crc)
-        for index in range(4, HEADER_BYTES):
-            out[value + index] = 0
+        key_crc = crc32(out, value - VERSION_BYTES, value, prefix_crc)
+        _put_little_endian(out, value + 4, 0, 8)
         first_cell, stop_cell = rec_cell[row_rec[row]], rec_cell[row_rec[row + 1]]
         at = _put_varint(out, value + HEADER_BYTES, np.uint64(stop_cell - first_cell))
         for cell in range(first_cell, stop_cell):
@@ -419,9 +413,7 @@ def encode_rows(
             if length > 0:
                 _copy(buffer, cell_off[cell], out, at, length)
                 at += length
-        crc = crc32(out, value + 4, at, key_crc)
-        for index in range(4):
-            out[value + index] = np.uint8((crc >> np.uint32(8 * index)) & np.uint32(255))
+        _put_little_endian(out, value, np.int64(crc32(out, value + 4, at, key_crc)), 4)
         bounds[2 * (row - first) + 1] = value
         bounds[2 * (row - first) + 2] = at
     return out[:at], bounds, samples
