@@ -19,7 +19,7 @@ from pyomid.errors import Corruption, Misuse
 from pyomid.protocol.visibility import visible_cells
 from pyomid.spark.row_codec.column_types import column_type
 from pyomid.spark.row_codec.decode import RowDecoder, arrow_schema
-from pyomid.spark.row_codec.encode import MARKER_QUALIFIER, Duplicates, Nulls, RowEncoder
+from pyomid.spark.row_codec.encode import SENTINEL_QUALIFIER, Duplicates, Nulls, RowEncoder
 from pyomid.spark.row_codec.row_key import key_layout
 from pyomid.spark.row_codec.values import encode_value
 from pyomid.types import Column, ColumnSchema, RowKeyPart, TableSchema
@@ -67,17 +67,17 @@ def plain_cells(
 ) -> dict[bytes, dict[Column, bytes | None]]:
     """The twin: row behind row, one value at a time; a null that keeps keeps what an earlier row of the key said."""
     layout = key_layout(schema)
-    marker = Column(b"d", MARKER_QUALIFIER)
+    sentinel = Column(b"d", SENTINEL_QUALIFIER)
     expected: dict[bytes, dict[Column, bytes | None]] = {}
     for row in rows:
         key = layout.encode([row[name] for name in layout.names])
-        cells = {column: value for column, value in expected.get(key, {}).items() if column != marker}
+        cells = {column: value for column, value in expected.get(key, {}).items() if column != sentinel}
         for column in schema.columns:
             value = row[column.name]
             if column.column is not None and (value is not None or nulls is Nulls.TOMBSTONE):
                 cells[column.column] = None if value is None else encode_value(value, column.spark_type)
         if all(value is None for value in cells.values()):
-            cells[marker] = b"\x01"
+            cells[sentinel] = b"\x01"
         expected[key] = cells
     return expected
 
@@ -127,9 +127,9 @@ def test_the_last_row_of_a_key_depends_on_no_batchs_border(
         for key, cells in cells_by_row(encoder.encode(record_batch(schema, part))).items():
             stored.setdefault(key, {}).update(cells)
     whole = cells_by_row(encoder.encode(record_batch(schema, rows)))
-    marker = Column(b"d", MARKER_QUALIFIER)
-    assert {key: {**cells, marker: None} for key, cells in stored.items()} == {
-        key: {**cells, marker: None} for key, cells in whole.items()
+    sentinel = Column(b"d", SENTINEL_QUALIFIER)
+    assert {key: {**cells, sentinel: None} for key, cells in stored.items()} == {
+        key: {**cells, sentinel: None} for key, cells in whole.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""Each compiled loop between Arrow and cells says what its plain twin says, on input that no frame would make too."""
+"""Each kernel between Arrow and cells does what its reference does, on input that no frame would make too."""
 
 from __future__ import annotations
 
@@ -7,43 +7,32 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import row_codec_reference as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pyomid.cells import TOMBSTONE
+from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.spark.row_codec.native.columns import (
     ABSENT,
     copy_texts,
     fill_columns,
-    filled_plainly,
-    gather_texts_plainly,
     pack_cells,
-    pack_cells_plainly,
     text_offsets,
     zero_texts,
-    zero_texts_plainly,
 )
 from pyomid.spark.row_codec.native.decimals import (
-    gather_decimal_plainly,
     gather_decimals,
-    put_decimal_plainly,
     put_decimals,
 )
 from pyomid.spark.row_codec.native.row_keys import (
     escaped_lengths,
-    escaped_plainly,
     key_order,
-    key_order_plainly,
     last_of_equals,
-    last_of_equals_plainly,
     put_blocks,
-    put_blocks_plainly,
     put_escaped,
     take_blocks,
-    take_blocks_plainly,
     unescape,
-    unescaped_plainly,
 )
 
 pytestmark = pytest.mark.fast
@@ -71,7 +60,7 @@ def test_escaped_texts_and_the_way_back(texts: list[bytes], inverted: bool) -> N
     data, offsets = joined(texts)
     lengths = np.zeros(len(texts), np.int64)
     escaped_lengths(data, offsets, lengths)
-    expected = [escaped_plainly(text, inverted=inverted) for text in texts]
+    expected = [reference.escaped(text, inverted=inverted) for text in texts]
     assert lengths.tolist() == [len(text) for text in expected]
     places = np.cumsum([0, *lengths], dtype=np.int64)[:-1].copy()
     ends = places + lengths
@@ -88,7 +77,7 @@ def test_texts_out_of_keys_that_may_be_broken(keys: list[bytes], inverted: bool)
     places, ends = offsets[:-1].copy(), offsets[1:].copy()
     out, borders = np.empty(len(data), np.uint8), np.zeros(len(keys) + 1, np.int32)
     bad = unescape(data, places, ends, 255 if inverted else 0, out, borders)
-    expected = [unescaped_plainly(key, inverted=inverted) for key in keys]
+    expected = [reference.unescaped(key, inverted=inverted) for key in keys]
     assert bad == (expected.index(None) if None in expected else -1)
     for row, found in enumerate(expected[: bad if bad >= 0 else None]):
         assert found is not None
@@ -101,20 +90,20 @@ def test_texts_out_of_keys_that_may_be_broken(keys: list[bytes], inverted: bool)
 def test_texts_of_zero_bytes(texts: list[bytes]) -> None:
     zero = np.zeros(len(texts), np.bool_)
     longest = zero_texts(*joined(texts), zero)
-    assert (zero.tolist(), longest) == zero_texts_plainly(texts)
+    assert (zero.tolist(), longest) == reference.zero_texts(texts)
 
 
 @checked
 @given(keys=st.lists(TEXTS, max_size=6))
 def test_the_order_of_keys_and_the_last_of_equals(keys: list[bytes]) -> None:
     data, offsets = joined(keys)
-    assert key_order(data, offsets, np.arange(len(keys))) == key_order_plainly(keys)
+    assert key_order(data, offsets, np.arange(len(keys))) == reference.key_order(keys)
     order = np.array(sorted(range(len(keys)), key=keys.__getitem__), np.int64)
     in_order = [keys[index] for index in order]
-    assert key_order(data, offsets, order) == key_order_plainly(in_order)
+    assert key_order(data, offsets, order) == reference.key_order(in_order)
     last = np.zeros(len(keys), np.bool_)
     last_of_equals(data, offsets, order, last)
-    assert last.tolist() == last_of_equals_plainly(in_order)
+    assert last.tolist() == reference.last_of_equals(in_order)
 
 
 @checked
@@ -127,7 +116,7 @@ def test_texts_of_one_column(values: list[bytes | None], is_text: bool) -> None:
     out = np.empty(total, np.uint8)
     copy_texts(buffer, cell_off, chosen, offsets, out)
     found = [out[begin:end].tobytes() for begin, end in pairwise(offsets)]
-    assert found == gather_texts_plainly(values, is_text=is_text)
+    assert found == reference.gather_texts(values, is_text=is_text)
 
 
 @checked
@@ -137,13 +126,13 @@ def test_decimals_into_cells(numbers: list[int]) -> None:
     out = np.empty(20 * len(numbers), np.uint8)
     offsets, lengths = np.empty(len(numbers), np.int64), np.empty(len(numbers), np.int32)
     written = put_decimals(unscaled, 7, out, offsets, lengths)
-    assert out[:written].tobytes() == b"".join(put_decimal_plainly(number, 7) for number in numbers)
-    assert lengths.tolist() == [len(put_decimal_plainly(number, 7)) for number in numbers]
+    assert out[:written].tobytes() == b"".join(reference.put_decimal(number, 7) for number in numbers)
+    assert lengths.tolist() == [len(reference.put_decimal(number, 7)) for number in numbers]
     assert offsets.tolist() == [int(lengths[:row].sum()) for row in range(len(numbers))]
 
 
 STORED_DECIMALS = st.builds(
-    put_decimal_plainly, st.integers(-(1 << 127), (1 << 127) - 1), st.sampled_from([2, 2, 2, 3])
+    reference.put_decimal, st.integers(-(1 << 127), (1 << 127) - 1), st.sampled_from([2, 2, 2, 3])
 )
 
 
@@ -154,7 +143,7 @@ def test_decimals_out_of_cells_that_may_be_broken(values: list[bytes | None]) ->
     chosen = np.array([-1 if value is None else index for index, value in enumerate(values)], np.int64)
     out = np.empty((len(values), 16), np.uint8)
     bad = gather_decimals(buffer, cell_off, cell_len, chosen, 2, out)
-    expected = [gather_decimal_plainly(value, 2) for value in values]
+    expected = [reference.gather_decimal(value, 2) for value in values]
     assert bad == (expected.index(None) if None in expected else -1)
     for row, number in enumerate(expected[: bad if bad >= 0 else None]):
         assert out[row].tobytes() == number
@@ -175,7 +164,7 @@ def test_a_grid_packed(data: st.DataObject, columns: int, rows: int) -> None:
     count = pack_cells(off, length, 1000, 1, rec_cell, cell_col, cell_off, cell_len)
     packed = list(zip(cell_col.tolist(), cell_off.tolist(), cell_len.tolist(), strict=True))
     found = [packed[begin:end] for begin, end in pairwise(rec_cell)]
-    assert found == pack_cells_plainly(grid, (1000, 1))
+    assert found == reference.pack_cells(grid, (1000, 1))
     assert count == sum(map(len, found))
 
 
@@ -184,13 +173,13 @@ def test_a_grid_packed(data: st.DataObject, columns: int, rows: int) -> None:
 def test_blocks_out_of_keys_that_may_end_too_soon_and_into_keys(width: int, keys: list[bytes]) -> None:
     buffer, offsets = joined(keys)
     taken: list[tuple[int, list[int], bytes]] = []
-    for take in (take_blocks, take_blocks_plainly):
+    for take in (take_blocks, reference.take_blocks):
         places, out = offsets[:-1].copy(), np.zeros((len(keys), width), np.uint8)
         taken.append((take(buffer, places, offsets[1:].copy(), out), places.tolist(), out.tobytes()))
     assert taken[0] == taken[1]
     blocks = np.frombuffer(taken[0][2], np.uint8).reshape(len(keys), width)
     put: list[tuple[list[int], bytes]] = []
-    for write in (put_blocks, put_blocks_plainly):
+    for write in (put_blocks, reference.put_blocks):
         places, out = np.arange(len(keys)) * (width + 1), np.zeros(len(keys) * (width + 1), np.uint8)
         write(out, places, blocks)
         put.append((places.tolist(), out.tobytes()))
@@ -219,6 +208,8 @@ def test_columns_filled(drawn: tuple[list[list[tuple[int, bytes]]], list[int]]) 
     values = [value for row in rows for _, value in row]
     buffer, cell_off, cell_len = cells(values)
     cell_col = np.array([place for row in rows for place, _ in row], np.int32)
+    no_64, no_32 = np.empty(0, np.int64), np.empty(0, np.int32)
+    batch = CellBatch(buffer, [], no_64, no_32, no_64, no_64, no_64, no_64, cell_col, cell_off, cell_len)
     row_cell = np.cumsum([0, *map(len, rows)], dtype=np.int64)
     count = len(rows)
     at_of = np.zeros(len(widths), np.int64)
@@ -228,10 +219,10 @@ def test_columns_filled(drawn: tuple[list[list[tuple[int, bytes]]], list[int]]) 
         room, chosen_rows = (room + width * count, chosen_rows) if width else (room, chosen_rows + 1)
     fixed, chosen = np.zeros(room, np.uint8), np.full((chosen_rows, count), -1, np.int64)
     valid, present = np.zeros((len(widths), (count + 7) // 8), np.uint8), np.zeros(len(widths), np.int64)
-    everything = np.arange(len(values)), row_cell, np.arange(count), np.arange(len(widths))
-    wide = np.array(widths, np.int64)
-    bad = fill_columns(buffer, cell_off, cell_len, cell_col, *everything, wide, at_of, fixed, chosen, valid, present)
-    expected = filled_plainly(rows, widths)
+    visible, places = np.arange(len(values)), (np.arange(len(widths)), np.array(widths, np.int64), at_of)
+    filled = (fixed, chosen, valid, present)
+    bad = fill_columns(batch.arrays(), visible, row_cell, np.arange(count), places, filled)
+    expected = reference.fill_columns(rows, widths)
     if isinstance(expected, tuple):
         assert tuple(bad) == expected
         return

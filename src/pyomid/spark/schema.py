@@ -20,7 +20,7 @@ from pyomid.errors import Misuse, MisuseType, UnknownTable
 from pyomid.spark.databases import Connection
 from pyomid.spark.options import TABLE_LEVEL
 from pyomid.spark.row_codec.column_types import column_type, nested_arrow_type
-from pyomid.spark.row_codec.encode import MARKER_QUALIFIER, Duplicates, Nulls
+from pyomid.spark.row_codec.encode import SENTINEL_QUALIFIER, Duplicates, Nulls
 from pyomid.spark.row_codec.row_key import key_layout
 from pyomid.types import Column, ColumnSchema, ConflictLevel, RowKeyPart, TableInfo, TableSchema
 
@@ -362,8 +362,8 @@ def _check_place(name: str, place: Column) -> None:
         raise Misuse(f"column {name!r}: qualifier {place.qualifier!r} ends in C2 80, the mark of shadow cells")
     if not place.qualifier:
         raise Misuse(f"column {name!r}: an empty qualifier stands for the whole family {place.family!r}")
-    if place.qualifier == MARKER_QUALIFIER:
-        raise Misuse(f"column {name!r}: qualifier 00 is kept for the marker of rows without values")
+    if place.qualifier == SENTINEL_QUALIFIER:
+        raise Misuse(f"column {name!r}: qualifier 00 is kept for the sentinel of rows without values")
 
 
 def _check_distinct(columns: Sequence[ColumnSchema]) -> None:

@@ -29,7 +29,7 @@ class RowDecoder:
     """Decodes batches of one table into record batches of one Arrow schema. Not for several threads."""
 
     def __init__(self, schema: TableSchema, wanted: Sequence[str], arrow: pa.Schema | None = None) -> None:
-        """`wanted`: columns in the order of the result; `arrow`: its schema, where it must be somebody's own."""
+        """`wanted`: columns in the order of the result; `arrow`: its schema, where the caller needs its own."""
         known = {column.name: column for column in schema.columns}
         self.schema = arrow if arrow is not None else arrow_schema(schema, wanted)
         self._layout = key_layout(schema)
@@ -61,22 +61,8 @@ class RowDecoder:
         chosen = np.full((np.count_nonzero(widths == 0), count), -1, dtype=np.int64)
         valid = np.zeros((len(widths), (count + 7) // 8), dtype=np.uint8)
         present = np.zeros(len(widths), dtype=np.int64)
-        bad, place = fill_columns(
-            batch.buffer,
-            batch.cell_off,
-            batch.cell_len,
-            batch.cell_col,
-            visible.cells,
-            visible.row_cell,
-            rows,
-            place_of,
-            widths,
-            at_of,
-            fixed,
-            chosen,
-            valid,
-            present,
-        )
+        places, filled = (place_of, widths, at_of), (fixed, chosen, valid, present)
+        bad, place = fill_columns(batch.arrays(), visible.cells, visible.row_cell, rows, places, filled)
         if bad >= 0:
             raise self._misfit(batch, visible, int(rows[bad]), place)
         columns = {}
@@ -124,7 +110,7 @@ def arrow_schema(schema: TableSchema, wanted: Sequence[str]) -> pa.Schema:
 def _take_part(
     buffer: NDArray[np.uint8], places: NDArray[np.int64], ends: NDArray[np.int64], part: KeyPart, arrow: pa.DataType
 ) -> tuple[pa.Array | None, int]:
-    """The column, its places moved behind it; or the first row that cannot hold it."""
+    """The column, its places moved to its end; or the first row that cannot hold it."""
     rows = len(places)
     if not part.type.is_text:
         block = np.empty((rows, part.type.key_width), dtype=np.uint8)

@@ -3,10 +3,10 @@
     row key     encoded part by part into one array of bytes; rows ordered by it
     columns     each fills one line of a grid (columns by rows) with offset and length of its values;
                 fixed-width values lie as one block, texts stay where Arrow has them
-    packing     one pass turns the grid into a record a row, without gaps, with the marker where it is needed
+    packing     one pass turns the grid into a record a row, without gaps, with the sentinel where it is needed
 
-The marker: a row that shows no value (all its columns null, or none besides the key) still exists, so it gets one
-cell more, column `<family>:00`, value 01. A row with any value needs none. It is deleted with the row.
+The row-existence sentinel: a row that shows no value (all its columns null, or none besides the key) still exists. It
+gets one more cell, column `<family>:00`, value 01, which is deleted with the row. A row with any value needs none.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from pyomid.spark.row_codec.nested import to_json
 from pyomid.spark.row_codec.row_key import KeyLayout, KeyPart, key_layout
 from pyomid.types import Column, TableSchema
 
-MARKER_QUALIFIER: Final = b"\x00"
-MARKER_VALUE: Final = b"\x01"
+SENTINEL_QUALIFIER: Final = b"\x00"
+SENTINEL_VALUE: Final = b"\x01"
 
 Lengths = NDArray[np.int64]
 
@@ -61,10 +61,10 @@ class Nulls(StrEnum):
     KEEP = "keep"
 
 
-def marker_column(schema: TableSchema, families: tuple[bytes, ...]) -> Column:
-    """Where a table's row markers are: in the family of its first value column, else in its first family."""
+def sentinel_column(schema: TableSchema, families: tuple[bytes, ...]) -> Column:
+    """The column of a table's sentinels: in the family of its first value column, else in its first family."""
     family = next((each.column.family for each in schema.columns if each.column is not None), families[0])
-    return Column(family, MARKER_QUALIFIER)
+    return Column(family, SENTINEL_QUALIFIER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class EncodedKeys:
         return RowOrder(order)
 
     def _sorted(self) -> NDArray[np.int64]:
-        """Stable: of equal keys the later row stays behind the earlier."""
+        """Stable: of equal keys the later row stays after the earlier."""
         keys = pa.Array.from_buffers(
             pa.large_binary(), len(self.offsets) - 1, [None, pa.py_buffer(self.offsets), pa.py_buffer(self.data)]
         )
@@ -154,7 +154,7 @@ class RowEncoder:
             for column in schema.columns
             if column.column is not None and column.name in names
         ]
-        self.columns = [column for _, _, column in self._values] + [marker_column(schema, families)]
+        self.columns = [column for _, _, column in self._values] + [sentinel_column(schema, families)]
         self._duplicates = duplicates
         self._null_length = TOMBSTONE if nulls is Nulls.TOMBSTONE else ABSENT
 
@@ -242,9 +242,9 @@ class _Grid:
         rec_cell = np.empty(rows + 1, dtype=np.int64)
         cell_col, cell_len = np.empty(room, dtype=np.int32), np.empty(room, dtype=np.int32)
         cell_off = np.empty(room, dtype=np.int64)
-        marker = self.append(np.frombuffer(MARKER_VALUE, dtype=np.uint8))
+        sentinel = self.append(np.frombuffer(SENTINEL_VALUE, dtype=np.uint8))
         count = pack_cells(
-            self.offsets, self.lengths, marker, len(MARKER_VALUE), rec_cell, cell_col, cell_off, cell_len
+            self.offsets, self.lengths, sentinel, len(SENTINEL_VALUE), rec_cell, cell_col, cell_off, cell_len
         )
         return CellBatch(
             buffer=np.concatenate(self._pieces),

@@ -67,7 +67,7 @@ def ordered_block(column: pa.Array, kind: ColumnType, *, descending: bool) -> Bl
 def fixed_array(
     data: NDArray[np.uint8], rows: int, kind: ColumnType, arrow: pa.DataType, bits: pa.Buffer | None
 ) -> pa.Array:
-    """An Arrow column from values one behind the other, their bytes little-endian; decimals: 16 bytes each.
+    """An Arrow column from values one after the other, their bytes little-endian; decimals: 16 bytes each.
 
     `bits`: its validity bitmap, None where nothing is null.
     """

@@ -1,6 +1,6 @@
-"""One column value ↔ its stored bytes: the point grain, and the plain twin of the column kernels.
+"""One column value ↔ its stored bytes: row-at-a-time, the reference implementation of the column kernels.
 
-HBase's `Bytes` conventions, so that other programs read what Spark wrote (the table is in `columntypes`).
+HBase's `Bytes` conventions, so that other programs read what Spark wrote (the table is in `column_types`).
 
 An empty stored value is the tombstone, yet strings and binaries may be empty. So for these two types a stored
 value made of zero bytes only stands for one zero byte fewer:

@@ -1,1 +1,1 @@
-"""Compiled loops between Arrow columns and cell batches. Each file: one kernel and its reference in plain Python."""
+"""Compiled loops between Arrow columns and cell batches; `tests/spark/row_codec_reference.py` says what each does."""

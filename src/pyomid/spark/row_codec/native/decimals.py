@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pyomid.compiled import kernel
+from pyomid.compiled import READ_BYTES, READ_INT32S, READ_INT64S, Bytes, Int32s, Int64s, kernel
 
 
 @kernel("int64(Array(uint8, 2, 'C', readonly=True), int32, uint8[::1], int64[::1], int32[::1])")
-def put_decimals(
-    unscaled: NDArray[np.uint8],
-    scale: int,
-    out: NDArray[np.uint8],
-    offsets: NDArray[np.int64],
-    lengths: NDArray[np.int32],
-) -> int:
-    """Writes every number (16 bytes, little-endian) one behind the other; returns the bytes written.
+def put_decimals(unscaled: Bytes, scale: int, out: Bytes, offsets: Int64s, lengths: Int32s) -> int:
+    """Writes every number (16 bytes, little-endian) one after the other; returns the bytes written.
 
     `out` has room for 20 bytes a row.
     """
@@ -37,18 +28,8 @@ def put_decimals(
     return written
 
 
-@kernel(
-    "int64(Array(uint8, 1, 'C', readonly=True), Array(int64, 1, 'C', readonly=True), "
-    "Array(int32, 1, 'C', readonly=True), Array(int64, 1, 'C', readonly=True), int32, uint8[:,::1])"
-)
-def gather_decimals(
-    buffer: NDArray[np.uint8],
-    cell_off: NDArray[np.int64],
-    cell_len: NDArray[np.int32],
-    chosen: NDArray[np.int64],
-    scale: int,
-    out: NDArray[np.uint8],
-) -> int:
+@kernel(f"int64({READ_BYTES}, {READ_INT64S}, {READ_INT32S}, {READ_INT64S}, int32, uint8[:,::1])")
+def gather_decimals(buffer: Bytes, cell_off: Int64s, cell_len: Int32s, chosen: Int64s, scale: int, out: Bytes) -> int:
     """Unscaled numbers, 16 bytes, little-endian; -1, or the first row with another scale or length."""
     for row in range(len(chosen)):
         cell = chosen[row]
@@ -67,18 +48,3 @@ def gather_decimals(
         for byte in range(16):
             out[row, byte] = buffer[at + 3 + length - byte] if byte < length else sign
     return -1
-
-
-def put_decimal_plainly(unscaled: int, scale: int) -> bytes:
-    """The twin of the first."""
-    size = ((unscaled if unscaled >= 0 else ~unscaled).bit_length() + 8) // 8
-    return scale.to_bytes(4, "big", signed=True) + unscaled.to_bytes(size, "big", signed=True)
-
-
-def gather_decimal_plainly(stored: bytes | None, scale: int) -> bytes | None:
-    """The twin of the second: 16 bytes, or None where they do not fit."""
-    if stored is None:
-        return bytes(16)
-    if not 5 <= len(stored) <= 20 or stored[:4] != scale.to_bytes(4, "big", signed=True):
-        return None
-    return int.from_bytes(stored[4:], "big", signed=True).to_bytes(16, "little", signed=True)

@@ -1,7 +1,4 @@
-"""Row keys of many rows at once (`row_codec.row_key`): their parts in and out, and their order.
-
-Each function's reference implementation in plain Python stands behind it (`…_plainly`).
-"""
+"""Row keys of many rows at once (`row_codec.row_key`): their parts in and out, and their order."""
 
 from __future__ import annotations
 
@@ -10,13 +7,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.compiled import kernel
+from pyomid.compiled import READ_BYTES, READ_INT64S, Bytes, Int32s, Int64s, kernel
 
-# Fixed-width parts in: each row's bytes go to that row's own place, which moves on behind them
+# Fixed-width parts in: each row's bytes go to that row's own place, which moves on to their end
 
 
 @kernel("void(uint8[::1], int64[::1], Array(uint8, 2, 'C', readonly=True))")
-def put_blocks(out: NDArray[np.uint8], places: NDArray[np.int64], blocks: NDArray[np.uint8]) -> Any:
+def put_blocks(out: Bytes, places: Int64s, blocks: Bytes) -> Any:
     """Row i of `blocks` is written at `out[places[i]:]`, and `places[i]` moves to its end."""
     rows, width = blocks.shape
     for row in range(rows):
@@ -27,20 +24,12 @@ def put_blocks(out: NDArray[np.uint8], places: NDArray[np.int64], blocks: NDArra
         places[row] = at + width
 
 
-def put_blocks_plainly(out: NDArray[np.uint8], places: NDArray[np.int64], blocks: NDArray[np.uint8]) -> None:
-    for row, block in enumerate(blocks):
-        out[places[row] : places[row] + len(block)] = block
-        places[row] += len(block)
-
-
 # Fixed-width parts out
 
 
-@kernel("int64(Array(uint8, 1, 'C', readonly=True), int64[::1], int64[::1], uint8[:,::1])")
-def take_blocks(
-    buffer: NDArray[np.uint8], places: NDArray[np.int64], ends: NDArray[np.int64], out: NDArray[np.uint8]
-) -> int:
-    """Copies the bytes at each row's place into `out` and moves the places behind them.
+@kernel(f"int64({READ_BYTES}, int64[::1], int64[::1], uint8[:,::1])")
+def take_blocks(buffer: Bytes, places: Int64s, ends: Int64s, out: Bytes) -> int:
+    """Copies the bytes at each row's place into `out` and moves the places to their end.
 
     -1, or the first row that ends before its part does.
     """
@@ -56,23 +45,11 @@ def take_blocks(
     return -1
 
 
-def take_blocks_plainly(
-    buffer: NDArray[np.uint8], places: NDArray[np.int64], ends: NDArray[np.int64], out: NDArray[np.uint8]
-) -> int:
-    width = out.shape[1]
-    for row in range(len(out)):
-        if places[row] + width > ends[row]:
-            return row
-        out[row] = buffer[places[row] : places[row] + width]
-        places[row] += width
-    return -1
-
-
 # Texts in: 00 becomes 00 FF, 00 01 ends
 
 
-@kernel("void(Array(uint8, 1, 'C', readonly=True), Array(int64, 1, 'C', readonly=True), int64[::1])")
-def escaped_lengths(data: NDArray[np.uint8], offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> Any:
+@kernel(f"void({READ_BYTES}, {READ_INT64S}, int64[::1])")
+def escaped_lengths(data: Bytes, offsets: Int64s, lengths: Int64s) -> Any:
     """Adds to each row's length what its text takes in a key, ending included."""
     for row in range(len(lengths)):
         zeros = 0
@@ -82,18 +59,8 @@ def escaped_lengths(data: NDArray[np.uint8], offsets: NDArray[np.int64], lengths
         lengths[row] += offsets[row + 1] - offsets[row] + zeros + 2
 
 
-@kernel(
-    "void(uint8[::1], int64[::1], Array(uint8, 1, 'C', readonly=True), Array(int64, 1, 'C', readonly=True), "
-    "uint8, boolean)"
-)
-def put_escaped(
-    out: NDArray[np.uint8],
-    places: NDArray[np.int64],
-    data: NDArray[np.uint8],
-    offsets: NDArray[np.int64],
-    inversion: int,
-    is_raw: bool,
-) -> Any:
+@kernel(f"void(uint8[::1], int64[::1], {READ_BYTES}, {READ_INT64S}, uint8, boolean)")
+def put_escaped(out: Bytes, places: Int64s, data: Bytes, offsets: Int64s, inversion: int, is_raw: bool) -> Any:
     """Writes each text at its row's place, every byte XOR `inversion`; `is_raw`: as it is, without an ending."""
     for row in range(len(places)):
         at, one = np.uint64(places[row]), np.uint64(1)
@@ -111,25 +78,12 @@ def put_escaped(
         places[row] = at
 
 
-def escaped_plainly(text: bytes, *, inverted: bool) -> bytes:
-    """The twin of both: one text as it stands in a key."""
-    escaped = text.replace(b"\x00", b"\x00\xff") + b"\x00\x01"
-    return bytes(255 - byte for byte in escaped) if inverted else escaped
-
-
 # Texts out
 
 
-@kernel("int64(Array(uint8, 1, 'C', readonly=True), int64[::1], int64[::1], uint8, uint8[::1], int32[::1])")
-def unescape(
-    buffer: NDArray[np.uint8],
-    places: NDArray[np.int64],
-    ends: NDArray[np.int64],
-    inversion: int,
-    out: NDArray[np.uint8],
-    offsets: NDArray[np.int32],
-) -> int:
-    """Texts one behind the other into `out`, their borders into `offsets`; places move behind the endings.
+@kernel(f"int64({READ_BYTES}, int64[::1], int64[::1], uint8, uint8[::1], int32[::1])")
+def unescape(buffer: Bytes, places: Int64s, ends: Int64s, inversion: int, out: Bytes, offsets: Int32s) -> int:
+    """Texts one after the other into `out`, their borders into `offsets`; places move to the end of the endings.
 
     `out` has room for all bytes of all keys. -1, or the first row whose text has no ending.
     """
@@ -164,17 +118,6 @@ def unescape(
     return -1
 
 
-def unescaped_plainly(key: bytes, *, inverted: bool) -> tuple[bytes, bytes] | None:
-    """The twin: the first text of a key and what follows it; None without an ending."""
-    plain = bytes(255 - byte for byte in key) if inverted else key
-    at = 0
-    while (zero := plain.find(b"\x00", at)) >= 0 and plain[zero + 1 : zero + 2] == b"\xff":
-        at = zero + 2
-    if zero < 0 or plain[zero + 1 : zero + 2] != b"\x01":
-        return None
-    return plain[:zero].replace(b"\x00\xff", b"\x00"), key[zero + 2 :]
-
-
 # Are keys in order already? Most writes come sorted, and then nothing is sorted again
 
 ASCENDING: Final = 0
@@ -182,8 +125,8 @@ WITH_EQUALS: Final = 1
 UNSORTED: Final = 2
 
 
-@kernel("int64(Array(uint8, 1, 'C', readonly=True), Array(int64, 1, 'C', readonly=True), int64[::1])")
-def key_order(data: NDArray[np.uint8], offsets: NDArray[np.int64], order: NDArray[np.int64]) -> int:
+@kernel(f"int64({READ_BYTES}, {READ_INT64S}, int64[::1])")
+def key_order(data: Bytes, offsets: Int64s, order: Int64s) -> int:
     """ASCENDING, WITH_EQUALS (ascending, some keys equal) or UNSORTED, of the keys taken in `order`."""
     equals = False
     for index in range(1, len(order)):
@@ -200,20 +143,12 @@ def key_order(data: NDArray[np.uint8], offsets: NDArray[np.int64], order: NDArra
     return WITH_EQUALS if equals else ASCENDING
 
 
-def key_order_plainly(keys: list[bytes]) -> int:
-    if sorted(keys) != keys:
-        return UNSORTED
-    return ASCENDING if len(set(keys)) == len(keys) else WITH_EQUALS
-
-
 # Of rows with one key, which is the last?
 
 
-@kernel("void(Array(uint8, 1, 'C', readonly=True), Array(int64, 1, 'C', readonly=True), int64[::1], boolean[::1])")
-def last_of_equals(
-    data: NDArray[np.uint8], offsets: NDArray[np.int64], order: NDArray[np.int64], last: NDArray[np.bool_]
-) -> None:
-    """`last[i]`: no key equal to that of `order[i]` stands behind it; `order` is ascending by key."""
+@kernel(f"void({READ_BYTES}, {READ_INT64S}, int64[::1], boolean[::1])")
+def last_of_equals(data: Bytes, offsets: Int64s, order: Int64s, last: NDArray[np.bool_]) -> None:
+    """`last[i]`: no key after that of `order[i]` equals it; `order` is ascending by key."""
     for index in range(len(order)):
         last[index] = True
         if index + 1 == len(order):
@@ -228,7 +163,3 @@ def last_of_equals(
                 same = False
                 break
         last[index] = not same
-
-
-def last_of_equals_plainly(keys: list[bytes]) -> list[bool]:
-    return [index + 1 == len(keys) or keys[index + 1] != key for index, key in enumerate(keys)]
