@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 from operator import attrgetter, eq
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,12 +26,14 @@ from pyomid.storage.hbase.codec.layout import (
     timestamp_of,
 )
 from pyomid.storage.hbase.codec.native_decode import (
-    KV_FIELDS,
-    KV_ROW_AT,
-    KV_ROW_LEN,
-    NAME_FIELDS,
     NAME_PAD,
     NAMES_FULL,
+    Decoded,
+    DecodedArrays,
+    KeyValueParts,
+    Known,
+    Name,
+    ScanNames,
     fill_slots,
     index_cells,
     match_cells,
@@ -54,55 +56,64 @@ class ColumnNumbers:
 
     def __init__(self, columns: int = 1024, name_bytes: int = 65_536) -> None:
         self.columns: list[Column] = []
-        self.name_bytes = np.zeros(NAME_PAD + name_bytes, dtype=np.uint8)
-        self.begin = np.full(columns + 1, NAME_PAD, dtype=np.int64)
-        self.slots = np.full(_power_of_two(4 * columns), -1, dtype=np.int32)
-        self.names = np.zeros((columns, NAME_FIELDS), dtype=np.int32)
-        self.runs = np.zeros((columns, 3), dtype=np.int64)
-        self.column_names = np.zeros(columns, dtype=np.int32)
-        self.counts = np.zeros(2, dtype=np.int64)
-        """The capacity for names, and for columns."""
+        self._known = Known()
+        self._arrays = self._of_size(columns, NAME_PAD + name_bytes)
+
+    def _of_size(self, columns: int, name_bytes: int) -> ScanNames:
+        return ScanNames(
+            name_bytes=np.zeros(name_bytes, dtype=np.uint8),
+            begin=np.full(columns + 1, NAME_PAD, dtype=np.int64),
+            slots=np.full(_power_of_two(4 * columns), -1, dtype=np.int32),
+            names=Name.array(columns),
+            column_names=np.zeros(columns, dtype=np.int32),
+            known=self._known.as_array(),
+        )
+
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """What a kernel takes as `Fields(ScanNames)`."""
+        return tuple(self._arrays)
 
     def refresh(self) -> list[Column]:
         """A new list of all columns, with those that a kernel has just added."""
-        for index in range(len(self.columns), int(self.counts[1])):
-            number = int(self.column_names[index])
-            name = self.name_bytes[self.begin[number] : self.begin[number + 1]].tobytes()
+        arrays = self._arrays
+        for index in range(len(self.columns), self._known.columns):
+            number = int(arrays.column_names[index])
+            name = arrays.name_bytes[arrays.begin[number] : arrays.begin[number + 1]].tobytes()
             self.columns.append(Column(name[1 : 1 + name[0]], name[1 + name[0] :]))
         return list(self.columns)
 
     def grow(self) -> None:
         """Doubles the capacity; all numbers stay."""
-        count = int(self.counts[0])
-        used = int(self.begin[count])
-        fresh = ColumnNumbers(2 * len(self.names), 2 * len(self.name_bytes) + 65_536)
-        fresh.name_bytes[:used] = self.name_bytes[:used]
-        fresh.begin[: count + 1] = self.begin[: count + 1]
-        fresh.names[:count] = self.names[:count]
-        fresh.column_names[: len(self.column_names)] = self.column_names
-        fill_slots(fresh.name_bytes, fresh.begin, fresh.slots, count)
-        self.name_bytes, self.begin, self.slots = fresh.name_bytes, fresh.begin, fresh.slots
-        self.names, self.runs, self.column_names = fresh.names, fresh.runs, fresh.column_names
+        old = self._arrays
+        fresh = self._of_size(2 * len(old.names), 2 * len(old.name_bytes) + 65_536)
+        for before, after in ((old.name_bytes, fresh.name_bytes), (old.begin, fresh.begin), (old.names, fresh.names)):
+            after[: len(before)] = before
+        fresh.column_names[: len(old.column_names)] = old.column_names
+        fill_slots(tuple(fresh))
+        self._arrays = fresh
 
 
 class _Scratch:
     """Arrays that a decoder uses again: the page faults of new ones of this size would cost more than the decoding."""
 
     def __init__(self) -> None:
-        self._fields = np.empty((0, KV_FIELDS), dtype=np.int64)
+        self._parts: NDArray[Any] = KeyValueParts.array(0)
         self._longs = np.empty((6, 0), dtype=np.int64)
         self._ints = np.empty((3, 0), dtype=np.int32)
 
-    def fields(self, count: int) -> NDArray[np.int64]:
-        if len(self._fields) < count:
-            self._fields = np.empty((count + count // 4, KV_FIELDS), dtype=np.int64)
-        return self._fields
+    def parts(self, count: int) -> NDArray[Any]:
+        if len(self._parts) < count:
+            self._parts = np.empty(count + count // 4, dtype=KeyValueParts.dtype())
+        return self._parts
 
-    def columns(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    def batch(self, count: int) -> DecodedArrays:
+        """For so many rows, records and cells."""
         if self._longs.shape[1] < count:
             size = count + count // 4
             self._longs, self._ints = np.empty((6, size), dtype=np.int64), np.empty((3, size), dtype=np.int32)
-        return self._longs, self._ints
+        row_off, row_rec, rec_version, rec_commit, rec_cell, cell_off = self._longs
+        row_len, cell_col, cell_len = self._ints
+        return DecodedArrays(row_off, row_len, row_rec, rec_version, rec_commit, rec_cell, cell_col, cell_off, cell_len)
 
 
 class BatchDecoder:
@@ -126,56 +137,48 @@ class BatchDecoder:
             return None, None
         whole = np.frombuffer(joined, dtype=np.uint8)
         self._carry.clear()
-        cells = self._scratch.fields(max(1, len(whole) // _LEAST_BYTES))
+        cells = self._scratch.parts(max(1, len(whole) // _LEAST_BYTES))
         count = self._index(whole, cells)
         if count < 0:
             raise Corruption(f"a scan's cell block of {len(whole)} bytes is broken at byte {-1 - count}")
-        batch, settled = self._match(whole, cells, count, block.ends_inside_row)
-        if settled < count:
-            self._carry.append(whole[cells[settled, KV_ROW_AT] - _HEAD_BYTES :].tobytes())
-        if settled == 0:
+        batch, taken = self._match(whole, cells, count, block.ends_inside_row)
+        if taken < count:
+            self._carry.append(whole[cells[taken]["row_at"] - _HEAD_BYTES :].tobytes())
+        if taken == 0:
             return None, None
-        row_at, row_bytes = cells[settled - 1, KV_ROW_AT], cells[settled - 1, KV_ROW_LEN]
+        row_at, row_bytes = cells[taken - 1]["row_at"], cells[taken - 1]["row_bytes"]
         return batch, whole[row_at : row_at + row_bytes].tobytes()
 
-    def _index(self, block: NDArray[np.uint8], cells: NDArray[np.int64]) -> int:
-        names = self._columns
-        while True:
-            count = index_cells(block, cells, names.name_bytes, names.begin, names.slots, names.names, names.counts)
-            if count != NAMES_FULL:
-                return count
-            names.grow()
+    def _index(self, block: NDArray[np.uint8], cells: NDArray[Any]) -> int:
+        while (count := index_cells(block, cells, self._columns.arrays())) == NAMES_FULL:
+            self._columns.grow()
+        return count
 
     def _match(
-        self, block: NDArray[np.uint8], cells: NDArray[np.int64], count: int, ends_inside_row: bool
+        self, block: NDArray[np.uint8], cells: NDArray[Any], count: int, ends_inside_row: bool
     ) -> tuple[CellBatch | None, int]:
-        longs, ints = self._scratch.columns(count + 1)
-        row_off, row_rec, rec_version, rec_commit, rec_cell, cell_off = longs
-        row_len, cell_col, cell_len = ints
-        result = np.zeros(4, dtype=np.int64)
-        names = self._columns
+        """The batch, and how many KeyValues are of whole rows."""
+        found, decoded = self._scratch.batch(count + 1), Decoded()
         match_cells(
-            block, cells, count, int(ends_inside_row), _LEGACY,
-            names.names, names.runs, names.column_names, names.counts,
-            row_off, row_len, row_rec, rec_version, rec_commit, rec_cell, cell_col, cell_off, cell_len, result,
-        )  # fmt: skip
-        rows, records, found, settled = (int(number) for number in result)
+            block, cells, count, ends_inside_row, _LEGACY, self._columns.arrays(), tuple(found), decoded.as_array()
+        )
+        rows, records, cells_found = decoded.rows, decoded.records, decoded.cells
         if not rows:
-            return None, settled
+            return None, decoded.key_values
         batch = CellBatch(
             buffer=block,
-            columns=names.refresh(),
-            row_off=row_off[:rows].copy(),
-            row_len=row_len[:rows].copy(),
-            row_rec=row_rec[: rows + 1].copy(),
-            rec_version=rec_version[:records].copy(),
-            rec_commit=rec_commit[:records].copy(),
-            rec_cell=rec_cell[: records + 1].copy(),
-            cell_col=cell_col[:found].copy(),
-            cell_off=cell_off[:found].copy(),
-            cell_len=cell_len[:found].copy(),
+            columns=self._columns.refresh(),
+            row_off=found.row_off[:rows].copy(),
+            row_len=found.row_len[:rows].copy(),
+            row_rec=found.row_rec[: rows + 1].copy(),
+            rec_version=found.rec_version[:records].copy(),
+            rec_commit=found.rec_commit[:records].copy(),
+            rec_cell=found.rec_cell[: records + 1].copy(),
+            cell_col=found.cell_col[:cells_found].copy(),
+            cell_off=found.cell_off[:cells_found].copy(),
+            cell_len=found.cell_len[:cells_found].copy(),
         )
-        return batch, settled
+        return batch, decoded.key_values
 
 
 def batch_of_writes(writes: Sequence[RowWrite]) -> CellBatch | None:

@@ -7,17 +7,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.cells import CellBatch
+from pyomid.cells import CellBatch, ColumnNames
 from pyomid.storage.hbase.codec.keyvalues import DELETE_VERSION, KeyValue
 from pyomid.storage.hbase.codec.layout import shadow_qualifier, timestamp_bytes
-from pyomid.storage.hbase.codec.native_changes import DROPPED, SHADOW_BYTES, mark_present
+from pyomid.storage.hbase.codec.native_changes import DROPPED, SHADOW_BYTES, ChangeArrays, mark_present
 from pyomid.storage.hbase.codec.native_encode import CELL_BYTES_MAX
 from pyomid.storage.hbase.rpc.requests import RowMutation, deletes, puts
 from pyomid.types import CellVersion, Column, KeyRange
@@ -27,24 +26,10 @@ Int64s = NDArray[np.int64]
 _NO_BYTES: Final = np.zeros(1, dtype=np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """Rows ascending and unique; `row_cell[i] : row_cell[i + 1]` are the cells of row i.
+class Changes(ChangeArrays):
+    """What becomes of cells; the arrays are those that kernels take, as `tuple(changes)`."""
 
-    `change` of a cell: the commit timestamp to put beside it, DROPPED or ORPHANED. A cell's family and qualifier lie
-    in `names` at `name_at`, one after the other; a row's key lies in `keys`.
-    """
-
-    keys: NDArray[np.uint8]
-    row_at: Int64s
-    row_bytes: Int64s
-    row_cell: Int64s
-    names: NDArray[np.uint8]
-    name_at: Int64s
-    family_bytes: Int64s
-    qualifier_bytes: Int64s
-    version: Int64s
-    change: Int64s
+    __slots__ = ()
 
     @property
     def rows(self) -> int:
@@ -128,19 +113,17 @@ def changes_of_batch(batch: CellBatch, heals: Int64s, drops: Int64s) -> Changes:
     change[drops] = DROPPED
     cells = np.flatnonzero(change)
     rows, row_cell = _grouped(row_of_record[record_of_cell[cells]])
-    names = b"".join(column.family + column.qualifier for column in batch.columns)
-    family_bytes = _lengths([column.family for column in batch.columns])
-    qualifier_bytes = _lengths([column.qualifier for column in batch.columns])
-    columns = batch.cell_col[cells]
+    columns, names = batch.cell_col[cells], ColumnNames.of(batch.columns)
+    name_bytes = np.diff(names.begin)
     return Changes(
         keys=batch.buffer if len(batch.buffer) else _NO_BYTES,
         row_at=batch.row_off[rows],
         row_bytes=batch.row_len[rows].astype(np.int64),
         row_cell=row_cell,
-        names=_joined((names,)),
-        name_at=_starts(family_bytes + qualifier_bytes)[columns],
-        family_bytes=family_bytes[columns],
-        qualifier_bytes=qualifier_bytes[columns],
+        names=names.names,
+        name_at=names.begin[columns],
+        family_bytes=names.family_bytes[columns],
+        qualifier_bytes=(name_bytes - names.family_bytes)[columns],
         version=batch.rec_version[record_of_cell[cells]],
         change=change[cells],
     )
@@ -148,18 +131,17 @@ def changes_of_batch(batch: CellBatch, heals: Int64s, drops: Int64s) -> Changes:
 
 def shadows_of_batch(batch: CellBatch, version: int, commit_ts: int) -> Changes:
     """The shadow cells of all cells of a batch that was written under `version`, one record a row."""
-    names = b"".join(column.family + column.qualifier for column in batch.columns)
-    family_bytes = _lengths([column.family for column in batch.columns])
-    qualifier_bytes = _lengths([column.qualifier for column in batch.columns])
+    columns, names = batch.cell_col, ColumnNames.of(batch.columns)
+    name_bytes = np.diff(names.begin)
     return Changes(
         keys=batch.buffer,
         row_at=batch.row_off,
         row_bytes=batch.row_len.astype(np.int64),
         row_cell=batch.rec_cell,
-        names=_joined((names,)),
-        name_at=_starts(family_bytes + qualifier_bytes)[batch.cell_col],
-        family_bytes=family_bytes[batch.cell_col],
-        qualifier_bytes=qualifier_bytes[batch.cell_col],
+        names=names.names,
+        name_at=names.begin[columns],
+        family_bytes=names.family_bytes[columns],
+        qualifier_bytes=(name_bytes - names.family_bytes)[columns],
         version=np.full(batch.cells, version, dtype=np.int64),
         change=np.full(batch.cells, commit_ts, dtype=np.int64),
     )
@@ -182,11 +164,7 @@ def missing_cells(changes: Changes, batches: Iterable[CellBatch]) -> NDArray[np.
     for batch in batches:
         known = {column: index for index, column in enumerate(batch.columns)}
         numbers = np.array([known.get(column, -1) for column in named], dtype=np.int64)
-        mark_present(
-            changes.keys, changes.row_at, changes.row_bytes, changes.row_cell, numbers[kind_of_cell.reshape(-1)],
-            changes.version, present, batch.buffer, batch.row_off, batch.row_len, batch.row_rec, batch.rec_version,
-            batch.rec_cell, batch.cell_col,
-        )  # fmt: skip
+        mark_present(tuple(changes), batch.arrays(), numbers[kind_of_cell.reshape(-1)], present)
     return ~present
 
 

@@ -2,19 +2,22 @@
 
 A row is a bucket and a start, so a region's border is a pair of numbers. Rows of one region stand together, in the
 order they came in:
-    puts   0A len { 0A len region  action … }, as `encode_kernel` has it, with a block of `F:C` = varint(commit - start)
+    puts   0A len { 0A len region  action … }, as `native_encode` has it, with a block of `F:C` = varint(commit - start)
     gets   0A len { 0A len region  1A len { 08 index  1A len { 0A 09 row  tail } } … }
 """
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.compiled import kernel
+from pyomid.compiled import Bytes, Int64s, kernel
 from pyomid.storage.hbase.codec.native_decode import _number
 from pyomid.storage.hbase.codec.native_encode import (
     COMMIT_ROW_BYTES,
+    RequestArrays,
     _action_bytes,
     _copy,
     _put_action,
@@ -25,9 +28,6 @@ from pyomid.storage.hbase.codec.native_encode import (
     _varint_bytes,
 )
 from pyomid.types import NOT_FOUND, SEALED
-
-Bytes = NDArray[np.uint8]
-Int64s = NDArray[np.int64]
 
 SEVERAL = -1
 """The regions are on several servers."""
@@ -40,15 +40,26 @@ GET_BYTES_MAX = 40
 _UNANSWERED = -2
 
 
-@kernel("int64(int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1])")
-def place(
-    starts: Int64s, border_bucket: Int64s, border_start: Int64s, servers: Int64s, where: Int64s, counts: Int64s
-) -> int:
+class RangeArrays(NamedTuple):
+    """The commit table's ranges of rows, ascending. Range i begins at border i; the first begins before all rows."""
+
+    border_bucket: Int64s
+    border_start: Int64s
+    servers: Int64s
+    """-1 where none is known."""
+    specifiers: Bytes
+    """The field that names range i's region is `specifiers[specifier_at[i] : specifier_at[i + 1]]`."""
+    specifier_at: Int64s
+
+
+@kernel("int64(int64[::1], Fields(RangeArrays), int64[::1], int64[::1])")
+def place(starts: Int64s, range_arrays: Any, where: Int64s, counts: Int64s) -> int:
     """The number of the server that has the rows of all `starts`, or SEVERAL, or UNKNOWN and below.
 
-    Range i begins at border i and has server `servers[i]`, -1 where none is known; the first begins before all rows.
     `where`: the range of each start; `counts`, all 0, get how many of them a range has.
     """
+    ranges = RangeArrays(*range_arrays)
+    border_bucket, border_start, servers = ranges.border_bucket, ranges.border_start, ranges.servers
     found = np.int64(UNKNOWN)
     for index in range(len(starts)):
         start = starts[index]
@@ -81,14 +92,14 @@ def _by_range(where: Int64s, counts: Int64s, order: Int64s) -> None:
         order[ends[where[index]]] = index
 
 
-@kernel("int64(uint8[::1], int64, int64, uint8[::1], int64[::1], int64)")
-def _put_region(out: Bytes, at: int, actions_bytes: int, specifiers: Bytes, specifier_at: Int64s, number: int) -> int:
-    """What a region action begins with; so many bytes of actions follow it."""
-    begin = int(specifier_at[number])
-    size = int(specifier_at[number + 1]) - begin
+@kernel("int64(uint8[::1], int64, int64, RangeArrays, int64)")
+def _put_region(out: Bytes, at: int, actions_bytes: int, ranges: RangeArrays, number: int) -> int:
+    """What the action on a range's region begins with; so many bytes of actions follow it."""
+    begin = int(ranges.specifier_at[number])
+    size = int(ranges.specifier_at[number + 1]) - begin
     out[at] = 0x0A
     at = _put_varint(out, at + 1, size + actions_bytes)
-    return _copy(out, at, specifiers, begin, size)
+    return _copy(out, at, ranges.specifiers, begin, size)
 
 
 @kernel("int64(int64, int64)")
@@ -98,24 +109,13 @@ def _get_bytes(number: int, tail_bytes: int) -> int:
     return 1 + _varint_bytes(number) + 1 + _varint_bytes(get) + get
 
 
-@kernel(
-    "void(int64[:, ::1], int64[::1], int64[::1], uint8[::1], int64[::1], int64, uint8[::1], uint8[::1], int64[::1])"
-)
+@kernel("void(int64[:, ::1], int64[::1], int64[::1], Fields(RangeArrays), int64, Fields(RequestArrays))")
 def encode_commit_puts(
-    entries: NDArray[np.int64],
-    where: Int64s,
-    counts: Int64s,
-    specifiers: Bytes,
-    specifier_at: Int64s,
-    durability: int,
-    parameter: Bytes,
-    block: Bytes,
-    sizes: Int64s,
+    entries: NDArray[np.int64], where: Int64s, counts: Int64s, range_arrays: Any, durability: int, request: Any
 ) -> None:
-    """Entries (start, commit), placed, as region actions and their block; `sizes` = bytes of both.
-
-    `specifiers`: of each range the field that names its region, from `specifier_at`.
-    """
+    """Entries (start, commit), placed (`where`, `counts`), as whole region actions and their block."""
+    ranges = RangeArrays(*range_arrays)
+    parameter, block, used = RequestArrays(*request)
     order = np.empty(len(where), dtype=np.int64)
     _by_range(where, counts, order)
     row = np.empty(COMMIT_ROW_BYTES, dtype=np.uint8)
@@ -127,32 +127,27 @@ def encode_commit_puts(
         size = 0
         for number in range(count):
             size += _action_bytes(number, COMMIT_ROW_BYTES, 1, durability)
-        at = _put_region(parameter, at, size, specifiers, specifier_at, place_)
+        at = _put_region(parameter, at, size, ranges, place_)
         for number in range(count):
             start = int(entries[order[position], 0])
             row[0] = start & 15
             _put_number(row, 1, start, 8)
-            at = _put_action(parameter, at, number, row, 0, COMMIT_ROW_BYTES, 1, 2, durability)
+            at = _put_action(parameter, at, number, row, 1, 2, durability)
             cell_at = _put_commit(block, cell_at, row, start, int(entries[order[position], 1]))
             position += 1
-    sizes[0] = at
-    sizes[1] = cell_at
+    used[0].actions, used[0].block, used[0].rows = at, cell_at, position
 
 
-@kernel("int64(int64[::1], int64[::1], int64[::1], uint8[::1], int64[::1], uint8[::1], uint8[::1])")
+@kernel("int64(int64[::1], int64[::1], int64[::1], Fields(RangeArrays), uint8[::1], uint8[::1])")
 def encode_commit_gets(
-    starts: Int64s,
-    where: Int64s,
-    counts: Int64s,
-    specifiers: Bytes,
-    specifier_at: Int64s,
-    tail: Bytes,
-    parameter: Bytes,
+    starts: Int64s, where: Int64s, counts: Int64s, range_arrays: Any, tail: Bytes, parameter: Bytes
 ) -> int:
-    """Gets of the rows of `starts`, placed, as region actions; a get's index is its start's. The bytes of it.
+    """Gets of the rows of `starts`, placed (`where`, `counts`), as region actions; a get's index is its start's.
+    Returns how many bytes of `parameter` they take.
 
-    `tail`: what stands behind the row in the message of a get.
+    `tail`: what follows the row in the message of a get.
     """
+    ranges = RangeArrays(*range_arrays)
     order = np.empty(len(where), dtype=np.int64)
     _by_range(where, counts, order)
     at = position = 0
@@ -164,7 +159,7 @@ def encode_commit_gets(
         for number in range(count):
             action = _get_bytes(int(order[position + number]), len(tail))
             size += 1 + _varint_bytes(action) + action
-        at = _put_region(parameter, at, size, specifiers, specifier_at, place_)
+        at = _put_region(parameter, at, size, ranges, place_)
         for _ in range(count):
             index = int(order[position])
             parameter[at] = 0x1A
@@ -198,7 +193,7 @@ def _cell_end(block: Bytes, at: int) -> int:
 
 @kernel("int64(uint8[::1], int64, int64, int64[::1])")
 def _read_cell(block: Bytes, at: int, start: int, value: Int64s) -> int:
-    """1: the mark of `start`'s row; 0: its entry, whose difference is in `value[0]`; -1: neither."""
+    """1: the invalidation marker of `start`'s row; 0: its entry, whose difference is in `value[0]`; -1: neither."""
     row_bytes = _number(block, at + 12, 2)
     family_bytes = np.int64(block[at + 14 + row_bytes])
     if row_bytes != COMMIT_ROW_BYTES or block[at + 14] != start & 15 or _number(block, at + 15, 8) != start:
@@ -216,7 +211,7 @@ def _read_cell(block: Bytes, at: int, start: int, value: Int64s) -> int:
 
 @kernel("int64(uint8[::1], int64, int64, int64[::1], int64[::1])")
 def _read_entry(block: Bytes, at: int, count: int, entry: Int64s, value: Int64s) -> int:
-    """Behind the `count` cells of a row; -1 where they are not a commit entry's.
+    """Where the `count` cells of a row end; -1 where they are not a commit entry's.
 
     `entry`: a start, and room for its commit timestamp, SEALED or NOT_FOUND.
     """
@@ -236,8 +231,11 @@ def _read_entry(block: Bytes, at: int, count: int, entry: Int64s, value: Int64s)
 
 @kernel("int64(uint8[::1], int64, int64, int64[::1])")
 def _read_field(message: Bytes, at: int, end: int, value: Int64s) -> int:
-    """Behind the tag of the field at `at` and its number or length, which goes to `value[0]`; `value[1]`: the field's
-    number, `value[2]`: 1 where it has a length, and lies before `end` as a whole. -1: it is of no such kind."""
+    """Position after the tag of the field at `at` and its number or length; -1 where it is of no such kind.
+
+    `value[0]` gets the number or length, `value[1]` the field's number, `value[2]` 1 where it has a length and lies
+    before `end` as a whole.
+    """
     at = _read_varint(message, at, value)
     if at < 0:
         return -1
@@ -282,8 +280,8 @@ def _read_result(message: Bytes, at: int, end: int, result: Int64s, value: Int64
 
 @kernel("boolean(uint8[::1], uint8[::1], int64[::1], int64[::1], int64[::1])")
 def read_commit_gets(message: Bytes, block: Bytes, starts: Int64s, found: Int64s, last: Int64s) -> bool:
-    """What `encode_commit_gets` asked for, and one get behind it, index `len(starts)`: `found`, each start's commit
-    timestamp, SEALED or NOT_FOUND; `last`, where the cells of the get behind begin and end in the block.
+    """The answer to `encode_commit_gets` and one more get, index `len(starts)`: `found`, each start's commit
+    timestamp, SEALED or NOT_FOUND; `last`, where the cells of that last get begin and end in the block.
 
     False where anything failed, is missing, or is not understood.
     MultiResponse { 1: RegionActionResult { 1: ResultOrException, 2 exception } }

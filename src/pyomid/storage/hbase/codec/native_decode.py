@@ -8,38 +8,11 @@ and beside each cell its shadow cell's timestamp.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pyomid.compiled import kernel
-
-Bytes = NDArray[np.uint8]
-Int64s = NDArray[np.int64]
-Int32s = NDArray[np.int32]
-
-KV_ROW_AT = 0
-KV_ROW_LEN = 1
-KV_NAME = 2
-KV_TIMESTAMP = 3
-KV_VALUE_AT = 4
-KV_VALUE_LEN = 5
-KV_KIND = 6
-KV_SAME_ROW = 7
-KV_FIELDS = 8
-
-NAME_COLUMN = 0
-"""The column's number; -1 while no cell of it was seen."""
-NAME_BASE = 1
-"""Of a shadow cell's name: the name it stands beside; else -1, and `_UNSEEN` while only that was seen of it."""
-NAME_SHADOW = 2
-"""The name of its shadow cells with Omid's prefix, -1 where none was seen."""
-NAME_OLD_SHADOW = 3
-"""The same without the prefix."""
-NAME_NEXT = 4
-"""The name that came after it the last time."""
-NAME_FIELDS = 5
+from pyomid.compiled import Bytes, Int32s, Int64s, Record, Records, kernel, record
 
 NAMES_FULL: Final = -(1 << 62)
 """`index_cells` needs a larger table of names."""
@@ -49,8 +22,90 @@ NAME_PAD = 8
 
 _UNSEEN = -2
 _KIND_PUT = 4
-_KEY_BYTES_MIN = 12
-_KEY_VALUE_BYTES_MIN = 24
+
+
+@record
+class KeyValueParts(Record):
+    """Where the parts of a KeyValue lie in the block."""
+
+    row_at: int
+    row_bytes: int
+    name: int
+    """Number of the name: family and qualifier."""
+    version: int
+    value_at: int
+    value_bytes: int
+    kind: int
+    is_same_row: int
+    """As that of the KeyValue before it."""
+
+
+@record
+class Name(Record):
+    """What is known of a name; -1: nothing."""
+
+    column: int
+    """The column's number; -1 while no cell of it was seen."""
+    base: int
+    """Of a shadow cell's name: the name it stands beside; else -1, and `_UNSEEN` while only that was seen of it."""
+    shadow: int
+    """The name of its shadow cells with Omid's prefix."""
+    old_shadow: int
+    """The same without the prefix."""
+    next: int
+    """The name that came after it the last time."""
+    row: int
+    """First KeyValue of the row in which shadow cells of this name stood last; they are `shadow_at` : `shadow_end`."""
+    shadow_at: int
+    """Moves forward as cells grow older: shadow cells of one name are newest first."""
+    shadow_end: int
+
+
+@record
+class Known(Record):
+    """How many names and columns are known."""
+
+    names: int
+    columns: int
+
+
+class ScanNames(NamedTuple):
+    """The names and columns of one scan."""
+
+    name_bytes: Bytes
+    begin: Int64s
+    """Name n is `name_bytes[begin[n] : begin[n + 1]]`: its family's length, family and qualifier."""
+    slots: Int32s
+    """A hash table of the names' numbers; -1: free."""
+    names: Annotated[Any, "Name[::1]"]
+    column_names: Int32s
+    """Of each column its name."""
+    known: Annotated[Any, "Known[::1]"]
+
+
+class DecodedArrays(NamedTuple):
+    """The arrays of a `CellBatch`, to be filled; its buffer is the block."""
+
+    row_off: Int64s
+    row_len: Int32s
+    row_rec: Int64s
+    rec_version: Int64s
+    rec_commit: Int64s
+    rec_cell: Int64s
+    cell_col: Int32s
+    cell_off: Int64s
+    cell_len: Int32s
+
+
+@record
+class Decoded(Record):
+    """What was found in a block."""
+
+    rows: int
+    records: int
+    cells: int
+    key_values: int
+    """Those of whole rows."""
 
 
 @kernel("uint64(uint8[::1], int64)")
@@ -107,78 +162,72 @@ def _same(one: Bytes, one_at: int, two: Bytes, two_at: int, size: int) -> bool:
     return bool((different << np.uint64(64 - 8 * size)) == np.uint64(0))
 
 
-@kernel("int64(uint8[::1], int64[::1], int32[::1], int32[:, ::1], int64[::1], int64)")
-def _entered(
-    name_bytes: Bytes, name_begin: Int64s, name_slots: Int32s, names: Int32s, counts: Int64s, size: int
-) -> int:
-    """The number of the name whose bytes lie behind the last one's; a new one where it was not known."""
-    count = counts[0]
-    begin = name_begin[count]
+@kernel("uint64(ScanNames, int64, int64)")
+def _hash(names: ScanNames, begin: int, end: int) -> Any:
+    """FNV-1a of a stretch of the names' bytes, its halves mixed."""
     key = np.uint64(14695981039346656037)
-    for index in range(begin, begin + size):
-        key = (key ^ np.uint64(name_bytes[index])) * np.uint64(1099511628211)
-    mask = np.int64(len(name_slots) - 1)
-    slot = np.int64((key ^ (key >> np.uint64(32))) & np.uint64(mask))
-    while name_slots[slot] >= 0:
-        found = np.int64(name_slots[slot])
-        if name_begin[found + 1] - name_begin[found] == size and _same(
-            name_bytes, name_begin[found], name_bytes, begin, size
+    for index in range(begin, end):
+        key = (key ^ np.uint64(names.name_bytes[index])) * np.uint64(1099511628211)
+    return key ^ (key >> np.uint64(32))
+
+
+@kernel("int64(ScanNames, int64)")
+def _entered(names: ScanNames, size: int) -> int:
+    """The number of the name whose bytes lie after the last one's; a new one where it was not known."""
+    count, begin = names.known[0].names, names.begin
+    first = begin[count]
+    mask = np.int64(len(names.slots) - 1)
+    slot = np.int64(_hash(names, first, first + size) & np.uint64(mask))
+    while names.slots[slot] >= 0:
+        found = np.int64(names.slots[slot])
+        if begin[found + 1] - begin[found] == size and _same(
+            names.name_bytes, begin[found], names.name_bytes, first, size
         ):
             return int(found)
         slot = (slot + 1) & mask
-    for field in range(4):
-        names[count, field] = -1
-    names[count, 4] = 0
-    name_slots[slot] = count
-    name_begin[count + 1] = begin + size
-    counts[0] = count + 1
+    name = names.names[count]
+    name.column = name.base = name.shadow = name.old_shadow = -1
+    name.next = 0
+    names.slots[slot] = count
+    begin[count + 1] = first + size
+    names.known[0].names = count + 1
     return int(count)
 
 
-@kernel("void(uint8[::1], int64[::1], int32[::1], int64)")
-def fill_slots(name_bytes: Bytes, name_begin: Int64s, name_slots: Int32s, count: int) -> None:
-    """`name_slots`, all -1, get the names that are there."""
-    mask = np.int64(len(name_slots) - 1)
-    for name in range(count):
-        key = np.uint64(14695981039346656037)
-        for index in range(name_begin[name], name_begin[name + 1]):
-            key = (key ^ np.uint64(name_bytes[index])) * np.uint64(1099511628211)
-        slot = np.int64((key ^ (key >> np.uint64(32))) & np.uint64(mask))
-        while name_slots[slot] >= 0:
+@kernel("void(Fields(ScanNames))")
+def fill_slots(arrays: Any) -> None:
+    """The slots, all -1, get the names that are known."""
+    names = ScanNames(*arrays)
+    mask = np.int64(len(names.slots) - 1)
+    for name in range(names.known[0].names):
+        slot = np.int64(_hash(names, names.begin[name], names.begin[name + 1]) & np.uint64(mask))
+        while names.slots[slot] >= 0:
             slot = (slot + 1) & mask
-        name_slots[slot] = name
+        names.slots[slot] = name
 
 
-@kernel("int64(uint8[::1], int64, int64, uint8[::1], int64[::1], int32[::1], int32[:, ::1], int64[::1])")
-def _name(
-    block: Bytes,
-    at: int,
-    size: int,
-    name_bytes: Bytes,
-    name_begin: Int64s,
-    name_slots: Int32s,
-    names: Int32s,
-    counts: Int64s,
-) -> int:
+@kernel("int64(uint8[::1], int64, int64, ScanNames)")
+def _name(block: Bytes, at: int, size: int, names: ScanNames) -> int:
     """The number of a name that was not expected; -1 where there is no room for it and the one it stands beside.
 
     A name is the family's length, family and qualifier, as they follow each other in a KeyValue.
     """
-    before = counts[0]
-    if before + 3 > len(names) or name_begin[before] + 2 * size > len(name_bytes) or 2 * (before + 2) > len(name_slots):
+    name_bytes, before = names.name_bytes, names.known[0].names
+    begin = names.begin[before]
+    if before + 3 > len(names.names) or begin + 2 * size > len(name_bytes) or 2 * (before + 2) > len(names.slots):
         return -1
-    begin = name_begin[before]
     for index in range(size):
         name_bytes[begin + index] = block[at + index]
-    name = _entered(name_bytes, name_begin, name_slots, names, counts, size)
-    if counts[0] == before and names[name, 1] != _UNSEEN:
-        return int(name)
-    names[name, 1] = -1
+    number = _entered(names, size)
+    name = names.names[number]
+    if names.known[0].names == before and name.base != _UNSEEN:
+        return int(number)
+    name.base = -1
     family_bytes = int(block[at]) + 1
     qualifier_at, qualifier_bytes = at + family_bytes, size - family_bytes
     end = at + size
     if qualifier_bytes < 2 or block[end - 2] != 0xC2 or block[end - 1] != 0x80:
-        return int(name)
+        return int(number)
     skip = 0
     if (
         qualifier_bytes >= 5
@@ -187,35 +236,30 @@ def _name(
         and block[qualifier_at + 2] == 0x80
     ):
         skip = 3
-    begin = name_begin[counts[0]]
+    known = names.known[0].names
+    begin = names.begin[known]
     for index in range(family_bytes):
         name_bytes[begin + index] = block[at + index]
     base_bytes = qualifier_bytes - skip - 2
     for index in range(base_bytes):
         name_bytes[begin + family_bytes + index] = block[qualifier_at + skip + index]
-    known = counts[0]
-    base = _entered(name_bytes, name_begin, name_slots, names, counts, family_bytes + base_bytes)
-    if counts[0] > known:  # it may be a shadow cell's name too, of a table that others wrote
-        names[base, 1] = _UNSEEN
-    names[name, 1] = base
-    names[base, 2 if skip else 3] = name
-    return int(name)
+    base = _entered(names, family_bytes + base_bytes)
+    if names.known[0].names > known:  # it may be a shadow cell's name too, of a table that others wrote
+        names.names[base].base = _UNSEEN
+    name.base = base
+    if skip:
+        names.names[base].shadow = number
+    else:
+        names.names[base].old_shadow = number
+    return int(number)
 
 
-@kernel(
-    "int64(uint8[::1], int64[:, ::1], uint8[::1], int64[::1], int32[::1], int32[:, ::1], int64[::1])",
-)
-def index_cells(
-    block: Bytes,
-    cells: NDArray[np.int64],
-    name_bytes: Bytes,
-    name_begin: Int64s,
-    name_slots: Int32s,
-    names: Int32s,
-    counts: Int64s,
-) -> int:
-    """Fills a row of `cells` for each KeyValue; returns how many, -1 - position of the first that is broken, or
-    NAMES_FULL. `counts[0]` names are known."""
+@kernel("int64(uint8[::1], KeyValueParts[::1], Fields(ScanNames))")
+def index_cells(block: Bytes, cells: Records[KeyValueParts], arrays: Any) -> int:
+    """Fills in the parts of each KeyValue; returns how many there are, -1 - position of the first that is broken, or
+    NAMES_FULL."""
+    all_names = ScanNames(*arrays)
+    name_bytes, name_begin, names, known = all_names.name_bytes, all_names.begin, all_names.names, all_names.known
     position, end, count = 0, len(block), 0
     name, before_at, before_bytes = 0, 0, -1
     while position < end:
@@ -232,31 +276,30 @@ def index_cells(
         name_at, name_size = row_at + row_bytes, key_bytes - 11 - row_bytes
         if np.int64(block[name_at]) + 1 > name_size:
             return -1 - position
-        expected = int(names[name, 4])
-        if expected < counts[0] and (
+        expected = int(names[name].next)
+        if expected < known[0].names and (
             name_begin[expected + 1] - name_begin[expected] == name_size
             and _same(block, name_at, name_bytes, int(name_begin[expected]), name_size)
         ):
             name = expected
         elif not (
-            name < counts[0]
+            name < known[0].names
             and name_begin[name + 1] - name_begin[name] == name_size
             and _same(block, name_at, name_bytes, int(name_begin[name]), name_size)
         ):
-            found = _name(block, name_at, name_size, name_bytes, name_begin, name_slots, names, counts)
+            found = _name(block, name_at, name_size, all_names)
             if found < 0:
                 return NAMES_FULL
-            names[name, 4] = found
+            names[name].next = found
             name = found
         tail = name_at + name_size
-        cells[count, 0] = row_at
-        cells[count, 1] = row_bytes
-        cells[count, 2] = name
-        cells[count, 3] = np.int64(_word(block, tail))
-        cells[count, 4] = tail + 9
-        cells[count, 5] = value_bytes
-        cells[count, 6] = np.int64(block[tail + 8])
-        cells[count, 7] = row_bytes == before_bytes and _same(block, row_at, block, before_at, row_bytes)
+        cell = cells[count]
+        cell.row_at, cell.row_bytes = row_at, row_bytes
+        cell.name = name
+        cell.version = int(np.int64(_word(block, tail)))
+        cell.value_at, cell.value_bytes = tail + 9, value_bytes
+        cell.kind = int(np.int64(block[tail + 8]))
+        cell.is_same_row = row_bytes == before_bytes and _same(block, row_at, block, before_at, row_bytes)
         before_at, before_bytes = row_at, row_bytes
         count += 1
         position += 4 + total
@@ -276,98 +319,90 @@ def _is_tombstone(block: Bytes, at: int, size: int, legacy: Bytes) -> bool:
 
 
 @kernel(
-    "void(uint8[::1], int64[:, ::1], int64, int64, uint8[::1],"
-    " int32[:, ::1], int64[:, ::1], int32[::1], int64[::1],"
-    " int64[::1], int32[::1], int64[::1], int64[::1], int64[::1], int64[::1],"
-    " int32[::1], int64[::1], int32[::1], int64[::1])"
+    "void(uint8[::1], KeyValueParts[::1], int64, boolean, uint8[::1], Fields(ScanNames), Fields(DecodedArrays),"
+    " Decoded[::1])",
+    _nrt=False,
 )
 def match_cells(
     block: Bytes,
-    cells: NDArray[np.int64],
+    cells: Records[KeyValueParts],
     count: int,
-    ends_inside_row: int,
+    ends_inside_row: bool,
     legacy_tombstone: Bytes,
-    names: Int32s,
-    runs: Int64s,
-    column_names: Int32s,
-    counts: Int64s,
-    row_off: Int64s,
-    row_len: Int32s,
-    row_rec: Int64s,
-    rec_version: Int64s,
-    rec_commit: Int64s,
-    rec_cell: Int64s,
-    cell_col: Int32s,
-    cell_off: Int64s,
-    cell_len: Int32s,
-    result: Int64s,
+    name_arrays: Any,
+    batch_arrays: Any,
+    decoded: Records[Decoded],
 ) -> None:
-    """`result` = (rows, records, cells, index of the KeyValue behind the last whole row).
+    """The first `count` of `cells` into a batch's arrays.
 
     A shadow cell without its cell is left out. Neighbours of equal version and commit timestamp share a record.
-    `counts[1]` columns are known; `runs` has for each name the row (by its first KeyValue) in which shadow cells of
-    that name stood last, and which: newest first, so that a pointer over them moves forward as cells grow older.
     """
+    all_names, batch = ScanNames(*name_arrays), DecodedArrays(*batch_arrays)
+    names, known = all_names.names, all_names.known[0]
+    row_rec, rec_cell = batch.row_rec, batch.rec_cell
     rows = records = out = 0
     row_rec[0] = 0
     rec_cell[0] = 0
-    for name in range(counts[0]):
-        runs[name, 0] = -1
+    for number in range(known.names):
+        names[number].row = -1
     first = 0
     while first < count:
         last = first + 1
-        while last < count and cells[last, 7] != 0:
+        while last < count and cells[last].is_same_row != 0:
             last += 1
         if last == count and ends_inside_row:
             break
         row_records, row_begin = records, out
         for index in range(first, last):
-            name = cells[index, 2]
-            if names[name, 1] >= 0:
-                if runs[name, 0] != first:
-                    runs[name, 0] = first
-                    runs[name, 1] = index
-                runs[name, 2] = index + 1
+            shadow = names[cells[index].name]
+            if shadow.base >= 0:
+                if shadow.row != first:
+                    shadow.row = first
+                    shadow.shadow_at = index
+                shadow.shadow_end = index + 1
         for index in range(first, last):
-            name = cells[index, 2]
-            if names[name, 1] >= 0 or cells[index, 6] != _KIND_PUT:
+            cell = cells[index]
+            name = names[cell.name]
+            if name.base >= 0 or cell.kind != _KIND_PUT:
                 continue
-            version = cells[index, 3]
+            version = cell.version
             commit = np.int64(0)
-            for form in range(2, 4):
-                shadow = np.int64(names[name, form])
-                if shadow >= 0 and runs[shadow, 0] == first:
-                    beside, end = runs[shadow, 1], runs[shadow, 2]
-                    while beside < end and cells[beside, 3] > version:
-                        beside += 1
-                    runs[shadow, 1] = beside
-                    is_beside = beside < end and cells[beside, 3] == version and cells[beside, 2] == shadow
-                    if is_beside and cells[beside, 5] == 8:
-                        commit = np.int64(_word(block, cells[beside, 4]))
+            for form in range(2):
+                beside = name.shadow if form == 0 else name.old_shadow
+                if beside >= 0 and names[beside].row == first:
+                    at, end = names[beside].shadow_at, names[beside].shadow_end
+                    while at < end and cells[at].version > version:
+                        at += 1
+                    names[beside].shadow_at = at
+                    is_beside = at < end and cells[at].version == version and cells[at].name == beside
+                    if is_beside and cells[at].value_bytes == 8:
+                        commit = np.int64(_word(block, cells[at].value_at))
                         break
-            column = names[name, 0]
+            column = name.column
             if column < 0:
-                column = np.int32(counts[1])
-                names[name, 0] = column
-                column_names[column] = name
-                counts[1] += 1
-            if records == row_records or rec_version[records - 1] != version or rec_commit[records - 1] != commit:
-                rec_version[records] = version
-                rec_commit[records] = commit
+                column = known.columns
+                name.column = column
+                all_names.column_names[column] = cell.name
+                known.columns += 1
+            if (
+                records == row_records
+                or batch.rec_version[records - 1] != version
+                or batch.rec_commit[records - 1] != commit
+            ):
+                batch.rec_version[records] = version
+                batch.rec_commit[records] = commit
                 records += 1
-            cell_col[out] = column
-            cell_off[out] = cells[index, 4]
-            tombstone = _is_tombstone(block, cells[index, 4], cells[index, 5], legacy_tombstone)
-            cell_len[out] = -1 if tombstone else cells[index, 5]
+            batch.cell_col[out] = column
+            batch.cell_off[out] = cell.value_at
+            tombstone = _is_tombstone(block, cell.value_at, cell.value_bytes, legacy_tombstone)
+            batch.cell_len[out] = -1 if tombstone else cell.value_bytes
             out += 1
             rec_cell[records] = out
         if out > row_begin:
-            row_off[rows] = cells[first, 0]
-            row_len[rows] = cells[first, 1]
+            batch.row_off[rows] = cells[first].row_at
+            batch.row_len[rows] = cells[first].row_bytes
             rows += 1
             row_rec[rows] = records
         first = last
-    result[0] = rows
-    result[1] = records
-    result[2] = out
-    result[3] = first
+    found = decoded[0]
+    found.rows, found.records, found.cells, found.key_values = rows, records, out, first

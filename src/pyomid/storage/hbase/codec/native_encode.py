@@ -1,19 +1,18 @@
 """Puts of whole batches as HBase takes them, in one compiled pass: actions (protobuf) and their cell block.
 
-An action is, inside the region action that `bulk` wraps around it:
+An action is, inside the region action that `regions/bulk_writes` wraps around it:
     1A len { 08 index  12 len { 0A len row  10 02 (PUT)  [30 durability]  40 count } }
 """
 
 from __future__ import annotations
 
+from typing import Annotated, Any, NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.compiled import kernel
-
-Bytes = NDArray[np.uint8]
-Int64s = NDArray[np.int64]
-Int32s = NDArray[np.int32]
+from pyomid.cells import BatchArrays, ColumnNames
+from pyomid.compiled import READ_BYTES, Bytes, Int64s, Record, kernel, record
 
 ACTION_BYTES_MAX = 48
 """Of an action beside its row."""
@@ -22,6 +21,44 @@ CELL_BYTES_MAX = 32
 COMMIT_ROW_BYTES = 9
 COMMIT_CELL_BYTES_MAX = CELL_BYTES_MAX + 32
 """Of a whole commit entry."""
+
+
+@record
+class Used(Record):
+    """How far a request's buffers are filled."""
+
+    actions: int
+    """Bytes."""
+    block: int
+    """Bytes."""
+    rows: int
+
+
+class RequestArrays(NamedTuple):
+    """What encoders fill; large enough, which their callers see to."""
+
+    actions: Bytes
+    block: Bytes
+    used: Annotated[Any, "Used[::1]"]
+
+
+class Request:
+    """The buffers of a Multi call: its actions, and the cell block that they count on."""
+
+    def __init__(self, actions_bytes_max: int, block_bytes_max: int) -> None:
+        self.used = Used()
+        self._actions = np.empty(actions_bytes_max, dtype=np.uint8)
+        self._block = np.empty(block_bytes_max, dtype=np.uint8)
+
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """What a kernel takes as `Fields(RequestArrays)`."""
+        return self._actions, self._block, self.used.as_array()
+
+    def actions(self) -> bytes:
+        return self._actions[: self.used.actions].tobytes()
+
+    def block(self) -> memoryview:
+        return self._block[: self.used.block].data
 
 
 @kernel("int64(int64)")
@@ -50,11 +87,21 @@ def _put_number(out: Bytes, at: int, value: int, size: int) -> int:
     return at + size
 
 
-@kernel("int64(uint8[::1], int64, uint8[::1], int64, int64)")
+@kernel(f"int64(uint8[::1], int64, {READ_BYTES}, int64, int64)")
 def _copy(out: Bytes, at: int, source: Bytes, begin: int, size: int) -> int:
     for index in range(size):
         out[at + index] = source[begin + index]
     return at + size
+
+
+@kernel("int64(uint8[::1], int64, int64, int64, int64)")
+def _put_lengths(out: Bytes, at: int, row_bytes: int, name_bytes: int, value_bytes: int) -> int:
+    """A KeyValue up to its row: its own length, those of its key, value and row. `name_bytes`: family and qualifier."""
+    key_bytes = 12 + row_bytes + name_bytes
+    at = _put_number(out, at, 8 + key_bytes + value_bytes, 4)
+    at = _put_number(out, at, key_bytes, 4)
+    at = _put_number(out, at, value_bytes, 4)
+    return _put_number(out, at, row_bytes, 2)
 
 
 @kernel("int64(int64, int64, int64)")
@@ -70,10 +117,10 @@ def _action_bytes(number: int, row_bytes: int, cells: int, durability: int) -> i
     return 1 + _varint_bytes(action) + action
 
 
-@kernel("int64(uint8[::1], int64, int64, uint8[::1], int64, int64, int64, int64, int64)")
-def _put_action(
-    out: Bytes, at: int, number: int, buffer: Bytes, row_at: int, row_bytes: int, cells: int, kind: int, durability: int
-) -> int:
+@kernel(f"int64(uint8[::1], int64, int64, {READ_BYTES}, int64, int64, int64)")
+def _put_action(out: Bytes, at: int, number: int, row: Bytes, cells: int, kind: int, durability: int) -> int:
+    """The action with this number: a mutation of `row` by so many cells of the block; returns where it ends."""
+    row_bytes = len(row)
     mutation = _mutation_bytes(row_bytes, cells, durability)
     action = 1 + _varint_bytes(number) + 1 + _varint_bytes(mutation) + mutation
     out[at] = 0x1A
@@ -84,7 +131,7 @@ def _put_action(
     at = _put_varint(out, at + 1, mutation)
     out[at] = 0x0A
     at = _put_varint(out, at + 1, row_bytes)
-    at = _copy(out, at, buffer, row_at, row_bytes)
+    at = _copy(out, at, row, 0, row_bytes)
     out[at] = 0x10
     out[at + 1] = kind
     at += 2
@@ -96,67 +143,42 @@ def _put_action(
     return _put_varint(out, at + 1, cells)
 
 
-@kernel(
-    "void(int64, int64, int64, int64, uint8[::1], int64[::1], int32[::1], int64[::1], int64[::1], int32[::1],"
-    " int64[::1], int32[::1], uint8[::1], int64[::1], int64[::1], uint8[::1], uint8[::1], int64[::1])"
-)
+@kernel("void(Fields(BatchArrays), Fields(ColumnNames), int64, int64, int64, int64, Fields(RequestArrays))", _nrt=False)
 def encode_puts(
-    first: int,
-    end: int,
-    version: int,
-    durability: int,
-    buffer: Bytes,
-    row_off: Int64s,
-    row_len: Int32s,
-    row_rec: Int64s,
-    rec_cell: Int64s,
-    cell_col: Int32s,
-    cell_off: Int64s,
-    cell_len: Int32s,
-    names: Bytes,
-    name_begin: Int64s,
-    family_len: Int64s,
-    actions: Bytes,
-    block: Bytes,
-    sizes: Int64s,
+    batch_arrays: Any, column_names: Any, first: int, end: int, version: int, durability: int, request: Any
 ) -> None:
-    """Rows `first` … `end` of a batch; `sizes` = bytes of actions, bytes of the block. The outputs are large enough.
-
-    `names`: family and qualifier of each column, one behind the other. Action numbers count from `first`.
-    """
+    """Rows `first` … `end` of a batch, under `version`; numbers of actions count from `first`."""
+    batch, columns = BatchArrays(*batch_arrays), ColumnNames(*column_names)
+    buffer, row_off, row_len, row_rec = batch.buffer, batch.row_off, batch.row_len, batch.row_rec
+    rec_cell, cell_col, cell_off, cell_len = batch.rec_cell, batch.cell_col, batch.cell_off, batch.cell_len
+    names, name_begin, family_bytes = columns.names, columns.begin, columns.family_bytes
+    actions, block, used = RequestArrays(*request)
     at = action_at = 0
     for row in range(first, end):
         row_at, row_bytes = int(row_off[row]), int(row_len[row])
         begin, stop = int(rec_cell[row_rec[row]]), int(rec_cell[row_rec[row + 1]])
-        action_at = _put_action(actions, action_at, row - first, buffer, row_at, row_bytes, stop - begin, 2, durability)
+        key = buffer[row_at : row_at + row_bytes]
+        action_at = _put_action(actions, action_at, row - first, key, stop - begin, 2, durability)
         for cell in range(begin, stop):
             column = cell_col[cell]
             name_bytes = int(name_begin[column + 1] - name_begin[column])
             value_bytes = max(int(cell_len[cell]), 0)
-            key_bytes = 12 + row_bytes + name_bytes
-            at = _put_number(block, at, 8 + key_bytes + value_bytes, 4)
-            at = _put_number(block, at, key_bytes, 4)
-            at = _put_number(block, at, value_bytes, 4)
-            at = _put_number(block, at, row_bytes, 2)
+            at = _put_lengths(block, at, row_bytes, name_bytes, value_bytes)
             at = _copy(block, at, buffer, row_at, row_bytes)
-            block[at] = family_len[column]
+            block[at] = family_bytes[column]
             at = _copy(block, at + 1, names, int(name_begin[column]), name_bytes)
             at = _put_number(block, at, version, 8)
             block[at] = 4
             at = _copy(block, at + 1, buffer, int(cell_off[cell]), value_bytes)
-    sizes[0] = action_at
-    sizes[1] = at
+    used[0].actions, used[0].block, used[0].rows = action_at, at, end - first
 
 
-@kernel("int64(uint8[::1], int64, uint8[::1], int64, int64)")
+@kernel(f"int64(uint8[::1], int64, {READ_BYTES}, int64, int64)")
 def _put_commit(out: Bytes, at: int, row: Bytes, start: int, commit: int) -> int:
     """The KeyValue of a commit entry, with its length: `F:C` = varint(commit - start), under version start."""
     value_bytes = _varint_bytes(commit - start)
-    at = _put_number(out, at, 8 + 23 + value_bytes, 4)
-    at = _put_number(out, at, 23, 4)
-    at = _put_number(out, at, value_bytes, 4)
-    at = _put_number(out, at, 9, 2)
-    at = _copy(out, at, row, 0, 9)
+    at = _put_lengths(out, at, COMMIT_ROW_BYTES, 2, value_bytes)
+    at = _copy(out, at, row, 0, COMMIT_ROW_BYTES)
     out[at] = 1
     out[at + 1] = 70  # F
     out[at + 2] = 67  # C
@@ -165,33 +187,26 @@ def _put_commit(out: Bytes, at: int, row: Bytes, start: int, commit: int) -> int
     return _put_varint(out, at + 1, commit - start)
 
 
-@kernel("void(int64[:, ::1], int64[::1], int64, int64, int64, uint8[::1], uint8[::1], int64[::1])")
+@kernel("void(int64[:, ::1], int64[::1], int64, int64, int64, Fields(RequestArrays))")
 def encode_commits(
-    entries: NDArray[np.int64],
-    order: Int64s,
-    first: int,
-    end: int,
-    durability: int,
-    actions: Bytes,
-    block: Bytes,
-    sizes: Int64s,
+    entries: NDArray[np.int64], order: Int64s, first: int, end: int, durability: int, request: Any
 ) -> None:
     """Commit-table entries (start, commit) in `order[first:end]` as puts of `F:C` = varint(commit - start)."""
-    row = np.empty(9, dtype=np.uint8)
+    actions, block, used = RequestArrays(*request)
+    row = np.empty(COMMIT_ROW_BYTES, dtype=np.uint8)
     at = action_at = 0
     for position in range(first, end):
         start = int(entries[order[position], 0])
         row[0] = start & 15
         _put_number(row, 1, start, 8)
-        action_at = _put_action(actions, action_at, position - first, row, 0, 9, 1, 2, durability)
+        action_at = _put_action(actions, action_at, position - first, row, 1, 2, durability)
         at = _put_commit(block, at, row, start, int(entries[order[position], 1]))
-    sizes[0] = action_at
-    sizes[1] = at
+    used[0].actions, used[0].block, used[0].rows = action_at, at, end - first
 
 
 @kernel("int64(uint8[::1], int64, int64[::1])")
 def _read_varint(data: Bytes, at: int, value: Int64s) -> int:
-    """Position behind the number, which goes to `value[0]`; -1 where the data end inside it."""
+    """Position after the number, which goes to `value[0]`; -1 where the data end inside it."""
     shift, found = 0, np.int64(0)
     while at < len(data) and shift < 63:
         byte = np.int64(data[at])

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.cells import CellBatch
+from pyomid.cells import CellBatch, ColumnNames
 from pyomid.storage.hbase.codec.changes import Changes
 from pyomid.storage.hbase.codec.layout import commit_row
 from pyomid.storage.hbase.codec.native_changes import encode_changes
@@ -24,6 +24,7 @@ from pyomid.storage.hbase.codec.native_encode import (
     CELL_BYTES_MAX,
     COMMIT_CELL_BYTES_MAX,
     COMMIT_ROW_BYTES,
+    Request,
     all_succeeded,
     encode_commits,
     encode_puts,
@@ -43,7 +44,6 @@ from pyomid.storage.hbase.regions.operations import (
 from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited
 from pyomid.storage.hbase.rpc.hbase_pb2 import MultiResponse
-from pyomid.types import Column
 
 PIECE_ROWS_MAX: Final = 500
 """One handler writes a piece: two handlers write a thousand rows sooner than one does."""
@@ -91,6 +91,12 @@ class _Piece:
     rows: int = 0
     bytes_count: int = 0
 
+    def add(self, region: Region, request: Request, rows: Sequence[int]) -> None:
+        """One region action, of bare actions of these rows."""
+        self.parameters.append(b"\x0a" + delimited(region.specifier_field + request.actions()))
+        self.blocks.append(request.block())
+        self.groups.append(_Group(region, rows))
+
     def call(self) -> Call:
         cells = self.blocks[0] if len(self.blocks) == 1 else b"".join(self.blocks)
         return Call(CLIENT, "Multi", b"".join(self.parameters), cells)
@@ -114,25 +120,6 @@ class _Rows(Protocol):
 
     def encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece) -> None:
         """Adds rows of one region to a piece."""
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnNames:
-    """The columns of a batch as the kernel needs them."""
-
-    names: NDArray[np.uint8]
-    begin: NDArray[np.int64]
-    family_len: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, columns: Sequence[Column]) -> ColumnNames:
-        joined = b"".join(column.family + column.qualifier for column in columns)
-        sizes = [len(column.family) + len(column.qualifier) for column in columns]
-        return cls(
-            np.frombuffer(bytearray(joined or b"\0"), dtype=np.uint8),
-            np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(np.array(sizes, dtype=np.int64))]),
-            np.array([len(column.family) for column in columns], dtype=np.int64),
-        )
 
 
 def put_batch_steps(
@@ -313,17 +300,11 @@ class _BatchRows:
         return self._batch.row_key(row)
 
     def encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece) -> None:
-        batch, names = self._batch, self._names
-        before = int(self.ends[first - 1]) if first else 0
-        actions = np.empty(int((ACTION_BYTES_MAX + batch.row_len[first:end].astype(np.int64)).sum()), dtype=np.uint8)
-        block = np.empty(int(self.ends[end - 1]) - before, dtype=np.uint8)
-        sizes = np.zeros(2, dtype=np.int64)
-        encode_puts(
-            first, end, self._version, durability, batch.buffer, batch.row_off, batch.row_len, batch.row_rec,
-            batch.rec_cell, batch.cell_col, batch.cell_off, batch.cell_len, names.names, names.begin, names.family_len,
-            actions, block, sizes,
-        )  # fmt: skip
-        _add(piece, region, actions, block, sizes, range(first, end))
+        batch, names = self._batch, tuple(self._names)
+        actions_max = (end - first) * ACTION_BYTES_MAX + int(batch.row_len[first:end].sum(dtype=np.int64))
+        request = Request(actions_max, _block_bytes(self, first, end))
+        encode_puts(batch.arrays(), names, first, end, self._version, durability, request.arrays())
+        piece.add(region, request, range(first, end))
 
 
 class _CommitRows:
@@ -342,11 +323,10 @@ class _CommitRows:
         return commit_row(int(self._entries[self._order[row], 0]))
 
     def encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece) -> None:
-        actions = np.empty((end - first) * (ACTION_BYTES_MAX + COMMIT_ROW_BYTES), dtype=np.uint8)
-        block = np.empty((end - first) * COMMIT_CELL_BYTES_MAX, dtype=np.uint8)
-        sizes = np.zeros(2, dtype=np.int64)
-        encode_commits(self._entries, self._order, first, end, durability, actions, block, sizes)
-        _add(piece, region, actions, block, sizes, range(first, end))
+        actions_max = (end - first) * (ACTION_BYTES_MAX + COMMIT_ROW_BYTES)
+        request = Request(actions_max, _block_bytes(self, first, end))
+        encode_commits(self._entries, self._order, first, end, durability, request.arrays())
+        piece.add(region, request, range(first, end))
 
     def renumbered(self, outcome: BulkOutcome) -> BulkOutcome:
         """Numbered as the entries were given."""
@@ -375,38 +355,18 @@ class _ChangedRows:
         specifier = np.frombuffer(bytearray(region.specifier.SerializeToString()), dtype=np.uint8)
         row_bytes = int(changes.row_bytes[first:end].sum())
         actions_max = 2 * ((end - first) * ACTION_BYTES_MAX + row_bytes) + (end - first) * (len(specifier) + 16)
-        before = int(self.ends[first - 1]) if first else 0
-        actions = np.empty(actions_max, dtype=np.uint8)
-        block = np.empty(int(self.ends[end - 1]) - before, dtype=np.uint8)
+        request = Request(actions_max, _block_bytes(self, first, end))
         encoded = np.empty(end - first, dtype=np.int64)
-        sizes = np.zeros(3, dtype=np.int64)
-        encode_changes(
-            first, end, atomic, specifier, durability, changes.keys, changes.row_at, changes.row_bytes,
-            changes.row_cell, changes.names, changes.name_at, changes.family_bytes, changes.qualifier_bytes,
-            changes.version, changes.change, actions, block, encoded, sizes,
-        )  # fmt: skip
-        rows = encoded[: sizes[2]].tolist()
+        encode_changes(tuple(changes), first, end, atomic, specifier, durability, encoded, request.arrays())
+        rows = encoded[: request.used.rows].tolist()
         if atomic and rows:
-            piece.parameters.append(actions[: sizes[0]].tobytes())
-            piece.blocks.append(block[: sizes[1]].data)
+            piece.parameters.append(request.actions())
+            piece.blocks.append(request.block())
             piece.groups += [_Group(region, (row,)) for row in rows]
         elif rows:
-            _add(piece, region, actions, block, sizes, rows)
+            piece.add(region, request, rows)
 
 
-def _add(
-    piece: _Piece,
-    region: Region,
-    actions: NDArray[np.uint8],
-    block: NDArray[np.uint8],
-    sizes: NDArray[np.int64],
-    rows: Sequence[int],
-) -> None:
-    piece.parameters.append(_region_action(region, actions[: sizes[0]].tobytes()))
-    piece.blocks.append(block[: sizes[1]].data)
-    piece.groups.append(_Group(region, rows))
-
-
-def _region_action(region: Region, actions: bytes) -> bytes:
-    """As a field of a MultiRequest."""
-    return b"\x0a" + delimited(region.specifier_field + actions)
+def _block_bytes(rows: _Rows, first: int, end: int) -> int:
+    """Upper bound of the cell block of these rows."""
+    return int(rows.ends[end - 1]) - (int(rows.ends[first - 1]) if first else 0)

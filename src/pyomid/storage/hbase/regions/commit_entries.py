@@ -25,6 +25,7 @@ from pyomid.storage.hbase.codec.native_encode import (
     ACTION_BYTES_MAX,
     COMMIT_CELL_BYTES_MAX,
     COMMIT_ROW_BYTES,
+    Request,
     all_succeeded,
 )
 from pyomid.storage.hbase.regions.locations import Region
@@ -48,16 +49,21 @@ class _Ranges:
         ranges = list(_ranges(regions))
         self.regions = [region for _, region in ranges]
         borders = [_border(begin) for begin, _ in ranges]
-        self.border_bucket = np.array([bucket for bucket, _ in borders], dtype=np.int64)
-        self.border_start = np.array([start for _, start in borders], dtype=np.int64)
         self.addresses = list(dict.fromkeys(each.server for each in regions if each.server is not None))
-        self.servers = np.array(
-            [-1 if each is None or each.server is None else self.addresses.index(each.server) for each in self.regions],
-            dtype=np.int64,
-        )
+        servers = [
+            -1 if each is None or each.server is None else self.addresses.index(each.server) for each in self.regions
+        ]
         fields = [b"" if each is None else each.specifier_field for each in self.regions]
-        self.specifiers = np.frombuffer(bytearray(b"".join(fields) or b"\0"), dtype=np.uint8)
-        self.specifier_at = np.array([*accumulate(map(len, fields), initial=0)], dtype=np.int64)
+        self.specifiers_bytes_max = sum(map(len, fields)) + 16 * len(fields)
+        """Bytes of region actions beside their actions."""
+        arrays = kernels.RangeArrays(
+            border_bucket=np.array([bucket for bucket, _ in borders], dtype=np.int64),
+            border_start=np.array([start for _, start in borders], dtype=np.int64),
+            servers=np.array(servers, dtype=np.int64),
+            specifiers=np.frombuffer(bytearray(b"".join(fields) or b"\0"), dtype=np.uint8),
+            specifier_at=np.array([*accumulate(map(len, fields), initial=0)], dtype=np.int64),
+        )
+        self.arrays = tuple(arrays)
 
 
 class _Behind:
@@ -79,11 +85,6 @@ class _Placed:
     def __init__(self, ranges: _Ranges, server: Address, where: Int64s, counts: Int64s, behind: _Behind) -> None:
         self.ranges, self.server, self.where, self.counts = ranges, server, where, counts
         self._behind = behind
-
-    @property
-    def specifiers_bytes(self) -> int:
-        """Bytes of region actions beside their actions, at most."""
-        return int(self.ranges.specifier_at[-1]) + 16 * len(self.ranges.regions)
 
     def call(self, parameter: bytes, index: int, cells: bytes | memoryview = b"") -> Call:
         """`index`: that of the action that reads the last cell."""
@@ -127,14 +128,12 @@ class CommitCalls:
         if placed is None:
             return None
         ranges, count = placed.ranges, len(entries)
-        parameter = np.empty(placed.specifiers_bytes + count * (ACTION_BYTES_MAX + COMMIT_ROW_BYTES), dtype=np.uint8)
-        block = np.empty(count * COMMIT_CELL_BYTES_MAX, dtype=np.uint8)
-        sizes = np.zeros(2, dtype=np.int64)
+        actions_max = ranges.specifiers_bytes_max + count * (ACTION_BYTES_MAX + COMMIT_ROW_BYTES)
+        request, rows = Request(actions_max, count * COMMIT_CELL_BYTES_MAX), np.ascontiguousarray(entries)
         kernels.encode_commit_puts(
-            np.ascontiguousarray(entries), placed.where, placed.counts, ranges.specifiers, ranges.specifier_at,
-            operations.durability.value, parameter, block, sizes,
-        )  # fmt: skip
-        call = placed.call(parameter[: sizes[0]].tobytes(), 0, block[: sizes[1]].data)
+            rows, placed.where, placed.counts, ranges.arrays, operations.durability.value, request.arrays()
+        )
+        call = placed.call(request.actions(), 0, request.block())
         answer: Answer = yield from ask_steps(placed.server, call, budget)
         if isinstance(answer, Reply) and answer.failure is None:
             if all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
@@ -152,10 +151,8 @@ class CommitCalls:
             return None
         ranges, count = placed.ranges, len(wanted)
         action_bytes = kernels.GET_BYTES_MAX + len(self._tail)
-        parameter = np.empty(placed.specifiers_bytes + count * action_bytes, dtype=np.uint8)
-        size = kernels.encode_commit_gets(
-            wanted, placed.where, placed.counts, ranges.specifiers, ranges.specifier_at, self._tail, parameter
-        )
+        parameter = np.empty(ranges.specifiers_bytes_max + count * action_bytes, dtype=np.uint8)
+        size = kernels.encode_commit_gets(wanted, placed.where, placed.counts, ranges.arrays, self._tail, parameter)
         call = placed.call(parameter[:size].tobytes(), count)
         answer: Answer = yield from ask_steps(placed.server, call, budget)
         if isinstance(answer, Reply) and answer.failure is None:
@@ -173,7 +170,7 @@ class CommitCalls:
             ranges = self._ranges_now(operations)
             where = np.empty(len(starts), dtype=np.int64)
             counts = np.zeros(len(ranges.regions), dtype=np.int64)
-            server = kernels.place(starts, ranges.border_bucket, ranges.border_start, ranges.servers, where, counts)
+            server = kernels.place(starts, ranges.arrays, where, counts)
             if server > kernels.UNKNOWN:
                 break
             row = commit_row(int(starts[kernels.UNKNOWN - server]))
