@@ -66,7 +66,8 @@ async def serve_metrics(watched: Watched, address: str) -> asyncio.Server:
 
     async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(TimeoutError, ConnectionError, ValueError):
-            await asyncio.wait_for(_answer_one(reader, writer), REQUEST_S_MAX)
+            async with asyncio.timeout(REQUEST_S_MAX):
+                await _answer_one(reader, writer)
         writer.transport.abort() if writer.transport.get_write_buffer_size() else writer.close()
 
     async def _answer_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

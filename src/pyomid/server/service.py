@@ -173,7 +173,8 @@ class TsoService:
         while not self._stopping.is_set():
             self._tick()
             try:
-                await asyncio.wait_for(self._stopping.wait(), self._tick_s)
+                async with asyncio.timeout(self._tick_s):
+                    await self._stopping.wait()
             except TimeoutError:
                 continue
 

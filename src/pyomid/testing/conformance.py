@@ -945,7 +945,8 @@ class CommitTableConformance:
 
             for number, block in enumerate(blocks):
                 flushes.submit(block, partial(ended, number), may_wait=may_wait and len(block) == 1)
-            await asyncio.wait_for(all_ended.wait(), 60)
+            async with asyncio.timeout(60):
+                await all_ended.wait()
             flushes.close(wait=True)
 
         asyncio.run(scenario())

@@ -109,7 +109,8 @@ class AsyncTsoSession(SessionBase):
         connection = _Connection(conversation, self._has_moved)
         try:
             await _attach(connection, await self._dial(), timeout_s)
-            await asyncio.wait_for(connection.greeted, timeout_s)
+            async with asyncio.timeout(timeout_s):  # wait_for of Python 3.11 can swallow a cancellation
+                await connection.greeted
         except (OmidError, OSError, TimeoutError) as error:
             connection.close(ConnectionBroken("no handshake", sent=False))
             raise no_tso(error) from error
@@ -166,7 +167,8 @@ class _Connection(asyncio.Protocol):
             if self.broken or self._transport is None:
                 raise is_closed()
             self._transport.write(frames)
-            return await asyncio.wait_for(future, timeout_s)
+            async with asyncio.timeout(timeout_s):  # wait_for of Python 3.11 can swallow a cancellation
+                return await future
         except TimeoutError:
             lost = not_in_time()
             self.close(lost)
