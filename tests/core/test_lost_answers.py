@@ -8,7 +8,7 @@ import pytest
 
 from pyomid.errors import Corruption, OutcomeUnknown, SnapshotTooOld, Unavailable, UnknownTable
 from pyomid.protocol.commit import commit_steps
-from pyomid.protocol.effects import LookupThenWatermarks, ReadRows, ReadWatermarks, SealStarts
+from pyomid.protocol.effects import Begin, LookupThenWatermarks, ReadRows, ReadWatermarks, SealStarts
 from pyomid.types import NOT_FOUND, CellVersion, CommitRequest, SealOutcome
 
 pytestmark = pytest.mark.fast
@@ -43,3 +43,15 @@ def test_an_error_of_the_look_up_is_outcome_unknown(error: Exception, looks: int
         steps.throw(error)
     assert raised.value.__cause__ is error
     assert raised.value.values["start_ts"] == 100
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+def test_a_found_commit_is_unknown_until_begins_see_it(error: Exception) -> None:
+    """C10. It is durable, and no TSO tells that transactions begin above it."""
+    steps = commit_steps(CommitRequest(100, (1,), (2,)), {"t": [CellVersion(b"r", b"f", b"q", 100)]})
+    next(steps)
+    assert isinstance(steps.throw(OutcomeUnknown("the answer is lost", start_ts=100)), ReadRows)
+    assert isinstance(steps.send([[]]), LookupThenWatermarks)
+    assert steps.send(([150], 0, 0)) == Begin(150)
+    with pytest.raises(OutcomeUnknown):
+        steps.throw(error)

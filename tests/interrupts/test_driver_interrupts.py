@@ -17,7 +17,7 @@ import pyomid
 import pyomid.aio
 from pyomid.client.aio.database import AsyncDatabase
 from pyomid.client.database import Database
-from pyomid.client.drive import Begin, Blocking, CallProgram
+from pyomid.client.drive import Blocking, CallProgram
 from pyomid.client.transaction_base import State
 from pyomid.errors import OmidError
 from pyomid.protocol import effects
@@ -237,7 +237,7 @@ def test_a_run_counts_once_wherever_it_is_interrupted(
         if thrower.hit is None:
             break
         hits.add(type(thrower.hit))
-    assert {Begin, Blocking, CallProgram, effects.SendCommit} <= hits
+    assert {effects.Begin, Blocking, CallProgram, effects.SendCommit} <= hits
 
 
 @pytest.mark.parametrize("error", [*INTERRUPTS, asyncio.CancelledError], ids=[*NAMES, "cancelled"])

@@ -20,7 +20,7 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, 
 from pyomid.client import table_admin
 from pyomid.client.background import Background, BackgroundCounters
 from pyomid.client.deployment import Deployment
-from pyomid.client.drive import Begin, Blocking, Driver
+from pyomid.client.drive import Blocking, Driver
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import Backoff, check_function, check_result, run_steps
 from pyomid.client.session.leases import Lease, LeaseKeeper
@@ -32,7 +32,7 @@ from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.protocol.commit import WriteSet
 from pyomid.protocol.commit_cache import CommitCache
-from pyomid.protocol.effects import Steps
+from pyomid.protocol.effects import Begin, Steps
 from pyomid.protocol.rule_age import may_go_by
 from pyomid.types import BeginReply, ConflictLevel, Status, TableInfo
 

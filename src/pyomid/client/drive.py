@@ -34,13 +34,6 @@ Handler = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Begin(Effect):
-    """→ BeginReply."""
-
-    not_before: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class Blocking(Effect):
     """→ what `call` returns, which may wait for a disk, a socket or another thread."""
 
@@ -192,7 +185,7 @@ class AsyncDriver:
         return result
 
 
-ASKS_TSO: Final = frozenset({Begin, effects.SendCommit, effects.SealStarts})
+ASKS_TSO: Final = frozenset({effects.Begin, effects.SendCommit, effects.SealStarts})
 
 
 # What each effect does to the ports
@@ -233,7 +226,7 @@ def tso_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:
     """The effects that ask the TSO."""
     tso = parts.tso
     return {
-        Begin: lambda e: tso.begin(not_before=e.not_before),
+        effects.Begin: lambda e: tso.begin(not_before=e.not_before),
         effects.SealStarts: lambda e: tso.seal(e.starts),
         effects.SendCommit: lambda e: _send_commit(parts, e),
         effects.DeleteCommitEntries: lambda e: _complete(parts, e),

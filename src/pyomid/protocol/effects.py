@@ -176,6 +176,13 @@ class DeleteCommitEntries(Effect):
 
 
 @dataclass(frozen=True, slots=True)
+class Begin(Effect):
+    """→ BeginReply, of a start above `not_before` (0: any)."""
+
+    not_before: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SendCommit(Effect):
     """→ CommitReply. Raises OutcomeUnknown if the answer was lost."""
 

@@ -2,7 +2,8 @@
 
 The order of the reads is the rule (R1–R4, C3): own shadow cells, commit table with H read after it, seal, own cells
 again. "Rolled back" needs evidence: an own cell that is still there without a shadow cell, of a start that can never
-commit. Own cells that are gone may have been superseded and compacted as well as deleted.
+commit. Own cells that are gone may have been superseded and compacted as well as deleted. "Committed" is told once the
+TSO begins transactions above the commit (C10).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyomid.errors import OutcomeUnknown
-from pyomid.protocol.effects import ReadRows, ReadWatermarks, SealStarts, Steps
+from pyomid.protocol.effects import Begin, ReadRows, ReadWatermarks, SealStarts, Steps
 from pyomid.protocol.reading import look_up_steps
 from pyomid.types import Cell, CellVersion, Column, ReadBounds, start_of
 
@@ -32,8 +33,17 @@ def outcome_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Step
     """The outcome of `start_ts`; a seal makes it final if it was still open.
 
     `own`: cells that the transaction wrote, under its start or its branches. One cell can be enough; more cells give
-    more evidence. OutcomeUnknown, with the start, if no evidence is left.
+    more evidence. OutcomeUnknown, with the start, if no evidence is left. Any other error, of the TSO for example, says
+    nothing of the outcome.
     """
+    outcome = yield from _find_steps(start_ts, branches, own)
+    if outcome.commit_ts:
+        # An entry is durable before its batch is released, and begins are answered from below that batch until then.
+        yield Begin(outcome.commit_ts)
+    return outcome
+
+
+def _find_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Steps[Outcome]:
     while True:
         commit_ts = _committed((yield from _read_own_steps(own)))
         if commit_ts:

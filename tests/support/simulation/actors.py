@@ -272,6 +272,8 @@ class Client:
             case effects.Heal() | effects.DeleteOrphans():
                 self.world.launch(self.process, effect)
                 return None
+            case effects.Begin(not_before):
+                return (yield from self.ask(req.Begin(not_before)))
             case effects.SendCommit(request):
                 return (yield from self.ask(request))
             case effects.SealStarts(starts):

@@ -826,6 +826,48 @@ def rolled_back_is_not_said_without_a_seal(build: Build) -> None:
     s.judge()
 
 
+def a_looked_up_commit_is_seen_by_later_begins(build: Build) -> None:
+    """C10. T's entry is durable behind a batch whose flush is slow; T's answer is lost, and T looks itself up."""
+    s = Schedule(build, stall_s_max=FOREVER_S, max_transaction_age_s=FOREVER_S)
+    s.first.feed(ins.LeaseRenewed(FOREVER_S))
+    slow, t = s.client("S"), s.client("T")
+    before, tx = s.do(slow, written(slow, "a", R0)), s.do(t, written(t, "a", R1))
+    _, release = with_its_flush_held(s, slow, before.commit())
+    first = s.sent(ins.Flush).effect
+    release()
+    release = s.hold(ins.Flush, lambda effect: effect is first)
+    _look_up_and_begin(s, t, tx, release)
+
+
+def a_looked_up_job_is_seen_by_later_begins(build: Build) -> None:
+    """C10. T's decision is durable, its branches' entries are on their way; T's answer is lost, T looks itself up."""
+    s = Schedule(build, stall_s_max=FOREVER_S, max_transaction_age_s=FOREVER_S)
+    s.first.feed(ins.LeaseRenewed(FOREVER_S))
+    t = s.client("T")
+    tx = s.do(t, _job(t, (R0, R1)))
+    _look_up_and_begin(s, t, tx, s.hold(ins.PutBranches))
+
+
+def _look_up_and_begin(s: Schedule, t: Client, tx: Tx, release: Callable[[], None]) -> None:
+    """T commits until its entry is durable, loses every answer, and looks itself up; then R begins."""
+    r = s.client("R")
+    committing = s.start(t, ignoring(tx.commit()))
+    s.until(lambda: tx.start_ts in s.world.truth.commits, [t.process])
+    s.settle_tsos()
+    s.universe.now_s += actors.RETRY_BOUND_S + 1.0
+    call = committing.call
+    assert call is not None
+    s.universe.make(("lose answer", call))
+    s.can_finish(committing)
+    reader = s.do(r, begin(r))
+    s.do(r, reader.get("a", R1))
+    release()
+    s.finish(committing)
+    if s.world.truth.told.get(tx.start_ts) is None:
+        raise Stuck("T was not told that it committed")
+    s.judge()
+
+
 def _asks(task: Task, kind: type) -> bool:
     call = task.call
     return call is not None and isinstance(call.effect, kind)
@@ -1288,6 +1330,8 @@ SCHEDULES: Final[dict[str, Callable[[Build], None]]] = {
         w_waits_for_an_unfinished_job,
         a_lease_is_granted_only_above_the_w_that_was_sent,
         rolled_back_is_not_said_without_a_seal,
+        a_looked_up_commit_is_seen_by_later_begins,
+        a_looked_up_job_is_seen_by_later_begins,
         an_outcome_without_evidence_is_unknown,
         a_reader_between_two_commits_keeps_its_version,
         a_flush_that_lands_after_compaction_is_refused,

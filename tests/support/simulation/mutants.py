@@ -467,6 +467,13 @@ MUTANTS: Final = (
         "an_outcome_without_evidence_is_unknown",
     ),
     _m(
+        "C10",
+        "a looked-up commit is told before the TSO begins transactions above it",
+        "protocol.outcome:outcome_steps",
+        without_step("Begin", None),
+        "a_looked_up_commit_is_seen_by_later_begins",
+    ),
+    _m(
         "C4",
         "the commit-table entry goes before the shadow cells are there",
         "protocol.commit:complete_steps",

@@ -15,13 +15,13 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from pyomid.client.aio.transaction import AsyncTransaction
 from pyomid.client.database import Database, DatabaseStatus
 from pyomid.client.deployment import Deployment
-from pyomid.client.drive import AsyncDriver, AsyncHandler, Begin
+from pyomid.client.drive import AsyncDriver, AsyncHandler
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import check_awaitable, run_steps
 from pyomid.client.session.aio import AsyncTsoSession
 from pyomid.client.session.leases import Lease
 from pyomid.crashpoints import crash_point
-from pyomid.protocol.effects import Effect, SendCommit
+from pyomid.protocol.effects import Begin, Effect, SendCommit
 from pyomid.types import BeginReply, CommitReply, ConflictLevel, TableInfo
 
 P = ParamSpec("P")
