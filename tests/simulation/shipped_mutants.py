@@ -15,11 +15,13 @@ from typing import Any, Final
 
 from populations import Populate, remakers, runners, spark_jobs, streams
 
+from pyomid.client.idempotency import AlreadyDone
 from pyomid.client.retry import cause_of
 from pyomid.client.transaction_base import State
-from pyomid.errors import ConflictError, SnapshotTooOld
+from pyomid.errors import AlreadyCommitted, ConflictError, SnapshotTooOld
 from pyomid.protocol.effects import ReadTables, ReadUnknownTables, WriteShadowCells
 from pyomid.spark.large_transaction import LargeTransaction, TableWrites
+from pyomid.spark.schema import schema_of
 from pyomid.types import KeyRange, RowWrite, ShadowWrite, TableState
 from simulation.hooks import Hook, Replacement, answers, nothing, without_step
 
@@ -193,8 +195,22 @@ def _another_each_time(original: Any, query: str, batch_id: int, name: str | Non
 
 # ---------------------------------------------------------------- the rules
 
+
+def _by_any_end(original: Any, *given: Any, **how: Any) -> Any:
+    """A run is done where its function raises that some run is."""
+    try:
+        return original(*given, **how)
+    except AlreadyCommitted as done:
+        return AlreadyDone(**done.values)
+
+
+def _fitted_to_all(original: Any, info: Any, *_: Any, **__: Any) -> Any:
+    return schema_of(info)
+
+
 _WRITER: Final = "tests/spark/test_writer.py::"
 _REQUEST: Final = "spark.large_transaction:BranchWrites.commit_request"
+_RACES: Final = "tests/spark/test_schema_races.py::"
 _TABLES: Final = "tests/client/test_client_catalog.py::"
 _KNOWN: Final = "tests/core/test_known_tables.py::"
 
@@ -444,4 +460,22 @@ SHIPPED_MUTANTS: Final = (
         (_REQUEST, _without_id),
     ),
     _m("S4e", "the same, met by chance", streams, (_REQUEST, _without_id)),
+    _m(
+        "S3c",
+        "a batch is acknowledged whose function met another run's end",
+        "tests/spark/test_runs_in_runs.py::test_a_sink_never_takes_anothers_commit_for_its_batch",
+        ("spark.transactions:run", _by_any_end),
+    ),
+    _m(
+        "S9",
+        "who lost the making of a table writes columns that it has not",
+        _RACES + "test_who_lost_the_making_of_a_table_must_fit_it",
+        ("spark.schema:fit_frame", _fitted_to_all),
+    ),
+    _m(
+        "S9b",
+        "two columns that are added at once have one place",
+        _RACES + "test_two_columns_added_at_once_never_share_a_place",
+        ("spark.schema:_check_distinct", answers(None)),
+    ),
 )

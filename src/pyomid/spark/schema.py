@@ -277,7 +277,7 @@ def prepared_table(
     """
     info = table_or_none(conn, name)
     if info is None:
-        return _created(conn, name, fields, options, level)
+        info = _created(conn, name, fields, options, level)  # or another's, who was faster: fitted as any other
     check_leases(conn.parts, name)
     if info.schema is None:
         info = _with_schema(conn, info, fields, options)
@@ -297,7 +297,11 @@ def extended(conn: Connection, info: TableInfo, schema: TableSchema) -> TableInf
         for column in missing:
             if column.name in names:
                 raise Misuse(f"table {info.name!r}: column {column.name!r} was added with another type meanwhile")
-        return replace(info, schema=replace(present, columns=(*present.columns, *missing))) if missing else info
+        if not missing:
+            return info
+        columns = (*present.columns, *missing)
+        _check_distinct(columns)
+        return replace(info, schema=replace(present, columns=columns))
 
     return alter_table(conn.parts, info, with_missing)
 

@@ -311,10 +311,11 @@ def run(
     def one_try(not_before: int) -> R | AlreadyDone:
         begin = functools.partial(transaction, spark, url, transaction_id=transaction_id, not_before=not_before)
         try:
-            with begin(conflict_level=conflict_level, lease_seconds=lease_seconds) as tx:
-                return check_result(function(tx), function)
-        except AlreadyCommitted as done:
+            begun = begin(conflict_level=conflict_level, lease_seconds=lease_seconds)
+        except AlreadyCommitted as done:  # of this id: what `function` raises may be of another one
             return AlreadyDone(str(done.values["transaction_id"]), int(done.values["start_ts"]))
+        with begun as tx:
+            return check_result(function(tx), function)
 
     def one_try_steps(not_before: int) -> Steps[R | AlreadyDone]:
         result: R | AlreadyDone = yield CallProgram(functools.partial(one_try, not_before))

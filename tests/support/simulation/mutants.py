@@ -685,6 +685,7 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "S3": (
         "tests/spark/test_spark_dataframes.py::test_a_transaction_id_commits_once_and_says_so",
         "tests/spark/test_spark_faults.py::test_a_driver_killed_at_each_step_and_run_again_under_its_id_is_counted_once",
+        "tests/spark/test_runs_in_runs.py::test_a_sink_never_takes_anothers_commit_for_its_batch",
     ),
     "S4": (
         "tests/spark/test_sink_claims.py::test_a_second_function_is_refused_while_and_after_the_first",
@@ -700,6 +701,10 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     ),
     "S7": ("tests/spark/test_writer.py::test_a_failed_tries_own_table_hides_no_rows",),
     "S8": ("tests/spark/test_writer.py::test_a_failure_behind_the_answer_does_not_say_not_committed",),
+    "S9": (
+        "tests/spark/test_schema_races.py::test_who_lost_the_making_of_a_table_must_fit_it",
+        "tests/spark/test_schema_races.py::test_two_columns_added_at_once_never_share_a_place",
+    ),
     "S5": (
         "tests/spark/test_spark_dataframes.py::test_a_snapshot_is_one_for_all_reads_and_partitions",
         "tests/spark/test_spark_dataframes.py::test_one_frame_used_twice_keeps_both_its_filters",
