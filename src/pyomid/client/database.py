@@ -5,10 +5,14 @@ Thread-safe: threads share one, each with transactions of its own. A forked chil
 
 from __future__ import annotations
 
+import _thread
+import atexit
+import contextlib
 import functools
 import logging
 import os
 import random
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -91,7 +95,8 @@ class Database:
         self._driver = Driver(parts, self._background, sleep=sleep)
         self._tables: dict[str, _KnownRules] = {}
         self.leases: Final = LeaseKeeper(parts.tso, parts.clock)
-        self._end = weakref.finalize(self, _close_all, parts, self._background, self.leases, self._pid)
+        self._ending = _Ending(parts, self._background, self.leases)
+        weakref.finalize(self, _forgotten, self._ending).atexit = False
 
     # Transactions
 
@@ -221,8 +226,9 @@ class Database:
         return self._background.drain(timeout_s)
 
     def close(self) -> None:
-        """Completes finished transactions and closes the connection; a second call does nothing."""
-        self._end()
+        """Completes finished transactions and closes the connection; a second call does nothing, or what a first one
+        that was interrupted left."""
+        self._ending.close()
 
     def __enter__(self) -> Database:
         self.check_usable()
@@ -234,7 +240,7 @@ class Database:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Database {self.url}{'' if self._end.alive else ' closed'}>"
+        return f"<Database {self.url}{' closed' if self._ending.has_begun else ''}>"
 
     # For pyomid's own use
 
@@ -267,7 +273,7 @@ class Database:
 
     def abandon(self) -> None:
         """Forgets the connection as the death of its process would: nothing completed, nothing closed. For tests."""
-        self._end.detach()
+        self._ending.forget()
 
     def check_usable(self) -> None:
         if os.getpid() != self._pid:
@@ -276,7 +282,7 @@ class Database:
                 "connect again in the child",
                 owner=self._pid,
             )
-        if not self._end.alive:
+        if self._ending.has_begun:
             raise Misuse(f"database {self.url} is closed")
 
     def table_rules(self, name: str, begun: BeginReply, *, leased: bool = False) -> TableRules:
@@ -331,11 +337,67 @@ def make_background(parts: Deployment) -> Background:
     )
 
 
-def _close_all(parts: Deployment, background: Background, leases: LeaseKeeper, pid: int) -> None:
-    """At close, when the last reference goes, or at exit; never in a forked child, whose parent still uses them."""
-    if os.getpid() != pid:
-        return
-    leases.close()
-    if not background.close(CLOSE_TIMEOUT_S):
-        logger.warning("closed with completion unfinished after %g s: left to readers and compaction", CLOSE_TIMEOUT_S)
-    parts.close()
+class _Ending:
+    """What closes a database: at `close`, at exit, or in a thread of its own when the last reference goes. Never in a
+    forked child, whose parent still uses the parts."""
+
+    def __init__(self, parts: Deployment, background: Background, leases: LeaseKeeper) -> None:
+        self._parts = parts
+        self._background = background
+        self._leases = leases
+        self._pid = os.getpid()
+        self._alone = threading.RLock()
+        self.has_begun = False
+        _OPEN[id(self)] = self
+
+    @property
+    def is_ours(self) -> bool:
+        return os.getpid() == self._pid
+
+    def close(self) -> None:
+        """Whatever is raised in one part, the others are closed; a call beside another waits for it."""
+        self.has_begun = True
+        if not self.is_ours:
+            return
+        with self._alone:
+            if id(self) not in _OPEN:
+                return
+            try:
+                self._leases.close()
+            finally:
+                try:
+                    if not self._background.close(CLOSE_TIMEOUT_S):
+                        logger.warning(
+                            "closed with completion unfinished after %g s: left to readers and compaction",
+                            CLOSE_TIMEOUT_S,
+                        )
+                finally:
+                    self._parts.close()
+            self.forget()
+
+    def forget(self) -> None:
+        """Nothing is closed any more."""
+        self.has_begun = True
+        _OPEN.pop(id(self), None)
+
+
+_OPEN: Final[dict[int, _Ending]] = {}
+"""Of every database of this process that is not closed, by `id`."""
+
+
+def _forgotten(ending: _Ending) -> None:
+    """The last reference went. That may be noticed in any thread, amid anything: in the database's own background
+    thread, which closing waits for, or in a write transaction of the store. So nothing is done here, and no lock taken
+    (a `threading.Thread` takes some). Where the system gives no thread, it is closed at exit."""
+    if ending.is_ours and not ending.has_begun:
+        with contextlib.suppress(RuntimeError, MemoryError):
+            _thread.start_new_thread(ending.close, ())
+
+
+@atexit.register
+def _close_all() -> None:
+    for ending in list(_OPEN.values()):
+        try:
+            ending.close()
+        except Exception as error:
+            logger.warning("a database was not closed at exit: %r", error)

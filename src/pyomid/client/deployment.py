@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -43,9 +44,8 @@ class Deployment:
     """Another session with the same TSO, for the running event loop; its user closes it. None: only threads can ask."""
 
     def close(self) -> None:
-        """Session, then commit table, then store; a second call does nothing that the parts mind."""
-        self.tso.close()
-        self.commit_table.close()
-        self.store.close()
-        for closer in self.closers:
-            closer()
+        """Session, then commit table, then store, whatever one of them raises; a second call does nothing that the
+        parts mind."""
+        with ExitStack() as last_first:
+            for close in reversed((self.tso.close, self.commit_table.close, self.store.close, *self.closers)):
+                last_first.callback(close)
