@@ -24,7 +24,7 @@ from pyomid.oracle.native.conflict_map import CacheLineMap
 from pyomid.oracle.native.fill import fill_map
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.takeover import TakenOver
-from pyomid.server.native.switch import adopt
+from pyomid.server.native.switch import switch_to_native
 from pyomid.types import TIMESTAMP_STEP
 
 CELLS = 10
@@ -64,18 +64,18 @@ def measured(slots: int, filled: float) -> tuple[float, float, float]:
     settings = TsoSettings(conflict_map_entries=slots, batch_entries_max=1 << 22, window_starts=4096)
     machine = TsoMachine(settings, TakenOver(TIMESTAMP_STEP, 10**15, TIMESTAMP_STEP, 0, frozenset()), now_s=0.0)
     machine.oracle.conflict_map = CacheLineMap(slots)
-    fast = adopt(machine, chunk_bytes_max=1 << 18)
+    fast = switch_to_native(machine, chunk_bytes_max=1 << 18)
     words, buckets = machine.oracle.conflict_map.words, machine.oracle.conflict_map.buckets
     writes = int(slots * filled)
     machine.oracle.low_watermark = fill_map(words, np.uint64(buckets), writes, machine.clock.next_ts, 1)
-    lag = (machine.clock.next_ts + writes * TIMESTAMP_STEP - machine.low_watermark) / TIMESTAMP_STEP / slots
+    lag = (machine.clock.next_ts + writes * TIMESTAMP_STEP - machine.oracle.low_watermark) / TIMESTAMP_STEP / slots
     machine.clock.next_ts += writes * TIMESTAMP_STEP
     rng = np.random.default_rng(7)
     times = []
     for _ in range(ROUNDS):
         start = machine.clock.next_ts
         machine.clock.next_ts += TIMESTAMP_STEP
-        machine.newest_start = start
+        machine.begins.newest_start = start
         data = commit_frames(rng, start)
         chunk = np.frombuffer(data, dtype=np.uint8)
         at, began = 0, time.thread_time_ns()
@@ -83,7 +83,7 @@ def measured(slots: int, filled: float) -> tuple[float, float, float]:
             at = fast.decide(chunk, at, len(data), peer=0, extended=False).consumed
         times.append((time.thread_time_ns() - began) / COMMITS)
         assert machine.windows.open_batch.size, "nothing was committed"
-    evicts = machine.low_watermark > machine.epoch and filled > 1
+    evicts = machine.oracle.low_watermark > machine.epoch and filled > 1
     return statistics.median(times), lag if evicts else 0.0, words.nbytes / 1e9
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyomid.oracle.leader_state_changes import merged
+from pyomid.oracle.outgoing import merged
 from pyomid.storage.memory import changed
 from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyomid.oracle.conflict_map import BucketMap
-from pyomid.oracle.status_oracle import StatusOracle
+from pyomid.oracle.status_oracle import BucketMap, StatusOracle
 from pyomid.types import CommitRequest, WriteSetLevel
 
 pytestmark = pytest.mark.fast

@@ -43,7 +43,7 @@ def test_thousands_of_loads_share_a_few_leases() -> None:
         pass_time(tso, 0.0)
         most = max(most, len(tso.machine.leases))
     assert most <= SHARED_TERM_PARTS + 2
-    assert tso.machine.counters["leases_granted"] <= 1000 / (TERM_S / SHARED_TERM_PARTS) + 1
+    assert tso.machine.step.counters["leases_granted"] <= 1000 / (TERM_S / SHARED_TERM_PARTS) + 1
     pass_time(tso, TERM_S)
     assert len(tso.machine.leases) == 0
 
@@ -58,7 +58,7 @@ def test_w_follows_the_oldest_load_while_new_ones_come() -> None:
         began.append((tso.now_s, start_ts))
         pass_time(tso, 1.0)
     oldest_kept = min(s for at_s, s in began if at_s >= tso.now_s - TERM_S * (1 + 2 / SHARED_TERM_PARTS))
-    assert oldest_kept - 50 <= tso.machine.watermark < tso.machine.leases.starts[0]
+    assert oldest_kept - 50 <= tso.machine.watermarks.published < tso.machine.leases.starts[0]
 
 
 def test_a_long_write_is_kept_while_loads_come_and_go() -> None:
@@ -71,10 +71,10 @@ def test_a_long_write_is_kept_while_loads_come_and_go() -> None:
         pass_time(tso, 1.0)
         if second % 100 == 0:
             assert isinstance(tso.ask_settled(RenewLease(write)).answer, LeaseReply)
-        assert tso.machine.watermark < write
+        assert tso.machine.watermarks.published < write
     tso.ask_settled(EndLease(write))
     pass_time(tso, 1.0)
-    assert write < tso.machine.watermark == tso.machine.leases.starts[0] - 1
+    assert write < tso.machine.watermarks.published == tso.machine.leases.starts[0] - 1
 
 
 def test_loads_do_not_keep_w_where_a_write_ended() -> None:
@@ -84,10 +84,10 @@ def test_loads_do_not_keep_w_where_a_write_ended() -> None:
     load = tso.begin()
     assert share(tso, load) == load, "a write's lease ends with it"
     pass_time(tso, 20.0)
-    assert tso.machine.watermark == write - 1
+    assert tso.machine.watermarks.published == write - 1
     tso.ask_settled(EndLease(write))
     pass_time(tso, 1.0)
-    assert tso.machine.watermark == load - 1
+    assert tso.machine.watermarks.published == load - 1
 
 
 def test_a_read_that_asks_again_is_kept_for_hours() -> None:
@@ -98,9 +98,9 @@ def test_a_read_that_asks_again_is_kept_for_hours() -> None:
             share(tso, start_ts)
         share(tso, tso.begin())
         pass_time(tso, TERM_S / 3)
-        assert tso.machine.watermark < reads[0]
+        assert tso.machine.watermarks.published < reads[0]
     pass_time(tso, TERM_S * 1.2)
-    assert tso.machine.watermark > reads[-1]
+    assert tso.machine.watermarks.published > reads[-1]
 
 
 def test_a_shared_lease_that_is_lost_is_told_to_every_sharer() -> None:
@@ -123,9 +123,9 @@ def test_an_owner_and_sharers_of_one_start_end_apart() -> None:
     tso.ask_settled(EndLease(start_ts))
     assert isinstance(tso.ask_settled(RenewLease(start_ts)).refusal(), SnapshotTooOld), "its owner's part is over"
     pass_time(tso, TERM_S - 10)
-    assert tso.machine.watermark < start_ts
+    assert tso.machine.watermarks.published < start_ts
     pass_time(tso, 20.0)
-    assert tso.machine.watermark >= start_ts
+    assert tso.machine.watermarks.published >= start_ts
 
 
 def test_a_large_commit_leaves_its_lease_to_sharers() -> None:
@@ -139,7 +139,7 @@ def test_a_large_commit_leaves_its_lease_to_sharers() -> None:
     assert reply.committed
     assert tso.stores.leader_state.read().leases == {job}
     pass_time(tso, TERM_S - 10)
-    assert tso.machine.watermark < job
+    assert tso.machine.watermarks.published < job
     pass_time(tso, 20.0)
     assert tso.stores.leader_state.read().leases == frozenset()
 
@@ -175,7 +175,7 @@ def test_a_new_tso_keeps_what_was_shared() -> None:
         share(tso, start_ts)
     after = Script(tso.stores, max_transaction_age_s=10.0)
     pass_time(after, 20.0)
-    assert after.machine.watermark < loads[0]
+    assert after.machine.watermarks.published < loads[0]
     assert [share(after, start_ts) for start_ts in reversed(loads)][-1] == loads[0]
     assert len(after.machine.leases) <= 3
 

@@ -11,17 +11,14 @@ import pytest
 from machine_script import Script
 
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
-from pyomid.oracle import machine as tso_machine
+from pyomid.oracle import large_commits, tables
+from pyomid.oracle.completions import DELETES_A_CALL, STARTS_A_REQUEST
 from pyomid.oracle.instructions import DeleteEntries, PeerGone, PutBranches, PutDecision, SealEntries, UpdateLeaderState
+from pyomid.oracle.large_commits import BRANCHES_A_CALL
 from pyomid.oracle.leases import Lease, Leases, LeaseState
-from pyomid.oracle.machine import (
-    BRANCHES_A_CALL,
-    COMPLETIONS_A_REQUEST,
-    DELETES_A_CALL,
-    PEER_WORK_MAX,
-    SEALS_A_CALL,
-)
-from pyomid.oracle.rare_starts import RareStarts
+from pyomid.oracle.machine import PEER_REQUESTS_MAX
+from pyomid.oracle.retries import SEALS_A_CALL
+from pyomid.oracle.status_oracle import RareStarts
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.retention import NewestEntries
 from pyomid.testing.entries import put_entry
@@ -74,7 +71,7 @@ def test_any_number_of_tables_may_be_dropped() -> None:
 
 
 def test_fences_are_bounded_and_forgotten_behind_w(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tso_machine, "FENCED_TABLES_MAX", 5)
+    monkeypatch.setattr(tables, "FENCED_TABLES_MAX", 5)
     tso = Script(max_transaction_age_s=10.0)
     early = tso.begin()
     for number in range(5):
@@ -191,7 +188,7 @@ def test_seals_are_bounded_until_w_passes_them_and_a_retry_is_told_that_nothing_
         tso.now_s += 1.0
         tso.tick()
         tso.settle()
-    assert not tso.machine.refused_starts
+    assert not tso.machine.oracle.refused_starts
     assert isinstance(tso.ask_settled(Seal((tso.begin(),))).answer, SealReply)
 
 
@@ -204,8 +201,8 @@ def test_completions_that_come_faster_than_entries_go_are_left_to_the_sanitiser(
     tso.ask(Complete((starts[0],)))  # its delete is under way while the others come
     for start_ts in starts[1:]:
         tso.ask(Complete((start_ts,)))
-    assert len(tso.machine._completions.starts) == 10
-    assert tso.machine.counters["completions_left"] == 19
+    assert len(tso.machine.completions.starts) == 10
+    assert tso.machine.step.counters["completions_left"] == 19
     tso.finish(DeleteEntries)
     tso.settle()
     assert tso.stores.commit_table.count() == 19
@@ -224,8 +221,8 @@ def test_completions_of_what_was_never_handed_out_reach_no_store() -> None:
     tso.finish(DeleteEntries)
     tso.settle()
     assert tso.stores.commit_table.count() == 0
-    assert tso.machine.counters["refused"] == 8
-    assert tso.machine.counters["completions"] == 1
+    assert tso.machine.step.counters["refused"] == 8
+    assert tso.machine.step.counters["completions"] == 1
 
 
 # ── entries in memory: decision 0016 ─────────────────────────────────────────────────────────────────────────────────
@@ -266,7 +263,7 @@ def test_a_table_in_memory_forgets_what_is_old_by_count_below_w_and_h_first() ->
     assert 0 < tso.stores.commit_table.count() <= 48
     machine = tso.machine
     row = tso.stores.leader_state.read()
-    assert starts[50] < row.horizon <= row.watermark <= machine.low_watermark
+    assert starts[50] < row.horizon <= row.watermark <= machine.oracle.low_watermark
     assert tso.stores.commit_table.lookup([starts[-1]])[0] > 0
     late = tso.ask_settled(CommitRequest(old, (1000,))).answer
     assert isinstance(late, CommitReply)
@@ -298,7 +295,7 @@ def test_nothing_is_forgotten_where_others_read_the_table() -> None:
     _tick(tso)
     assert tso.stores.commit_table.count() == 100
     assert not [call for call in tso.calls if isinstance(call.operation, UpdateLeaderState)]
-    assert tso.machine.horizon == 0
+    assert tso.machine.watermarks.horizon == 0
 
 
 # ── work of one peer ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -312,7 +309,7 @@ def test_one_peers_seals_go_to_the_store_a_few_at_a_time() -> None:
     many = [tso.ask(Seal((starts[0],))) for _ in range(50)]
     other = tso.ask(Seal((starts[1],)), peer="other")
     calls = [call.operation for call in tso.pending(SealEntries)]
-    assert len(calls) == PEER_WORK_MAX + 1
+    assert len(calls) == PEER_REQUESTS_MAX + 1
     assert all(isinstance(call, SealEntries) and len(call.starts) <= SEALS_A_CALL for call in calls)
     tso.settle()
     assert isinstance(long.answer, SealReply)
@@ -328,7 +325,7 @@ def test_one_peers_large_commits_go_a_few_at_a_time() -> None:
     assert all(waiting.answer is not None for waiting in many)
     many = [tso.ask(_at_table_level(tso.begin(), number), peer="many") for number in range(1, 51)]
     other = tso.ask(_at_table_level(tso.begin(), 51), peer="other")
-    assert len(tso.pending(PutDecision)) == PEER_WORK_MAX
+    assert len(tso.pending(PutDecision)) == PEER_REQUESTS_MAX
     assert other.answer is None
     last = tso.ask(CommitRequest(tso.begin(), (1,)), peer="other")
     while last.answer is None:
@@ -373,14 +370,14 @@ def test_entries_of_branches_go_to_the_store_in_slices() -> None:
 
 def test_large_commits_are_remembered_for_retries_by_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """One without its branches is matched with what the commit table says."""
-    monkeypatch.setattr(tso_machine, "LARGE_REMEMBERED_MAX", 5)
+    monkeypatch.setattr(large_commits, "REMEMBERED_MAX", 5)
     tso = Script()
     replies = []
     for number in range(20):
         start_ts, branch, stranger = tso.begin(), tso.begin(), tso.begin()
         request = CommitRequest(start_ts, (number,), branches=(branch,))
         replies.append((request, stranger, tso.ask_settled(request).answer))
-        assert len(tso.machine.large_recently) <= 5
+        assert len(tso.machine.large.finished) <= 5
     for request, stranger, reply in replies:
         assert tso.ask_settled(replace(request, is_retry=True)).answer == reply
         refused = tso.ask_settled(replace(request, branches=(stranger,), is_retry=True)).refusal()
@@ -418,7 +415,7 @@ def test_what_a_peer_that_left_still_asks_of_the_store_is_dropped() -> None:
         tso.ask(Seal(starts), peer="gone")
     kept = tso.ask(Seal(starts[:1]))
     tso.done(PeerGone("gone"))
-    assert len(tso.machine._peer_work) == 0
+    assert len(tso.machine.peer_requests) == 0
     before = len(tso.pending(SealEntries))
     tso.finish(SealEntries)
     assert len(tso.pending(SealEntries)) == before - 1, "the rest of it is not sealed either"
@@ -431,9 +428,9 @@ def test_a_request_completes_a_bounded_number() -> None:
     tso = Script()
     start_ts = tso.begin()
     tso.ask_settled(CommitRequest(start_ts, (1,)))
-    tso.ask_settled(Complete((start_ts,) * (COMPLETIONS_A_REQUEST + 5)))
-    assert tso.machine.counters["completions"] == COMPLETIONS_A_REQUEST
-    assert tso.machine.counters["completions_left"] == 5
+    tso.ask_settled(Complete((start_ts,) * (STARTS_A_REQUEST + 5)))
+    assert tso.machine.step.counters["completions"] == STARTS_A_REQUEST
+    assert tso.machine.step.counters["completions_left"] == 5
 
 
 def test_deletes_go_to_the_store_in_slices() -> None:
@@ -445,7 +442,7 @@ def test_deletes_go_to_the_store_in_slices() -> None:
         assert isinstance(call.operation, DeleteEntries)
         assert len(call.operation.starts) <= DELETES_A_CALL
         tso.finish(DeleteEntries)
-    assert tso.machine.counters["completions"] == 10_000
+    assert tso.machine.step.counters["completions"] == 10_000
 
 
 def test_a_plain_peer_commits_whatever_fits_its_frame() -> None:

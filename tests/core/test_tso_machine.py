@@ -182,7 +182,7 @@ def test_no_transaction_is_born_at_or_below_the_low_watermark() -> None:
     held = tso.ask(CommitRequest(tso.begin(), tuple(range(200, 228))))
     begin = tso.ask(Begin())
     tso.settle()
-    assert begin.start_ts > tso.machine.low_watermark
+    assert begin.start_ts > tso.machine.oracle.low_watermark
     committed(held.answer)
 
 
@@ -195,28 +195,28 @@ def test_t2_w_is_sent_only_after_the_commit_that_moved_lwm_and_all_before_it_are
     committed(tso.commit(tso.begin(), *range(28)))
     first = tso.ask(CommitRequest(mover, tuple(range(100, 128))))
     del before
-    assert tso.machine.low_watermark > mover
+    assert tso.machine.oracle.low_watermark > mover
     tso.tick(0.2)
-    assert tso.machine.watermark_sent < mover, "the mover's own entry is not durable yet"
+    assert tso.machine.watermarks.sent < mover, "the mover's own entry is not durable yet"
     assert first.answer is None
     tso.finish(Flush)
     tso.tick(0.2)
-    assert tso.machine.watermark_sent > mover
+    assert tso.machine.watermarks.sent > mover
     tso.settle()
-    assert tso.stores.leader_state.read().watermark == tso.machine.watermark_sent
+    assert tso.stores.leader_state.read().watermark == tso.machine.watermarks.sent
 
 
 def test_t2_lwm_by_age_waits_for_what_is_in_flight() -> None:
     tso = Script(max_transaction_age_s=16.0)
     held = tso.ask(CommitRequest(tso.begin(), (A,)))
-    published = tso.machine.watermark_sent
+    published = tso.machine.watermarks.sent
     tso.begin()
     tso.tick(40.0)
-    assert tso.machine.watermark_sent == published or held.answer is None
-    assert tso.machine.watermark_sent < tso.machine.windows.head.entries[0][0]
+    assert tso.machine.watermarks.sent == published or held.answer is None
+    assert tso.machine.watermarks.sent < tso.machine.windows.head.entries[0][0]
     tso.settle()
     tso.tick(2.0)
-    assert tso.machine.watermark_sent > published
+    assert tso.machine.watermarks.sent > published
 
 
 # ── T3, law 8: timestamps ────────────────────────────────────────────────────────────────────────────────────────
@@ -251,7 +251,7 @@ def test_t3_commits_stall_at_the_ceiling_and_go_on_when_it_has_moved() -> None:
     while not tso.pending(UpdateLeaderState):
         starts.append(tso.begin())
     held = [tso.ask(CommitRequest(start_ts, conflict_free(i))) for i, start_ts in enumerate(starts)]
-    while not tso.machine._stalled:
+    while not tso.machine.ceiling.waiting:
         held.append(tso.ask(CommitRequest(starts[0], conflict_free(len(held)))))
     waits = held[-1]
     while tso.pending(Flush):
@@ -349,7 +349,7 @@ def test_t4_whoever_was_replaced_while_it_slept_dies_and_replies_nothing() -> No
     tso.finish(ReadEpoch)
     assert tso.died
     assert begin.answer is None
-    assert other.begin() > tso.machine.last_issued
+    assert other.begin() > tso.machine.clock.last_issued
 
 
 def test_t4_a_leader_whose_lease_ran_out_answers_no_begin() -> None:
@@ -475,7 +475,7 @@ def test_t7_below_the_sanitised_horizon_no_outcome_is_told() -> None:
     committed(tso.commit(start_ts, A))
     _age_past(tso, start_ts)
     retry = tso.ask(CommitRequest(start_ts, (A,), is_retry=True))
-    horizon = tso.ask(AdvanceHorizon(tso.machine.watermark))
+    horizon = tso.ask(AdvanceHorizon(tso.machine.watermarks.published))
     tso.settle()
     assert isinstance(horizon.answer, HorizonReply)
     assert isinstance(retry.refusal(), OutcomeUnknown)
@@ -510,12 +510,12 @@ def test_t8_fences_that_wait_share_a_batch() -> None:
     for number in range(100):
         waiting.append(tso.ask(Fence(table), peer=f"peer {number % 3}"))
         if number % 10 == 0:
-            tso.ask(CommitRequest(tso.machine.newest_start, (1000 + number,)))
+            tso.ask(CommitRequest(tso.machine.begins.newest_start, (1000 + number,)))
     assert len(tso.machine.windows.batches) <= 3
     assert not any(fence.answer for fence in waiting)
-    flushes = tso.machine.counters["flushes"]
+    flushes = tso.machine.step.counters["flushes"]
     tso.settle()
-    assert tso.machine.counters["flushes"] <= flushes + 2
+    assert tso.machine.step.counters["flushes"] <= flushes + 2
     highest = max(fence.answer.fence_ts for fence in waiting if isinstance(fence.answer, FenceReply))
     assert all(isinstance(fence.answer, FenceReply) for fence in waiting)
     assert tso.begin() > highest
@@ -623,10 +623,10 @@ def test_a_large_commit_is_durable_in_the_order_record_decision_branches_answer(
     tso.finish(PutBranches)
     commit_ts = committed(large.answer)
     assert lookup(tso, start_ts, *branches) == [commit_ts] * 3
-    assert tso.machine.large, "W is still held back"
+    assert tso.machine.large.pending, "W is still held back"
     tso.finish(UpdateLeaderState)
     assert tso.stores.leader_state.read().pending == ()
-    assert not tso.machine.large
+    assert not tso.machine.large.pending
 
 
 def test_no_start_above_a_large_commit_leaves_before_its_branches_are_durable() -> None:
@@ -655,10 +655,10 @@ def test_t12_w_stays_below_a_large_commit_until_its_record_is_gone() -> None:
     large = tso.ask(CommitRequest(start_ts, (), (table,), branches, WriteSetLevel.TABLE))
     for step in (UpdateLeaderState, PutDecision, PutBranches):
         tso.tick(60.0)  # the lease expires, LWM ages past the start
-        assert tso.machine.watermark_sent < start_ts
+        assert tso.machine.watermarks.sent < start_ts
         tso.finish(step)
     committed(large.answer)
-    while tso.machine.large:
+    while tso.machine.large.pending:
         assert tso.stores.leader_state.read().watermark < start_ts
         tso.finish(UpdateLeaderState)
     tso.settle()
@@ -676,7 +676,7 @@ def test_t12_a_table_level_commit_goes_by_the_highest_w_ever_sent_not_by_lwm() -
     committed(tso.commit(job, table_ids=(table,), level=WriteSetLevel.TABLE))
     late = tso.begin()
     _age_past(tso, late)
-    assert tso.machine.watermark_sent >= late
+    assert tso.machine.watermarks.sent >= late
     assert reason(tso.commit(late, table_ids=(table,), level=WriteSetLevel.TABLE)) is AbortReason.LEASE_LOST
 
 
@@ -820,7 +820,7 @@ def test_a_lease_is_answered_when_its_row_is_durable_and_holds_w_back_from_its_f
     lease = tso.ask(GrantLease(start_ts))
     tso.tick(100.0)
     assert lease.answer is None
-    assert tso.machine.watermark_sent < start_ts
+    assert tso.machine.watermarks.sent < start_ts
     tso.settle()
     assert lease.answer == LeaseReply(start_ts, 1000.0)
     assert start_ts in tso.stores.leader_state.read().leases
@@ -834,7 +834,7 @@ def test_law_9_an_expired_lease_holds_w_back_until_its_row_is_gone() -> None:
     tso.settle()
     for _ in range(3):
         tso.tick(10.0)
-        assert tso.machine.watermark_sent < start_ts
+        assert tso.machine.watermarks.sent < start_ts
     assert isinstance(tso.ask(RenewLease(start_ts)).refusal(), SnapshotTooOld)
     tso.settle()
     assert start_ts not in tso.stores.leader_state.read().leases
@@ -861,7 +861,7 @@ def test_no_lease_at_or_below_the_highest_w_ever_sent_durable_or_not() -> None:
     start_ts = tso.begin()
     tso.tick(60.0)
     assert tso.pending(UpdateLeaderState)
-    assert tso.stores.leader_state.read().watermark < start_ts <= tso.machine.watermark_sent
+    assert tso.stores.leader_state.read().watermark < start_ts <= tso.machine.watermarks.sent
     assert isinstance(tso.ask(GrantLease(start_ts)).refusal(), SnapshotTooOld)
 
 
@@ -870,7 +870,7 @@ def test_a_new_tso_grants_each_surviving_lease_a_full_term_and_discards_those_at
     tso = Script(stores, lease_term_s=20.0)
     assert stores.leader_state.read().leases == {500, 900}
     assert stores.leader_state.read().watermark == 499
-    assert tso.machine.watermark == 499
+    assert tso.machine.watermarks.published == 499
     tso.tick(19.0)
     tso.settle()
     assert tso.machine.leases.starts == (500, 900)
@@ -886,11 +886,11 @@ def test_t15_the_last_commit_of_a_quiet_store_falls_below_w_by_age() -> None:
         tso.tick(1.0)
         tso.settle()
     assert tso.stores.leader_state.read().watermark >= commit_ts
-    issued = tso.machine.last_issued
+    issued = tso.machine.clock.last_issued
     for _ in range(60):
         tso.tick(1.0)
         tso.settle()
-    assert tso.machine.last_issued == issued, "a store that nobody uses draws nothing more"
+    assert tso.machine.clock.last_issued == issued, "a store that nobody uses draws nothing more"
 
 
 def test_t15_a_commit_in_flight_when_a_start_was_drawn_falls_below_w_too() -> None:
@@ -924,10 +924,10 @@ def test_law_7_h_is_durable_before_entries_below_it_go_and_never_passes_w() -> N
     start_ts = tso.begin()
     committed(tso.commit(start_ts, A))
     _age_past(tso, start_ts)
-    horizon = tso.ask(AdvanceHorizon(tso.machine.watermark))
+    horizon = tso.ask(AdvanceHorizon(tso.machine.watermarks.published))
     assert not tso.pending(DeleteBelow)
     tso.finish(UpdateLeaderState)
-    assert tso.stores.leader_state.read().horizon == tso.machine.watermark
+    assert tso.stores.leader_state.read().horizon == tso.machine.watermarks.published
     assert lookup(tso, start_ts) != [NOT_FOUND]
     tso.finish(DeleteBelow)
     assert horizon.answer == HorizonReply(1)

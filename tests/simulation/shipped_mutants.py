@@ -162,12 +162,12 @@ def _by_the_catalog(original: Any, conn: Any, info: Any, snapshot: Any) -> bool:
     return info is not None
 
 
-def _tells_no_fence(original: Any, machine: Any, *begin: Any) -> Any:
-    fenced, machine.fenced_ts = machine.fenced_ts, 0
+def _tells_no_fence(original: Any, begins: Any, *begin: Any) -> Any:
+    fenced, begins.fenced_ts = begins.fenced_ts, 0
     try:
-        return original(machine, *begin)
+        return original(begins, *begin)
     finally:
-        machine.fenced_ts = fenced
+        begins.fenced_ts = fenced
 
 
 def _alive_again(original: Any, life: Any, error: Any, *, asked: bool) -> None:
@@ -315,7 +315,7 @@ SHIPPED_MUTANTS: Final = (
         "T9c",
         "a start does not tell the newest fence: clients go by rules of a table that is gone",
         remakers,
-        ("oracle.machine:TsoMachine._answer_begin", _tells_no_fence),
+        ("oracle.begins:Begins.take", _tells_no_fence),
     ),
     _m(
         "K8",
@@ -359,27 +359,27 @@ SHIPPED_MUTANTS: Final = (
         "K6f",
         "a fence makes the TSO forget no table: the next life's commits leave no mark",
         _KNOWN + "test_a_dropped_table_is_unknown_from_its_fence_on",
-        ("oracle.known_tables:KnownTables.forget", answers(None)),
+        ("oracle.tables:KnownTables.forget", answers(None)),
     ),
     _m(
         "K6g",
         "a mark is believed beyond the fence of the drop that takes it away",
         _KNOWN + "test_a_commit_behind_a_drop_s_fence_marks_anew",
-        ("oracle.known_tables:KnownTables.forget", answers(None)),
+        ("oracle.tables:KnownTables.forget", answers(None)),
     ),
     _m(
         "K6h",
         "a read begun before a fence is believed behind it",
         _KNOWN + "test_a_read_from_before_the_fence_says_nothing",
-        ("oracle.known_tables:KnownTables.end_call", _old_calls_are_believed),
+        ("oracle.tables:KnownTables.end_call", _old_calls_are_believed),
     ),
     _m(
         "K6i",
         "a commit that a fence refuses leaves a mark: nothing is sanitised any more",
         _KNOWN + "test_what_a_fence_refuses_leaves_no_mark[while it looks]",
         (
-            "oracle.machine:TsoMachine._needs_mark",
-            lambda original, machine, table_id, request: table_id not in machine.tables.settled,
+            "oracle.tables:TableRequests._needs_mark",
+            lambda original, tables, table_id, request: table_id not in tables._known.settled,
         ),
     ),
     _m(

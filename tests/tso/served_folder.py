@@ -16,8 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 from pyomid.client.session.aio import AsyncTsoSession, Dialled
-from pyomid.oracle.conflict_map import BucketMap
 from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.status_oracle import BucketMap
 from pyomid.server.service import TsoService
 from pyomid.server.startup import take_over_and_build
 from pyomid.server.store_calls import TsoStores

@@ -111,8 +111,8 @@ def test_t4_process_that_slept_between_begin_and_end_looks_who_leads_before_it_a
                 pytest.skip("no writes in the background here")
             sessions = [each.session(request_s=DEADLINE_S if not is_replaced else 2) for _ in range(SESSIONS)]
             await asyncio.gather(*(transact(session, 1) for session in sessions))
-            committed_before = each.service.machine.counters["commits"]
-            stalls_before = each.service.machine.counters["stalls"]
+            committed_before = each.service.machine.step.counters["commits"]
+            stalls_before = each.service.machine.step.counters["stalls"]
 
             def sleeps() -> None:
                 each.once_begun = lambda: None
@@ -128,10 +128,10 @@ def test_t4_process_that_slept_between_begin_and_end_looks_who_leads_before_it_a
                 await each.until_dead()
                 results = await works
                 assert all(isinstance(result, OmidError) for result in results), results
-                assert each.service.machine.counters["commits"] == committed_before
+                assert each.service.machine.step.counters["commits"] == committed_before
             else:
                 assert all(isinstance(result, dict) for result in await works)
-                assert each.service.machine.counters["stalls"] > stalls_before
+                assert each.service.machine.step.counters["stalls"] > stalls_before
                 assert not each.deaths
 
     run(scenario())

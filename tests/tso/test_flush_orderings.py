@@ -66,7 +66,7 @@ class SlowDisk:
     @property
     def counters(self) -> dict[str, int]:
         self.each.service.count_up()
-        return dict(self.each.service.machine.counters)
+        return dict(self.each.service.machine.step.counters)
 
     async def commit_slowly(self, session: AsyncTsoSession) -> asyncio.Task[CommitReply]:
         """A commit whose flush is under way, and stays so."""

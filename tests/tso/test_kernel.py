@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pyomid.oracle.chunk_oracle import DONE, FULL, RARE_FRAME, ChunkOracle, ReferenceOracle
-from pyomid.oracle.conflict_map import BucketMap
 from pyomid.oracle.instructions import (
     DeleteEntries,
     Die,
@@ -29,13 +28,14 @@ from pyomid.oracle.instructions import (
 )
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native.compiled_oracle import CompiledOracle
-from pyomid.oracle.native.conflict_map import CacheLineMap
+from pyomid.oracle.native.conflict_map import CacheLineMap, moved
 from pyomid.oracle.native.parse import BEGIN, COMMIT, COMPLETE, parse_frame
 from pyomid.oracle.native.records import Op
 from pyomid.oracle.native.tables import TableRows, fences
 from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.status_oracle import BucketMap
 from pyomid.oracle.takeover import TakenOver
-from pyomid.server.native.switch import adopt, moved
+from pyomid.server.native.switch import switch_to_native
 from pyomid.types import TIMESTAMP_STEP, BeginReply, CommitRequest, WriteSetLevel
 from pyomid.wire.frames import HEADER_BYTES, ProtocolError, frame
 from pyomid.wire.messages import Begin, Complete, Fence, FenceReply, Seal
@@ -95,12 +95,12 @@ class Driven:
     def facts(self) -> tuple[object, ...]:
         machine = self.machine
         head = machine.windows.head
-        counters = {name: count for name, count in machine.counters.items() if count}
+        counters = {name: count for name, count in machine.step.counters.items() if count}
         return (
-            machine.low_watermark, machine.clock.next_ts, machine.newest_start, machine.watermark,
-            head.seq, head.next_start, head.window_end, len(machine.windows.batches), counters,
+            machine.oracle.low_watermark, machine.watermarks.published, machine.clock.next_ts,
+            machine.begins.newest_start, head.seq, head.next_start, head.window_end, len(machine.windows.batches), counters,
             dict(machine.oracle.fences), dict(machine.oracle.table_commits),
-            [call.operation for call in self.other if isinstance(call, StoreCall)], list(machine._completions.starts),
+            [call.operation for call in self.other if isinstance(call, StoreCall)], list(machine.completions.starts),
         )  # fmt: skip
 
 
@@ -112,7 +112,7 @@ class Fast(Driven):
         self.fast = self.oracle()
 
     def oracle(self) -> ChunkOracle:
-        return adopt(self.machine, chunk_bytes_max=CHUNK_BYTES)
+        return switch_to_native(self.machine, chunk_bytes_max=CHUNK_BYTES)
 
     def take(self, peer: Hashable, data: bytes) -> None:
         chunk = np.frombuffer(bytearray(data), dtype=np.uint8)
@@ -163,11 +163,11 @@ Asked = CommitRequest | Begin | Complete
 def random_chunk(rng: random.Random, machine: TsoMachine, pool: list[int]) -> list[tuple[Asked, int]]:
     """Mostly plain; sometimes a table, a retry, an unknown start, a doomed start, a large commit, completions."""
     requests: list[tuple[Asked, int]] = []
-    newest, oldest = machine.newest_start, max(EPOCH, machine.newest_start - 400 * TIMESTAMP_STEP)
+    newest, oldest = machine.begins.newest_start, max(EPOCH, machine.begins.newest_start - 400 * TIMESTAMP_STEP)
     for tag in range(rng.randrange(1, 40)):
         kind = rng.random()
         if kind < 0.4:
-            floor = rng.choice([0, 0, 0, machine.last_issued, newest, machine.last_issued + 50])
+            floor = rng.choice([0, 0, 0, machine.clock.last_issued, newest, machine.clock.last_issued + 50])
             requests.append((Begin(floor), tag))
             continue
         if kind > 0.98:
@@ -242,7 +242,7 @@ def decided_commit() -> Fast:
     fast = Fast(entries=280)
     fast.feed([])
     fast.take("pyomid", encode_request(Begin(), request_id=1))
-    start_ts = fast.machine.newest_start
+    start_ts = fast.machine.begins.newest_start
     commit = encode_request(CommitRequest(start_ts, (7,), ()), request_id=2)
     chunk = np.frombuffer(bytearray(commit), dtype=np.uint8)
     assert fast.fast.decide(chunk, 0, len(commit), peer="pyomid", extended=True).committed == 1
@@ -283,11 +283,11 @@ def test_a_flush_in_place_is_not_offered_where_more_is_due(reason: str) -> None:
         case "lease":
             machine.serve_until_s = 0.0
         case "doubt":
-            machine._in_doubt = True
+            machine.step.in_doubt = True
         case "waiting":
-            machine._dispatch(RequestCame("pyomid", 9, Begin(machine.last_issued)))
+            machine._dispatch(RequestCame("pyomid", 9, Begin(machine.clock.last_issued)))
         case "entries":
-            machine._dispatch(RequestCame("pyomid", 9, CommitRequest(machine.newest_start, (8,), ())))
+            machine._dispatch(RequestCame("pyomid", 9, CommitRequest(machine.begins.newest_start, (8,), ())))
     assert machine.start_plain_flush(now_s) is None
 
 

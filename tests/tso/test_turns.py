@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from pyomid.oracle.conflict_map import BucketMap
 from pyomid.oracle.instructions import Event, Instruction, RequestCame
 from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.status_oracle import BucketMap
 from pyomid.server import metrics
 from pyomid.server.peer import ASKED_MAX, QUANTUM, Connection
 from pyomid.server.service import RECEIVE_BYTES, TURNS_AT_ONCE, TsoService
@@ -193,7 +193,7 @@ def test_a_peer_has_one_chunk_between_two_looks_at_the_others(monkeypatch: pytes
             count = 8 * RECEIVE_BYTES // len(begin)
             many.writer.write(begin * count)
             reading = asyncio.create_task(many.read_all())
-            while watch.machine.counters["begins"] < count:
+            while watch.machine.step.counters["begins"] < count:
                 await asyncio.sleep(0)
                 watch.service.count_up()
             reading.cancel()
@@ -235,7 +235,7 @@ def test_what_a_peer_that_left_had_sent_is_dropped() -> None:
             while watch.service.connections > 1:
                 await one.send(AskStatus())
                 await one.answer()
-            assert len(watch.machine._peer_work) == 0
+            assert len(watch.machine.peer_requests) == 0
             before = len(watch.came)
             for _ in range(20):
                 await one.send(AskStatus())

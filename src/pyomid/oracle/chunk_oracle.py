@@ -13,17 +13,27 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.oracle.machine import RARE, Rare, TsoMachine
-from pyomid.types import AbortReason, CommitReply, CommitRequest
+from pyomid.oracle.completions import STARTS_A_REQUEST
+from pyomid.oracle.machine import TsoMachine
+from pyomid.types import TIMESTAMP_STEP, AbortReason, BeginReply, CommitReply, CommitRequest, WriteSetLevel
 from pyomid.wire.frames import HEADER_BYTES, ProtocolError
-from pyomid.wire.messages import Complete
+from pyomid.wire.messages import Begin, Complete, Request
 from pyomid.wire.requests import CommitPart, Handshake, decode_request
 from pyomid.wire.responses import decode_answer, encode_answer
+
+
+class Rare(Enum):
+    RARE = auto()
+
+
+RARE: Final = Rare.RARE
+"""A request that is not decided at once: for `TsoMachine.handle`."""
 
 DONE: Final = 0
 """Every whole frame was taken."""
@@ -125,10 +135,43 @@ class ReferenceOracle(ChunkOracle):
         body, tag = incoming.body, incoming.request_id
         if isinstance(body, Handshake | CommitPart) or (isinstance(body, Complete) and not extended):
             return RARE
-        answer = self._machine.decide_plain(peer, tag, body)
+        answer = self._decide(peer, tag, body)
         if answer is None:
             return body if isinstance(body, CommitRequest) else None
         return answer if answer is RARE else encode_answer(answer, request_id=tag, extended=extended)
+
+    def _decide(self, peer: Hashable, tag: int, request: Request) -> BeginReply | CommitReply | Rare | None:
+        """The answer of one request, or None where that comes with its batch, or never. Nothing changes where it is
+        RARE: it has to wait, is refused with an error, or needs the store."""
+        machine = self._machine
+        match request:
+            case Begin(not_before):
+                if machine.begins.waiting.are_ready or not 0 <= not_before <= machine.clock.last_issued:
+                    return RARE
+                return machine.begins.take(not_before) or RARE
+            case CommitRequest():
+                return RARE if self._is_rare_commit(request) else machine.commits.decide(peer, tag, request)
+            case Complete(starts):
+                asked = np.array(starts, dtype=np.int64)
+                if len(asked) > STARTS_A_REQUEST or not machine.begins.are_issued(asked).all():
+                    return RARE
+                machine.completions.add(starts)
+                return None
+        return RARE
+
+    def _is_rare_commit(self, request: CommitRequest) -> bool:
+        machine = self._machine
+        return (
+            request.is_retry
+            or request.is_large
+            or request.level is not WriteSetLevel.IDS
+            or len(request.cell_ids) > machine.settings.write_set_ids_max
+            or machine.commits.malformed(request) is not None
+            or machine.large.knows(request.start_ts)
+            or request.start_ts in machine.oracle.refused_starts
+            or not machine.tables.settled.issuperset(request.table_ids)
+            or machine.clock.next_ts + TIMESTAMP_STEP > machine.clock.ceiling
+        )
 
     def give_back(self) -> None:
         """It works on the machine itself."""

@@ -1,4 +1,5 @@
-"""Commit-table entries that are no longer needed. One delete at a time removes them, and no client waits for it.
+"""Commit-table entries that are no longer needed, because their transactions are complete. One delete at a time removes
+them, and no client waits for it.
 
 The sanitizer deletes what is lost here or finds no room.
 """
@@ -6,35 +7,55 @@ The sanitizer deletes what is lost here or finds no room.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from pyomid.errors import Unavailable
+from pyomid.oracle.begins import Begins
+from pyomid.oracle.instructions import DeleteEntries
+from pyomid.oracle.outgoing import Procedure, Step, StoreRequests
+from pyomid.types import PendingCommit
 
 Starts = NDArray[np.int64]
 
 TAKEN_MAX: Final = 16_384
 """Starts deleted at a time: a step of the loop, or a call of the store, takes as long as that."""
 
+STARTS_A_REQUEST: Final = 65_536
+"""Those beyond are left to the sanitizer."""
+
+DELETES_A_CALL: Final = 2048
+"""A flush waits for the store's call before it: some milliseconds of an LMDB transaction."""
+
 
 class Completions:
     """Starts whose entries may be deleted, at most `starts_max`; kept in arrays as they came, because a busy TSO has
-    many."""
+    many. `pending`: unfinished large commits, whose entries stay until their pending record is gone."""
 
-    __slots__ = ("_pieces", "_starts_max", "count", "is_deleting")
-
-    def __init__(self, starts_max: int) -> None:
+    def __init__(
+        self, step: Step, store: StoreRequests, begins: Begins, pending: Mapping[int, PendingCommit], starts_max: int
+    ) -> None:
+        self._step = step
+        self._store = store
+        self._begins = begins
+        self._pending = pending
         self._starts_max = starts_max
-        self._pieces: deque[Starts] = deque()
+        self._arrays: deque[Starts] = deque()
         self.count = 0
         self.is_deleting = False
-        """A delete is under way."""
+        """A store call that deletes is under way."""
 
-    @property
-    def starts(self) -> Starts:
-        """All of them, in order."""
-        return np.concatenate(list(self._pieces)) if self._pieces else np.empty(0, dtype=np.int64)
+    def add(self, starts: Sequence[int]) -> None:
+        """A client's request. Starts beyond what is remembered are left to the sanitizer. A number that is no start has
+        no entry, and no store may be asked for it."""
+        asked = np.array(starts[:STARTS_A_REQUEST], dtype=np.int64)
+        issued = asked[self._begins.are_issued(asked)]
+        counters = self._step.counters
+        counters["refused"] += len(issued) < len(asked)
+        counters["completions_left"] += self.remember(issued) + len(starts) - len(asked)
 
     def remember(self, starts: Starts) -> int:
         """Adds `starts`. Returns how many of them found no room."""
@@ -42,17 +63,50 @@ class Completions:
         self._keep(starts[:room])
         return max(0, len(starts) - room)
 
+    def start_delete(self) -> None:
+        """By a store call, unless one is under way."""
+        if self.count and not self.is_deleting:
+            starts = self.take(self._unfinished_starts())
+            if len(starts):
+                self.delete(starts)
+
+    def delete(self, starts: Starts) -> None:
+        self.is_deleting = True
+        self._store.run(self._delete_steps(tuple(starts.tolist())))
+
+    def _delete_steps(self, starts: tuple[int, ...]) -> Procedure:
+        try:
+            for at in range(0, len(starts), DELETES_A_CALL):
+                yield DeleteEntries(starts[at : at + DELETES_A_CALL])
+            self._step.counters["completions"] += len(starts)
+        except Unavailable:
+            self._step.counters["completions_left"] += len(starts)
+        self.is_deleting = False
+
+    def _unfinished_starts(self) -> set[int]:
+        kept = set(self._pending)
+        for pending in self._pending.values():
+            kept.update(pending.branches)
+        return kept
+
+    # ── what is remembered ───────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def starts(self) -> Starts:
+        """All of them, in order."""
+        return np.concatenate(list(self._arrays)) if self._arrays else np.empty(0, dtype=np.int64)
+
     def take(self, kept: Collection[int] = ()) -> Starts:
         """The oldest starts, to delete now; those in `kept` stay for later."""
         taken: list[Starts] = []
         room = TAKEN_MAX
-        while self._pieces and room:
-            piece = self._pieces.popleft()
-            if len(piece) > room:
-                self._pieces.appendleft(piece[room:])
-                piece = piece[:room]
-            taken.append(piece)
-            room -= len(piece)
+        while self._arrays and room:
+            array = self._arrays.popleft()
+            if len(array) > room:
+                self._arrays.appendleft(array[room:])
+                array = array[:room]
+            taken.append(array)
+            room -= len(array)
         self.count -= TAKEN_MAX - room
         starts = np.concatenate(taken) if taken else np.empty(0, dtype=np.int64)
         if not kept:
@@ -63,5 +117,5 @@ class Completions:
 
     def _keep(self, starts: Starts) -> None:
         if len(starts):
-            self._pieces.append(starts)
+            self._arrays.append(starts)
             self.count += len(starts)

@@ -1,4 +1,4 @@
-"""Events that go into the TSO's machine, and instructions that come out of it.
+"""Events that go into the TSO's machine, instructions that come out of it, and the figures that it reports.
 
 A `StoreCall` holds one of the operations below. The driver performs it and gives back `StoreDone` with the result that
 the operation names, or `StoreFailed`. Every operation may be performed again after a failure: each names a state to
@@ -8,7 +8,7 @@ whose store can do both in one transaction may do so.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -247,3 +247,22 @@ class Die:
 
 
 Instruction = Reply | SendEncoded | StoreCall | Die
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a service reports of its machine, as of this moment."""
+
+    epoch: int
+    last_ts: int
+    low_watermark: int
+    watermark: int
+    horizon: int
+    leases: int
+    pending: int
+    """Large commits."""
+    in_flight: int
+    """Commits that are not yet answered."""
+    conflict_map_entries: int
+    conflict_map_entries_max: int
+    counters: Mapping[str, int]

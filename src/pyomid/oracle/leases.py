@@ -21,10 +21,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
+
+from pyomid.errors import SnapshotTooOld, Unavailable
+from pyomid.oracle.begins import Begins
+from pyomid.oracle.outgoing import EpochWrite, Procedure, Step, StoreRequests
+from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.watermarks import Watermarks
+from pyomid.types import LeaderStateChanges
+from pyomid.wire.messages import Done, GrantLease, LeaseReply
 
 SHARED_TERM_PARTS: Final = 10
 """A shared lease is shared by further starts for this part of a term (a tenth)."""
@@ -224,3 +232,115 @@ class Leases:
 
 def _cleaned(holder: str) -> str:
     return "".join(filter(str.isprintable, holder[:_HOLDER_CHARS_MAX]))
+
+
+class LeaseRequests:
+    """What peers ask of leases. `pending`: starts of unfinished large commits, whose leases end with their records."""
+
+    def __init__(
+        self,
+        step: Step,
+        store: StoreRequests,
+        settings: TsoSettings,
+        *,
+        leases: Leases,
+        begins: Begins,
+        watermarks: Watermarks,
+        pending: Container[int],
+    ) -> None:
+        self._step = step
+        self._store = store
+        self._settings = settings
+        self._leases = leases
+        self._begins = begins
+        self._watermarks = watermarks
+        self._pending = pending
+
+    def expire(self) -> None:
+        for start_ts in self._leases.expire(self._step.now_s):
+            self._step.counters["leases_expired"] += 1
+            self._store.run(self._remove_steps(start_ts))
+
+    # ── grants ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def grant(self, peer: Hashable, tag: int, request: GrantLease) -> None:
+        start_ts = request.start_ts
+        term_s = min(request.term_s or self._settings.lease_term_s, self._settings.lease_term_s_max)
+        if not self._begins.is_issued(start_ts):
+            self._step.refuse(peer, tag, self._begins.not_a_start(start_ts))
+        elif self._watermarks.may_have_passed(start_ts):
+            self._step.refuse(peer, tag, self._too_old(start_ts))
+        elif not self._adds_none(request, term_s) and (why := self._why_no_lease(request.holder)):
+            self._step.refuse(peer, tag, Unavailable(why, leases_max=self._settings.leases_max))
+        else:
+            self._store.run((self._share_steps if request.shared else self._grant_steps)(peer, tag, request, term_s))
+
+    def _adds_none(self, request: GrantLease, term_s: float) -> bool:
+        if request.shared:
+            return self._leases.find_shared(request.start_ts, term_s, self._step.now_s) is not None
+        return request.start_ts in self._leases
+
+    def _why_no_lease(self, holder: str) -> str:
+        """No holder has more leases than are left for others: while the holders are few, a new one always gets one."""
+        left, held = self._settings.leases_max - len(self._leases), self._leases.held_by(holder)
+        if left <= 0:
+            return f"there are {len(self._leases)} leases already, no more are granted: {self._leases.most_held_by()}"
+        if held >= left:
+            return (
+                f"{held} leases are held by {holder or 'whoever does not say'} already, and the {left} that are left "
+                "are for others: end some, or have the TSO started with more --leases"
+            )
+        return ""
+
+    def _grant_steps(self, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> Procedure:
+        """The lease holds W back from this moment; it is promised once its row is durable."""
+        lease = self._leases.grant(request.start_ts, term_s, self._step.now_s, request.holder)
+        yield EpochWrite(LeaderStateChanges(leases_added=(request.start_ts,)))
+        if lease.state is LeaseState.GRANTING:
+            lease.state = LeaseState.LIVE
+        self._step.counters["leases_granted"] += 1
+        self._step.reply(peer, tag, LeaseReply(request.start_ts, lease.term_s))
+
+    def _share_steps(self, peer: Hashable, tag: int, request: GrantLease, term_s: float) -> Procedure:
+        """As a grant; where a lease whose row is durable serves, nothing is written."""
+        lease = self._leases.share(request.start_ts, term_s, self._step.now_s, request.holder)
+        if lease.state is not LeaseState.LIVE:
+            yield EpochWrite(LeaderStateChanges(leases_added=(lease.start_ts,)))
+            if lease.state is LeaseState.GRANTING:
+                lease.state = LeaseState.LIVE
+                self._step.counters["leases_granted"] += 1
+        self._step.counters["leases_shared"] += 1
+        self._step.reply(peer, tag, LeaseReply(lease.start_ts, term_s))
+
+    # ── renewals and ends ────────────────────────────────────────────────────────────────────────────────────────
+
+    def renew(self, peer: Hashable, tag: int, start_ts: int) -> None:
+        lease = self._leases.renew(start_ts, self._step.now_s)
+        if lease is None:
+            self._step.refuse(peer, tag, self._too_old(start_ts))
+        else:
+            self._step.reply(peer, tag, LeaseReply(start_ts, lease.term_s))
+
+    def end(self, peer: Hashable, tag: int, start_ts: int, shared: bool) -> None:
+        if start_ts not in self._leases or start_ts in self._pending:
+            self._step.reply(peer, tag, Done())
+        elif self._leases.end(start_ts, self._step.now_s, sharers=shared):
+            self._store.run(self._end_steps(peer, tag, start_ts))
+        else:
+            self._step.reply(peer, tag, Done())
+
+    def _end_steps(self, peer: Hashable, tag: int, start_ts: int) -> Procedure:
+        yield from self._remove_steps(start_ts)
+        self._step.reply(peer, tag, Done())
+
+    def _remove_steps(self, start_ts: int) -> Procedure:
+        """Law 9: until the row is gone durably the lease still holds W back."""
+        yield EpochWrite(LeaderStateChanges(leases_removed=(start_ts,)))
+        self._leases.forget(start_ts)
+
+    def _too_old(self, start_ts: int) -> SnapshotTooOld:
+        return SnapshotTooOld(
+            f"start_ts {start_ts} has no lease, and the published low watermark is {self._watermarks.sent}",
+            start_ts=start_ts,
+            watermark=self._watermarks.sent,
+        )

@@ -11,15 +11,34 @@ and at table level, which goes by the published watermark W instead of LWM (its 
     if it also names cells, of tables that it does not claim (an idempotency key): start > LWM, and the cell rule
 
 `check` decides, `record` remembers. This module allocates no timestamps and does not know of batches.
+
+The conflict map: cell id → last commit timestamp, in a fixed number of slots, so that the TSO's memory is bounded.
+Slots lie in buckets. An id belongs to one bucket, found by the high half of a 64 × 64 bit product of *unsigned*
+numbers (T10: the most negative 64-bit id is a valid one). If a bucket is full the entry with the oldest commit
+timestamp is evicted, and the caller raises the low watermark to that timestamp: the watermark stands for what the map
+has forgotten. Source: "A Critique of Snapshot Isolation" and the Omid papers, with buckets in place of one hash slot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, MutableMapping
+from collections.abc import Callable, Collection, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
+from typing import Final, Protocol
 
-from pyomid.oracle.conflict_map import ConflictMap
+import numpy as np
+from numpy.typing import NDArray
+
 from pyomid.types import AbortReason, CommitRequest, WriteSetLevel
+
+BUCKET_SLOTS: Final = 28
+"""(id, commit timestamp) pairs that fit into seven cache lines beside one line of tags: the compiled map's bucket."""
+
+_WORD: Final = (1 << 64) - 1
+
+FIRST_SLOTS_MAX: Final = 100_000
+
+_NEWS_MAX: Final = 4096
+"""Starts added since `as_array` was called last. Beyond this all are read anew, so that nothing grows if it is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +59,16 @@ class StatusOracle:
         self.conflict_map = conflict_map
         self.fences: MutableMapping[int, int] = {}
         self.table_commits: MutableMapping[int, int] = {}
+        self.fenced: set[int] = set()
+        """Tables that a client fenced above W."""
+        self.refused_starts: set[int] = set()
+        """Sealed, or named by a retry: never to be committed. Only those above W: others cannot commit anyway."""
 
     def check(self, request: CommitRequest, *, watermark_sent: int) -> Conflict | None:
         """Why the commit is refused; None if it may commit. Changes nothing."""
         start_ts = request.start_ts
+        if start_ts in self.refused_starts:
+            return Conflict(AbortReason.SEALED, 0)
         if request.level is WriteSetLevel.TABLE:
             return (
                 self._table_history_conflict(start_ts, watermark_sent)
@@ -75,6 +100,11 @@ class StatusOracle:
     def fence(self, table_id: int, fence_ts: int) -> None:
         """From now on transactions that wrote the table and started before `fence_ts` abort."""
         self.fences[table_id] = max(fence_ts, self.fences.get(table_id, 0))
+
+    def forget_up_to(self, watermark_sent: int) -> None:
+        """Forgets the refused starts and the clients' fences that W has passed."""
+        self.refused_starts = {start for start in self.refused_starts if start > watermark_sent}
+        self.fenced = self.forget_tables(self.fenced, watermark_sent)
 
     def forget_tables(self, table_ids: Collection[int], watermark_sent: int) -> set[int]:
         """Forgets the fences of these tables that W has passed: no start at or below W commits, so they abort no
@@ -119,3 +149,125 @@ class StatusOracle:
             if commit_ts > start_ts:
                 return Conflict(AbortReason.TABLE, commit_ts)
         return None
+
+
+class ConflictMap(Protocol):
+    """What the oracle needs of a map. Eviction policies may differ; every eviction must be reported."""
+
+    @property
+    def entries_max(self) -> int: ...
+
+    @property
+    def entries(self) -> int:
+        """How many slots are taken. They are never freed."""
+
+    def last_commit(self, cell_id: int) -> int:
+        """0 if none is kept."""
+
+    def record(self, cell_id: int, commit_ts: int) -> int:
+        """Keeps the entry. Returns the commit timestamp of the entry that was evicted for it; 0 if a slot was free."""
+
+    def first_conflict(self, cell_ids: Sequence[int], start_ts: int) -> int:
+        """The last commit of the first of these cells that was committed later than `start_ts`; 0 if none was."""
+
+    def record_all(self, cell_ids: Sequence[int], commit_ts: int) -> int:
+        """`record` of each cell. Returns the greatest commit timestamp that was evicted; 0 if no entry was."""
+
+
+class BucketMap:
+    """Reference implementation: exact and slow. The system takes its memory page by page as buckets fill."""
+
+    def __init__(self, entries_max: int, bucket_slots: int = BUCKET_SLOTS) -> None:
+        self.bucket_slots = bucket_slots
+        self.buckets = max(1, -(-entries_max // bucket_slots))
+        self.ids = np.zeros(self.entries_max, dtype=np.int64)
+        self.commits = np.zeros(self.entries_max, dtype=np.int64)
+        self.entries = 0
+        self.first_slots: list[int] = []
+        """Slots of the first `FIRST_SLOTS_MAX` entries, so that a nearly empty map is moved without reading all of
+        it."""
+
+    @property
+    def entries_max(self) -> int:
+        return self.buckets * self.bucket_slots
+
+    def bucket_of(self, cell_id: int) -> int:
+        return (cell_id & _WORD) * self.buckets >> 64
+
+    def last_commit(self, cell_id: int) -> int:
+        first, slot = self._find(cell_id)
+        return 0 if slot < 0 else int(self.commits[first + slot])
+
+    def record(self, cell_id: int, commit_ts: int) -> int:
+        first, slot = self._find(cell_id)
+        evicted = 0
+        if slot < 0:
+            commits = self.commits[first : first + self.bucket_slots].tolist()
+            evicted = min(commits)
+            slot = commits.index(evicted)
+            if not evicted:
+                self.entries += 1
+                if self.entries <= FIRST_SLOTS_MAX:
+                    self.first_slots.append(first + slot)
+        self.ids[first + slot] = cell_id
+        self.commits[first + slot] = commit_ts
+        return evicted
+
+    def first_conflict(self, cell_ids: Sequence[int], start_ts: int) -> int:
+        return next((found for each in cell_ids if (found := self.last_commit(each)) > start_ts), 0)
+
+    def record_all(self, cell_ids: Sequence[int], commit_ts: int) -> int:
+        return max((self.record(each, commit_ts) for each in cell_ids), default=0)
+
+    def _find(self, cell_id: int) -> tuple[int, int]:
+        """The bucket's first slot, and the id's index in the bucket or -1. A slot whose commit is 0 is empty."""
+        first = self.bucket_of(cell_id) * self.bucket_slots
+        ids = self.ids[first : first + self.bucket_slots].tolist()
+        if cell_id not in ids:
+            return first, -1
+        if cell_id:
+            return first, ids.index(cell_id)
+        for slot, found in enumerate(ids):
+            if found == 0 and self.commits[first + slot]:
+                return first, slot
+        return first, -1
+
+
+class RareStarts:
+    """Starts whose commits compiled code must not decide, sorted for its search.
+
+    Every seal, retry or large commit adds a few, so adding one must not cost as much as sorting all of them. They are
+    removed seldom, and many at once. `read_all` gives all starts, in any order. A start may be there twice, or longer
+    than it is needed.
+    """
+
+    def __init__(self, read_all: Callable[[], Iterable[int]]) -> None:
+        self._read_all = read_all
+        self._sorted: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._news: list[int] = []
+        self._is_stale = True
+
+    def add(self, starts: Collection[int]) -> None:
+        """Adds starts that `read_all` gives too, from now on."""
+        if self._is_stale:
+            return
+        self._news += starts
+        if len(self._news) > _NEWS_MAX:
+            self.forget_some()
+
+    def forget_some(self) -> None:
+        """`read_all` no longer gives some of them."""
+        self._news.clear()
+        self._is_stale = True
+
+    def as_array(self) -> NDArray[np.int64]:
+        """All starts, ascending. The same array as before if nothing changed."""
+        if self._is_stale:
+            self._sorted = np.fromiter(self._read_all(), dtype=np.int64)
+            self._sorted.sort()
+            self._is_stale = False
+        elif self._news:
+            news = np.array(sorted(self._news), dtype=np.int64)
+            self._sorted = np.insert(self._sorted, np.searchsorted(self._sorted, news), news)
+            self._news.clear()
+        return self._sorted

@@ -170,7 +170,7 @@ GAUGES: Final = {
 
 
 def _counters(service: TsoService) -> Iterator[Metric]:
-    counters = service.machine.counters
+    counters = service.machine.figures().counters
     aborts = CounterMetricFamily(f"{PREFIX}aborts", "Commits refused, by reason", labels=["reason"])
     for reason in AbortReason:
         aborts.add_metric([reason.value], counters[f"aborts_{reason.value}"])
@@ -180,21 +180,20 @@ def _counters(service: TsoService) -> Iterator[Metric]:
 
 
 def _gauges(service: TsoService) -> Iterator[Metric]:
-    status = service.machine.status()
-    conflict_map = service.machine.oracle.conflict_map
+    figures = service.machine.figures()
     gauges: dict[str, float] = {
-        "epoch": status.epoch,
-        "last_timestamp": status.last_ts,
-        "low_watermark": status.low_watermark,
-        "low_watermark_lag": status.last_ts - status.low_watermark,
-        "watermark": status.watermark,
-        "horizon": status.horizon,
-        "leases": len(status.leases),
-        "pending_large_commits": len(status.pending),
-        "commits_in_flight": status.in_flight,
+        "epoch": figures.epoch,
+        "last_timestamp": figures.last_ts,
+        "low_watermark": figures.low_watermark,
+        "low_watermark_lag": figures.last_ts - figures.low_watermark,
+        "watermark": figures.watermark,
+        "horizon": figures.horizon,
+        "leases": figures.leases,
+        "pending_large_commits": figures.pending,
+        "commits_in_flight": figures.in_flight,
         "connections": service.connections,
-        "conflict_map_entries_max": conflict_map.entries_max,
-        "conflict_map_entries": conflict_map.entries,
+        "conflict_map_entries_max": figures.conflict_map_entries_max,
+        "conflict_map_entries": figures.conflict_map_entries,
     }
     for name, text in GAUGES.items():
         yield GaugeMetricFamily(PREFIX + name, text, value=gauges[name])

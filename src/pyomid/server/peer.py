@@ -404,7 +404,7 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         """The peer does not read: nobody else waits for it."""
         self._service.said.warning("slow reader", "cut off a slow reader", peer=self.name)
-        self._service.machine.counters["slow_readers"] += 1
+        self._service.machine.count("slow_readers")
         self.abort()
 
     # ── the service's side ───────────────────────────────────────────────────────────────────────────────────────
@@ -532,7 +532,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(body, Seal):
             self._spent += len(body.starts) // SEALS_WORK
         if isinstance(body, AskStatus):
-            self._spent += STATUS_WORK + len(self._service.machine.leases) // WORK_BYTES
+            self._spent += STATUS_WORK + self._service.machine.figures().leases // WORK_BYTES
         if isinstance(body, CommitRequest) and not self.extended:
             body = replace(body, is_plain=True)
         events.append(RequestCame(self, incoming.request_id, body))
@@ -569,7 +569,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_ending = True
         self._detach()
         self._service.said.warning(error.code, f"refused a peer: {error}", peer=self.name)
-        self._service.machine.counters["protocol_errors"] += 1
+        self._service.machine.count("protocol_errors")
         if self._service.machine.in_doubt:
             self._held.clear()  # not even a begin is answered then
         if self._transport is not None:

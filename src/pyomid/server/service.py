@@ -228,7 +228,7 @@ class TsoService:
             self.said.warning(
                 "connections", f"refused a connection: there are {self._connections_max} already", peer=address
             )
-            self.machine.counters["refused_connections"] += 1
+            self.machine.count("refused_connections")
             return None
         connection = Connection(self, self._limits, address)
         self._connections.add(connection)
@@ -241,7 +241,7 @@ class TsoService:
         if stranger is None:
             return False
         self.said.warning("newcomers", "cut off a peer without handshake, to make room", peer=stranger.address)
-        self.machine.counters["refused_connections"] += 1
+        self.machine.count("refused_connections")
         self._newcomers.remove(stranger, stranger.address)
         self._connections.discard(stranger)
         stranger.abort()
@@ -264,8 +264,7 @@ class TsoService:
     def note_commit_retry(self, commit_retry_s: float) -> None:
         """The longest that any client said it repeats a commit: sanitising takes no younger records (in `status`)."""
         if 0 < commit_retry_s <= COMMIT_RETRY_S_MAX:
-            counters = self.machine.counters
-            counters["commit_retry_ms_max"] = max(counters["commit_retry_ms_max"], int(commit_retry_s * 1000))
+            self.machine.note_longest("commit_retry_ms_max", int(commit_retry_s * 1000))
 
     # ── turns ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -300,9 +299,9 @@ class TsoService:
 
     def use_kernel(self, *, wait_for_memory: bool = False) -> None:
         """From now on compiled code decides plain begins and commits. Loads it first, or compiles it: 20 s."""
-        from pyomid.server.native.switch import adopt
+        from pyomid.server.native.switch import switch_to_native
 
-        self.fast = adopt(self.machine, chunk_bytes_max=RECEIVE_BYTES, wait_for_memory=wait_for_memory)
+        self.fast = switch_to_native(self.machine, chunk_bytes_max=RECEIVE_BYTES, wait_for_memory=wait_for_memory)
         self._use_pump(self.fast)
         self._flushes.prepare()
 
@@ -368,13 +367,11 @@ class TsoService:
         """The step's commits on their way to the commit table, where nothing else is due. False where more is."""
         now_s = self._caught_up()
         self._complete()
-        machine, windows = self.machine, self.machine.windows
-        is_empty = windows.open_batch.is_empty and windows.next_to_flush() is None
-        if is_empty or windows.flights >= machine.settings.flights_max:
-            return not machine.is_step_due(now_s)
-        entries = machine.start_plain_flush(now_s)
+        entries = self.machine.start_plain_flush(now_s)
         if entries is None:
             return False
+        if not len(entries):
+            return True
         self._is_submitting = True
         try:
             self._submit(entries, partial(self._plain_flush_ended, now_s))
@@ -461,7 +458,7 @@ class TsoService:
             debt = connection.debt(now_s)
             if debt:
                 self.said.warning("debt", f"cut off a peer that {debt}", peer=connection.name)
-                self.machine.counters["overdue_peers"] += 1
+                self.machine.count("overdue_peers")
                 connection.abort()
 
     def _cut_off_hoarders(self) -> None:
@@ -472,7 +469,7 @@ class TsoService:
             return
         for connection in sorted(held, key=held.__getitem__, reverse=True):
             self.said.warning("hoarder", f"cut off a peer that holds {held[connection]} bytes", peer=connection.name)
-            self.machine.counters["hoarders"] += 1
+            self.machine.count("hoarders")
             connection.abort()
             total -= held[connection]
             if total <= self._held_bytes_max // 2:
@@ -480,7 +477,7 @@ class TsoService:
 
     def _tell_of_late_commits(self) -> None:
         """Each was answered "aborted" and is counted; the log says once in a while that there are such."""
-        count = self.machine.counters["aborts_low_watermark"]
+        count = self.machine.figures().counters["aborts_low_watermark"]
         if count > self._late_commits:
             self.said.count("late", count - self._late_commits, "commits began at or below the low watermark: aborted")
             self._late_commits = count
@@ -491,10 +488,11 @@ class TsoService:
         What the machine does on its own (it looks at the catalog every few seconds) makes nobody busy; it only has
         to have ended.
         """
-        if self._connections or self.machine.leases.starts or self.machine.large:
+        figures = self.machine.figures()
+        if self._connections or figures.leases or figures.pending:
             self._idle_since_s = now_s
         elif now_s - self._idle_since_s >= self._idle_exit_s and self.machine.is_quiet:
-            log.info("idle", extra={"idle_s": self._idle_exit_s, "epoch": self.machine.epoch})
+            log.info("idle", extra={"idle_s": self._idle_exit_s, "epoch": figures.epoch})
             self.stop()
 
     def _perform(self, instructions: list[Instruction]) -> None:

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from pyomid.compiled import cache_folder, python_tag
 from pyomid.errors import OmidError
-from pyomid.oracle.conflict_map import BucketMap, ConflictMap
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.status_oracle import BucketMap, ConflictMap
 from pyomid.oracle.takeover import take_over_steps
 from pyomid.server.leadership import FolderLock, Leadership, boot_clock, die_now
 from pyomid.server.metrics import Watched, serve_metrics
@@ -250,7 +250,8 @@ async def _lead(duty: _Duty, term: LeaderTerm, *, announce: Callable[[int], obje
     service.feed([])
     announce(machine.epoch)
     duty.watched.service = service
-    log.info("leads", extra={"epoch": machine.epoch, "watermark": machine.watermark, "horizon": machine.horizon})
+    figures = machine.figures()
+    log.info("leads", extra={"epoch": figures.epoch, "watermark": figures.watermark, "horizon": figures.horizon})
     beside = [asyncio.create_task(_use_kernel_soon(service))] if options.kernel_soon else []
     if duty.folder_lock is not None:
         beside.append(asyncio.create_task(_keep_place(service, duty.folder_lock, duty.listeners[-1][0])))

@@ -17,7 +17,7 @@ from pyomid.oracle.chunk_oracle import RARE_FRAME
 from pyomid.oracle.instructions import EncodedReplies
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native.compiled_oracle import CompiledOracle
-from pyomid.server.native.switch import adopt
+from pyomid.server.native.switch import switch_to_native
 from pyomid.types import CommitRequest
 from pyomid.wire.frames import HEADER_BYTES
 from pyomid.wire.messages import Answer, Begin, Request
@@ -54,7 +54,7 @@ class Kernel:
     def __init__(self, build: CompiledBuild, machine: TsoMachine) -> None:
         self._build = build
         self._machine = machine
-        self.fast: CompiledOracle = adopt(machine, chunk_bytes_max=CHUNK_BYTES_MAX, wait_for_memory=True)
+        self.fast: CompiledOracle = switch_to_native(machine, chunk_bytes_max=CHUNK_BYTES_MAX, wait_for_memory=True)
         self._asked: dict[int, tuple[Hashable, int]] = {}
 
     def take(self, peer: Hashable, tag: int, request: Request) -> list[tuple[Hashable, int, Answer]] | None:

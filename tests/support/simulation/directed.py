@@ -594,7 +594,7 @@ def w_waits_for_the_commit_in_flight(build: Build) -> None:
     tx = s.do(t, written(t, "a", R0))
     committing, release = with_its_flush_held(s, t, tx.commit())
     s.pass_time(6.0)
-    if s.first.machine.low_watermark < tx.start_ts:
+    if s.first.machine.oracle.low_watermark < tx.start_ts:
         raise Stuck("LWM did not pass T by age")
     release()
     s.finish(committing)
@@ -769,7 +769,7 @@ def w_waits_for_an_unfinished_job(build: Build) -> None:
         start = s.do(other, begin(other)).start_ts
         ids = tuple(range(first, first + 20))
         assert s.do(other, other.ask(CommitRequest(start, ids, (table_id(b"b"),)))).committed
-    if s.first.machine.low_watermark <= tx.start_ts:
+    if s.first.machine.oracle.low_watermark <= tx.start_ts:
         raise Stuck("LWM did not pass the job by eviction")
     release = s.hold(ins.PutBranches)
     committing = s.start(job, tx.commit(WriteSetLevel.TABLE))
@@ -792,7 +792,7 @@ def a_lease_is_granted_only_above_the_w_that_was_sent(build: Build) -> None:
     s.do(s.client("other"), begin(s.client("other")))
     release = s.hold(ins.UpdateLeaderState, lambda operation: operation.changes.watermark is not None)
     s.pass_time(10.0)
-    if s.first.machine.watermark_sent < reader.start_ts:
+    if s.first.machine.watermarks.sent < reader.start_ts:
         raise Stuck("W was not sent")
     granting = s.start(r, ignoring(reader.lease()))
     s.land(s.until_call(granting, req.GrantLease))

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.oracle.chunk_oracle import FULL, RARE_FRAME, ChunkOracle, Decided, ReferenceOracle
-from pyomid.oracle.conflict_map import BucketMap
 from pyomid.oracle.instructions import Event, Flush, Instruction, Reply, RequestCame, SendEncoded, StoreCall
 from pyomid.oracle.machine import TsoMachine
-from pyomid.oracle.native.conflict_map import CacheLineMap
-from pyomid.server.native.switch import adopt, moved
+from pyomid.oracle.native.conflict_map import CacheLineMap, moved
+from pyomid.oracle.status_oracle import BucketMap
+from pyomid.server.native.switch import switch_to_native
 from pyomid.wire.frames import HEADER_BYTES
 from pyomid.wire.requests import decode_request
 from pyomid.wire.responses import encode_answer
@@ -31,7 +31,7 @@ class MirrorOracle(ChunkOracle):
     def __init__(self, make: Callable[[], TsoMachine], is_extended: Callable[[Hashable], bool]) -> None:
         self.machine, self.twin = make(), make()
         self.reference = ReferenceOracle(self.machine)
-        self.compiled = adopt(self.twin, chunk_bytes_max=CHUNK_BYTES_MAX, wait_for_memory=True)
+        self.compiled = switch_to_native(self.twin, chunk_bytes_max=CHUNK_BYTES_MAX, wait_for_memory=True)
         self._is_extended = is_extended
         self.sent: list[tuple[Hashable, bytes]] = []
         """Frames that left, as the reference sent them."""
@@ -144,14 +144,16 @@ def _plain(instruction: Instruction) -> object:
 def _facts(machine: TsoMachine) -> dict[str, Any]:
     windows = machine.windows
     return {
-        "low watermark": machine.low_watermark, "W": machine.watermark, "W sent": machine.watermark_sent,
-        "clock": (machine.clock.next_ts, machine.clock.ceiling), "newest start": machine.newest_start,
+        "low watermark": machine.oracle.low_watermark,
+        "W": machine.watermarks.published, "W sent": machine.watermarks.sent,
+        "clock": (machine.clock.next_ts, machine.clock.ceiling), "newest start": machine.begins.newest_start,
         "windows": [(each.seq, each.state, each.next_start, each.window_end, each.size, each.fenced, each.large)
                     for each in windows.batches],
         "entries": [each.all_entries() for each in windows.batches],
         "fences": dict(machine.oracle.fences), "table commits": dict(machine.oracle.table_commits),
-        "refused": set(machine.refused_starts), "leases": machine.leases.starts, "large": set(machine.large),
-        "completions": list(machine._completions.starts), "fenced": machine.fenced_ts,
-        "counters": {name: count for name, count in machine.counters.items() if count},
-        "next step": (machine.begins_wait, machine.may_decide_fast, machine.is_step_due(machine.now_s)),
+        "refused": set(machine.oracle.refused_starts),
+        "leases": machine.leases.starts, "large": set(machine.large.pending),
+        "completions": list(machine.completions.starts), "fenced": machine.begins.fenced_ts,
+        "counters": {name: count for name, count in machine.step.counters.items() if count},
+        "next step": (machine.begins.waiting.are_ready, machine.may_decide_fast, machine.is_step_due(machine.now_s)),
     }  # fmt: skip

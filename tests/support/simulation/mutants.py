@@ -96,8 +96,8 @@ def _rolled_back(original: Any, request: Any, written: Any) -> Any:
     yield
 
 
-def _no_refusals(original: Any, machine: Any, answer: Any, refused: Any) -> Any:
-    return original(machine, answer, frozenset())
+def _no_refusals(original: Any, commits: Any, answer: Any, refused: Any) -> Any:
+    return original(commits, answer, frozenset())
 
 
 def _from_the_open_batch(original: Any, windows: Any, floor: int) -> Any:
@@ -108,12 +108,13 @@ def _from_the_open_batch(original: Any, windows: Any, floor: int) -> Any:
         windows.batches = batches
 
 
-def _low_watermark_settles_at_once(original: Any, machine: Any) -> None:
-    released, machine.windows.released_seq = machine.windows.released_seq, 1 << 62
+def _low_watermark_settles_at_once(original: Any, watermarks: Any) -> None:
+    windows = watermarks._windows
+    released, windows.released_seq = windows.released_seq, 1 << 62
     try:
-        original(machine)
+        original(watermarks)
     finally:
-        machine.windows.released_seq = released
+        windows.released_seq = released
 
 
 def _ceiling_forgotten(original: Any, ceiling: int, state: Any) -> Any:
@@ -128,27 +129,28 @@ def _above_the_ceiling(original: Any, clock: Any, count: int) -> Any:
         clock.ceiling = ceiling
 
 
-def _answered_at_once(original: Any, machine: Any, reply: Any) -> None:
-    machine._reply(reply.peer, reply.tag, reply.answer)
+def _answered_at_once(original: Any, commits: Any, reply: Any) -> None:
+    commits._step.send(reply)
 
 
 def _signed(original: Any, table: Any, cell_id: int) -> int:
     return int(abs(cell_id) * table.buckets >> 63)
 
 
-def _without_large_commits(original: Any, machine: Any) -> Any:
-    large, machine.large = machine.large, {}
+def _without_large_commits(original: Any, watermarks: Any) -> Any:
+    pending, watermarks.pending = watermarks.pending, {}
     try:
-        return original(machine)
+        return original(watermarks)
     finally:
-        machine.large = large
+        watermarks.pending = pending
 
 
-def _drawn_counts_as_above(original: Any, machine: Any) -> None:
-    before = machine.newest_start
-    original(machine)
-    if machine.newest_start != before:
-        machine._issued_when_aged = machine.clock.next_ts
+def _drawn_counts_as_above(original: Any, watermarks: Any) -> None:
+    begins = watermarks._begins
+    before = begins.newest_start
+    original(watermarks)
+    if begins.newest_start != before:
+        watermarks._issued_when_drawn = watermarks._windows.clock.next_ts
 
 
 def _by_start(original: Any, arrays: Any, *more: Any) -> Any:
@@ -194,12 +196,12 @@ def _tables_first(original: Any) -> Any:
     return marks, tables
 
 
-def _promised_first(original: Any, machine: Any, peer: Any, tag: int, request: Any, term_s: float) -> Any:
+def _promised_first(original: Any, leases: Any, peer: Any, tag: int, request: Any, term_s: float) -> Any:
     def promised(step: Any) -> Any:
-        machine._reply(peer, tag, messages.LeaseReply(request.start_ts, term_s))
+        leases._step.reply(peer, tag, messages.LeaseReply(request.start_ts, term_s))
         return (yield step)
 
-    return relayed(original(machine, peer, tag, request, term_s), "EpochWrite", promised)
+    return relayed(original(leases, peer, tag, request, term_s), "EpochWrite", promised)
 
 
 def _kept_for_the_first(original: Any, leases: Any, start_ts: int, term_s: float, now_s: float, *more: Any) -> Any:
@@ -218,10 +220,10 @@ def _sharers_end_too(original: Any, leases: Any, start_ts: int, now_s: float, **
     return original(leases, start_ts, now_s, sharers=True)
 
 
-def _shared_before_its_row(original: Any, machine: Any, peer: Any, tag: int, request: Any, term_s: float) -> Any:
-    serves = machine.leases.find_shared(request.start_ts, term_s, machine.now_s) is not None
+def _shared_before_its_row(original: Any, leases: Any, peer: Any, tag: int, request: Any, term_s: float) -> Any:
+    serves = leases._leases.find_shared(request.start_ts, term_s, leases._step.now_s) is not None
     steps = without_step("EpochWrite") if serves else with_step("", nothing)
-    return steps(original, machine, peer, tag, request, term_s)
+    return steps(original, leases, peer, tag, request, term_s)
 
 
 def _without_leases(original: Any, epoch: int, leases: Any, watermark: int) -> Any:
@@ -234,12 +236,12 @@ def _no_pending_record(step: Any) -> Any:
     return None
 
 
-def _branches_first(original: Any, machine: Any, batch: Any, pending: Any, commit_ts: int) -> Any:
+def _branches_first(original: Any, large: Any, batch: Any, pending: Any) -> Any:
     def decided(step: Any) -> Any:
-        yield instructions.PutBranches(pending.branches, commit_ts)
+        yield instructions.PutBranches(pending.branches, step.commit_ts)
         return (yield step)
 
-    return relayed(original(machine, batch, pending, commit_ts), "PutDecision", decided)
+    return relayed(original(large, batch, pending), "PutDecision", decided)
 
 
 MUTANTS: Final = (
@@ -253,14 +255,14 @@ MUTANTS: Final = (
     _m(
         "R2",
         "a start that was sealed may still be decided",
-        "oracle.machine:TsoMachine._refuse_from_now_on",
+        "oracle.commits:Commits.refuse_from_now_on",
         answers(None),
         "a_start_that_was_sealed_is_never_decided",
     ),
     _m(
         "R2b",
         "a commit refused by a mark is answered as committed",
-        "oracle.machine:TsoMachine._final",
+        "oracle.commits:Commits._final",
         _no_refusals,
         "a_mark_placed_by_another_hand_wins",
     ),
@@ -302,7 +304,7 @@ MUTANTS: Final = (
     _m(
         "R4b",
         "entries are deleted before H is durable",
-        "oracle.machine:TsoMachine._sanitise_steps",
+        "oracle.watermarks:Watermarks._sanitize_steps",
         without_step("EpochWrite"),
         "h_is_durable_before_the_first_entry_goes",
     ),
@@ -351,7 +353,7 @@ MUTANTS: Final = (
     _m(
         "T2",
         "W is sent before the commit that moved LWM is durable",
-        "oracle.machine:TsoMachine._settle_low_watermark",
+        "oracle.watermarks:Watermarks._settle_low",
         _low_watermark_settles_at_once,
         "w_waits_for_the_commit_in_flight",
     ),
@@ -365,21 +367,21 @@ MUTANTS: Final = (
     _m(
         "T3b",
         "timestamps above the durable ceiling are handed out",
-        "oracle.timestamps:TimestampClock.reserve",
+        "oracle.windows:TimestampClock.reserve",
         _above_the_ceiling,
         "no_timestamp_leaves_above_the_ceiling",
     ),
     _m(
         "T4",
         "a leader whose lease ended goes on",
-        "oracle.machine:TsoMachine._judge_own_lease",
+        "oracle.machine:TsoMachine._check_own_lease",
         answers(None),
         "a_leader_without_its_lease_answers_no_begin",
     ),
     _m(
         "T5",
         "the epoch is not looked at after a flush",
-        "oracle.machine:TsoMachine._check_epoch",
+        "oracle.outgoing:StoreRequests.check_epoch",
         answers(None),
         "a_flush_that_outlives_its_leader_is_not_acknowledged",
     ),
@@ -393,55 +395,55 @@ MUTANTS: Final = (
     _m(
         "T7",
         "a retry that finds nothing is answered without a seal",
-        "oracle.machine:TsoMachine._outcome_steps",
+        "oracle.retries:Retries._outcome_steps",
         without_step("SealEntries", [SealOutcome(True)]),
         "a_retry_that_finds_nothing_is_sealed",
     ),
     _m(
         "T7b",
         "a retry below H is answered",
-        "oracle.machine:TsoMachine._is_sanitised",
+        "oracle.retries:Retries._is_sanitized",
         answers(False),
         "a_retry_that_arrives_below_h_is_not_answered",
     ),
     _m(
         "T8",
         "a begin is served below a fence that was answered",
-        "oracle.machine:TsoMachine._answer_behind_batch",
+        "oracle.commits:Commits.answer_behind_batch",
         _answered_at_once,
         "a_begin_after_a_fence_lies_above_it",
     ),
     _m(
         "T10",
         "buckets by signed arithmetic",
-        "oracle.conflict_map:BucketMap.bucket_of",
+        "oracle.status_oracle:BucketMap.bucket_of",
         _signed,
         "the_most_negative_id_is_an_id",
     ),
     _m(
         "T12",
         "W does not wait for an unfinished large commit",
-        "oracle.machine:TsoMachine._watermark_candidate",
+        "oracle.watermarks:Watermarks._candidate",
         _without_large_commits,
         "w_waits_for_an_unfinished_job",
     ),
     _m(
         "T12b",
         "a lease is granted by the W that is durable, not by the W that was sent",
-        "oracle.machine:TsoMachine._may_be_passed",
-        lambda original, machine, start_ts: start_ts <= machine.watermark,
+        "oracle.watermarks:Watermarks.may_have_passed",
+        lambda original, watermarks, start_ts: start_ts <= watermarks.published,
         "a_lease_is_granted_only_above_the_w_that_was_sent",
     ),
     _m(
         "T15",
         "LWM does not rise by age",
-        "oracle.machine:TsoMachine._age",
+        "oracle.watermarks:Watermarks._raise_by_age",
         answers(None),
     ),
     _m(
         "T15b",
         "a start drawn while a commit was in flight counts as drawn above it",
-        "oracle.machine:TsoMachine._sample_age",
+        "oracle.watermarks:Watermarks._sample_age",
         _drawn_counts_as_above,
         "a_commit_in_flight_when_a_quiet_tso_draws_a_start_falls_below_w",
     ),
@@ -538,7 +540,7 @@ MUTANTS: Final = (
     _m(
         "K6",
         "a commit to an unknown table leaves no mark",
-        "oracle.machine:TsoMachine._mark_steps",
+        "oracle.tables:TableRequests._mark_steps",
         without_step("MarkUnknownTable"),
         "a_table_nobody_registered_stops_the_sanitiser",
     ),
@@ -559,14 +561,14 @@ MUTANTS: Final = (
     _m(
         "K6d",
         "a fence makes the TSO forget no table",
-        "oracle.known_tables:KnownTables.forget",
+        "oracle.tables:KnownTables.forget",
         answers(None),
         "a_table_that_others_made_again_is_marked_anew",
     ),
     _m(
         "K7",
         "a lease is promised before its row is durable",
-        "oracle.machine:TsoMachine._grant_steps",
+        "oracle.leases:LeaseRequests._grant_steps",
         _promised_first,
         "a_promised_lease_survives_its_tso",
     ),
@@ -601,14 +603,14 @@ MUTANTS: Final = (
     _m(
         "K7i",
         "a lease is shared before its row is durable",
-        "oracle.machine:TsoMachine._share_steps",
+        "oracle.leases:LeaseRequests._share_steps",
         _shared_before_its_row,
         "a_shared_lease_is_promised_once_its_row_is_durable",
     ),
     _m(
         "S1",
         "no pending record before the decision",
-        "oracle.machine:TsoMachine._large_commit_steps",
+        "oracle.large_commits:LargeCommits._finish_steps",
         with_step("EpochWrite", _no_pending_record),
         "a_job_is_whole_whenever_its_tso_dies",
     ),
@@ -622,7 +624,7 @@ MUTANTS: Final = (
     _m(
         "S1b",
         "branches before the decision",
-        "oracle.machine:TsoMachine._large_commit_steps",
+        "oracle.large_commits:LargeCommits._finish_steps",
         _branches_first,
         "a_job_is_whole_whenever_its_tso_dies",
     ),

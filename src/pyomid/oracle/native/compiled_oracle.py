@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 from pyomid.oracle.chunk_oracle import DONE, FULL, RARE_FRAME, ChunkOracle, CommitReplies, Decided
 from pyomid.oracle.instructions import EncodedReplies
 from pyomid.oracle.machine import TsoMachine
-from pyomid.oracle.native.conflict_map import CacheLineMap
+from pyomid.oracle.native.conflict_map import CacheLineMap, moved
 from pyomid.oracle.native.decide import decide_frames
 from pyomid.oracle.native.parse import COMMIT, COMPLETE, parse_frames
 from pyomid.oracle.native.records import Chunk, Op, OracleState
 from pyomid.oracle.native.tables import TableRows, fences, table_commits
+from pyomid.oracle.status_oracle import BucketMap
 from pyomid.oracle.windows import BatchState, EntryBlock
 from pyomid.types import TIMESTAMP_STEP, AbortReason, CommitRequest
 from pyomid.wire.frames import HEADER_BYTES
@@ -51,13 +52,12 @@ class CompiledOracle(ChunkOracle):
     """`ReferenceOracle`, compiled, with the scratch it works in. Not thread-safe."""
 
     def __init__(self, machine: TsoMachine, *, chunk_bytes_max: int) -> None:
-        assert isinstance(machine.oracle.conflict_map, CacheLineMap), "the machine was not made for the kernel"
         self._machine = machine
-        self._map: CacheLineMap = machine.oracle.conflict_map
+        self._map = self._take_map()
         self._tables = TableRows()
         self._settled: frozenset[int] | None = None
         self._rare_starts = np.zeros(0, dtype=np.int64)
-        self._adopt_tables()
+        self._take_tables()
         self._decide_frames = decide_frames.entry()
         self._state, self._chunk = OracleState(), Chunk()
         self._states, self._chunks = self._state.as_array(), self._chunk.as_array()
@@ -149,20 +149,32 @@ class CompiledOracle(ChunkOracle):
         machine.absorb(
             newest_start=state.newest_start,
             low_watermark=state.low_watermark,
-            replies=None,
             completed=self._completed[:count].copy() if count else None,
         )
 
     def fold_counters(self) -> None:
         """Counts of begins and aborts, kept in the state between two folds."""
-        counters, state = self._machine.counters, self._state
+        counters, state = self._machine.step.counters, self._state
         counters["begins"] += state.begins
         counters[f"aborts_{AbortReason.CONFLICT.value}"] += state.aborts_conflict
         counters[f"aborts_{AbortReason.LOW_WATERMARK.value}"] += state.aborts_low_watermark
         counters[f"aborts_{AbortReason.FENCE.value}"] += state.aborts_fence
         state.begins = state.aborts_conflict = state.aborts_low_watermark = state.aborts_fence = 0
 
-    def _adopt_tables(self) -> None:
+    @property
+    def map_words(self) -> NDArray[np.uint64]:
+        """The memory of the conflict map."""
+        return self._map.words
+
+    def _take_map(self) -> CacheLineMap:
+        """The machine's conflict map lies where compiled code reads it from now on: each entry at the same place."""
+        reference = self._machine.oracle.conflict_map
+        compiled = moved(reference) if isinstance(reference, BucketMap) else reference
+        assert isinstance(compiled, CacheLineMap)
+        self._machine.oracle.conflict_map = compiled
+        return compiled
+
+    def _take_tables(self) -> None:
         """From now on the oracle's memory of tables lies where the kernel reads it."""
         oracle = self._machine.oracle
         for mapping, view in (
@@ -195,15 +207,15 @@ class CompiledOracle(ChunkOracle):
             head.window_end,
             is_open and head.is_empty,
             machine.oracle.low_watermark,
-            machine.newest_start,
+            machine.begins.newest_start,
             machine.epoch,
             settings.window_starts * TIMESTAMP_STEP,
             settings.write_set_ids_max,
-            not machine.begins_wait,
+            not machine.begins.waiting.are_ready,
             is_open,
             block.count,
             settings.batch_entries_max - len(batch.entries),
-            machine.fenced_ts,
+            machine.begins.fenced_ts,
         )  # fmt: skip
         return block
 

@@ -5,8 +5,8 @@
 
 A cell's bucket is the high half of (id × buckets), its tag the low 16 bits of the id: the two share no bits worth
 mentioning. A slot whose commit is 0 is empty. Commits lie side by side, so that the oldest is found by vectors. A full
-bucket loses the entry with the oldest commit (the first such), exactly as `oracle.conflict_map.BucketMap`, which is
-this module's plain twin.
+bucket loses the entry with the oldest commit (the first such), exactly as `oracle.status_oracle.BucketMap`, which is
+the reference implementation.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from pyomid.compiled import kernel
 from pyomid.oracle.native.intrinsics import aligned_words, first_least, match_lanes, prefetch_word, trailing_zeros
+from pyomid.oracle.status_oracle import BucketMap
 
 SLOTS: Final = 28
 BUCKET_WORDS: Final = 64
@@ -113,7 +114,7 @@ def record_all(words: Any, buckets: Any, cell_ids: Any, commit_ts: Any) -> Any:
 
 
 class CacheLineMap:
-    """`oracle.conflict_map.ConflictMap` for the plain machine, over the words that the kernel works on."""
+    """`oracle.status_oracle.ConflictMap` for the machine, over the words that compiled code works on."""
 
     def __init__(self, entries_max: int) -> None:
         self.buckets = max(1, -(-entries_max // SLOTS))
@@ -141,6 +142,36 @@ class CacheLineMap:
     def entries(self) -> int:
         """How many it holds."""
         return int(self.words[ENTRIES_AT])
+
+
+def moved(plain: BucketMap) -> CacheLineMap:
+    """The same entries in the same slots of the same buckets, so that the same entries are evicted from then on."""
+    assert plain.bucket_slots == SLOTS, "another geometry would evict other entries"
+    made = CacheLineMap(plain.entries_max)
+    if not plain.entries:
+        return made
+    if plain.entries == len(plain.first_slots):
+        _place(made, plain, np.array(plain.first_slots, dtype=np.int64))
+        return made
+    buckets: NDArray[np.uint64] = made.words.reshape(-1, BUCKET_WORDS)
+    ids = plain.ids.reshape(-1, SLOTS).view(np.uint64)
+    made.words[ENTRIES_AT] = plain.entries
+    buckets[:, IDS_AT : IDS_AT + SLOTS] = ids
+    buckets[:, COMMITS_AT : COMMITS_AT + SLOTS] = plain.commits.reshape(-1, SLOTS).view(np.uint64)
+    for slot in range(SLOTS):
+        buckets[:, slot >> 2] |= (ids[:, slot] & _TAG) << np.uint64(16 * (slot & 3))
+    return made
+
+
+def _place(made: CacheLineMap, plain: BucketMap, slots: NDArray[np.int64]) -> None:
+    """Only these slots; the others are empty. So a map of gigabytes that has few entries is moved at once."""
+    made.words[ENTRIES_AT] = plain.entries
+    first_words, places = slots // SLOTS * BUCKET_WORDS, slots % SLOTS
+    ids = plain.ids[slots].view(np.uint64)
+    made.words[first_words + IDS_AT + places] = ids
+    made.words[first_words + COMMITS_AT + places] = plain.commits[slots].view(np.uint64)
+    shifts = (16 * (places & 3)).astype(np.uint64)
+    np.bitwise_or.at(made.words, first_words + (places >> 2), (ids & _TAG) << shifts)
 
 
 def _unsigned(cell_id: int) -> np.uint64:

@@ -43,7 +43,7 @@ class TableRows:
         return row
 
     def set_settled(self, table_ids: Collection[int]) -> None:
-        """A commit to these needs no look at the catalog (`oracle.known_tables`), to others it does."""
+        """A commit to these needs no look at the catalog (`oracle.tables`), to others it does."""
         self.rows["is_known"] = 0
         for table_id in table_ids:
             row = self.row_of(table_id)  # which may make room

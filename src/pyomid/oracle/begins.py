@@ -1,0 +1,256 @@
+"""Start timestamps are handed out: at once from the begin windows, or when the next window serves.
+
+    Begin ─► `Begins`: a window serves it ─► BeginReply
+                     └► it waits (`WaitingBegins`) ─► a batch is released ─► BeginReply
+
+`Ceiling` moves the durable ceiling ahead of the clock. A request that needs a timestamp above it waits there.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyomid.errors import Misuse
+from pyomid.oracle.instructions import MoveCeiling
+from pyomid.oracle.outgoing import Death, EpochWrite, Procedure, Step, StoreRequests
+from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.status_oracle import StatusOracle
+from pyomid.oracle.windows import BeginWindows, TimestampClock
+from pyomid.types import TIMESTAMP_MAX, TIMESTAMP_STEP, BeginReply, LeaderStateChanges
+from pyomid.wire.messages import Request
+
+BEGINS_A_STEP: Final = 256
+"""Waiting begins answered by one step: a few milliseconds' work."""
+
+
+class Begins:
+    """Hands out starts. They leave in ascending order."""
+
+    def __init__(self, step: Step, windows: BeginWindows, oracle: StatusOracle) -> None:
+        self._step = step
+        self._windows = windows
+        self._oracle = oracle
+        self.newest_start = oracle.epoch
+        """The newest start handed out."""
+        self.fenced_ts = 0
+        """The newest fence that was asked for: told with each start from then on (`protocol.rule_age`)."""
+        self.waiting = WaitingBegins()
+        self.have_more = False
+        """The last step ended before all were answered that could be: another one goes on, soon."""
+
+    def ask(self, peer: Hashable, tag: int, not_before: int) -> None:
+        last_issued = self._windows.clock.last_issued
+        if not_before > last_issued:
+            self._step.refuse(peer, tag, Misuse(
+                f"not_before {not_before} is above every timestamp issued ({last_issued})",
+                not_before=not_before,
+                last_issued=last_issued,
+            ))  # fmt: skip
+        elif self.waiting.are_ready or not self._answer(peer, tag, not_before):
+            self.waiting.add(WaitingBegin(peer, tag, not_before), is_ready=self._windows.reaches(not_before))
+            self._step.counters["begin_waits"] += 1
+
+    def _answer(self, peer: Hashable, tag: int, not_before: int) -> bool:
+        answer = self.take(not_before)
+        if answer is not None:
+            self._step.reply(peer, tag, answer)
+        return answer is not None
+
+    def take(self, not_before: int) -> BeginReply | None:
+        """A start above LWM, so that no transaction is born doomed, and above what the client asks to see."""
+        start_ts = self._windows.take_start(max(not_before, self._oracle.low_watermark))
+        if start_ts is None:
+            return None
+        self.newest_start = start_ts
+        self._step.counters["begins"] += 1
+        return BeginReply(start_ts, self._oracle.epoch, self.fenced_ts)
+
+    def draw_start(self) -> int | None:
+        """A start that nobody asked for; None while no window has one."""
+        start_ts = self._windows.take_start(self._oracle.low_watermark)
+        if start_ts is not None:
+            self.newest_start = start_ts
+        return start_ts
+
+    def answer_waiting(self) -> None:
+        """Peers take turns; one with a floor does not hold up the others. A step answers at most `BEGINS_A_STEP`, or
+        another request that comes meanwhile would wait for all of them."""
+        waiting = self.waiting
+        self.have_more = False
+        if not len(waiting):
+            return
+        waiting.line_up(self._windows.reaches)
+        for _ in range(BEGINS_A_STEP):
+            begin = waiting.first()
+            if begin is None or not self._answer(begin.peer, begin.tag, begin.not_before):
+                return
+            waiting.pop_first()
+        self.have_more = waiting.are_ready
+
+    # ── what a start is ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def is_issued(self, start_ts: int) -> bool:
+        return 0 < start_ts <= self.newest_start and start_ts % TIMESTAMP_STEP == 0
+
+    def are_issued(self, starts: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """`is_issued` of each."""
+        found: NDArray[np.bool_] = (starts > 0) & (starts <= self.newest_start) & (starts % TIMESTAMP_STEP == 0)
+        return found
+
+    def not_a_start(self, start_ts: int) -> Misuse:
+        return Misuse(
+            f"start_ts {start_ts} was never handed out: starts are multiples of {TIMESTAMP_STEP}, "
+            f"the newest is {self.newest_start}",
+            start_ts=start_ts,
+        )
+
+
+class Ceiling:
+    """Law 8: moves the durable ceiling ahead before anything below it is needed. `resume` takes the requests that
+    waited for it."""
+
+    def __init__(
+        self,
+        step: Step,
+        store: StoreRequests,
+        settings: TsoSettings,
+        clock: TimestampClock,
+        *,
+        resume: Callable[[Hashable, int, Request], None],
+    ) -> None:
+        self._step = step
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._resume = resume
+        self._is_moving = False
+        self.waiting: deque[tuple[Hashable, int, Request]] = deque()
+
+    def wait(self, peer: Hashable, tag: int, request: Request) -> None:
+        self.waiting.append((peer, tag, request))
+
+    def forget(self, peer: Hashable) -> None:
+        """The peer left: its requests are dropped."""
+        if self.waiting:
+            self.waiting = deque(entry for entry in self.waiting if entry[0] != peer)
+
+    def renew(self) -> None:
+        wall_ms = self._step.wall_ms if self._settings.world_time else 0
+        wanted = self._clock.wanted_ceiling(wall_ms)
+        if wanted > self._clock.ceiling and not self._is_moving:
+            if wanted > TIMESTAMP_MAX:
+                raise Death(f"timestamps are used up: {wanted} does not fit 63 bits")
+            self._is_moving = True
+            self._store.run(self._move_steps(wanted))
+
+    def _move_steps(self, ceiling: int) -> Procedure:
+        yield EpochWrite(LeaderStateChanges(ceiling=ceiling))
+        if self._settings.ceiling_elsewhere:  # noted first: the next TSO knows it for ours (`oracle.takeover`)
+            moved: bool = yield MoveCeiling(self._clock.ceiling, ceiling)
+            if not moved:
+                raise Death("another TSO moved the timestamp ceiling")
+        self._clock.ceiling = ceiling
+        self._is_moving = False
+        waited, self.waiting = self.waiting, deque()
+        for peer, tag, request in waited:
+            self._resume(peer, tag, request)
+
+
+@dataclass(slots=True)
+class WaitingBegin:
+    peer: Hashable
+    tag: int
+    not_before: int
+    is_awaited: bool = True
+
+
+class WaitingBegins:
+    """Begins for which there is no window yet: those of one peer in the order they came, and peers take turns.
+
+    The cost of one begin does not grow with the number that waits. A begin with a floor (`not_before`) that no window
+    has reached stands aside, sorted by its floor, and delays no other. Windows ascend, so once its floor is reached it
+    only waits for its turn: it is ready.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[Hashable, deque[WaitingBegin]] = {}
+        self._turns: deque[Hashable] = deque()
+        """Peers that have ready begins, each once."""
+        self._floored: list[tuple[int, int, WaitingBegin]] = []
+        """A heap, by floor and arrival. `_gone` of them belong to peers that left."""
+        self._floored_of: dict[Hashable, dict[int, WaitingBegin]] = {}
+        self._arrivals = 0
+        self._gone = 0
+        self._ready = 0
+
+    def __len__(self) -> int:
+        return self._ready + len(self._floored) - self._gone
+
+    @property
+    def are_ready(self) -> bool:
+        return self._ready > 0
+
+    def add(self, begin: WaitingBegin, *, is_ready: bool) -> None:
+        if is_ready:
+            self._line_up(begin)
+            return
+        self._arrivals += 1
+        self._floored_of.setdefault(begin.peer, {})[self._arrivals] = begin
+        heapq.heappush(self._floored, (begin.not_before, self._arrivals, begin))
+
+    def line_up(self, reaches: Callable[[int], bool]) -> None:
+        """Begins whose floor was reached become ready."""
+        while self._floored and reaches(self._floored[0][0]):
+            _, arrival, begin = heapq.heappop(self._floored)
+            if not begin.is_awaited:
+                self._gone -= 1
+                continue
+            of_peer = self._floored_of[begin.peer]
+            del of_peer[arrival]
+            if not of_peer:
+                del self._floored_of[begin.peer]
+            self._line_up(begin)
+
+    def first(self) -> WaitingBegin | None:
+        """The begin whose turn it is."""
+        return self._lines[self._turns[0]][0] if self._turns else None
+
+    def pop_first(self) -> None:
+        """`first` was answered; it is the next peer's turn."""
+        peer = self._turns.popleft()
+        line = self._lines[peer]
+        line.popleft()
+        self._ready -= 1
+        if line:
+            self._turns.append(peer)
+        else:
+            del self._lines[peer]
+
+    def forget(self, peer: Hashable) -> None:
+        """The peer left: its begins are dropped."""
+        line = self._lines.pop(peer, None)
+        if line is not None:
+            self._ready -= len(line)
+            self._turns.remove(peer)
+        for begin in self._floored_of.pop(peer, {}).values():
+            begin.is_awaited = False
+            self._gone += 1
+        if 2 * self._gone > len(self._floored):
+            self._floored = [entry for entry in self._floored if entry[2].is_awaited]
+            heapq.heapify(self._floored)
+            self._gone = 0
+
+    def _line_up(self, begin: WaitingBegin) -> None:
+        line = self._lines.get(begin.peer)
+        if line is None:
+            line = self._lines[begin.peer] = deque()
+            self._turns.append(begin.peer)
+        line.append(begin)
+        self._ready += 1

@@ -1,0 +1,149 @@
+"""Large commits: a transaction whose rows lie under branches, starts of their own that the commit names (law 3).
+
+    decided ─► a batch of its own ─► pending record ─► PutDecision ─► PutBranches ─► released ─► answered
+                                                                           └► record and lease removed
+
+Each of these is durable before the next. A new TSO finishes what it finds pending (`oracle.takeover`). From its
+decision until its record is gone a large commit holds W back (T12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final
+
+from pyomid.oracle.begins import Ceiling
+from pyomid.oracle.commits import Commits
+from pyomid.oracle.instructions import Flushed, PutBranches, PutDecision
+from pyomid.oracle.leases import Leases
+from pyomid.oracle.outgoing import AfterBatch, EpochWrite, Procedure, Step, StoreRequests
+from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.status_oracle import RareStarts
+from pyomid.oracle.takeover import TakenOver
+from pyomid.oracle.windows import Batch, BatchState, BeginWindows
+from pyomid.types import TIMESTAMP_STEP, CommitRequest, LeaderStateChanges, PendingCommit
+
+BRANCHES_A_CALL: Final = 2048
+"""Entries of a large commit's branches: a flush waits for the store's call before it."""
+
+REMEMBERED_MAX: Final = 10_000
+"""Finished large commits whose branches are kept for a retry to be matched with. A retry of another one goes by the
+commit table."""
+
+
+class LargeCommits:
+    """`pending`: the decided ones whose record is not yet gone, by start."""
+
+    def __init__(
+        self,
+        step: Step,
+        store: StoreRequests,
+        settings: TsoSettings,
+        taken_over: TakenOver,
+        *,
+        windows: BeginWindows,
+        ceiling: Ceiling,
+        commits: Commits,
+        leases: Leases,
+        pending: dict[int, PendingCommit],
+        rare_starts: RareStarts,
+    ) -> None:
+        self._step = step
+        self._store = store
+        self._settings = settings
+        self._windows = windows
+        self._ceiling = ceiling
+        self._commits = commits
+        self._leases = leases
+        self._rare_starts = rare_starts
+        self.pending = pending
+        self.finished: dict[int, tuple[frozenset[int], float]] = {
+            record.start_ts: (frozenset(record.branches), step.now_s) for record in taken_over.finished
+        }
+        """Branches, and when it ended; in the order of their ends."""
+
+    def knows(self, start_ts: int) -> bool:
+        return start_ts in self.pending or start_ts in self.finished
+
+    def has_other_branches(self, request: CommitRequest) -> bool:
+        """A retry with another list of branches is refused, never matched."""
+        pending = self.pending.get(request.start_ts)
+        if pending is not None:
+            return frozenset(pending.branches) != frozenset(request.branches)
+        finished = self.finished.get(request.start_ts)
+        return finished is not None and finished[0] != frozenset(request.branches)
+
+    def commit_steps(self, peer: Hashable, tag: int, request: CommitRequest) -> Procedure:
+        conflict = self._commits.conflict(request)
+        if conflict is not None:
+            self._commits.abort(peer, tag, request.start_ts, conflict)
+        elif self._ceiling_is_near():
+            self._ceiling.wait(peer, tag, request)
+        else:
+            batch = self._decide(peer, tag, request)
+            yield from self._finish_steps(batch, self.pending[request.start_ts])
+
+    def _ceiling_is_near(self) -> bool:
+        clock = self._windows.clock
+        return clock.ceiling - clock.next_ts < (self._settings.window_starts + 1) * TIMESTAMP_STEP
+
+    def _decide(self, peer: Hashable, tag: int, request: CommitRequest) -> Batch:
+        """A batch of its own: windows above it and later replies wait until its branches are durable (law 3)."""
+        windows = self._windows
+        if not windows.open_batch.is_empty:
+            windows.close_open_batch()
+        batch = windows.open_batch
+        commit_ts = windows.clock.take()
+        assert commit_ts is not None
+        batch.large = True
+        self.pending[request.start_ts] = PendingCommit(request.start_ts, request.branches)
+        self._rare_starts.add((request.start_ts,))
+        self._commits.add_entry(batch, peer, tag, request, commit_ts)
+        windows.close_open_batch()
+        batch.state = BatchState.IN_FLIGHT
+        return batch
+
+    def _finish_steps(self, batch: Batch, pending: PendingCommit) -> Procedure:
+        """Pending record, decision, branches, answer, record and lease gone: each durable before the next."""
+        [(start_ts, commit_ts)] = batch.entries
+        if pending.branches:
+            yield EpochWrite(LeaderStateChanges(pending_added=(pending,)))
+        decided: Flushed = yield PutDecision(start_ts, commit_ts)
+        self._store.check_epoch(decided.epoch)
+        if pending.branches and not decided.refused:
+            for at in range(0, len(pending.branches), BRANCHES_A_CALL):
+                epoch: int = yield PutBranches(pending.branches[at : at + BRANCHES_A_CALL], commit_ts)
+                self._store.check_epoch(epoch)
+        self._remember(pending)
+        self._commits.make_durable(batch, decided.refused)
+        yield AfterBatch(batch.seq)
+        yield from self._remove_steps(pending)
+
+    def _remove_steps(self, pending: PendingCommit) -> Procedure:
+        start_ts = pending.start_ts
+        ends = start_ts in self._leases and self._leases.end(start_ts, self._step.now_s)
+        removed = (start_ts,)
+        yield EpochWrite(
+            LeaderStateChanges(
+                pending_removed=removed if pending.branches else (),
+                leases_removed=removed if ends else (),
+            )
+        )
+        self._leases.forget(start_ts)
+        del self.pending[start_ts]
+
+    def _remember(self, pending: PendingCommit) -> None:
+        """For retries. Those older than any retry, and those beyond `REMEMBERED_MAX`, are forgotten."""
+        finished, bound_s = self.finished, self._step.now_s - self._settings.commit_retry_s
+        while finished:
+            oldest = next(iter(finished))
+            if finished[oldest][1] >= bound_s and len(finished) < REMEMBERED_MAX:
+                break
+            del finished[oldest]
+        finished[pending.start_ts] = (frozenset(pending.branches), self._step.now_s)
+
+    def validate(self) -> None:
+        for batch in self._windows.batches:
+            assert not batch.large or batch.entries[0][0] in self.pending, (
+                "a large commit is pinned while its batch is not released"
+            )

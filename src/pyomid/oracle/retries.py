@@ -1,0 +1,147 @@
+"""What becomes of a start that may have been decided: retries of a commit whose answer was lost, and seals.
+
+    retry ─► refused from now on ─► after its batch ─► look up ─► seal ─► answered
+    seal  ─► refused from now on ─► after its batch ─► seal in the table ─► answered
+
+An outcome is told from the commit table, never guessed (T7); below H the table says nothing (R4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Hashable
+from typing import Any, Final
+
+import numpy as np
+
+from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
+from pyomid.oracle.begins import Begins
+from pyomid.oracle.commits import Commits
+from pyomid.oracle.instructions import LookupEntries, SealEntries, StoreOperation
+from pyomid.oracle.large_commits import LargeCommits
+from pyomid.oracle.outgoing import AfterBatch, PeerRequests, Procedure, Step
+from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.status_oracle import Conflict, StatusOracle
+from pyomid.oracle.watermarks import Watermarks
+from pyomid.types import NOT_FOUND, SEALED, AbortReason, CommitReply, CommitRequest, SealOutcome
+from pyomid.wire.messages import SealReply
+
+SEALS_A_CALL: Final = 128
+"""A flush waits for the store's call before it: some milliseconds of an LMDB transaction."""
+
+
+class Retries:
+    """`peers` runs a few requests of each peer at once."""
+
+    def __init__(
+        self,
+        step: Step,
+        peers: PeerRequests,
+        settings: TsoSettings,
+        *,
+        oracle: StatusOracle,
+        begins: Begins,
+        watermarks: Watermarks,
+        commits: Commits,
+        large: LargeCommits,
+    ) -> None:
+        self._step = step
+        self._peers = peers
+        self._settings = settings
+        self._oracle = oracle
+        self._begins = begins
+        self._watermarks = watermarks
+        self._commits = commits
+        self._large = large
+
+    # ── retries ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def retry_steps(self, peer: Hashable, tag: int, request: CommitRequest) -> Procedure:
+        """T7: after the batches that may hold the first attempt, from the commit table."""
+        start_ts = request.start_ts
+        if self._large.has_other_branches(request):
+            self._step.refuse(peer, tag, self._other_branches(start_ts))
+            return
+        if self._remembers_too_many(1):
+            self._step.refuse(peer, tag, self._unknown(start_ts, self._why_too_many()))
+            return
+        self._commits.refuse_from_now_on((start_ts,))
+        yield AfterBatch(self._commits.batch_that_may_hold((start_ts,)))
+        try:
+            found: list[int] = yield LookupEntries((start_ts, *request.branches))
+            outcome = yield from self._outcome_steps(start_ts, found[0])
+        except Unavailable as error:
+            self._step.refuse(peer, tag, self._unknown(start_ts, error.message))
+            return
+        if outcome is None:
+            why = f"it is below the sanitised horizon {self._watermarks.horizon}"
+            self._step.refuse(peer, tag, self._unknown(start_ts, why))
+        elif outcome.placed:
+            self._commits.abort(peer, tag, start_ts, Conflict(AbortReason.RETRY_UNKNOWN, 0))
+        elif any(branch != outcome.commit_ts for branch in found[1:]):
+            self._step.refuse(peer, tag, self._other_branches(start_ts))
+        else:
+            self._step.counters["retries_found"] += 1
+            self._step.reply(peer, tag, CommitReply(start_ts, outcome.commit_ts))
+
+    def _outcome_steps(self, start_ts: int, found: int) -> Generator[StoreOperation, Any, SealOutcome | None]:
+        """The outcome of a start that can no longer be decided; None below H, where the table says nothing."""
+        if self._is_sanitized(start_ts):
+            return None
+        if found == SEALED:
+            return SealOutcome(True)
+        if found != NOT_FOUND:
+            return SealOutcome(False, found)
+        outcomes: list[SealOutcome] = yield SealEntries((start_ts,))
+        return outcomes[0]
+
+    def _is_sanitized(self, start_ts: int) -> bool:
+        """R4: neither an entry nor its absence says anything."""
+        return start_ts < self._watermarks.horizon
+
+    def _other_branches(self, start_ts: int) -> Misuse:
+        return Misuse(f"start_ts {start_ts} was committed with other branches than this retry names", start_ts=start_ts)
+
+    def _unknown(self, start_ts: int, why: str) -> OutcomeUnknown:
+        return OutcomeUnknown(f"the outcome of start_ts {start_ts} cannot be told: {why}", start_ts=start_ts)
+
+    # ── seals ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def seal(self, peer: Hashable, tag: int, starts: tuple[int, ...]) -> None:
+        if self._remembers_too_many(len(starts)):  # before each of them is looked at
+            self._step.refuse(peer, tag, Unavailable(self._why_too_many()))
+            return
+        asked = np.array(starts, dtype=np.int64)
+        wrong = asked[~self._begins.are_issued(asked)]
+        if len(wrong):
+            self._step.refuse(peer, tag, self._begins.not_a_start(int(wrong[0])))
+            return
+        self._peers.ask(peer, self._seal_steps(peer, tag, starts))
+
+    def _seal_steps(self, peer: Hashable, tag: int, starts: tuple[int, ...]) -> Procedure:
+        """A few of each peer at once. Answered after the batches that may hold these starts."""
+        if self._remembers_too_many(len(starts)):
+            self._step.refuse(peer, tag, Unavailable(self._why_too_many()))
+            return
+        self._commits.refuse_from_now_on(starts)
+        yield AfterBatch(self._commits.batch_that_may_hold(starts))
+        outcomes: list[SealOutcome] = []
+        try:
+            for at in range(0, len(starts), SEALS_A_CALL):
+                if not self._peers.is_awaited(peer):
+                    return
+                some: list[SealOutcome] = yield SealEntries(starts[at : at + SEALS_A_CALL])
+                outcomes += some
+        except Unavailable as error:
+            self._step.refuse(peer, tag, error)
+            return
+        self._step.counters["seals"] += len(starts)
+        self._step.reply(peer, tag, SealReply(tuple(outcomes)))
+
+    def _remembers_too_many(self, more: int) -> bool:
+        return len(self._oracle.refused_starts) + more > self._settings.refused_starts_max
+
+    def _why_too_many(self) -> str:
+        return (
+            f"{len(self._oracle.refused_starts)} starts above the published low watermark {self._watermarks.sent} were "
+            "sealed: no more are until it has passed some"
+        )

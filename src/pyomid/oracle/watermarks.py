@@ -1,0 +1,225 @@
+"""The watermarks: LWM rises, W is published below it, H follows where the commit table is sanitized.
+
+H ≤ W ≤ LWM ≤ newest start
+
+LWM   no transaction that started at or below it can commit (`oracle.status_oracle`)
+W     min(LWM, every lease − 1, every unfinished large commit − 1), durable: cleaning goes by it (law 4)
+H     the commit table says nothing below it (law 7)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Hashable, Mapping
+from contextlib import suppress
+from typing import Any, Final, Protocol
+
+from pyomid.errors import Misuse, Unavailable
+from pyomid.oracle.begins import Begins
+from pyomid.oracle.instructions import DeleteBelow, StoreOperation
+from pyomid.oracle.outgoing import AfterBatch, EpochWrite, Procedure, Step, StoreRequests
+from pyomid.oracle.settings import TsoSettings
+from pyomid.oracle.status_oracle import RareStarts, StatusOracle
+from pyomid.oracle.takeover import TakenOver
+from pyomid.oracle.windows import BeginWindows
+from pyomid.protocol.retention import NewestEntries
+from pyomid.types import LeaderStateChanges, PendingCommit
+from pyomid.wire.messages import HorizonReply
+
+AGE_SAMPLES: Final = 16
+"""Samples of the newest start per `max_transaction_age_s`: LWM by age lags at most a sixteenth of it."""
+
+
+class HeldStarts(Protocol):
+    """What the watermarks need of `oracle.leases.Leases`."""
+
+    @property
+    def starts(self) -> tuple[int, ...]: ...
+
+    @property
+    def lowest(self) -> int | None: ...
+
+
+class Watermarks:
+    """`leases` and the large commits of `pending` hold W back."""
+
+    def __init__(
+        self,
+        step: Step,
+        store: StoreRequests,
+        settings: TsoSettings,
+        taken_over: TakenOver,
+        *,
+        windows: BeginWindows,
+        oracle: StatusOracle,
+        begins: Begins,
+        leases: HeldStarts,
+        pending: Mapping[int, PendingCommit],
+        rare_starts: RareStarts,
+    ) -> None:
+        self._step = step
+        self._store = store
+        self._settings = settings
+        self._windows = windows
+        self._oracle = oracle
+        self._begins = begins
+        self._leases = leases
+        self.pending = pending
+        self._rare_starts = rare_starts
+        self.published = self.sent = taken_over.watermark
+        """W: durable, and the highest that was sent to be made durable."""
+        self.horizon = taken_over.horizon
+        """H."""
+        self._settled_low = taken_over.epoch
+        """LWM as of the commits that are durable."""
+        self._movers: deque[tuple[int, int]] = deque()
+        """(LWM, the batch after whose release it is settled), ascending."""
+        self._publish_due_s = step.now_s
+        self._newest_entries = NewestEntries(settings.entries_kept_max)
+        self._is_forgetting = False
+        self._samples: deque[tuple[float, int]] = deque()
+        """The newest start, as it was at some times of the last `max_transaction_age_s`."""
+        self._aged_start = 0
+        """The newest start as it was `max_transaction_age_s` ago."""
+        self._sampled_s = step.now_s
+        self._issued_when_drawn = windows.clock.next_ts
+
+    def run_timers(self) -> None:
+        self._raise_by_age()
+        self._publish()
+        self._forget_entries()
+
+    # ── LWM ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def raise_low(self, low_watermark: int) -> None:
+        """LWM never goes back."""
+        if low_watermark > self._oracle.low_watermark:
+            self._oracle.raise_low_watermark(low_watermark)
+            self.note_low_rose()
+
+    def note_low_rose(self) -> None:
+        """Law 4: LWM may be published once every commit decided so far, the one that raised it included, is durable."""
+        batch = self._windows.open_batch
+        due = batch.seq - 1 if batch.is_empty else batch.seq
+        if self._movers and self._movers[-1][1] == due:
+            self._movers.pop()
+        self._movers.append((self._oracle.low_watermark, due))
+        self._settle_low()
+
+    def note_release(self, entries: int) -> None:
+        """A batch of so many entries was released."""
+        if self._settings.entries_kept_max:
+            self._newest_entries.release(entries, self._begins.newest_start)
+        self._settle_low()
+
+    def _settle_low(self) -> None:
+        while self._movers and self._movers[0][1] <= self._windows.released_seq:
+            self._settled_low = self._movers.popleft()[0]
+
+    def _raise_by_age(self) -> None:
+        """T15: LWM rises to the newest start handed out more than `max_transaction_age_s` ago, below every lease."""
+        now_s, age_s = self._step.now_s, self._settings.max_transaction_age_s
+        if now_s - self._sampled_s >= age_s / AGE_SAMPLES:
+            self._sampled_s = now_s
+            self._sample_age()
+        while self._samples and self._samples[0][0] <= now_s - age_s:
+            self._aged_start = self._samples.popleft()[1]
+        lowest = self._leases.lowest
+        self.raise_low(self._aged_start if lowest is None else min(self._aged_start, lowest - 1))
+
+    def _sample_age(self) -> None:
+        """A TSO without requests draws a start itself, or the last commits would never fall below LWM."""
+        if self._windows.clock.next_ts != self._issued_when_drawn:
+            drawn = self._begins.draw_start()
+            if drawn is None:
+                return
+            if self._windows.is_idle:  # otherwise a commit in flight may lie above what was drawn
+                self._issued_when_drawn = self._windows.clock.next_ts
+            self._samples.append((self._step.now_s, drawn))
+        elif self._begins.newest_start > self._newest_sample():
+            self._samples.append((self._step.now_s, self._begins.newest_start))
+
+    def _newest_sample(self) -> int:
+        return self._samples[-1][1] if self._samples else self._aged_start
+
+    # ── W ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def may_have_passed(self, start_ts: int) -> bool:
+        """T12: W that was sent may be durable, whether or not its answer came."""
+        return start_ts <= self.sent
+
+    def _candidate(self) -> int:
+        """min(LWM, every lease − 1, every undecided or unfinished large commit − 1)."""
+        held = [start - 1 for start in self.pending]
+        if self._leases.lowest is not None:
+            held.append(self._leases.lowest - 1)
+        return min([self._settled_low, *held])
+
+    def _publish(self) -> None:
+        if self._step.now_s < self._publish_due_s:
+            return
+        self._publish_due_s = self._step.now_s + self._settings.watermark_interval_s
+        candidate = self._candidate()
+        if candidate > self.sent:
+            self.sent = candidate
+            self._store.run(self._publish_steps(candidate))
+
+    def _publish_steps(self, watermark: int) -> Procedure:
+        self._oracle.forget_up_to(watermark)
+        self._rare_starts.forget_some()
+        yield EpochWrite(LeaderStateChanges(watermark=watermark))
+        self.published = max(self.published, watermark)
+
+    # ── H ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _forget_entries(self) -> None:
+        """Where nobody else reads the commit table, entries that are old by count go as a sanitizer would delete them.
+
+        No region of any table has cells that need them (law 7 asks for nothing), but a transaction that has not ended
+        may still send its commit, or send it again. So LWM passes it first, and H never passes W.
+        """
+        start_ts = self._newest_entries.forgotten_start
+        if not start_ts:
+            return
+        if self._leases.lowest is not None:
+            start_ts = min(start_ts, self._leases.lowest - 1)
+        self.raise_low(start_ts)
+        horizon = min(start_ts, self.published)
+        if horizon > self.horizon and not self._is_forgetting:
+            self._is_forgetting = True
+            self._store.run(self._forget_steps(horizon))
+
+    def _forget_steps(self, horizon: int) -> Procedure:
+        with suppress(Unavailable):
+            yield from self._sanitize_steps(horizon)
+        self._is_forgetting = False
+
+    def advance_horizon_steps(self, peer: Hashable, tag: int, horizon: int) -> Procedure:
+        if horizon < 0 or horizon > self.published:
+            why = "is below 0" if horizon < 0 else f"is above the published low watermark {self.published}"
+            self._step.refuse(peer, tag, Misuse(f"horizon {horizon} {why}", horizon=horizon))
+            return
+        try:
+            deleted = yield from self._sanitize_steps(horizon)
+        except Unavailable as error:
+            self._step.refuse(peer, tag, error)
+            return
+        self._step.reply(peer, tag, HorizonReply(deleted))
+
+    def _sanitize_steps(self, horizon: int) -> Generator[StoreOperation | AfterBatch | EpochWrite, Any, int]:
+        """Law 7: H durable, then entries below it go. From the first moment no outcome below it is told (R4)."""
+        self.horizon = max(self.horizon, horizon)
+        # Also where H stands there already: an earlier request's write may still be on its way.
+        yield EpochWrite(LeaderStateChanges(horizon=self.horizon))
+        deleted: int = yield DeleteBelow(horizon)
+        self._step.counters["entries_sanitised"] += deleted
+        return deleted
+
+    # ── invariants ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def validate(self) -> None:
+        assert self.published <= self.sent <= self._oracle.low_watermark, "W is published, and never above LWM"
+        assert self.horizon <= self.published, "H never passes W"
+        assert self._oracle.epoch <= self._settled_low <= self._oracle.low_watermark
+        for start_ts in (*self._leases.starts, *self.pending):
+            assert start_ts > self.sent, f"W {self.sent} passed {start_ts}, which holds it"
