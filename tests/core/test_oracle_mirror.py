@@ -64,7 +64,7 @@ class Stage:
             stall_s_max=0.5,
         )
         self.pool = [rng.getrandbits(64) - (1 << 63) for _ in range(rng.choice([30, 2000]))] + list(EDGES)
-        self.mirror = MirrorOracle(self.machine, is_extended)
+        self.mirror = MirrorOracle(self.machine(), is_extended)
         self.now_s = 0.0
         self.calls: list[StoreCall] = []
         self.committed: dict[int, int] = {}

@@ -72,7 +72,7 @@ class Served:
         self.service = TsoService(
             machine, stores, clock=self.clock, die=self.deaths.append, lease_until_s=lambda: self.leads_until_s
         )
-        self.service.use_kernel(wait_for_memory=True)
+        self.service.switch_to_native(wait_for_memory=True)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.sessions: list[AsyncTsoSession] = []
 

@@ -243,14 +243,14 @@ def test_who_holds_most_unfinished_bytes_goes_first(tmp_path: Path) -> None:
             small = running.raw()
             small.greet()
             small.send(frame(bytes(100_000))[:50_000])
-            hoarders = [running.raw() for _ in range(4)]
-            for peer in hoarders:
+            hogs = [running.raw() for _ in range(4)]
+            for peer in hogs:
                 peer.greet()
                 with contextlib.suppress(OSError):
                     peer.send(frame(bytes(1_000_000))[:-1])
-            until(lambda: running.metrics()["pyomid_tso_hoarders_total"] >= 2, "nobody was cut off")
+            until(lambda: running.metrics()["pyomid_tso_memory_hogs_total"] >= 2, "nobody was cut off")
             assert running.has_logged("cut off a peer that holds")
-            for peer in (small, *hoarders):
+            for peer in (small, *hogs):
                 peer.close()
             until_only_the_workload_is_connected(running)
 

@@ -98,7 +98,8 @@ class Driven:
         counters = {name: count for name, count in machine.step.counters.items() if count}
         return (
             machine.oracle.low_watermark, machine.watermarks.published, machine.clock.next_ts,
-            machine.begins.newest_start, head.seq, head.next_start, head.window_end, len(machine.windows.batches), counters,
+            machine.begins.newest_start,
+            head.seq, head.next_start, head.window_end, len(machine.windows.batches), counters,
             dict(machine.oracle.fences), dict(machine.oracle.table_commits),
             [call.operation for call in self.other if isinstance(call, StoreCall)], list(machine.completions.starts),
         )  # fmt: skip

@@ -71,7 +71,7 @@ def check_growth(tmp_path: Path, generator: Path, count: int, *options: str) -> 
         deadline_s = time.monotonic() + 60.0
         while True:
             found = running.metrics()
-            kept = found["pyomid_tso_commits_total"] - found["pyomid_tso_entries_sanitised_total"]
+            kept = found["pyomid_tso_commits_total"] - found["pyomid_tso_entries_sanitized_total"]
             if kept <= 2 * MEMORY_ENTRIES or "--complete" in options:
                 break
             assert time.monotonic() < deadline_s, f"{kept:.0f} entries are kept"

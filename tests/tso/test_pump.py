@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     options = ("--kernel", "on", "--frame-timeout", "20", "--metrics", "127.0.0.1:0")
-    with served(tmp_path_factory.mktemp("pump"), *options) as running:
+    with served(tmp_path_factory.mktemp("socket_loop"), *options) as running:
         yield running
 
 

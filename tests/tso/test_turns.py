@@ -68,7 +68,7 @@ class Watch:
         self.machine = take_over_and_build(stores, SETTINGS, BucketMap(SETTINGS.conflict_map_entries))
         self.service = TsoService(self.machine, stores, clock=time.monotonic, die=lambda reason: None)
         if kernel:
-            self.service.use_kernel(wait_for_memory=True)
+            self.service.switch_to_native(wait_for_memory=True)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.came: list[object] = []
         """The peer of each request, in order."""

@@ -212,7 +212,7 @@ class Watermarks:
         # Also where H stands there already: an earlier request's write may still be on its way.
         yield EpochWrite(LeaderStateChanges(horizon=self.horizon))
         deleted: int = yield DeleteBelow(horizon)
-        self._step.counters["entries_sanitised"] += deleted
+        self._step.counters["entries_sanitized"] += deleted
         return deleted
 
     # ── invariants ───────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,10 +1,10 @@
-"""The one way by which a service's flushes leave it, and threads for its other store calls.
+"""A service's flushes are submitted to the commit table; its other store calls run on threads.
 
-    entries ─► CommitTable.submit ─► … durable, then the epoch ─► the loop ─► whoever submitted them
-    work    ─► a store thread     ─► …                         ─► the loop ─► whoever asked for it
+    entries ─► CommitTable.submit ─► … durable, then the epoch ─► the loop ─► `ended`
+    work    ─► a store thread     ─► …                         ─► the loop ─► `ended`
 
-How a flush goes on is its table's business (`ports.CommitTable.submit`): at once, by the disk, by answers that come to
-the loop, or on a thread.
+The table decides how a flush is made durable (`ports.CommitTable.submit`): at once, by the disk, by answers that come
+to the loop, or on a thread.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Flushes:
     def submit(
         self, entries: NDArray[np.int64], ended: Callable[[Flushed | OmidError], None], *, may_wait: bool
     ) -> None:
-        """`ended` is called once, with the result or the error; perhaps within this call."""
+        """`ended` is called once, with the result or the error; possibly within this call."""
         crash_point("tso.flush.before")
         submitted = _Submitted(ended)
         self.may_wait = may_wait
@@ -52,11 +52,11 @@ class Flushes:
             submitted(error)
 
     def prepare(self) -> None:
-        """Of its table, on a thread."""
+        """Prepares the commit table, on a thread."""
         self._threads.submit(self._table.prepare)
 
     def on_thread(self, work: Callable[[], Any], ended: Callable[[Any], None]) -> None:
-        """`ended` is told the result or error of `work`, on the loop."""
+        """Calls `ended` with the result or error of `work`, on the loop."""
         loop = asyncio.get_running_loop()
 
         def call() -> None:
@@ -70,13 +70,13 @@ class Flushes:
         self._threads.submit(call)
 
     def watch(self, fileno: int, is_readable: Callable[[], None]) -> None:
-        """Called whenever the descriptor is readable, until the end."""
+        """Calls `is_readable` whenever the descriptor is readable, until `close`."""
         if fileno not in self._watched:
             self._watched[fileno] = loop = asyncio.get_running_loop()
             loop.add_reader(fileno, is_readable)
 
     def close(self, *, wait: bool) -> None:
-        """`wait`: for the threads; else what they have not begun is dropped."""
+        """`wait`: waits for the threads. Otherwise calls that have not begun are dropped."""
         self._threads.shutdown(wait=wait, cancel_futures=True)
         for fileno, loop in self._watched.items():
             loop.remove_reader(fileno)
@@ -104,7 +104,7 @@ class _Submitted:
 
 
 def as_failure(error: Exception, what: str) -> OmidError:
-    """What the machine is told of it; the log says it too."""
+    """The error that the machine is told. It is logged, too."""
     if isinstance(error, OmidError):
         log.warning("%s failed: %s", what, error, extra={"code": error.code})
         return error
@@ -113,7 +113,7 @@ def as_failure(error: Exception, what: str) -> OmidError:
 
 
 def rows_of(flush: Flush) -> NDArray[np.int64]:
-    """All its entries, as rows (start, commit)."""
+    """All entries of the flush, as rows (start, commit)."""
     rows = np.array(flush.entries, dtype=np.int64).reshape(-1, 2)
     if flush.block is None:
         return rows

@@ -1,5 +1,4 @@
-"""What a service counts, for Prometheus (/metrics), whether it is well (/health) and serves (/ready), on
-a port of its own."""
+"""A port for Prometheus (/metrics) and health checks: is the process well (/health), does it serve (/ready)?"""
 
 from __future__ import annotations
 
@@ -23,20 +22,20 @@ PREFIX: Final = "pyomid_tso_"
 REQUEST_BYTES_MAX: Final = 8192
 REQUEST_S_MAX: Final = 5.0
 CONNECTIONS_MAX: Final = 32
-"""At once; beyond it the oldest gives way: who is idle must not keep a health check from its answer."""
+"""At once; beyond it the oldest is closed: an idle connection must not keep a health check from its answer."""
 REST_S: Final = 0.01
-"""Between two answers: writing one costs the TSO's clients some milliseconds, and whoever asks chooses how often."""
+"""Between two answers: writing one costs the TSO's clients some milliseconds, and the asking side chooses how often."""
 
 
 class Watched:
-    """What the port tells of: a process that stands by, and its service from the moment it leads."""
+    """The process that the port reports: it stands by, and has a service from the moment it leads."""
 
     def __init__(self) -> None:
         self.service: TsoService | None = None
 
     @property
     def state(self) -> str:
-        """serving, standing by (alive, and leads when it is its turn), or not serving (ends, or is dead)."""
+        """serving, standing by (alive, may lead later), or not serving (ends, or is dead)."""
         if self.service is None:
             return "standing by"
         return "serving" if self.service.is_serving else "not serving"
@@ -73,10 +72,10 @@ async def serve_metrics(watched: Watched, address: str) -> asyncio.Server:
     async def _answer_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = await reader.readline()
         while (await reader.readline()).strip():
-            pass  # headers mean nothing here, but unread bytes would reset the connection under our answer
+            pass  # headers are ignored, but unread bytes would reset the connection under our answer
         async with one_at_a_time:
             if writer.transport.is_closing():
-                return  # it gave way meanwhile
+                return  # it was closed meanwhile
             writer.write(_response(line[:REQUEST_BYTES_MAX], watched, registry))
             await asyncio.sleep(REST_S)
         await writer.drain()
@@ -112,7 +111,7 @@ def _http(status: str, kind: str, body: bytes) -> bytes:
 
 
 class MachineCollector(Collector):
-    """Reads the machine's counters when it is asked; nothing is counted twice."""
+    """Reads the machine's figures at each scrape; nothing is counted twice."""
 
     def __init__(self, watched: Watched) -> None:
         self._watched = watched
@@ -136,22 +135,25 @@ COUNTERS: Final = {
     "fences": "Fences",
     "seals": "Starts sealed through the TSO",
     "completions": "Entries deleted because their transactions are complete",
-    "completions_left": "Entries of complete transactions left to the sanitiser",
-    "stalls": "Silences after which the leader state was read",
+    "completions_left": "Entries of complete transactions left to the sanitizer",
+    "stalls": "Stalls after which the leader state was read",
     "refused": "Requests refused with an error",
     "protocol_errors": "Peers closed because they broke the rules of the wire",
     "slow_readers": "Peers cut off because they did not read their answers",
     "overdue_peers": "Peers cut off because they owed a handshake, half a frame, or any request at all",
-    "hoarders": "Peers cut off because they held most of the memory",
+    "memory_hogs": "Peers cut off because they held most of the memory",
     "refused_connections": "Connections closed because there were too many",
     "store_failures": "Store calls that failed and were repeated",
     "leases_granted": "Leases granted",
     "leases_shared": "Shared leases promised: many to a lease that is granted once",
     "leases_expired": "Leases expired",
     "retries_found": "Retries whose first try was found committed",
-    "entries_sanitised": "Entries deleted below the sanitised horizon",
-    "unknown_tables": "Marks of tables that nobody registered",
+    "entries_sanitized": "Commit-table entries deleted below the horizon",
+    "unknown_tables": "Marks of tables that are not registered",
 }
+
+FORMER_NAMES: Final = {"memory_hogs": "hoarders", "entries_sanitized": "entries_sanitised"}
+"""Until the next release the counters have their former names too."""
 
 GAUGES: Final = {
     "epoch": "Every timestamp at or below it is of an earlier TSO",
@@ -159,7 +161,7 @@ GAUGES: Final = {
     "low_watermark": "LWM: no transaction at or below it can commit",
     "low_watermark_lag": "Timestamps between LWM and the latest: what the conflict map remembers",
     "watermark": "W: compaction may clean up to here",
-    "horizon": "H: the commit table was sanitised below it",
+    "horizon": "H: the commit table says nothing below it",
     "leases": "Leases that hold W back",
     "pending_large_commits": "Large commits not yet finished",
     "commits_in_flight": "Commits being made durable",
@@ -177,6 +179,8 @@ def _counters(service: TsoService) -> Iterator[Metric]:
     yield aborts
     for name, text in COUNTERS.items():
         yield CounterMetricFamily(PREFIX + name, text, value=counters[name])
+    for name, former in FORMER_NAMES.items():
+        yield CounterMetricFamily(PREFIX + former, f"The former name of {name}", value=counters[name])
 
 
 def _gauges(service: TsoService) -> Iterator[Metric]:

@@ -1,12 +1,13 @@
-"""One peer of the service: its bytes cut into requests, its answers put on the wire. No peer's mistake is another's.
+"""One peer of the service: its bytes are cut into requests, its answers put on the wire. A peer's mistake ends that
+peer's connection only.
 
 Limits are per peer: frame size, unanswered requests (reading pauses), unread answers (the peer is cut off), time
 until the handshake, time that half a frame may take however its bytes drip in (slow-loris), time without a request.
-What all of them hold together is bounded by the service.
+The service bounds what all peers hold together.
 
-Fair shares: what the kernel does not decide costs a thousand times as much as what it does. So a peer has a quantum of
-such work; the rest of what it sent waits here, unread, until the service's turn comes round to it again (decision
-0040). A request whose work is many quanta (its ids are many) is done at once and owed for: its peer rests meanwhile.
+Fair shares: a request on the slow path costs a thousand times as much as one that compiled code decides. So a peer has
+a quantum of slow-path work; the rest of what it sent waits here, unread, until its next turn (decision 0040). A
+request that is more work than a quantum (it has many ids) is done at once, and its peer rests for as many turns.
 """
 
 from __future__ import annotations
@@ -50,16 +51,16 @@ class PeerLimits:
     frame_s_max: float = 30.0
     """How long half a frame may wait for its rest."""
     idle_s_max: float = float("inf")
-    """How long a peer that waits for nothing may be silent."""
+    """How long a peer that waits for no answer may be silent."""
     keepalive_s: float = 60.0
-    """A peer whose machine is gone without a word (half-open) is noticed within about so many seconds."""
+    """A half-open connection, whose peer is gone without closing it, is noticed within about so many seconds."""
 
 
 QUANTUM: Final = 32
-"""Work of one turn, in requests by hand: about a millisecond."""
+"""Work of one turn, in requests on the slow path: about a millisecond."""
 
 WORK_BYTES: Final = 256
-"""So many bytes of a request (some thirty ids) are as much work as a request without any."""
+"""So many bytes of a request (some thirty ids) are as much work as a request without ids."""
 
 STATUS_WORK: Final = 8
 
@@ -67,56 +68,56 @@ SEALS_WORK: Final = 8
 """So many starts to be sealed are as much work as a request."""
 
 LONG_BYTES: Final = 64 << 10
-"""From here on compiled code parses requests whose frames are too long for a chunk of the kernel's."""
+"""Compiled code parses requests of this length and more, whose frames are too long for a chunk."""
 
 ASKED_MAX: Final = 256
-"""Requests by hand of one peer without an answer (begins without a window, fences, seals, …), beyond which no more of
-its requests are taken: their answers cost as much as they, and all come at once."""
+"""Slow-path requests of one peer without an answer (begins without a window, fences, seals, …), beyond which no more of
+its requests are taken: the answers cost as much as the requests, and all come at once."""
 
 HANDSHAKE_BYTES_MAX: Final = 16 << 10
-"""A stranger's first frame: capabilities and a token. Longer ones are refused before their bytes are kept."""
+"""The first frame: capabilities and a token. Longer ones are refused before their bytes are kept."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """Lives as long as its transport. Receives into the service's one buffer; keeps half a frame between two chunks."""
+    """Lives as long as its transport. Receives into the service's buffer; keeps half a frame between two chunks."""
 
     def __init__(self, service: TsoService, limits: PeerLimits, address: str = "unix") -> None:
         self._service = service
         self._limits = limits
         self.address = address
         self.arriving: asyncio.Task[None] | None = None
-        """Until it has a transport: TLS's handshake."""
+        """TLS's handshake, until it has a transport."""
         self.has_arrived = False
         self._cutter = FrameCutter(min(HANDSHAKE_BYTES_MAX, limits.frame_bytes_max))
         self._tail = b""
-        """The unfinished end of the last chunk, where the kernel takes this peer's frames."""
+        """The unfinished end of the last chunk, if compiled code takes this peer's frames."""
         self._transport: asyncio.Transport | None = None
         self._slot: int | None = None
-        """Where the kernel reads and writes this peer's socket itself (`server.native.socket_loop`); the transport
-        rests."""
+        """Its slot while the native socket loop reads and writes its socket (`server.native.socket_loop`) and the
+        transport rests."""
         self._held: list[bytes] = []
-        """Answers of this step of the loop; they leave in one write behind it."""
+        """Answers of this step of the loop; they leave in one write after it."""
         self._parts = CommitParts(limits.parts_bytes_max)
         self._outstanding = 0
         self._asked = 0
-        """Of these, requests that were done by hand."""
+        """Of these, requests on the slow path."""
         self._spent = 0
-        """Work since its last turn; more than a quantum is owed for."""
+        """Work since its last turn; its peer rests for what is more than a quantum."""
         self._run = 1
-        """Frames that are taken by hand behind one that is not the kernel's."""
+        """Frames that go the slow path together with one that compiled code does not decide."""
         self._unread = b""
         """The rest of a chunk, begun in its last turn."""
         self._is_cut_short = False
         """The cutter holds whole frames that wait for the next turn."""
         self._is_in_turn = False
-        """The service has it on its list."""
+        """The service has it on its list of turns."""
         self._paused = False
-        self._greeted = False
-        self._may_go_fast = False
-        """By the kernel: not while the plain side holds something that belongs before what comes now."""
+        self._has_handshake = False
+        self._may_use_native = False
+        """Not while the slow path holds bytes that come before those that arrive now."""
         self._is_ending = False
         self._since_s = self._heard_s = service.now_s()
-        """When what it owes began to be owed; when its last bytes came."""
+        """When the handshake or the rest of a frame began to be due; when its last bytes came."""
         self.extended = False
         self.name = "?"
 
@@ -135,7 +136,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
         self._service.connected(self)
 
-    def never_came(self) -> None:
+    def failed_to_arrive(self) -> None:
         """TLS's handshake failed, or lasted for too long."""
         self._is_ending = True
         self._service.disconnected(self)
@@ -155,31 +156,31 @@ class Connection(asyncio.BufferedProtocol):
         self._take(end)
         self._rest_if_due()
         if end == self._service.receive.bytes_max and self._slot is None and not self._is_ending:
-            self._let_others_be_heard()
+            self._let_others_be_read()
         self._attach_if_plain()
 
-    def _let_others_be_heard(self) -> None:
-        """There is more where a whole chunk came from. libuv would receive 32 of them before it looks at anybody."""
+    def _let_others_be_read(self) -> None:
+        """More follows a chunk that filled the buffer. libuv would receive 32 of them before those of others."""
         self.stop_reading()
         self._wait_for_turn()
 
     def _take(self, end: int) -> None:
-        """What lies in the receive buffer, as far as this turn goes."""
+        """Takes what lies in the receive buffer, as far as this turn allows."""
         service, begin = self._service, 0
-        if self._may_go_fast and service.fast is not None:
-            begin = self._decide(service.fast, end)
+        if self._may_use_native and service.native is not None:
+            begin = self._decide(service.native, end)
         else:
             self._tail = b""
         if begin < end:
-            self._read_plainly(bytes(service.receive.view[begin:end]))
+            self._read_slow_path(bytes(service.receive.view[begin:end]))
 
-    def _decide(self, fast: ChunkOracle, end: int, begin: int = 0) -> int:
-        """By the kernel, frame by frame where it hands one back. Returns where the plain path has to go on."""
+    def _decide(self, oracle: ChunkOracle, end: int, begin: int = 0) -> int:
+        """By the chunk oracle; a frame that it hands back goes the slow path. Returns where that has to go on."""
         service = self._service
         went_on = bool(self._tail)
         self._tail = b""
-        while begin < end and self._may_go_fast and service.may_decide():
-            decided = fast.decide_more(service.receive.array, begin, end, self, self.extended)
+        while begin < end and self._may_use_native and service.may_decide():
+            decided = oracle.decide_more(service.receive.array, begin, end, self, self.extended)
             self._run = 1 if decided.consumed > begin else min(2 * self._run, QUANTUM)
             begin = decided.consumed
             self._outstanding += decided.committed
@@ -193,14 +194,14 @@ class Connection(asyncio.BufferedProtocol):
                     self._unread = bytes(service.receive.view[begin:end])
                     return end
                 stop = self._end_of_run(begin, end)
-                self._read_plainly(bytes(service.receive.view[begin:stop]))
+                self._read_slow_path(bytes(service.receive.view[begin:stop]))
                 begin = stop
                 if self._is_ending:
                     return end
         return begin
 
     def _end_of_run(self, begin: int, end: int) -> int:
-        """Behind the rare frame at `begin`, and behind as many more whole ones as were rare in a row: one step of the
+        """The end of the rare frame at `begin` and of as many more whole frames as were rare in a row: one step of the
         machine for all of them costs little more than for one."""
         receive, count = self._service.receive, max(1, min(self._run, QUANTUM - self._spent))
         stop = begin + HEADER_BYTES + receive.frame_bytes(begin)
@@ -220,11 +221,11 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _has_unread(self) -> bool:
-        """Bytes that came, and wait for us, not for the peer."""
+        """Bytes that came and wait for this peer's next turn."""
         return bool(self._unread) or self._is_cut_short
 
     def _rest_if_due(self) -> None:
-        """Nothing more is received before what came was read, and what it cost is paid."""
+        """Nothing more is received before what came was read and its work is paid for."""
         if self._is_ending:
             return
         if self._has_unread or self._spent >= QUANTUM:
@@ -240,14 +241,14 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def rests(self) -> bool:
-        """Its next turn only pays for what it did."""
+        """Its next turn only pays for work that was done."""
         return self._spent >= 2 * QUANTUM
 
     def take_turn(self) -> bool:
         """Goes on where the last turn ended. Whether it waits for another one."""
         self._spent = max(0, self._spent - QUANTUM)
         if self._transport is None or self._is_ending or self._asked >= ASKED_MAX:
-            self._is_in_turn = False  # where it waits for answers, they bring it back
+            self._is_in_turn = False  # if it waits for answers, it goes on with them
             return False
         if self._spent < QUANTUM and self._has_unread:
             self._go_on()
@@ -262,9 +263,9 @@ class Connection(asyncio.BufferedProtocol):
             self._service.receive.view[: len(unread)] = unread
             self._take(len(unread))
         else:
-            self._read_plainly(b"")
+            self._read_slow_path(b"")
         if not self._has_unread:
-            self._since_s = self._service.now_s()  # the rest of half a frame is the peer's business again
+            self._since_s = self._service.now_s()  # from now on the rest of a frame is due from the peer
 
     def _hold(self, data: bytes, *, first: bool = False) -> None:
         if not self._held:
@@ -272,9 +273,9 @@ class Connection(asyncio.BufferedProtocol):
         self._held.insert(0 if first else len(self._held), data)
 
     def _keep_tail(self, begin: int, end: int, *, is_older: bool) -> int:
-        """Half a frame waits here for its rest; a long one is gathered (or refused) by the plain path.
+        """Half a frame waits here for its rest; a long one is gathered (or refused) by the slow path.
 
-        `is_older`: it waited before, and a few more bytes of it win it no more time.
+        `is_older`: it waited before, and a few more bytes give it no more time.
         """
         receive = self._service.receive
         longest = min(receive.bytes_max // 2, self._limits.frame_bytes_max)
@@ -285,12 +286,12 @@ class Connection(asyncio.BufferedProtocol):
             self._since_s = self._service.now_s()
         return end
 
-    # ── the kernel's side ────────────────────────────────────────────────────────────────────────────────────────
+    # ── the native socket loop ───────────────────────────────────────────────────────────────────────────────────
 
     def _attach_if_plain(self) -> None:
-        """While nothing about this peer is out of the ordinary, its transport rests."""
-        pump, transport = self._service.pump, self._transport
-        if self._slot is not None or pump is None or transport is None or not self._may_go_fast:
+        """The native socket loop takes over a plain peer: no TLS, no half frame, nothing left to write."""
+        socket_loop, transport = self._service.socket_loop, self._transport
+        if self._slot is not None or socket_loop is None or transport is None or not self._may_use_native:
             return
         if self._tail or self._paused or self._is_ending or transport.get_write_buffer_size():
             return
@@ -302,77 +303,77 @@ class Connection(asyncio.BufferedProtocol):
             transport.pause_reading()
 
     def _detach(self) -> None:
-        """What the kernel holds of this peer is held here again."""
-        pump, slot = self._service.pump, self._slot
-        if slot is None or pump is None:
+        """What the native socket loop holds of this peer is held here again."""
+        socket_loop, slot = self._service.socket_loop, self._slot
+        if slot is None or socket_loop is None:
             return
         self._slot = None
-        self._take_tail(pump, slot)
-        out = pump.take_out(slot)
-        self._outstanding += pump.detach(slot)
+        self._take_tail(socket_loop, slot)
+        out = socket_loop.take_out(slot)
+        self._outstanding += socket_loop.detach(slot)
         if out:
             self._hold(out, first=True)
         if self._transport is not None and not self._paused and not self._is_ending:
             self._transport.resume_reading()
 
-    def _take_tail(self, pump: SocketLoop, slot: int) -> None:
-        """The begin of a frame, and since when it waits for its rest."""
-        since_s = pump.tail_since_s(slot)
-        tail = pump.take_tail(slot)
+    def _take_tail(self, socket_loop: SocketLoop, slot: int) -> None:
+        """The beginning of a frame, and since when it waits for its rest."""
+        since_s = socket_loop.tail_since_s(slot)
+        tail = socket_loop.take_tail(slot)
         if tail:
             self._tail, self._since_s = tail, since_s
 
     def write_rest(self) -> None:
-        """The socket did not take all: the transport keeps the rest, and knows what became of the peer."""
+        """The socket did not take all: the transport keeps the rest, and notices if the peer is gone."""
         self._detach()
         self.write_held()
 
-    def read_by_hand(self) -> None:
-        """What the kernel does not: its bytes are for the plain side, or there is the end, or an error."""
-        pump, slot = self._service.pump, self._slot
-        if slot is None or pump is None:
+    def read_slow_path(self) -> None:
+        """The native socket loop hands this peer over: its bytes go the slow path, or the connection has ended."""
+        socket_loop, slot = self._service.socket_loop, self._slot
+        if slot is None or socket_loop is None:
             return
-        self._take_tail(pump, slot)
+        self._take_tail(socket_loop, slot)
         try:
-            count = os.readv(pump.descriptor(slot), [self.get_buffer(-1)])
+            count = os.readv(socket_loop.descriptor(slot), [self.get_buffer(-1)])
         except (BlockingIOError, InterruptedError):
-            self._note_by_hand()
+            self._note_slow_path()
             return
         except OSError:
             count = 0
         if count:
             self.buffer_updated(count)
-            self._note_by_hand()
+            self._note_slow_path()
         else:
             self._detach()  # the transport meets the same, and ends the connection
 
-    def go_on_by_hand(self, begin: int, end: int) -> None:
-        """The rest of a chunk whose begin the kernel took."""
+    def finish_on_slow_path(self, begin: int, end: int) -> None:
+        """The rest of a chunk of which compiled code took the beginning."""
         service = self._service
-        assert service.fast is not None
+        assert service.native is not None
         self._spent = 0
-        begin = self._decide(service.fast, end, begin)
+        begin = self._decide(service.native, end, begin)
         if begin < end:
-            self._read_plainly(bytes(service.receive.view[begin:end]))
+            self._read_slow_path(bytes(service.receive.view[begin:end]))
         self._rest_if_due()
-        self._note_by_hand()
+        self._note_slow_path()
 
-    def _note_by_hand(self) -> None:
-        if self._slot is not None and self._service.pump is not None:
-            self._service.pump.read_by_hand(self._slot, bool(self._tail) or not self._may_go_fast)
+    def _note_slow_path(self) -> None:
+        if self._slot is not None and self._service.socket_loop is not None:
+            self._service.socket_loop.read_slow_path(self._slot, bool(self._tail) or not self._may_use_native)
 
     def release(self, replies: EncodedReplies) -> None:
-        """Of commits whose batch is durable."""
+        """Answers of commits whose batch is durable."""
         self.hold(replies.data, replies.count)
 
-    # ── the plain side ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── the slow path ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _read_plainly(self, data: bytes) -> None:
-        """By the decoder, request by request; whatever it still holds belongs before all that comes later."""
+    def _read_slow_path(self, data: bytes) -> None:
+        """By the decoder, request by request; the bytes that it still holds come before all later ones."""
         try:
             self._read_events(data)
         finally:
-            self._may_go_fast = self._greeted and not self._cutter.unfinished_bytes and not self._parts.pending
+            self._may_use_native = self._has_handshake and not self._cutter.unfinished_bytes and not self._parts.pending
 
     def _read_events(self, data: bytes) -> None:
         events: list[Event] = []
@@ -391,7 +392,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(error)
             return
         self._is_cut_short = self._is_spent and self._cutter.holds_frame
-        if self._cutter.unfinished_bytes and self._greeted and not went_on:
+        if self._cutter.unfinished_bytes and self._has_handshake and not went_on:
             self._since_s = self._service.now_s()
         self._service.feed(events)
 
@@ -402,7 +403,7 @@ class Connection(asyncio.BufferedProtocol):
         self._service.disconnected(self)
 
     def pause_writing(self) -> None:
-        """The peer does not read: nobody else waits for it."""
+        """The peer does not read its answers."""
         self._service.said.warning("slow reader", "cut off a slow reader", peer=self.name)
         self._service.machine.count("slow_readers")
         self.abort()
@@ -410,7 +411,7 @@ class Connection(asyncio.BufferedProtocol):
     # ── the service's side ───────────────────────────────────────────────────────────────────────────────────────
 
     def send(self, answers: list[tuple[int, Answer]]) -> None:
-        """All answers of one step in one write; a peer that is gone takes nothing else with it."""
+        """All answers of one step, in one write. Nothing if the peer is gone."""
         self._outstanding -= len(answers)
         self._asked -= len(answers)
         if self._transport is None:
@@ -423,47 +424,47 @@ class Connection(asyncio.BufferedProtocol):
         self._resume_if_drained()
 
     def hold(self, data: bytes, count: int) -> None:
-        """Answers that are bytes already: the service has them written behind this step."""
+        """Answers that are bytes already: they are written after this step."""
         self._outstanding -= count
         self._hold(data)
         if self._paused:
             self._resume_if_drained()
 
     def write_held(self) -> None:
-        """What the kernel answered in this step of the loop. Nothing where it left together with other answers."""
+        """Writes the encoded answers of this step of the loop, unless they left together with other answers."""
         if self._held:
             self._write(b"")
 
     def _write(self, data: bytes) -> None:
-        """In one write with what was held, behind it. A peer that is gone takes nothing else with it."""
+        """In one write with what was held, after it. Nothing if the peer is gone."""
         if self._held:
             self._held.append(data)
             data = b"".join(self._held)
             self._held.clear()
         if self._transport is None:
             return
-        if self._slot is not None and self._service.pump is not None:
-            if self._service.pump.put_out(self._slot, data):
+        if self._slot is not None and self._service.socket_loop is not None:
+            if self._service.socket_loop.put_out(self._slot, data):
                 return
             self._detach()
             data, self._held = b"".join((*self._held, data)), []
         self._transport.write(data)
 
-    def debt(self, now_s: float) -> str:
-        """What it owes for too long: its handshake, the rest of a frame, any request at all; empty: nothing."""
+    def overdue(self, now_s: float) -> str:
+        """What it has not sent for too long: its handshake, the rest of a frame, any request at all; empty: none."""
         if self._is_ending:
             return ""
         tail_waits = bool(self._tail)
-        if self._slot is not None and self._service.pump is not None:
-            pump = self._service.pump
-            if pump.heard(self._slot):
+        if self._slot is not None and self._service.socket_loop is not None:
+            socket_loop = self._service.socket_loop
+            if socket_loop.heard(self._slot):
                 self._heard_s = now_s
-            if (since_s := pump.tail_since_s(self._slot)) < now_s:
+            if (since_s := socket_loop.tail_since_s(self._slot)) < now_s:
                 self._since_s, tail_waits = since_s, True
         waited_s = now_s - self._since_s
         if self._has_unread:
             return ""
-        if not self._greeted:
+        if not self._has_handshake:
             return f"sent no handshake for {waited_s:.1f} s" if waited_s > self._limits.handshake_s_max else ""
         if (self._cutter.unfinished_bytes or tail_waits) and waited_s > self._limits.frame_s_max:
             return f"left half a frame unfinished for {waited_s:.1f} s"
@@ -474,15 +475,17 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _unanswered(self) -> int:
-        pump, slot = self._service.pump, self._slot
-        return self._outstanding + (pump.outstanding(slot) if slot is not None and pump is not None else 0)
+        socket_loop, slot = self._service.socket_loop, self._slot
+        return self._outstanding + (
+            socket_loop.outstanding(slot) if slot is not None and socket_loop is not None else 0
+        )
 
     @property
     def held_bytes(self) -> int:
-        """Memory that this peer occupies: what it has not finished saying, and what it has not read."""
+        """Memory that this peer occupies: unfinished requests and unread answers."""
         unread = 0 if self._transport is None else self._transport.get_write_buffer_size()
-        if self._slot is not None and self._service.pump is not None:
-            unread += self._service.pump.held_bytes(self._slot)
+        if self._slot is not None and self._service.socket_loop is not None:
+            unread += self._service.socket_loop.held_bytes(self._slot)
         return len(self._tail) + len(self._unread) + self._cutter.unfinished_bytes + self._parts.bytes_held + unread
 
     def stop_reading(self) -> None:
@@ -511,15 +514,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def _read(self, payload: bytes, events: list[Event]) -> None:
         incoming = None
-        if len(payload) > LONG_BYTES and self._service.fast is not None:
-            incoming = self._service.fast.parsed(payload)
+        if len(payload) > LONG_BYTES and self._service.native is not None:
+            incoming = self._service.native.parsed(payload)
         incoming = incoming or decode_request(payload)
         body = incoming.body
         self._since_s = self._service.now_s()
         if isinstance(body, Handshake):
-            self._greet(body)
+            self._accept_handshake(body)
             return
-        if not self._greeted:
+        if not self._has_handshake:
             raise ProtocolError(f"{type(body).__name__} before the handshake")
         if isinstance(body, CommitPart):
             self._parts.add(body)
@@ -537,11 +540,11 @@ class Connection(asyncio.BufferedProtocol):
             body = replace(body, is_plain=True)
         events.append(RequestCame(self, incoming.request_id, body))
 
-    def _greet(self, handshake: Handshake) -> None:
-        if self._greeted:
+    def _accept_handshake(self, handshake: Handshake) -> None:
+        if self._has_handshake:
             raise ProtocolError("a second handshake on one connection")
         self._check_token(handshake)
-        self._greeted = True
+        self._has_handshake = True
         self._service.welcome(self)
         self._cutter.frame_bytes_max = self._limits.frame_bytes_max
         self._service.note_commit_retry(handshake.commit_retry_s)
@@ -571,14 +574,14 @@ class Connection(asyncio.BufferedProtocol):
         self._service.said.warning(error.code, f"refused a peer: {error}", peer=self.name)
         self._service.machine.count("protocol_errors")
         if self._service.machine.in_doubt:
-            self._held.clear()  # not even a begin is answered then
+            self._held.clear()  # in doubt no begin is answered either
         if self._transport is not None:
             frame = encode_answer(Refused.of(error), extended=self.extended)
             self._write(frame or b"")
             self._transport.close()
 
     def _resume_if_drained(self) -> None:
-        """What waits for its turn first, then what the peer sends."""
+        """First what waits for its turn, then what the peer sends."""
         if self._asked > ASKED_MAX // 2 or self._is_ending:
             return
         if self._has_unread or self._spent >= QUANTUM:
@@ -591,7 +594,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 def _keep_alive(sock: socket.socket, keepalive_s: float) -> None:
-    """Half the time until the first probe, the rest in three probes; an answer nobody acknowledges has all of it."""
+    """Half the time until the first probe, the rest in three probes; unacknowledged data may wait all of it."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", max(1, int(keepalive_s / 2))),
@@ -604,7 +607,7 @@ def _keep_alive(sock: socket.socket, keepalive_s: float) -> None:
 
 
 class ReceiveBuffer:
-    """Where the bytes of whoever is being read lie, until that one call returns."""
+    """The bytes of the peer that is being read, until that call returns."""
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -645,7 +648,7 @@ class CommitParts:
         self._parts.setdefault(part.start_ts, []).append(part)
 
     def completed(self, last: CommitRequest) -> CommitRequest:
-        """The commit with everything that came before it."""
+        """The commit with the ids of all parts that came before it."""
         parts = self._parts.pop(last.start_ts, ())
         if not parts:
             return last

@@ -55,17 +55,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RECEIVE_BYTES: Final = 256 << 10
-"""One chunk, of one peer: what a kernel call takes at most."""
+"""One chunk, of one peer: what one call of compiled code takes at most."""
 
 FRESH_S: Final = 0.004
-"""How long the machine's notion of the time is good enough for another chunk."""
+"""The machine is told the time before a chunk if it was told longer ago than this."""
 
 TICKS_PER_STALL: Final = 4
-"""Ticks in the time after which a silence counts as a stall."""
+"""Ticks in the time after which a gap between two steps counts as a stall."""
 
-NEWCOMERS_SHARE: Final = 4
-NEWCOMERS_MIN: Final = 64
-"""Of all connections, at most a quarter are strangers, where there may be many."""
+UNAUTHENTICATED_SHARE: Final = 4
+UNAUTHENTICATED_MIN: Final = 64
+"""Connections without a handshake: at most a quarter of all, or so many."""
 
 TURN_S: Final = 0.001
 """How long a peer rests for each quantum of work that it had beyond its turn."""
@@ -73,12 +73,12 @@ TURN_S: Final = 0.001
 TURNS_AT_ONCE: Final = 4
 
 COMMIT_RETRY_S_MAX: Final = 24 * 3600.0
-"""Nobody's word about longer retries is taken."""
+"""Upper bound for a client's announced retry time."""
 
 STORE_THREADS_BESIDE_FLIGHTS: Final = 3
 
-ALL_READ, READ_BY_HAND, GO_ON_BY_HAND, NO_ROOM = 0, 1, 2, 4
-"""`server.native.sockets`'s words, which a service without the kernel does not load."""
+ALL_READ, READ_SLOW_PATH, FINISH_ON_SLOW_PATH, NO_ROOM = 0, 1, 2, 4
+"""Statuses of `server.native.sockets`, which a service without compiled code does not load."""
 
 
 class TsoService:
@@ -100,7 +100,7 @@ class TsoService:
     ) -> None:
         self.machine = machine
         self._lease_until_s = lease_until_s
-        """Until when this process leads, as its keeper knows it now: asked before each step of the machine."""
+        """Until when this process leads, asked before each step of the machine."""
         self.token = token
         self._stores = stores
         self._clock = clock
@@ -109,7 +109,7 @@ class TsoService:
         self._connections_max = connections_max
         self._held_bytes_max = held_bytes_max
         self.said = BoundedLog(log, clock=clock)
-        """Lines that peers cause: their number must not be theirs to choose."""
+        """Log lines that peers cause, so that no peer chooses their number."""
         self._late_commits = 0
         self._idle_exit_s = idle_exit_s
         self._connections: set[Connection] = set()
@@ -120,21 +120,21 @@ class TsoService:
         )
         self._is_submitting = False
         self._acceptors: dict[socket.socket, Acceptor] = {}
-        self._newcomers = UnauthenticatedPeers(max(NEWCOMERS_MIN, connections_max // NEWCOMERS_SHARE))
+        self._unauthenticated = UnauthenticatedPeers(max(UNAUTHENTICATED_MIN, connections_max // UNAUTHENTICATED_SHARE))
         self.receive = ReceiveBuffer(RECEIVE_BYTES)
-        self.fast: CompiledOracle | None = None
-        """The kernel, once somebody called `use_kernel`."""
-        self.pump: SocketLoop | None = None
-        """Whose sockets it reads and writes itself."""
-        self._watches_pump = False
+        self.native: CompiledOracle | None = None
+        """The compiled oracle, after `switch_to_native`."""
+        self.socket_loop: SocketLoop | None = None
+        """The native socket loop, after `switch_to_native`."""
+        self._watches_socket_loop = False
         self.holding: list[Connection] = []
-        """Peers with answers of the kernel that are not yet written."""
+        """Peers with encoded answers that are not yet written."""
         self._turns: deque[Connection] = deque()
         """Peers whose requests wait for their turn."""
         self._is_turn_due = False
         self._settling = False
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
-        """Its loop's, once it has one."""
+        """`call_soon` of the event loop."""
         self._stopping = asyncio.Event()
         self._serving = False
         self.flush_seconds = Durations()
@@ -142,14 +142,14 @@ class TsoService:
         self._tick_s = machine.settings.stall_s_max / TICKS_PER_STALL
 
     def count_up(self) -> None:
-        """The machine's counters are complete after this; the kernel counts apart."""
-        if self.fast is not None:
-            self.fast.give_back()
-            self.fast.fold_counters()
+        """Adds what the compiled oracle counted to the machine's counters."""
+        if self.native is not None:
+            self.native.give_back()
+            self.native.fold_counters()
 
     @property
     def is_serving(self) -> bool:
-        """For health checks: it listens, and the machine is alive."""
+        """Whether it listens and the machine is alive, for health checks."""
         return self._serving and not self._stopping.is_set() and not self.machine.dead
 
     def now_s(self) -> float:
@@ -165,7 +165,7 @@ class TsoService:
         *,
         ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """Serves the (bound) sockets until it is stopped or idle; `ready` is called once it does."""
+        """Serves the (bound) sockets until it is stopped or idle; `ready` is called once it serves."""
         self._serving = True
         for sock, tls in listeners:
             self.listen(sock, tls)
@@ -186,21 +186,21 @@ class TsoService:
         )
 
     def stop_listening(self, sock: socket.socket) -> None:
-        """Who is connected by it stays."""
+        """Its connections stay."""
         self._acceptors.pop(sock).close()
 
     def stop(self) -> None:
-        """Ends `run`, also one that has not begun; from a signal handler of the loop."""
+        """Ends `run`, also if it has not begun. May be called by a signal handler of the loop."""
         self._stopping.set()
 
     async def drain(self, *, drain_s_max: float = 10.0) -> bool:
-        """After `run`: no new requests; what was decided is made durable and answered. False where time ran out."""
+        """After `run`: takes no new requests, and makes durable and answers what was decided. False if time ran out."""
         for acceptor in self._acceptors.values():
             acceptor.close()
         for connection in self._connections:
             connection.stop_reading()
         deadline_s = self._clock() + drain_s_max
-        self.feed([])  # what the kernel decided, and nobody has taken from it yet, is not quiet either
+        self.feed([])  # the machine is told what the compiled oracle decided
         while (self._turns or not self.machine.is_quiet) and self._clock() < deadline_s:
             self.feed([])
             await asyncio.sleep(0.005)
@@ -210,21 +210,21 @@ class TsoService:
         while self._connections and self._clock() < deadline_s:
             await asyncio.sleep(0.005)
         self._flushes.close(wait=self.machine.is_quiet)
-        if self.pump is not None:
-            if self._watches_pump:
-                asyncio.get_running_loop().remove_reader(self.pump.fileno())
-            self.pump.close()
-            self.pump = None
+        if self.socket_loop is not None:
+            if self._watches_socket_loop:
+                asyncio.get_running_loop().remove_reader(self.socket_loop.fileno())
+            self.socket_loop.close()
+            self.socket_loop = None
         return self.machine.is_quiet
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _arrive(self, address: str) -> Connection | None:
-        """A place for a peer that was accepted a moment ago. None where there are too many already, and none of them is
-        a stranger: it is closed, nobody else notices."""
-        newcomers = self._newcomers
+        """A place for an accepted peer. None if there are too many peers already and all of them had their handshake:
+        the new one is closed, and no other peer notices."""
+        unauthenticated = self._unauthenticated
         is_full = len(self._connections) >= self._connections_max
-        if (is_full or len(newcomers) >= newcomers.newcomers_max) and not self._make_room():
+        if (is_full or len(unauthenticated) >= unauthenticated.newcomers_max) and not self._make_room():
             self.said.warning(
                 "connections", f"refused a connection: there are {self._connections_max} already", peer=address
             )
@@ -232,44 +232,45 @@ class TsoService:
             return None
         connection = Connection(self, self._limits, address)
         self._connections.add(connection)
-        newcomers.add(connection, address)
+        unauthenticated.add(connection, address)
         return connection
 
     def _make_room(self) -> bool:
-        """By a stranger's place, of the address that has most of them. False where there is none."""
-        stranger = self._newcomers.who_gives_way()
-        if stranger is None:
+        """Cuts off a peer without handshake, of the address that has most of them. False if there is none."""
+        peer = self._unauthenticated.who_gives_way()
+        if peer is None:
             return False
-        self.said.warning("newcomers", "cut off a peer without handshake, to make room", peer=stranger.address)
+        self.said.warning("newcomers", "cut off a peer without handshake, to make room", peer=peer.address)
         self.machine.count("refused_connections")
-        self._newcomers.remove(stranger, stranger.address)
-        self._connections.discard(stranger)
-        stranger.abort()
+        self._unauthenticated.remove(peer, peer.address)
+        self._connections.discard(peer)
+        peer.abort()
         return True
 
     def welcome(self, connection: Connection) -> None:
-        """It had its handshake."""
-        self._newcomers.remove(connection, connection.address)
+        """Its handshake is done."""
+        self._unauthenticated.remove(connection, connection.address)
 
     def connected(self, connection: Connection) -> None:
-        """It has its transport: what nobody heard since is counted from now on."""
+        """It has its transport: the service is not idle."""
         self._idle_since_s = self._clock()
 
     def disconnected(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        self._newcomers.remove(connection, connection.address)
+        self._unauthenticated.remove(connection, connection.address)
         self._idle_since_s = self._clock()
         self.feed([PeerGone(connection)])
 
     def note_commit_retry(self, commit_retry_s: float) -> None:
-        """The longest that any client said it repeats a commit: sanitising takes no younger records (in `status`)."""
+        """Keeps the longest time for which a client announced to repeat a commit, for `status`: a sanitizer uses no
+        younger records."""
         if 0 < commit_retry_s <= COMMIT_RETRY_S_MAX:
             self.machine.note_longest("commit_retry_ms_max", int(commit_retry_s * 1000))
 
     # ── turns ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def wait_for_turn(self, connection: Connection) -> None:
-        """It sent more than one turn's work by hand: the others' requests come between."""
+        """It sent more slow-path work than one turn allows: other peers' requests come between."""
         self._turns.append(connection)
         self._turn_soon()
 
@@ -283,7 +284,7 @@ class TsoService:
                 loop.call_soon(self._take_turns)
 
     def _take_turns(self) -> None:
-        """A few peers' turns; then whoever has something to say is heard first."""
+        """A few peers' turns; then the loop receives from all peers before the next turns."""
         self._is_turn_due = False
         worked = 0
         for _ in range(len(self._turns)):
@@ -295,45 +296,45 @@ class TsoService:
                 break
         self._turn_soon()
 
-    # ── the kernel ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── native ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def use_kernel(self, *, wait_for_memory: bool = False) -> None:
-        """From now on compiled code decides plain begins and commits. Loads it first, or compiles it: 20 s."""
+    def switch_to_native(self, *, wait_for_memory: bool = False) -> None:
+        """From now on compiled code decides plain begins and commits. It is loaded first, or compiled (20 s)."""
         from pyomid.server.native.switch import switch_to_native
 
-        self.fast = switch_to_native(self.machine, chunk_bytes_max=RECEIVE_BYTES, wait_for_memory=wait_for_memory)
-        self._use_pump(self.fast)
+        self.native = switch_to_native(self.machine, chunk_bytes_max=RECEIVE_BYTES, wait_for_memory=wait_for_memory)
+        self._use_socket_loop(self.native)
         self._flushes.prepare()
 
-    def _use_pump(self, fast: CompiledOracle) -> None:
+    def _use_socket_loop(self, fast: CompiledOracle) -> None:
         from pyomid.server.native.socket_loop import SocketLoop
 
-        self.pump = SocketLoop(fast, self.receive, outstanding_max=self._limits.requests_outstanding_max)
+        self.socket_loop = SocketLoop(fast, self.receive, outstanding_max=self._limits.requests_outstanding_max)
 
     def attach(self, connection: Connection, fileno: int) -> int | None:
-        """The slot of a peer whose socket the kernel reads and writes from now on; None where it has no more."""
-        assert self.pump is not None
-        if not self._watches_pump:
-            self._watches_pump = True
-            asyncio.get_running_loop().add_reader(self.pump.fileno(), self._read_ready)
-        return self.pump.attach(connection, fileno, extended=connection.extended)
+        """The slot of a peer whose socket the native loop reads and writes from now on; None if all are taken."""
+        assert self.socket_loop is not None
+        if not self._watches_socket_loop:
+            self._watches_socket_loop = True
+            asyncio.get_running_loop().add_reader(self.socket_loop.fileno(), self._read_ready)
+        return self.socket_loop.attach(connection, fileno, extended=connection.extended)
 
     def _read_ready(self) -> None:
-        """Everything that the kernel's peers have said, in one step."""
-        pump = self.pump
-        if pump is None or not pump.look():
+        """Reads all attached peers that are ready, in one step."""
+        socket_loop = self.socket_loop
+        if socket_loop is None or not socket_loop.look():
             return
         may = self.may_decide()
         self._settling = True
-        while (status := pump.read(self.machine.now_s, by_hand=not may)) != ALL_READ:
+        while (status := socket_loop.read(self.machine.now_s, slow_path=not may)) != ALL_READ:
             if status == NO_ROOM:
                 self._settle()
             else:
-                peer, begin, end = pump.handed_back
-                if status == READ_BY_HAND:
-                    peer.read_by_hand()
-                elif status == GO_ON_BY_HAND:
-                    peer.go_on_by_hand(begin, end)
+                peer, begin, end = socket_loop.handed_back
+                if status == READ_SLOW_PATH:
+                    peer.read_slow_path()
+                elif status == FINISH_ON_SLOW_PATH:
+                    peer.finish_on_slow_path(begin, end)
                 else:
                     peer.stop_reading()
             self._settling = True
@@ -341,7 +342,7 @@ class TsoService:
         self._settle()
 
     def may_decide(self) -> bool:
-        """Whether a kernel may take a chunk now, with the machine told the time, once a step of the loop."""
+        """Whether the compiled oracle may take a chunk now. Tells the machine the time once a step of the loop."""
         if not self._settling:
             now_s = self._clock()
             if now_s - self.machine.now_s >= FRESH_S or now_s >= self.machine.serve_until_s:
@@ -349,7 +350,7 @@ class TsoService:
         return self.machine.may_decide_fast
 
     def settle_soon(self) -> None:
-        """A flush, once everything was read that is there to be read now."""
+        """Flushes after everything was read that is there to be read now."""
         if not self._settling:
             self._settling = True
             if self._call_soon is None:
@@ -357,14 +358,14 @@ class TsoService:
             self._call_soon(self._settle)
 
     def _settle(self) -> None:
-        """Behind the step: its commits go to their flush, its answers leave, one write a peer."""
+        """After the step: its commits are flushed, its answers leave in one write a peer."""
         self._settling = False
         if not self._settled_at_once():
             self.feed([])
         self._write_held()
 
     def _settled_at_once(self) -> bool:
-        """The step's commits on their way to the commit table, where nothing else is due. False where more is."""
+        """Submits the step's commits to the commit table, if nothing else is due. False if more is due."""
         now_s = self._caught_up()
         self._complete()
         entries = self.machine.start_plain_flush(now_s)
@@ -380,12 +381,12 @@ class TsoService:
         return True
 
     def _submit(self, entries: NDArray[np.int64], ended: Callable[[Flushed | OmidError], None]) -> None:
-        """The loop may wait for one commit of the only client there is: nobody's begin would wait meanwhile, and two
-        changes of thread, or of the loop's step, cost as much as the flush."""
+        """The loop may wait for one commit of the only client: no begin would wait meanwhile, and to change threads, or
+        steps of the loop, twice costs as much as the flush."""
         self._flushes.submit(entries, ended, may_wait=len(entries) == 1 and len(self._connections) == 1)
 
     def _complete(self) -> None:
-        """Entries of complete transactions go, as far as nothing has to be waited for. No answer leaves by it."""
+        """Deletes entries of complete transactions, as far as that needs no wait. No answer leaves by it."""
         if not self.machine.may_complete:
             return
         starts = self.machine.take_completions()
@@ -415,22 +416,22 @@ class TsoService:
             self._perform(self.machine.end_plain_flush(result))
 
     def _caught_up(self) -> float:
-        """The machine knows what the kernel decided, and until when this process leads. Returns the time."""
-        if self.fast is not None:
-            self.fast.give_back()
+        """Tells the machine what the compiled oracle decided, and until when this process leads. Returns the time."""
+        if self.native is not None:
+            self.native.give_back()
         self.machine.serve_until_s = self._lease_until_s()
         return self._clock()
 
     def _write_held(self) -> None:
-        """Begins too are answered only by a process that leads (T4): in doubt they wait, as the machine's own do."""
+        """Only a process that leads answers begins (T4): in doubt they wait, as the machine's own answers do."""
         if self.machine.in_doubt or self.machine.dead:
             return
         if self.holding:
             holding, self.holding = self.holding, []
             for connection in holding:
                 connection.write_held()
-        if self.pump is not None and self.pump.has_ready:
-            for connection in self.pump.send():
+        if self.socket_loop is not None and self.socket_loop.has_ready:
+            for connection in self.socket_loop.send():
                 connection.write_rest()
 
     # ── the machine ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -447,36 +448,36 @@ class TsoService:
         self.feed([])
         self.count_up()
         now_s = self._clock()
-        self._cut_off_debtors(now_s)
-        self._cut_off_hoarders()
+        self._cut_off_slow_peers(now_s)
+        self._cut_off_memory_hogs()
         self._tell_of_late_commits()
         self.said.tell(now_s)
         self._exit_if_idle(now_s)
 
-    def _cut_off_debtors(self, now_s: float) -> None:
+    def _cut_off_slow_peers(self, now_s: float) -> None:
         for connection in list(self._connections):
-            debt = connection.debt(now_s)
-            if debt:
-                self.said.warning("debt", f"cut off a peer that {debt}", peer=connection.name)
+            overdue = connection.overdue(now_s)
+            if overdue:
+                self.said.warning("slow peer", f"cut off a peer that {overdue}", peer=connection.name)
                 self.machine.count("overdue_peers")
                 connection.abort()
 
-    def _cut_off_hoarders(self) -> None:
-        """Unfinished requests and unread answers of all peers together are bounded: who holds most goes first."""
+    def _cut_off_memory_hogs(self) -> None:
+        """Unfinished requests and unread answers of all peers together are bounded: those who hold most are cut off."""
         held = {connection: connection.held_bytes for connection in self._connections}
         total = sum(held.values())
         if total <= self._held_bytes_max:
             return
         for connection in sorted(held, key=held.__getitem__, reverse=True):
-            self.said.warning("hoarder", f"cut off a peer that holds {held[connection]} bytes", peer=connection.name)
-            self.machine.count("hoarders")
+            self.said.warning("memory hog", f"cut off a peer that holds {held[connection]} bytes", peer=connection.name)
+            self.machine.count("memory_hogs")
             connection.abort()
             total -= held[connection]
             if total <= self._held_bytes_max // 2:
                 return
 
     def _tell_of_late_commits(self) -> None:
-        """Each was answered "aborted" and is counted; the log says once in a while that there are such."""
+        """Each was answered "aborted" and is counted; the log says how many from time to time."""
         count = self.machine.figures().counters["aborts_low_watermark"]
         if count > self._late_commits:
             self.said.count("late", count - self._late_commits, "commits began at or below the low watermark: aborted")
@@ -485,8 +486,8 @@ class TsoService:
     def _exit_if_idle(self, now_s: float) -> None:
         """T14: never with a connection open or a lease live.
 
-        What the machine does on its own (it looks at the catalog every few seconds) makes nobody busy; it only has
-        to have ended.
+        The machine's own work (it reads the catalog every few seconds) does not keep the process alive; it only has to
+        have ended.
         """
         figures = self.machine.figures()
         if self._connections or figures.leases or figures.pending:

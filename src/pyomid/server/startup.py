@@ -246,13 +246,13 @@ async def _lead(duty: _Duty, term: LeaderTerm, *, announce: Callable[[int], obje
     if duty.stop.is_set():
         service.stop()
     if options.kernel:
-        service.use_kernel(wait_for_memory=True)
+        service.switch_to_native(wait_for_memory=True)
     service.feed([])
     announce(machine.epoch)
     duty.watched.service = service
     figures = machine.figures()
     log.info("leads", extra={"epoch": figures.epoch, "watermark": figures.watermark, "horizon": figures.horizon})
-    beside = [asyncio.create_task(_use_kernel_soon(service))] if options.kernel_soon else []
+    beside = [asyncio.create_task(_switch_to_native_soon(service))] if options.kernel_soon else []
     if duty.folder_lock is not None:
         beside.append(asyncio.create_task(_keep_place(service, duty.folder_lock, duty.listeners[-1][0])))
     await service.run(duty.listeners, ready=duty.ready)
@@ -280,12 +280,12 @@ async def _keep_place(service: TsoService, lock: FolderLock, sock: socket.socket
             log.warning("cannot listen in %s: %s", lock.folder, error)
 
 
-async def _use_kernel_soon(service: TsoService) -> None:
+async def _switch_to_native_soon(service: TsoService) -> None:
     """Loads beside the loop, takes over between two of its steps. Compiles nothing."""
     if not await asyncio.get_running_loop().run_in_executor(None, _load_kept_kernels):
         log.info("decides by plain code: its kernel was compiled for another version; pyomid.compile_kernels makes it")
         return
-    service.use_kernel()
+    service.switch_to_native()
     gc.freeze()
 
 

@@ -130,4 +130,4 @@ class Acceptor:
             connection.arriving = None
             if not connection.has_arrived:
                 peer.close()
-                connection.never_came()
+                connection.failed_to_arrive()

@@ -7,6 +7,7 @@ import sys
 import time
 
 from simulation.build import Build
+from simulation.compiled import MirrorBuild
 from simulation.runs import run_seed
 
 
@@ -15,8 +16,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1_000, help="how many (default 1000)")
     parser.add_argument("--from", dest="first", type=int, default=1, help="the first seed (default 1)")
     parser.add_argument("--keep-going", action="store_true", help="list all failing seeds instead of ending at one")
+    parser.add_argument("--mirror", action="store_true", help="the shipped TSO, compiled beside its reference")
     options = parser.parse_args(arguments)
-    build, began, failures, committed = Build(), time.monotonic(), 0, 0
+    build: Build = MirrorBuild() if options.mirror else Build()
+    began, failures, committed = time.monotonic(), 0, 0
     for seed in range(options.first, options.first + options.seeds):
         report = run_seed(seed, build)
         committed += report.committed

@@ -13,10 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from pyomid.oracle.chunk_oracle import RARE_FRAME
+from pyomid.oracle.chunk_oracle import RARE_FRAME, ChunkOracle
 from pyomid.oracle.instructions import EncodedReplies
 from pyomid.oracle.machine import TsoMachine
-from pyomid.oracle.native.compiled_oracle import CompiledOracle
 from pyomid.server.native.switch import switch_to_native
 from pyomid.types import CommitRequest
 from pyomid.wire.frames import HEADER_BYTES
@@ -24,6 +23,7 @@ from pyomid.wire.messages import Answer, Begin, Request
 from pyomid.wire.requests import encode_request
 from pyomid.wire.responses import decode_answer
 from simulation.build import Build
+from simulation.mirror import MirrorOracle
 
 CHUNK_BYTES_MAX: Final = 1 << 12
 
@@ -54,8 +54,12 @@ class Kernel:
     def __init__(self, build: CompiledBuild, machine: TsoMachine) -> None:
         self._build = build
         self._machine = machine
-        self.fast: CompiledOracle = switch_to_native(machine, chunk_bytes_max=CHUNK_BYTES_MAX, wait_for_memory=True)
+        self.fast = self._switch(machine)
         self._asked: dict[int, tuple[Hashable, int]] = {}
+
+    @staticmethod
+    def _switch(machine: TsoMachine) -> ChunkOracle:
+        return switch_to_native(machine, chunk_bytes_max=CHUNK_BYTES_MAX, wait_for_memory=True)
 
     def take(self, peer: Hashable, tag: int, request: Request) -> list[tuple[Hashable, int, Answer]] | None:
         """What is answered at once; None where the machine has to take the request."""
@@ -86,3 +90,19 @@ class Kernel:
             peer, tag = self._asked[outgoing.request_id]
             yield peer, tag, outgoing.body  # type: ignore[misc]
             at = end
+
+
+class MirrorBuild(CompiledBuild):
+    """Each TSO of the universe decides twice: what compiled code decides is compared with its reference, request by
+    request, and what the machine does with the rest of it. A difference ends the run."""
+
+    def fast_path(self, machine: TsoMachine) -> Kernel:
+        return MirrorKernel(self, machine)
+
+
+class MirrorKernel(Kernel):
+    @staticmethod
+    def _switch(machine: TsoMachine) -> ChunkOracle:
+        mirror = MirrorOracle(machine, is_extended=lambda peer: True)
+        machine.handle = mirror.handle_by_both  # type: ignore[assignment,method-assign]
+        return mirror

@@ -6,6 +6,7 @@ to both machines too, and their instructions are compared.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final
 
@@ -26,12 +27,14 @@ CHUNK_BYTES_MAX: Final = 1 << 16
 
 
 class MirrorOracle(ChunkOracle):
-    """`make` gives a new machine over the reference's conflict map, the same at each call."""
+    """`twin`: a machine that has taken no step yet, over the reference's conflict map. It goes over to compiled code;
+    `machine`, its copy, is decided for by the reference."""
 
-    def __init__(self, make: Callable[[], TsoMachine], is_extended: Callable[[Hashable], bool]) -> None:
-        self.machine, self.twin = make(), make()
+    def __init__(self, twin: TsoMachine, is_extended: Callable[[Hashable], bool]) -> None:
+        self.machine, self.twin = copy.deepcopy(twin), twin
+        self._handle_twin = twin.handle
         self.reference = ReferenceOracle(self.machine)
-        self.compiled = switch_to_native(self.twin, chunk_bytes_max=CHUNK_BYTES_MAX, wait_for_memory=True)
+        self.compiled = switch_to_native(twin, chunk_bytes_max=CHUNK_BYTES_MAX, wait_for_memory=True)
         self._is_extended = is_extended
         self.sent: list[tuple[Hashable, bytes]] = []
         """Frames that left, as the reference sent them."""
@@ -80,14 +83,21 @@ class MirrorOracle(ChunkOracle):
 
     def handle(self, events: Sequence[Event], now_s: float) -> list[Instruction]:
         """By both machines; what is not sent to a peer is returned."""
+        others, _ = self._split(self.handle_by_both(events, now_s))
+        return others
+
+    def handle_by_both(self, events: Sequence[Event], now_s: float, wall_ms: int = 0) -> list[Instruction]:
+        """As `TsoMachine.handle`, of the twin."""
         self.compiled.give_back()
-        one, sent = self._split(self.machine.handle(events, now_s))
-        two, twins = self._split(self.twin.handle(events, now_s))
+        one, sent = self._split(self.machine.handle(events, now_s, wall_ms))
+        instructions = self._handle_twin(events, now_s, wall_ms)
+        two, twins = self._split(instructions)
         assert [*map(_plain, one)] == [*map(_plain, two)]
         assert sent == twins
         self.sent += sent
-        self._compare()
-        return one
+        if not self.twin.dead:
+            self._compare()
+        return instructions
 
     def _split(self, instructions: Iterable[Instruction]) -> tuple[list[Instruction], list[tuple[Hashable, bytes]]]:
         others: list[Instruction] = []

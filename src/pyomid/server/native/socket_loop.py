@@ -63,8 +63,8 @@ class SocketReplies:
 
     __slots__ = ("count", "peer", "segments", "taken")
 
-    def __init__(self, pump: SocketLoop, taken: Bytes, segments: NDArray[Any], count: int) -> None:
-        self.peer = pump
+    def __init__(self, socket_loop: SocketLoop, taken: Bytes, segments: NDArray[Any], count: int) -> None:
+        self.peer = socket_loop
         self.taken = taken
         self.segments = segments
         """`Segment` records."""
@@ -203,7 +203,7 @@ class SocketLoop:
         row = self.slots[slot]
         return row.out_bytes + row.tail_bytes
 
-    def read_by_hand(self, slot: int, by_hand: bool) -> None:
+    def read_slow_path(self, slot: int, by_hand: bool) -> None:
         """Whether its connection has to receive what comes."""
         self.slots[slot].by_hand = by_hand
 
