@@ -7,6 +7,7 @@ transactions, tables, background, leases, catalog operations, the asyncio twins,
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +34,7 @@ from pyomid.wire import messages as req
 from pyomid.wire.oracle_calls import TsoCalls
 from simulation.actors import FAMILY, RETRY_BOUND_S, Client, Plan, World, lost
 from simulation.build import Build
+from simulation.compiled import MirrorBuild
 from simulation.truth import Truth
 from simulation.universe import Call, Choices, Process, Task
 
@@ -44,7 +46,7 @@ MODULES: Final[list[Any]] = [
     pyomid.spark.transactions,
 ]
 """Those whose threads, clocks and pools are the simulation's."""
-BUILD: Final = Build()
+BUILD: Final = MirrorBuild() if os.environ.get("PYOMID_SIMULATION_MIRROR") else Build()
 
 
 @dataclass(frozen=True, slots=True)

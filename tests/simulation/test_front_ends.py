@@ -2,7 +2,7 @@
 dropped and made again, leases, upkeep; TSOs and clients that die, stop, and lose answers.
 
 A failing seed prints its interleaving. `PYOMID_FRONT_END_SEEDS=4711-4711 pytest tests/simulation/test_front_ends.py`
-plays it again.
+plays it again. With `PYOMID_SIMULATION_MIRROR=1` each TSO decides twice, by compiled code and by its reference.
 """
 
 from __future__ import annotations
