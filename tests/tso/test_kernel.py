@@ -199,9 +199,10 @@ class AtOnce(Fast):
     def feed(self, events: list[RequestCame | StoreDone]) -> None:
         self.fast.give_back()
         rows = self.machine.start_plain_flush(0.0) if self.short and not events else None
-        if rows is None:
-            ended = len(self.other)
+        if rows is None or not len(rows):
+            ended, flushed = len(self.other), len(self.flushes)
             super().feed(events)
+            assert rows is None or len(self.flushes) == flushed, "nothing was due"
             while self.flushes:
                 self.end_flush(0, self.refused(self.flushes[0].operation))
             deletes = [call.token for call in self.other[ended:] if is_delete(call)]

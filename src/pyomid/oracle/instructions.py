@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -249,6 +249,10 @@ class Die:
 Instruction = Reply | SendEncoded | StoreCall | Die
 
 
+FORMER_COUNTERS: Final = {"memory_hogs": "hoarders", "entries_sanitized": "entries_sanitised"}
+"""Former names of counters: until the next release they are reported too."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figures:
     """What a service reports of its machine, as of this moment."""
@@ -266,3 +270,4 @@ class Figures:
     conflict_map_entries: int
     conflict_map_entries_max: int
     counters: Mapping[str, int]
+    """0 where there is none."""

@@ -33,6 +33,7 @@ from pyomid.oracle.begins import Begins, Ceiling
 from pyomid.oracle.commits import Commits
 from pyomid.oracle.completions import Completions, Starts
 from pyomid.oracle.instructions import (
+    FORMER_COUNTERS,
     Event,
     Figures,
     Flushed,
@@ -397,6 +398,7 @@ class TsoMachine:
     def status(self) -> Status:
         """What a person would ask."""
         figures = self.figures()
+        count = figures.counters
         return Status(
             epoch=figures.epoch,
             last_ts=figures.last_ts,
@@ -406,7 +408,7 @@ class TsoMachine:
             leases=self.leases.starts,
             pending=tuple(sorted(self.large.pending)),
             in_flight=figures.in_flight,
-            counters=dict(figures.counters),
+            counters=dict(count) | {former: count[name] for name, former in FORMER_COUNTERS.items() if count[name]},
         )
 
     def validate(self) -> None:

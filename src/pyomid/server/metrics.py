@@ -13,6 +13,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from pyomid.errors import Misuse, Unavailable
+from pyomid.oracle.instructions import FORMER_COUNTERS
 from pyomid.server.service import TsoService
 from pyomid.types import AbortReason
 
@@ -152,9 +153,6 @@ COUNTERS: Final = {
     "unknown_tables": "Marks of tables that are not registered",
 }
 
-FORMER_NAMES: Final = {"memory_hogs": "hoarders", "entries_sanitized": "entries_sanitised"}
-"""Until the next release the counters have their former names too."""
-
 GAUGES: Final = {
     "epoch": "Every timestamp at or below it is of an earlier TSO",
     "last_timestamp": "The latest timestamp handed out",
@@ -179,7 +177,7 @@ def _counters(service: TsoService) -> Iterator[Metric]:
     yield aborts
     for name, text in COUNTERS.items():
         yield CounterMetricFamily(PREFIX + name, text, value=counters[name])
-    for name, former in FORMER_NAMES.items():
+    for name, former in FORMER_COUNTERS.items():
         yield CounterMetricFamily(PREFIX + former, f"The former name of {name}", value=counters[name])
 
 

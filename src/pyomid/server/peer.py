@@ -172,7 +172,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._tail = b""
         if begin < end:
-            self._read_slow_path(bytes(service.receive.view[begin:end]))
+            self._decode_requests(bytes(service.receive.view[begin:end]))
 
     def _decide(self, oracle: ChunkOracle, end: int, begin: int = 0) -> int:
         """By the chunk oracle; a frame that it hands back goes the slow path. Returns where that has to go on."""
@@ -194,7 +194,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._unread = bytes(service.receive.view[begin:end])
                     return end
                 stop = self._end_of_run(begin, end)
-                self._read_slow_path(bytes(service.receive.view[begin:stop]))
+                self._decode_requests(bytes(service.receive.view[begin:stop]))
                 begin = stop
                 if self._is_ending:
                     return end
@@ -263,7 +263,7 @@ class Connection(asyncio.BufferedProtocol):
             self._service.receive.view[: len(unread)] = unread
             self._take(len(unread))
         else:
-            self._read_slow_path(b"")
+            self._decode_requests(b"")
         if not self._has_unread:
             self._since_s = self._service.now_s()  # from now on the rest of a frame is due from the peer
 
@@ -354,13 +354,13 @@ class Connection(asyncio.BufferedProtocol):
         self._spent = 0
         begin = self._decide(service.native, end, begin)
         if begin < end:
-            self._read_slow_path(bytes(service.receive.view[begin:end]))
+            self._decode_requests(bytes(service.receive.view[begin:end]))
         self._rest_if_due()
         self._note_slow_path()
 
     def _note_slow_path(self) -> None:
         if self._slot is not None and self._service.socket_loop is not None:
-            self._service.socket_loop.read_slow_path(self._slot, bool(self._tail) or not self._may_use_native)
+            self._service.socket_loop.use_slow_path(self._slot, bool(self._tail) or not self._may_use_native)
 
     def release(self, replies: EncodedReplies) -> None:
         """Answers of commits whose batch is durable."""
@@ -368,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # ── the slow path ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _read_slow_path(self, data: bytes) -> None:
+    def _decode_requests(self, data: bytes) -> None:
         """By the decoder, request by request; the bytes that it still holds come before all later ones."""
         try:
             self._read_events(data)

@@ -1,4 +1,4 @@
-"""The peers whose sockets the kernel reads and writes itself: many peers, one call.
+"""The peers whose sockets compiled code reads and writes: many peers, one call.
 
     epoll's descriptor is readable ─► `read` ─► the service settles ─► `release`, `send`
 
@@ -203,9 +203,9 @@ class SocketLoop:
         row = self.slots[slot]
         return row.out_bytes + row.tail_bytes
 
-    def read_slow_path(self, slot: int, by_hand: bool) -> None:
+    def use_slow_path(self, slot: int, slow_path: bool) -> None:
         """Whether its connection has to receive what comes."""
-        self.slots[slot].by_hand = by_hand
+        self.slots[slot].by_hand = slow_path
 
     def _free_if_done(self, slot: int) -> None:
         row = self.slots[slot]
@@ -219,10 +219,11 @@ class SocketLoop:
         """Whether some peer has something to say."""
         return bool(self._wait(self._states, self._epoll.fileno(), self._events_at, EVENTS_MAX))
 
-    def read(self, now_s: float, *, by_hand: bool) -> int:
-        """On from the last peer that was handed back; a status of `pump_kernel`. `by_hand`: the kernel must not."""
+    def read(self, now_s: float, *, slow_path: bool) -> int:
+        """On from the last peer that was handed back; a status of `server.native.sockets`.
+        `slow_path`: compiled code must decide nothing."""
         state = self._state
-        state.now_ms, state.all_by_hand = int(1000 * now_s), by_hand
+        state.now_ms, state.all_by_hand = int(1000 * now_s), slow_path
         status = self._fast.run(self._read, self._states, self._rows, self._buffers)
         count = state.segments
         if count:
