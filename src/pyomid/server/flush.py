@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from prometheus_client.metrics_core import HistogramMetricFamily
 
 from pyomid.crashpoints import crash_point
 from pyomid.errors import OmidError, Unavailable
@@ -25,6 +27,8 @@ from pyomid.oracle.instructions import Flush, Flushed
 from pyomid.ports import CommitTable, LeaderState
 
 log = logging.getLogger(__name__)
+
+BOUNDS_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 5.0)
 
 
 class Flushes:
@@ -118,3 +122,24 @@ def rows_of(flush: Flush) -> NDArray[np.int64]:
     if flush.block is None:
         return rows
     return np.concatenate([rows, flush.block]) if len(rows) else flush.block
+
+
+class Durations:
+    """Durations of flushes in fixed buckets: cheap enough for each flush, enough for percentiles. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BOUNDS_S) + 1)
+        self._sum_s = 0.0
+
+    def add(self, duration_s: float) -> None:
+        self._counts[bisect_left(BOUNDS_S, duration_s)] += 1
+        self._sum_s += duration_s
+
+    def metric(self, name: str, text: str) -> HistogramMetricFamily:
+        """As Prometheus wants it: cumulative."""
+        total = 0
+        buckets: list[tuple[str, float]] = []
+        for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), self._counts, strict=True):
+            total += count
+            buckets.append((bound, total))
+        return HistogramMetricFamily(name, text, buckets=buckets, sum_value=self._sum_s)

@@ -37,8 +37,7 @@ from pyomid.oracle.instructions import (
 )
 from pyomid.oracle.machine import TsoMachine
 from pyomid.ports import Clock
-from pyomid.server.flush import Flushes, as_failure, rows_of
-from pyomid.server.latency import Durations
+from pyomid.server.flush import Durations, Flushes, as_failure, rows_of
 from pyomid.server.logs import BoundedLog
 from pyomid.server.peer import Connection, PeerLimits, ReceiveBuffer
 from pyomid.server.store_calls import TsoStores, perform
