@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import re
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +11,7 @@ import pytest
 
 import pyomid.server
 from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.outgoing import Step
 
 pytestmark = pytest.mark.fast
 
@@ -21,31 +22,35 @@ FOR_DRIVERS: Final = {
     # what a driver tells
     "serve_until_s", "database_id", "count", "note_longest",
     # what a driver may know
-    "settings", "epoch", "now_s", "dead", "in_doubt", "has_more_begins", "is_quiet", "figures", "status", "validate",
+    "settings", "epoch", "dead", "is_quiet", "figures", "status", "validate",
+    "step.now_s", "step.in_doubt", "step.has_more_begins",
 }  # fmt: skip
 SOURCES: Final = sorted(Path(pyomid.server.__file__).parent.rglob("*.py"))
 
 
-def names_asked_of_machines(source: str) -> Iterator[str]:
+def names_asked_of_machines(source: str) -> set[str]:
+    """`x` of `machine.x`; `step.x` of `machine.step.x`."""
+    asked: set[str] = set()
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Attribute):
-            asked = node.value
-            name = asked.attr if isinstance(asked, ast.Attribute) else getattr(asked, "id", "")
+        path = re.findall(r"(?:^|\.)(\w+)", ast.unparse(node)) if isinstance(node, ast.Attribute) else []
+        for at, name in enumerate(path[:-1]):
             if name in ("machine", "_machine"):
-                yield node.attr
+                asked.add(".".join(path[at + 1 : at + 3 if path[at + 1] == "step" else at + 2]))
+    return asked - {"step"}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
 def test_a_service_uses_nothing_of_the_machine_s_parts(path: Path) -> None:
-    assert set(names_asked_of_machines(path.read_text(encoding="utf-8"))) <= FOR_DRIVERS
+    assert names_asked_of_machines(path.read_text(encoding="utf-8")) <= FOR_DRIVERS
 
 
 def test_the_machine_has_all_that_services_use() -> None:
     public = {name for name in vars(TsoMachine) if not name.startswith("_")}
     attributes = {"settings", "epoch", "database_id", "serve_until_s", "dead"}
-    assert public - {"absorb"} <= FOR_DRIVERS <= public | attributes
+    of_a_step = {f"step.{name}" for name in Step.__slots__}
+    assert public - {"absorb"} <= FOR_DRIVERS <= public | attributes | of_a_step
 
 
 def test_a_look_at_a_part_is_seen() -> None:
-    seen = names_asked_of_machines("self.machine.oracle.conflict_map; machine.windows.head; self._machine.clock")
-    assert set(seen) == {"oracle", "windows", "clock"}
+    seen = names_asked_of_machines("self.machine.oracle.conflict_map; f(machine.windows).head; machine.step.counters")
+    assert seen == {"oracle", "windows", "step.counters"}

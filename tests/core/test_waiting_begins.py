@@ -54,9 +54,9 @@ def test_one_step_answers_a_bounded_number_of_begins() -> None:
     tso.finish(Flush)
     answered = sum(begin.answer is not None for begin in crowd)
     assert 0 < answered <= BEGINS_A_STEP
-    assert tso.machine.has_more_begins
+    assert tso.machine.step.has_more_begins
     assert tso.machine.begins.waiting.are_ready, "nobody overtakes them"
-    while tso.machine.has_more_begins:
+    while tso.machine.step.has_more_begins:
         tso.tick()
     assert all(begin.answer is not None for begin in crowd)
 

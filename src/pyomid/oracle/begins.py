@@ -42,8 +42,6 @@ class Begins:
         self.fenced_ts = 0
         """The newest fence that was asked for: told with each start from then on (`protocol.rule_age`)."""
         self.waiting = WaitingBegins()
-        self.have_more = False
-        """The last step ended before all were answered that could be: another one goes on, soon."""
 
     def ask(self, peer: Hashable, tag: int, not_before: int) -> None:
         last_issued = self._windows.clock.last_issued
@@ -83,7 +81,7 @@ class Begins:
         """Peers take turns; one with a floor does not hold up the others. A step answers at most `BEGINS_A_STEP`, or
         another request that comes meanwhile would wait for all of them."""
         waiting = self.waiting
-        self.have_more = False
+        self._step.has_more_begins = False
         if not len(waiting):
             return
         waiting.line_up(self._windows.reaches)
@@ -92,7 +90,7 @@ class Begins:
             if begin is None or not self._answer(begin.peer, begin.tag, begin.not_before):
                 return
             waiting.pop_first()
-        self.have_more = waiting.are_ready
+        self._step.has_more_begins = waiting.are_ready
 
     # ── what a start is ──────────────────────────────────────────────────────────────────────────────────────────
 

@@ -352,21 +352,6 @@ class TsoMachine:
     # ── what a driver may know ───────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def now_s(self) -> float:
-        """The time of the last step."""
-        return self.step.now_s
-
-    @property
-    def in_doubt(self) -> bool:
-        """After a stall, until the leader state was read: no answer leaves, whoever gave it."""
-        return self.step.in_doubt
-
-    @property
-    def has_more_begins(self) -> bool:
-        """The last step left begins that could be answered: another one goes on, soon."""
-        return self.begins.have_more
-
-    @property
     def is_quiet(self) -> bool:
         """Nothing decided waits for an answer and no store call is under way: the process may end."""
         return self._store.is_idle and self.windows.is_idle

@@ -57,18 +57,20 @@ class Death(Exception):
 
 
 class Step:
-    """The machine's present step. All parts of the machine share it."""
+    """The machine's present step. All parts of the machine share it; a driver may read its first three fields."""
 
-    __slots__ = ("_held", "_out", "counters", "in_doubt", "now_s", "wall_ms")
+    __slots__ = ("_held", "_out", "counters", "has_more_begins", "in_doubt", "now_s", "wall_ms")
 
     def __init__(self, now_s: float) -> None:
         self.now_s = now_s
         """Monotonic; counts suspension."""
+        self.in_doubt = False
+        """T4: from a stall until the leader state was read. Answers are held meanwhile, whoever gave them."""
+        self.has_more_begins = False
+        """It left begins that could be answered: another step goes on, soon."""
         self.wall_ms = 0
         """Milliseconds since 1970, in WORLD_TIME mode only."""
         self.counters: Counter[str] = Counter()
-        self.in_doubt = False
-        """T4: from a stall until the leader state was read. Answers are held meanwhile."""
         self._held: list[Reply | SendEncoded] = []
         self._out: list[Instruction] = []
 

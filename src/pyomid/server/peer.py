@@ -150,7 +150,7 @@ class Connection(asyncio.BufferedProtocol):
         return view[len(tail) :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._heard_s = self._service.machine.now_s
+        self._heard_s = self._service.machine.step.now_s
         self._spent = 0
         end = len(self._tail) + nbytes
         self._take(end)
@@ -573,7 +573,7 @@ class Connection(asyncio.BufferedProtocol):
         self._detach()
         self._service.said.warning(error.code, f"refused a peer: {error}", peer=self.name)
         self._service.machine.count("protocol_errors")
-        if self._service.machine.in_doubt:
+        if self._service.machine.step.in_doubt:
             self._held.clear()  # in doubt no begin is answered either
         if self._transport is not None:
             frame = encode_answer(Refused.of(error), extended=self.extended)

@@ -325,7 +325,7 @@ class TsoService:
             return
         may = self.may_decide()
         self._settling = True
-        while (status := socket_loop.read(self.machine.now_s, slow_path=not may)) != ALL_READ:
+        while (status := socket_loop.read(self.machine.step.now_s, slow_path=not may)) != ALL_READ:
             if status == NO_ROOM:
                 self._settle()
             else:
@@ -344,7 +344,7 @@ class TsoService:
         """Whether the compiled oracle may take a chunk now. Tells the machine the time once a step of the loop."""
         if not self._settling:
             now_s = self._clock()
-            if now_s - self.machine.now_s >= FRESH_S or now_s >= self.machine.serve_until_s:
+            if now_s - self.machine.step.now_s >= FRESH_S or now_s >= self.machine.serve_until_s:
                 self.feed([])
         return self.machine.may_decide_fast
 
@@ -423,7 +423,7 @@ class TsoService:
 
     def _write_held(self) -> None:
         """Only a process that leads answers begins (T4): in doubt they wait, as the machine's own answers do."""
-        if self.machine.in_doubt or self.machine.dead:
+        if self.machine.step.in_doubt or self.machine.dead:
             return
         if self.holding:
             holding, self.holding = self.holding, []
@@ -440,7 +440,7 @@ class TsoService:
         now_s = self._caught_up()
         self._complete()
         self._perform(self.machine.handle(events, now_s, time.time_ns() // 1_000_000))
-        if self.machine.has_more_begins:
+        if self.machine.step.has_more_begins:
             self.settle_soon()
 
     def _tick(self) -> None:

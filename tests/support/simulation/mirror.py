@@ -165,5 +165,6 @@ def _facts(machine: TsoMachine) -> dict[str, Any]:
         "leases": machine.leases.starts, "large": set(machine.large.pending),
         "completions": list(machine.completions.starts), "fenced": machine.begins.fenced_ts,
         "counters": {name: count for name, count in machine.step.counters.items() if count},
-        "next step": (machine.begins.waiting.are_ready, machine.may_decide_fast, machine.is_step_due(machine.now_s)),
+        "next step": (machine.begins.waiting.are_ready, machine.may_decide_fast),
+        "is due": machine.is_step_due(machine.step.now_s),
     }  # fmt: skip
