@@ -450,6 +450,11 @@ class Tso(ABC):
     def extended(self) -> bool:
         """Whether it knows leases, branches, seals and table-level commits. Apache Omid's own TSO does not."""
 
+    @property
+    def write_set_ids_max(self) -> int:
+        """The most ids that one commit may name, as the TSO that was met last tells it; 0 where it does not tell."""
+        return 0
+
     @abstractmethod
     def begin(self, *, not_before: int = 0) -> BeginReply:
         """A start timestamp above `not_before` (0: any)."""

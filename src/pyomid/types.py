@@ -302,6 +302,8 @@ class TableState(StrEnum):
     CREATING = "creating"
     """No table yet: its physical table may be there or not."""
     PRESENT = "present"
+    WITHDRAWING = "withdrawing"
+    """No table for now: who made it looks whether it is empty, and drops it, or lets it be PRESENT again."""
     DROPPING = "dropping"
     """No table any more: fence, rows and entry go in this order."""
 

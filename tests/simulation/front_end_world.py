@@ -75,8 +75,12 @@ class EveryTable(Truth):
 class FrontWorld(World):
     """A world whose clients are processes with a database."""
 
-    def __init__(self, choices: Choices, plan: Plan, *, catalog_cache_s: float = 0.0) -> None:
+    def __init__(
+        self, choices: Choices, plan: Plan, *, catalog_cache_s: float = 0.0, write_set_ids_max: int = 0
+    ) -> None:
+        """`write_set_ids_max`: what the TSO tells of its limit; jobs with more ids claim their tables."""
         super().__init__(BUILD, choices, plan)
+        self.write_set_ids_max = write_set_ids_max
         self.truth.__class__ = EveryTable
         self.settings = Settings(
             catalog_cache_seconds=catalog_cache_s,
@@ -155,7 +159,7 @@ class FrontProcess:
             commit_table=SimulatedCommitTable(self.world),
             leader_state=SimulatedEpochRow(self.world),
             catalog=AtOnce("catalog", disk.catalog),
-            tso=SimulatedTso(self._session),
+            tso=SimulatedTso(self._session, self.world.write_set_ids_max),
             settings=self.world.settings,
             clock=lambda: self.world.universe.now_s,
         )
@@ -237,12 +241,17 @@ class SimulatedEpochRow(AtOnce):
 class SimulatedTso(TsoCalls):
     """A session that sends again what was not answered, as the client's does."""
 
-    def __init__(self, session: Client) -> None:
+    def __init__(self, session: Client, write_set_ids_max: int) -> None:
         self._session = session
+        self._write_set_ids_max = write_set_ids_max
 
     @property
     def extended(self) -> bool:
         return True
+
+    @property
+    def write_set_ids_max(self) -> int:
+        return self._write_set_ids_max
 
     def _ask_for(self, request: Any, kind: type[Any]) -> Any:
         answer = drive(self._session.ask(request))

@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 from front_end_world import FrontProcess, FrontWorld
 from green_threads import wait
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from simulation.universe import Sleep, Task
 
@@ -137,6 +137,15 @@ class VirtualFrame:
         self.sparkSession = spark
         self.schema = schema
         self.partitions = partitions
+
+    def toDF(self, *names: str) -> VirtualFrame:
+        fields = [StructField(name, each.dataType) for name, each in zip(names, self.schema.fields, strict=True)]
+        renamed = tuple(pa.RecordBatch.from_arrays(batch.columns, names=list(names)) for batch in self.partitions)
+        return VirtualFrame(self.sparkSession, StructType(fields), renamed)
+
+    def select(self, *names: str) -> VirtualFrame:
+        schema = StructType([self.schema[name] for name in names])
+        return VirtualFrame(self.sparkSession, schema, tuple(batch.select(list(names)) for batch in self.partitions))
 
     def mapInArrow(self, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], _: str) -> Any:
         parts = [lambda batch=batch: list(function(iter([batch]))) for batch in self.partitions]

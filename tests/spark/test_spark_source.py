@@ -251,7 +251,7 @@ def test_an_overwrite_at_table_level_loses_to_a_row_inserted_meanwhile(spark: Sp
     ("options", "words"),
     [
         ({"rowKye": "name"}, "unknown option 'rowkye'; did you mean rowKey"),
-        ({"conflictLevel": "rwo"}, "conflictLevel='rwo' is none of cell, row, table"),
+        ({"conflictLevel": "rwo"}, "conflictLevel='rwo' is none of auto, cell, row, table"),
         ({"ifExists": "replace"}, "ifExists='replace'"),
         ({"duplicates": "first"}, "duplicates='first' is none of error, last"),
         ({"nulls": "drop"}, "nulls='drop'"),
@@ -259,7 +259,7 @@ def test_an_overwrite_at_table_level_loses_to_a_row_inserted_meanwhile(spark: Sp
         ({"retries": "-1"}, "retries='-1' is not a whole number"),
         ({"leaseSeconds": "0"}, "leaseSeconds='0' is not a number of seconds above 0"),
         ({"rowKey": "name,count"}, "has the row key (name), not (name, count)"),
-        ({"conflictLevel": "row"}, "conflict level 'cell', not 'row'"),
+        ({"conflictLevel": "cell"}, "conflict level 'row', not 'cell'"),
         ({"transactionId": ""}, "''"),
     ],
 )

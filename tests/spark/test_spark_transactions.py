@@ -373,7 +373,7 @@ def test_after_its_end_a_transaction_is_of_no_more_use(spark: SparkSession, url:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"conflict_level": "rows"}, "'rows' is none of cell, row, table"),
+        ({"conflict_level": "rows"}, "'rows' is none of auto, cell, row, table"),
         ({"lease_seconds": -1}, "lease_seconds=-1 is not a number of seconds above 0"),
         ({"not_before": 1 << 60}, str(1 << 60)),
     ],

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import pyomid
+from pyomid import crashpoints
 from pyomid.client.session.leases import Lease
 from pyomid.client.table_admin import create_table
 from pyomid.errors import ConflictError, Misuse
+from pyomid.oracle.settings import TsoSettings
+from pyomid.protocol.commit import commit_steps
 from pyomid.protocol.reading import Snapshot
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.large_transaction import LargeTransaction, ids_for
+from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.options import TABLE_LEVEL
 from pyomid.spark.read_task import ReadPlan, divided, read_range
 from pyomid.spark.row_codec.decode import arrow_schema
 from pyomid.spark.run_outcome import RunState, look_up_run
-from pyomid.spark.schema import Field, WriteOptions, prepared_table, row_key_parts, schema_of
+from pyomid.spark.schema import (
+    Field,
+    WriteOptions,
+    check_level,
+    prepared_table,
+    row_key_parts,
+    schema_of,
+    table_or_none,
+)
 from pyomid.spark.write_task import BranchReport, WritePlan, check_distinct, delete_ranges, delete_rows, write_rows
 from pyomid.types import BeginReply, ColumnSchema, KeyRange, RowKeyPart, TableInfo, TableSchema
 
@@ -36,7 +48,7 @@ def conn() -> Connection:
 
 
 def table(conn: Connection, name: str = "t", level: str | None = None) -> TableInfo:
-    return prepared_table(conn, name, FIELDS, WriteOptions(row_key=KEY), level)
+    return prepared_table(conn, name, FIELDS, WriteOptions(row_key=KEY), level)[0]
 
 
 def begin(conn: Connection) -> BeginReply:
@@ -47,7 +59,8 @@ def begin(conn: Connection) -> BeginReply:
 
 def plan_for(conn: Connection, info: TableInfo, begun: BeginReply, level: str | None = None, **how: Any) -> WritePlan:
     names = tuple(field.name for field in FIELDS)
-    return WritePlan(conn.url, info, schema_of(info), names, begun.start_ts, ids=ids_for(info, level), **how)
+    ids = None if level == TABLE_LEVEL else info.conflict_level
+    return WritePlan(conn.url, info, schema_of(info), names, begun.start_ts, ids=ids, **how)
 
 
 def frame(info: TableInfo, *rows: tuple[str, int | None, str | None]) -> pa.RecordBatch:
@@ -225,16 +238,235 @@ def test_what_the_client_wrote_is_read_with_a_schema_of_the_reader(conn: Connect
     assert [row for batch in batches for row in batch.to_pylist()] == [{"who": "alice", "balance": "100"}]
 
 
-def test_ids_beyond_a_quarter_of_the_conflict_map_are_refused_with_the_way_out() -> None:
-    conn = connection(f"omid-memory:spark-ids-{next(_numbers)}?conflictMapEntries=64")
-    info = table(conn)
+# Levels
+
+
+def small(level: str | None = None, **options: int) -> tuple[Connection, TableInfo]:
+    """A database whose TSO takes 16 ids in one commit, and a table in it."""
+    told = "".join(f"&{name}={value}" for name, value in options.items())
+    conn = connection(f"omid-memory:spark-ids-{next(_numbers)}?conflictMapEntries=64{told}")
+    return conn, table(conn, level=level)
+
+
+def many(info: TableInfo, rows: int, first: int = 0) -> pa.RecordBatch:
+    return frame(info, *[(f"{number:04}", number, "x") for number in range(first, first + rows)])
+
+
+def begun_by(conn: Connection, level: str | None, transaction_id: str | None = None) -> LargeTransaction:
     begun = begin(conn)
-    report = written(conn, plan_for(conn, info, begun), frame(info, *[(f"{n}", n, "x") for n in range(40)]))
-    with pytest.raises(Misuse, match=r"80 ids.*conflict level 'table'"):
-        commit(conn, begun, {info: [report]}, level=None, transaction_id=None)
+    lease = Lease.of_another(begun.start_ts)
+    return LargeTransaction(conn, begun, level=level, transaction_id=transaction_id, lease=lease)
+
+
+def write(transaction: LargeTransaction, info: TableInfo, *batches: pa.RecordBatch) -> BranchReport:
+    names = tuple(field.name for field in FIELDS)
+    plan = transaction.plan(info, names)
+    report = write_rows(plan, batches)
+    assert report is not None
+    transaction.note(plan, [report])
+    return report
+
+
+def test_a_table_that_a_frame_makes_conflicts_by_row() -> None:
+    conn, info = small()
+    assert info.conflict_level.value == "row"
+    assert table(conn, "cells", "cell").conflict_level.value == "cell"
+    assert table(conn, "claimed", TABLE_LEVEL).conflict_level.value == "row"
+
+
+@pytest.mark.parametrize("transaction_id", [None, "load"])
+def test_ids_that_fit_the_limit_are_named_and_one_more_is_not(
+    transaction_id: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    conn, info = small()
+    fits = 16 if transaction_id is None else 15
+    transaction = begun_by(conn, "auto", transaction_id)
+    write(transaction, info, many(info, fits))
+    request = transaction.workspace.commit_request()
+    assert (len(request.cell_ids), request.level.name, caplog.records) == (16, "IDS", [])
+    one_more = write(transaction, info, many(info, 1, first=fits))
+    request = transaction.workspace.commit_request()
+    assert (one_more.ids_count, request.level.name, len(request.table_ids)) == (1, "TABLE", 1)
+    assert not any(len(report.ids) for report in transaction.workspace.reports)
+    write(transaction, info, many(info, 100, first=100))
+    (told,) = caplog.records
+    assert "claims as a whole every table that it writes (t)" in told.getMessage()
+    transaction.commit()
+    assert len(rows_at(conn, info, begin(conn))) == fits + 101
+
+
+def test_a_task_tells_no_more_ids_than_the_tso_takes() -> None:
+    conn, info = small()
+    report = write(begun_by(conn, "auto"), info, *[many(info, 10, first=10 * batch) for batch in range(50)])
+    assert (report.rows, report.ids_count, len(report.ids)) == (500, 20, 0)
+
+
+@pytest.mark.parametrize(("level", "rows"), [("cell", 9), ("row", 17)])
+def test_a_given_level_is_refused_by_the_first_task_that_has_too_many(level: str, rows: int) -> None:
+    conn, info = small(level)
+    transaction = begun_by(conn, level)
+    never: list[int] = []
+
+    def batches() -> Any:
+        yield many(info, rows - 1)
+        yield many(info, 1, first=100)
+        never.append(1)
+
+    plan = transaction.plan(info, tuple(field.name for field in FIELDS))
+    with pytest.raises(Misuse, match=r"1[78] ids or more, over 16, .* give 'auto'"):
+        write_rows(plan, batches())
+    assert not never
+
+
+def test_a_given_level_is_refused_by_the_sum_of_the_tasks() -> None:
+    conn, info = small("row")
+    transaction = begun_by(conn, "row")
+    plan = transaction.plan(info, tuple(field.name for field in FIELDS))
+    reports = [write_rows(plan, [many(info, 9, first=at)]) for at in (0, 50)]
+    with pytest.raises(Misuse, match="18 ids or more, over 16"):
+        transaction.note(plan, [report for report in reports if report is not None])
+
+
+@pytest.mark.parametrize("point_level", ["cell", "row"])
+@pytest.mark.parametrize("point_first", [True, False])
+def test_a_load_that_claims_its_table_meets_writers_by_id(point_level: str, point_first: bool) -> None:
+    """One of two that overlap wins, at whatever level the other writes, and though they have no row in common."""
+    conn, info = small(point_level)
+    load, point = begun_by(conn, None), begun_by(conn, None)
+    write(load, info, many(info, 40))
+    write(point, info, frame(info, ("elsewhere", 1, None)))
+    assert (load.claims_tables, point.claims_tables) == (True, False)
+    first, second = (point, load) if point_first else (load, point)
+    first.commit()
+    with pytest.raises(ConflictError):
+        second.commit()
+    assert len(rows_at(conn, info, begin(conn))) == (1 if point_first else 40)
+
+
+def test_the_limit_is_the_one_that_the_tso_tells() -> None:
+    conn, _ = small()
+    assert conn.write_set_ids_max == 16
+    conn.parts.tso.machine.settings = TsoSettings(conflict_map_entries=400)  # type: ignore[attr-defined]
+    assert conn.write_set_ids_max == 100
 
 
 def test_two_conflict_levels_on_one_table_are_refused(conn: Connection) -> None:
     info = table(conn, level="row")
     with pytest.raises(Misuse, match="conflict level 'row', not 'cell'"):
-        ids_for(info, "cell")
+        check_level(info, "cell")
+    with pytest.raises(Misuse, match="conflict level 'row', not 'cell'"):
+        table(conn, level="cell")
+    assert table(conn, level=TABLE_LEVEL) == table(conn, level="auto") == info
+
+
+# A table that a load made, and that it takes back
+
+
+@pytest.fixture
+def at_point() -> Iterator[Callable[[str, Callable[[], None]], None]]:
+    """Runs an action at the first passage of a crash point."""
+
+    def arm(name: str, action: Callable[[], None]) -> None:
+        def once() -> None:
+            crashpoints.disarm()
+            action()
+
+        crashpoints.arm_action(name, once)
+
+    yield arm
+    crashpoints.disarm()
+
+
+def made_by(transaction: LargeTransaction, level: str | None = None) -> WritePlan:
+    return transaction.prepared("new", FIELDS, WriteOptions(row_key=KEY), level=level)
+
+
+def one_row(transaction: LargeTransaction) -> LargeTransaction:
+    """It wrote a row of the new table, and has not committed."""
+    plan = made_by(transaction)
+    report = write_rows(plan, [frame(plan.info, ("kept", 1, None))])
+    assert report is not None
+    transaction.note(plan, [report])
+    return transaction
+
+
+def rows_of_new(conn: Connection) -> list[tuple[Any, ...]]:
+    return rows_at(conn, conn.table("new"), begin(conn))
+
+
+def test_a_first_load_that_is_refused_takes_its_table_back() -> None:
+    conn, info = small()
+    refused = begun_by(conn, "cell")
+    plan = made_by(refused)
+    with pytest.raises(Misuse, match="ids or more"):
+        write_rows(plan, [many(info, 40)])
+    refused.rollback()
+    assert table_or_none(conn, "new") is None
+    again = one_row(begun_by(conn, "row"))
+    again.commit()
+    assert (rows_of_new(conn), again.made[0].conflict_level.value) == ([("kept", 1, None)], "row")
+
+
+def test_a_table_that_was_there_stays_when_a_load_rolls_back(conn: Connection) -> None:
+    info = table(conn, "new")
+    one_row(begun_by(conn, None)).rollback()
+    assert table_or_none(conn, "new") == info
+
+
+@pytest.mark.parametrize("when", ["before", "client.withdraw.begun"])
+def test_a_table_in_which_another_committed_stays(conn: Connection, at_point: Any, when: str) -> None:
+    load = begun_by(conn, None)
+    made_by(load)
+    other = one_row(begun_by(conn, None))
+    if when == "before":
+        other.commit()
+    else:
+        at_point(when, lambda: conn.driver.run(commit_steps(other.workspace.commit_request(), {})))
+    load.rollback()
+    assert rows_of_new(conn) == [("kept", 1, None)]
+
+
+def test_who_wrote_and_did_not_commit_before_the_table_went_loses(conn: Connection) -> None:
+    load = begun_by(conn, None)
+    made_by(load)
+    other = one_row(begun_by(conn, None))
+    request = other.workspace.commit_request()
+    load.rollback()
+    with pytest.raises(ConflictError, match="dropped or made anew"):
+        other.commit()
+    assert not conn.parts.tso.commit(request).committed
+    assert table_or_none(conn, "new") is None
+
+
+def test_nobody_commits_behind_the_look_of_a_withdrawal(conn: Connection, at_point: Any) -> None:
+    load = begun_by(conn, None)
+    made_by(load)
+    request = one_row(begun_by(conn, None)).workspace.commit_request()
+    replies: list[bool] = []
+    at_point("client.withdraw.looked", lambda: replies.append(conn.parts.tso.commit(request).committed))
+    load.rollback()
+    assert (replies, table_or_none(conn, "new")) == ([False], None)
+
+
+def test_a_table_that_another_asks_for_is_not_taken_from_it(conn: Connection, at_point: Any) -> None:
+    load = begun_by(conn, None)
+    made_by(load)
+    others: list[LargeTransaction] = []
+    at_point("client.withdraw.looked", lambda: others.append(one_row(begun_by(conn, None))))
+    load.rollback()
+    others[0].commit()
+    assert rows_of_new(conn) == [("kept", 1, None)]
+
+
+def test_a_withdrawal_that_died_is_undone_by_the_next_who_asks(conn: Connection, at_point: Any) -> None:
+    def dies() -> None:
+        raise KeyboardInterrupt
+
+    load = begun_by(conn, None)
+    made_by(load)
+    at_point("client.withdraw.looked", dies)
+    with pytest.raises(KeyboardInterrupt):
+        load.rollback()
+    assert table_or_none(conn, "new") is None
+    one_row(begun_by(conn, None)).commit()
+    assert rows_of_new(conn) == [("kept", 1, None)]

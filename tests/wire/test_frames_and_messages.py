@@ -231,7 +231,7 @@ def test_any_bytes_are_a_request_or_a_protocol_error(payload: bytes) -> None:
 
 
 def test_a_handshakes_answer_says_what_the_tso_speaks() -> None:
-    own = HandshakeReply(True, extensions=1, epoch=50, frame_bytes_max=1000)
+    own = HandshakeReply(True, extensions=1, epoch=50, frame_bytes_max=1000, write_set_ids_max=262_144)
     frames = encode_answer(own)
     assert frames is not None
     assert decode_answer(one_payload(frames)).body == own

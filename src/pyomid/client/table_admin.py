@@ -3,6 +3,7 @@
     create   (nothing) ─► CREATING ─► what an earlier life left goes, physical table ─► PRESENT
     drop     PRESENT ─► DROPPING ─► fence ─► rows, physical table gone ─► mark gone ─► (nothing)
     alter    PRESENT ─► PRESENT, of the same generation
+    withdraw PRESENT ─► WITHDRAWING ─► fence ─► no row? ─► DROPPING ─► as above;   a row ─► PRESENT
 
 Each arrow on an entry is a compare-and-set with a fresh nonce, so of two that do the same at once one goes on, and
 whoever slept finds another entry. Who dies on the way leaves `CREATING`, which is no table to anybody and is made anew
@@ -46,19 +47,33 @@ def create_table(
     A table that a Java client made is registered in this way: from now on the mark that its commits left stops the
     sanitiser no more (K6): the records of its regions do, until they were cleaned.
     """
-    wanted = TableInfo(
-        validation.check_table_name(name),
-        validation.check_families(families),
-        validation.check_conflict_level(conflict_level),
-        schema=schema,
-    )
-    found, is_new = _make(parts, wanted)
+    wanted, found, is_new = _asked(parts, name, families, conflict_level, schema)
     if is_new:
         return found
     if not if_not_exists:
         raise Misuse(f"table {name!r} exists already", table=name)
     _check_same(wanted, found)
     return found
+
+
+def make_table(
+    parts: Deployment, name: str, families: object, *, conflict_level: object, schema: TableSchema
+) -> tuple[TableInfo, bool]:
+    """The table of that name, whatever its families and level, and whether it was made by this call."""
+    _, found, is_new = _asked(parts, name, families, conflict_level, schema)
+    return found, is_new
+
+
+def _asked(
+    parts: Deployment, name: str, families: object, conflict_level: object, schema: TableSchema | None
+) -> tuple[TableInfo, TableInfo, bool]:
+    wanted = TableInfo(
+        validation.check_table_name(name),
+        validation.check_families(families),
+        validation.check_conflict_level(conflict_level),
+        schema=schema,
+    )
+    return (wanted, *_make(parts, wanted))
 
 
 def drop_table(parts: Deployment, name: str) -> None:
@@ -85,6 +100,33 @@ def drop_table(parts: Deployment, name: str) -> None:
                 _finish_drop(parts, dropping)
                 return
     raise _changes_too_often(name)
+
+
+def withdraw_table(parts: Deployment, made: TableInfo, is_empty: Callable[[], bool]) -> bool:
+    """Drops a table for whoever made it, unless somebody committed rows to it meanwhile; whether it is gone.
+
+    `is_empty` looks at a snapshot that begins after the call. Behind the fence nothing is added to what it sees: who
+    began before the fence loses, and who began after it finds no table that is present (rule 9 of the catalog).
+    """
+    found = parts.catalog.entry(made.name)
+    if found is None or found.state is not TableState.PRESENT or found.info.generation != made.generation:
+        return False
+    withdrawing = _put(found.info, TableState.WITHDRAWING)
+    if not parts.catalog.change_entry(found, withdrawing):
+        return False
+    crash_point("client.withdraw.begun")
+    try:
+        parts.tso.fence(table_id(made.name.encode()))
+        dropping = _put(found.info, TableState.DROPPING if is_empty() else TableState.PRESENT)
+    except BaseException:
+        with suppress(OmidError):
+            parts.catalog.change_entry(withdrawing, _put(found.info, TableState.PRESENT))
+        raise
+    crash_point("client.withdraw.looked")
+    if not parts.catalog.change_entry(withdrawing, dropping) or dropping.state is TableState.PRESENT:
+        return False
+    _finish_drop(parts, dropping)
+    return True
 
 
 def alter_table(parts: Deployment, present: TableInfo, decide: Callable[[TableInfo], TableInfo]) -> TableInfo:
@@ -141,6 +183,9 @@ def _make(parts: Deployment, wanted: TableInfo) -> tuple[TableInfo, bool]:
             return found.info, info is not wanted and found.info.generation == info.generation
         if found is not None and found.state is TableState.DROPPING:
             _finish_drop(parts, found)
+            continue
+        if found is not None and found.state is TableState.WITHDRAWING:  # its rows stay: its maker finds it changed
+            parts.catalog.change_entry(found, _put(found.info, TableState.PRESENT))
             continue
         info = replace(wanted, generation=_new_generation(parts))
         creating = _put(info, TableState.CREATING)

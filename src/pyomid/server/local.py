@@ -53,6 +53,10 @@ class LocalTso(TsoCalls):
     def extended(self) -> bool:
         return True
 
+    @property
+    def write_set_ids_max(self) -> int:
+        return self.machine.settings.write_set_ids_max
+
     def complete(self, starts: Sequence[int]) -> None:
         with self._lock:
             self._step(RequestCame(None, 0, Complete(tuple(starts))))

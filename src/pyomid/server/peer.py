@@ -555,6 +555,7 @@ class Connection(asyncio.BufferedProtocol):
             epoch=self._service.machine.epoch,
             frame_bytes_max=self._limits.frame_bytes_max,
             database_id=self._service.machine.database_id,
+            write_set_ids_max=self._service.machine.settings.write_set_ids_max,
         )
         frame = encode_answer(reply, extended=self.extended)
         if self._transport is not None and frame is not None:

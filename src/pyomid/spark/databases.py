@@ -47,6 +47,11 @@ class Connection:
         """Without (a Java TSO) a snapshot is readable for as long as nobody cleans what it sees."""
         return self.parts.tso.extended
 
+    @property
+    def write_set_ids_max(self) -> int:
+        """The most ids that the TSO takes in one commit; where it does not tell, what one of these settings takes."""
+        return self.parts.tso.write_set_ids_max or self.parts.settings.conflict_map_entries // 4
+
     def require_branches(self) -> None:
         """`Misuse`, before anything is written, where the TSO cannot decide a write of many tasks."""
         if not self.parts.tso.extended:
@@ -73,9 +78,9 @@ class Connection:
                     self._renewed_s.clear()
                 self._renewed_s[start_ts] = now + term_s / RENEWALS_PER_TERM
 
-    def share_lease(self, start_ts: int, term_s: float | None) -> None:
+    def share_lease(self, start_ts: int, term_s: float | None) -> int:
         """Keeps a snapshot whose end nobody will tell, for two thirds of the term at least; a reader that goes on asks
-        again. SnapshotTooOld: W has passed it.
+        again. SnapshotTooOld: W has passed it. Returns the start that the lease is on.
 
         W stays below a leased start, so what the TSO promised for one start counts for every later one: of thousands
         of loads one asks in a third of a term. A W that has passed the leased start tells that the lease was ended
@@ -88,6 +93,7 @@ class Connection:
             if len(self._shared) > 1_000:
                 self._shared.clear()
             self._shared[term_s] = (leased_ts, now + granted_s / RENEWALS_PER_TERM)
+        return leased_ts
 
 
 def connection(url: str, database_id: bytes = b"") -> Connection:

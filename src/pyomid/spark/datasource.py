@@ -20,18 +20,17 @@ from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import (
+from pyomid.crashpoints import crash_point
+from pyomid.errors import Misuse, Unavailable
+from pyomid.spark.errors import coded_errors
+from pyomid.spark.options import Options
+from pyomid.spark.supported_pyspark import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
     InputPartition,
     WriterCommitMessage,
 )
-
-from pyomid.crashpoints import crash_point
-from pyomid.errors import Misuse, Unavailable
-from pyomid.spark.errors import coded_errors
-from pyomid.spark.options import Options
 from pyomid.types import KeyRange
 
 if TYPE_CHECKING:
@@ -87,8 +86,8 @@ class OmidDataSource(DataSource):
 
     def reader(self, schema: StructType) -> OmidReader:
         with coded_errors():
-            self._keep()
-            if self._owns:
+            leased_ts = self._keep()
+            if self._owns and leased_ts != self._begun.start_ts:  # a new TSO would take its end for the sharers' end
                 self._connection().leases.end_of(self._begun.start_ts)
             table_schema, wanted = self._readable(schema)
             return OmidReader(self._read_plan(table_schema, wanted), self._range(table_schema), self._pieces(), schema)
@@ -142,11 +141,11 @@ class OmidDataSource(DataSource):
         self._shares = conn.has_leases
         return begun
 
-    def _keep(self) -> None:
-        """It is a load. A write never comes here: it would hold W back for a whole term after it ended."""
+    def _keep(self) -> int:
+        """It is a load. A write never comes here: it would hold W back for a whole term after it ended. Returns the
+        start whose lease keeps it; 0 where somebody else's does."""
         self._is_read = True
-        if self._shares:
-            self._connection().share_lease(self._begun.start_ts, self._lease_s)
+        return self._connection().share_lease(self._begun.start_ts, self._lease_s) if self._shares else 0
 
     def _own_lease(self) -> None:
         self._connection().parts.tso.grant_lease(self._begun.start_ts, self._lease_s)
@@ -280,6 +279,8 @@ class OmidWriter(DataSourceArrowWriter):
     """What the tasks share; None where nothing is to be written: `ifExists=ignore`, or `is_done`."""
     replaced_by: int = 0
     """The branch of the tombstones of an overwrite, drawn before any task's; 0 for an append."""
+    made: tuple[TableInfo, ...] = ()
+    """The table, where this write made it."""
     is_done: bool = False
     """A run under the id is committed: nothing is left to do."""
 
@@ -312,6 +313,7 @@ class OmidWriter(DataSourceArrowWriter):
         transaction = writer._transaction()
         if transaction.writes_into(table, mode, told=f"ifExists={mode}"):
             writer.plan = transaction.prepared(table, fields, write)
+            writer.made = tuple(transaction.made)
             writer.replaced_by = draw_branch(conn, writer.plan) if overwrite or mode == "overwrite" else 0
         return writer
 
@@ -358,7 +360,11 @@ class OmidWriter(DataSourceArrowWriter):
 
         conn = connection(self.url, self.database_id)
         lease = Lease.of_another(self.begun.start_ts)
-        return LargeTransaction(conn, self.begun, level=self.level, transaction_id=self.transaction_id, lease=lease)
+        transaction = LargeTransaction(
+            conn, self.begun, level=self.level, transaction_id=self.transaction_id, lease=lease
+        )
+        transaction.made.extend(self.made)
+        return transaction
 
 
 def _check_complete(messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -9,6 +9,9 @@ its front ends: the first holds it from begin to end, the second goes on with it
 What stands behind the answer is repair. It fails without a word to the caller, who would take its error for a commit
 that did not happen: readers look the marker up in the commit table, and compaction writes the shadow cell.
 
+level    by the ids of each table's own level, while the TSO takes so many; beyond that the written tables as a whole,
+         unless a level was given: then the write is refused as soon as it is known (decision 0048)
+
 A commit is decided once. One that lost is not decided again with the cells that its tasks wrote: the work begins anew
 under a new snapshot (decision 0030).
 
@@ -21,7 +24,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
@@ -32,7 +35,7 @@ from pyomid.client import idempotency
 from pyomid.client.drive import Blocking
 from pyomid.client.retry import cause_of
 from pyomid.client.session.leases import Lease
-from pyomid.client.table_admin import ensure_markers_table
+from pyomid.client.table_admin import ensure_markers_table, withdraw_table
 from pyomid.client.transaction_base import Decided, State, TransactionBase
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError
@@ -41,22 +44,35 @@ from pyomid.protocol.effects import Steps, WriteCells, WriteShadowCells
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.reading import Snapshot
 from pyomid.spark.databases import Connection
-from pyomid.spark.options import TABLE_LEVEL
+from pyomid.spark.options import AUTO_LEVEL, TABLE_LEVEL
 from pyomid.spark.read_task import BATCH_ROWS, ReadPlan, sees_rows
 from pyomid.spark.run_outcome import find_run, is_committed
-from pyomid.spark.schema import Field, WriteOptions, extended, prepared_table, schema_of, table_or_none
-from pyomid.spark.write_task import BranchReport, WritePlan, check_distinct
+from pyomid.spark.schema import (
+    Field,
+    WriteOptions,
+    extended,
+    prepared_table,
+    schema_of,
+    table_or_none,
+)
+from pyomid.spark.write_task import BranchReport, WritePlan, check_distinct, too_many_ids
 from pyomid.types import (
     BeginReply,
     CellVersion,
     CommitRequest,
-    ConflictLevel,
     ShadowWrite,
     TableInfo,
     WriteSetLevel,
 )
 
 logger = logging.getLogger(__name__)
+
+_CLAIMS: Final = (
+    "transaction %d writes more than the %d conflict ids that this TSO takes in one commit, so it claims as a whole "
+    "every table that it writes (%s): it commits only if no other transaction commits to them first, and whoever began "
+    "before its commit and writes them loses; beside steady writers it may lose every time. A write that needs fewer "
+    "ids (fewer rows at once, or a larger conflictMapEntries) conflicts by row or cell again"
+)
 
 
 @dataclass(slots=True)
@@ -70,15 +86,31 @@ class TableWrites:
 class BranchWrites:
     """What the tasks of a transaction wrote, and the marker of its durable id: what its commit is about."""
 
-    def __init__(self, conn: Connection, start_ts: int, level: str | None, transaction_id: str | None) -> None:
+    def __init__(self, conn: Connection, start_ts: int, level: str, transaction_id: str | None) -> None:
         self.start_ts: Final = start_ts
         self.tables: Final[dict[str, TableWrites]] = {}
-        self.level: Final = level
+        self.claims_tables = False
+        """The commit names no ids, but the written tables as a whole."""
+        self.may_claim_tables = True
+        """No level was given: more ids than the TSO takes make it claim the tables."""
         self.transaction_id = transaction_id
         self.is_torn = False
         """A write began and did not end."""
         self._conn = conn
         self._marker: tuple[CellVersion, ...] = ()
+        self.note_level(level)
+
+    def note_level(self, level: str) -> None:
+        """Of the transaction, or of one write in it: the commit has one for all of them."""
+        if level == TABLE_LEVEL:
+            self.claims_tables = True
+        elif level != AUTO_LEVEL:
+            self.may_claim_tables = False
+
+    @property
+    def ids_count(self) -> int:
+        """Of the ids that the commit would name, at least. The marker's is one of them."""
+        return (self.transaction_id is not None) + sum(report.ids_count for report in self.reports)
 
     @property
     def reports(self) -> list[BranchReport]:
@@ -103,24 +135,22 @@ class BranchWrites:
         self._marker = tuple(CellVersion(write.row, *column, self.start_ts) for column, _ in write.cells)
 
     def commit_request(self) -> CommitRequest:
-        """After the flush. `Misuse` where it would name more ids than the TSO takes."""
-        at_table_level = self.level == TABLE_LEVEL
+        """After the flush."""
         written = self._written()
         tables = [table_id(table.info.name.encode()) for table in written]
         ids: list[int] = []
-        if not at_table_level:
-            self.check_ids_count()
+        if not self.claims_tables:
             ids = _distinct([report.ids for report in self.reports]).tolist()
         if self.transaction_id is not None:
             ids.append(idempotency.marker_cell_id(self.transaction_id))
-            if not at_table_level:
+            if not self.claims_tables:
                 tables.append(idempotency.MARKERS_TABLE_ID)
         return CommitRequest(
             self.start_ts,
             cell_ids=tuple(ids),
             table_ids=tuple(tables),
             branches=tuple(report.branch for report in self.reports),
-            level=WriteSetLevel.TABLE if at_table_level and written else WriteSetLevel.IDS,
+            level=WriteSetLevel.TABLE if self.claims_tables and written else WriteSetLevel.IDS,
         )
 
     def write_set(self) -> WriteSet:
@@ -131,17 +161,18 @@ class BranchWrites:
         }
         return {**evidence, idempotency.MARKERS_TABLE: self._marker} if self._marker else evidence
 
-    def check_ids_count(self) -> None:
-        """A larger part of the conflict map in one commit would push everybody else's history out of it: the TSO's rule
-        (`TsoSettings.write_set_fraction_max`), told before the ids travel."""
-        most = self._conn.parts.settings.conflict_map_entries // 4
-        count = sum(len(report.ids) for report in self.reports)
-        if self.level != TABLE_LEVEL and count > most:
-            raise Misuse(
-                f"the write set has {count} ids, over {most} (a quarter of conflictMapEntries): "
-                "write at conflict level 'table', or at 'row' into a table of level row",
-                ids=count,
-            )
+    def settle_level(self) -> None:
+        """Behind a write: ids, or whole tables. A larger part of the conflict map in one commit would push everybody
+        else's history out of it (`TsoSettings.write_set_fraction_max`). `Misuse` where the level was given."""
+        most = self._conn.write_set_ids_max
+        if not self.claims_tables and self.ids_count > most:
+            if not self.may_claim_tables:
+                raise too_many_ids(self.ids_count, most)
+            self.claims_tables = True
+            logger.warning(_CLAIMS, self.start_ts, most, ", ".join(table.info.name for table in self._written()))
+        if self.claims_tables:
+            for table in self.tables.values():
+                table.reports = [replace(report, ids=report.ids[:0]) for report in table.reports]
 
     def repair_marker(self, commit_ts: int) -> None:
         """Behind the answer: no error of it is the commit's."""
@@ -161,22 +192,30 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     """The driver's side of a transaction whose cells Spark's tasks write.
 
     `lease`: None under a TSO that grants none; there it can only read. `level`: "table" claims the written tables as a
-    whole; None: each table's own.
+    whole; "auto" does so from the write on with which the ids become too many for the TSO; "cell" and "row" must be
+    the tables' own, and are never given up for the table.
     """
 
     def __init__(
         self, conn: Connection, begun: BeginReply, *, level: str | None, transaction_id: str | None, lease: Lease | None
     ) -> None:
-        super().__init__(BranchWrites(conn, begun.start_ts, level, transaction_id), lease=lease)
+        self._level: Final = level or AUTO_LEVEL
+        super().__init__(BranchWrites(conn, begun.start_ts, self._level, transaction_id), lease=lease)
         self.transaction_id: Final = transaction_id
+        self.made: Final[list[TableInfo]] = []
+        """Tables that its writes made. A rollback takes them back."""
         self._conn = conn
         self._begun = begun
-        self._level = level
 
     @property
     def branches(self) -> tuple[int, ...]:
         """The starts under which its tasks wrote, as the commit will name them."""
         return tuple(report.branch for report in self.workspace.reports)
+
+    @property
+    def claims_tables(self) -> bool:
+        """Its commit will claim every table that it wrote as a whole, and name no rows or cells of them."""
+        return self.workspace.claims_tables
 
     # Before the tasks
 
@@ -197,15 +236,21 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         raise Misuse(f"table {table!r} has rows, and {told}", table=table)
 
     def prepared(
-        self, table: str, fields: Sequence[Field], options: WriteOptions, *, new_level: str | None = None
+        self, table: str, fields: Sequence[Field], options: WriteOptions, *, level: str | None = None
     ) -> WritePlan:
-        """What the tasks of one write share. The table is made, or fitted; `new_level`: of one that is made."""
-        info = prepared_table(self._conn, table, fields, options, new_level or self._level)
+        """What the tasks of one write share. The table is made, or fitted; `level`: this write's, else the
+        transaction's. `Misuse` where a table that is there has another one."""
+        level = level or self._level
+        info, is_new = prepared_table(self._conn, table, fields, options, level)
+        if is_new:
+            self.made.append(info)
+        self.workspace.note_level(level)
         return self.plan(info, tuple(each.name for each in fields), options)
 
     def plan(self, info: TableInfo, written: tuple[str, ...] = (), options: WriteOptions | None = None) -> WritePlan:
         """The same for a table that is there; `written`: the columns, none to delete rows."""
         options = options or WriteOptions()
+        work = self.workspace
         return WritePlan(
             self._conn.url,
             info,
@@ -214,7 +259,10 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             self.start_ts,
             options.duplicates,
             options.nulls,
-            ids_for(info, self._level),
+            None if work.claims_tables else info.conflict_level,
+            self._conn.write_set_ids_max,
+            work.ids_count,
+            work.may_claim_tables,
             self._conn.database_id,
         )
 
@@ -240,7 +288,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         present = self.workspace.tables.setdefault(plan.info.name, TableWrites(plan.info))
         present.info = plan.info
         present.reports += reports
-        self.workspace.check_ids_count()
+        self.workspace.settle_level()
         crash_point("spark.write.noted")
 
     def commit(self) -> None:
@@ -267,6 +315,31 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     def rollback(self) -> None:
         """Ends the transaction; none of its writes is ever visible, and compaction deletes them."""
         self._conn.driver.run(self.rollback_steps())
+
+    def rollback_steps(self) -> Steps[None]:
+        yield from super().rollback_steps()
+        yield Blocking(self._withdraw_made)
+
+    def _withdraw_made(self) -> None:
+        """So that the next try may choose level and schema anew. Not where Java clients may have filled a table that
+        was there before its entry; not behind a commit that lost, whose next try wants the table as it is."""
+        while self.made:
+            info = self.made.pop()
+            if self._conn.parts.store.capabilities.foreign_tables:
+                continue
+            try:
+                withdraw_table(self._conn.parts, info, partial(self._is_empty, info.name))
+            except OmidError as error:
+                logger.warning("table %r, which this transaction made, stays without rows: %s", info.name, error)
+
+    def _is_empty(self, table: str) -> bool:
+        tso = self._conn.parts.tso
+        begun = tso.begin()
+        tso.grant_lease(begun.start_ts)
+        try:
+            return not sees_rows(self._conn, table, Snapshot(begun.start_ts, begun.epoch))
+        finally:
+            tso.end_lease(begun.start_ts)
 
     def abort(self, branches: Sequence[int]) -> None:
         """For a caller that does not know how far the transaction came in another process. What was committed stays;
@@ -302,19 +375,6 @@ def is_there(conn: Connection, info: TableInfo | None, snapshot: Snapshot) -> bo
     fails. Its next try would take its own table for somebody else's and drop its rows (decision 0031).
     """
     return info is not None and sees_rows(conn, info.name, snapshot)
-
-
-def ids_for(info: TableInfo, level: str | None) -> ConflictLevel | None:
-    """Which ids a write into this table reports; Misuse where the level asked for is not the table's (T9)."""
-    if level == TABLE_LEVEL:
-        return None
-    if level is not None and level != info.conflict_level.value:
-        raise Misuse(
-            f"table {info.name!r} has conflict level {info.conflict_level.value!r}, not {level!r}: transactions of "
-            "two levels would not see each other's writes; use the table's, or 'table'",
-            table=info.name,
-        )
-    return info.conflict_level
 
 
 def _distinct(ids: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

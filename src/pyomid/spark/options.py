@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyomid.errors import Misuse
@@ -22,7 +22,7 @@ READING: Final = {
     "numPartitions": "partitions to divide the read into, at least",
 }
 WRITING: Final = {
-    "conflictLevel": "cell, row or table: what another transaction must have written to conflict",
+    "conflictLevel": "auto, cell, row or table: what another transaction must have written to conflict",
     "duplicates": "error or last: two rows with one row key in one write",
     "nulls": "tombstone or keep: what a null does to the stored value",
     "mergeSchema": "true: columns that the table lacks are added to it",
@@ -38,9 +38,22 @@ COMMON: Final = {
     "columnMapping": "column=family:qualifier, by commas, or a JSON object",
     "leaseSeconds": "the lease's term; renewed by every task",
 }
+AUTO_LEVEL: Final = "auto"
+"""The default: by the ids of each table's own level while the TSO takes so many, by whole tables beyond that."""
 TABLE_LEVEL: Final = "table"
-LEVELS: Final = (ConflictLevel.CELL.value, ConflictLevel.ROW.value, TABLE_LEVEL)
+LEVELS: Final = (AUTO_LEVEL, ConflictLevel.CELL.value, ConflictLevel.ROW.value, TABLE_LEVEL)
 """What `conflictLevel` may be."""
+
+_PROPERTY: Final = "option."
+_PROPERTIES: Final = frozenset(("owner", "provider", "location", "comment", "external", "is_managed_location"))
+"""What Spark hands to a source in place of options where it makes a table of its own catalog."""
+
+_CATALOG_TABLE: Final = (
+    "a table of Spark's own catalog (CREATE TABLE … USING omid, saveAsTable, writeTo(…).create()) loses the options "
+    "url and table; write with df.write.format('omid').option(…).mode('append').save() or tx.write, read with "
+    "spark.read.format('omid').option(…).load(), and for SQL use CREATE TEMPORARY VIEW … USING omid OPTIONS (url …, "
+    "table …)"
+)
 
 _KNOWN: Final = {name.lower(): name for name in (*COMMON, *READING, *WRITING)}
 
@@ -50,10 +63,9 @@ class Options:
 
     def __init__(self, given: Mapping[str, str]) -> None:
         if not given:
-            raise Misuse(
-                "no option reached the data source: give url and table; CREATE TABLE … USING omid loses its options "
-                "on read in Spark 4.3, CREATE TEMPORARY VIEW … USING omid OPTIONS (…) keeps them"
-            )
+            raise Misuse(f"no option reached the data source, which needs url and table: {_CATALOG_TABLE}")
+        if any(name.lower().startswith(_PROPERTY) or name.lower() in _PROPERTIES for name in given):
+            raise Misuse(_CATALOG_TABLE)
         self._values: dict[str, str] = {}
         for name, value in given.items():
             self._values[proper_name(name)] = value
@@ -106,6 +118,11 @@ def checked_choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value.strip().lower() not in choices:
         raise Misuse(f"option {name}={value!r} is none of {', '.join(choices)}", option=name)
     return value.strip().lower()
+
+
+def names_of(names: str | Sequence[str]) -> list[str]:
+    """One name alone stands for itself, and not for its letters."""
+    return [names] if isinstance(names, str) else list(names)
 
 
 def proper_name(name: str) -> str:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pyomid.client.table_admin import alter_table, check_leases, create_table, find_table
+from pyomid.client.table_admin import alter_table, check_leases, find_table, make_table
 from pyomid.client.validation import SHADOW_SUFFIX
 from pyomid.errors import Misuse, MisuseType, UnknownTable
 from pyomid.spark.databases import Connection
-from pyomid.spark.options import TABLE_LEVEL
+from pyomid.spark.options import AUTO_LEVEL, TABLE_LEVEL
 from pyomid.spark.row_codec.column_types import column_type, nested_arrow_type
 from pyomid.spark.row_codec.encode import SENTINEL_QUALIFIER, Duplicates, Nulls
 from pyomid.spark.row_codec.row_key import key_layout
@@ -270,21 +270,35 @@ def table_or_none(conn: Connection, name: str) -> TableInfo | None:
 
 def prepared_table(
     conn: Connection, name: str, fields: Sequence[Field], options: WriteOptions, level: str | None
-) -> TableInfo:
-    """The table's catalog entry, fit for a frame of these fields; made, or extended, where options allow it.
+) -> tuple[TableInfo, bool]:
+    """The table's catalog entry, fit for a frame of these fields; made, or extended, where options allow it. And
+    whether it was made.
 
-    Both are durable at once and stay when the transaction rolls back: an empty table, a column without values.
+    Both are durable at once. What was made is taken back where the transaction rolls back and nobody else wrote there;
+    a column that was added stays, without values.
     """
-    info = table_or_none(conn, name)
-    if info is None:
-        info = _created(conn, name, fields, options, level)  # or another's, who was faster: fitted as any other
+    found = table_or_none(conn, name)
+    info, is_new = (found, False) if found is not None else _made(conn, name, fields, options, level)
+    # where another was faster it is another's: fitted as any other
     check_leases(conn.parts, name)
+    check_level(info, level)
     if info.schema is None:
         info = _with_schema(conn, info, fields, options)
     if options.row_key is not None:
         check_row_key(info, options.row_key)
     schema = fit_frame(info, fields, merge=options.merge_schema, mapping=options.mapping)
-    return extended(conn, info, schema)
+    return extended(conn, info, schema), is_new
+
+
+def check_level(info: TableInfo, level: str | None) -> None:
+    """`Misuse` where a level was asked for that is not the table's (T9)."""
+    if level not in (None, AUTO_LEVEL, TABLE_LEVEL, info.conflict_level.value):
+        raise Misuse(
+            f"table {info.name!r} has conflict level {info.conflict_level.value!r}, not {level!r}: a table keeps the "
+            "level that it was made with, because transactions of two levels would not see each other's writes; "
+            "leave the conflict level away, or give 'table'",
+            table=info.name,
+        )
 
 
 def extended(conn: Connection, info: TableInfo, schema: TableSchema) -> TableInfo:
@@ -306,21 +320,23 @@ def extended(conn: Connection, info: TableInfo, schema: TableSchema) -> TableInf
     return alter_table(conn.parts, info, with_missing)
 
 
-def _created(
+def _made(
     conn: Connection, name: str, fields: Sequence[Field], options: WriteOptions, level: str | None
-) -> TableInfo:
+) -> tuple[TableInfo, bool]:
     if options.row_key is None:
         find_table(conn.parts, name)
         raise Misuse(f"there is no table {name!r}; a write makes one where it names its row key", table=name)
     schema = make_schema(fields, options.row_key, options.mapping, family=options.family)
-    return create_table(
-        conn.parts,
-        name,
-        families_of(schema, family=options.family),
-        conflict_level=ConflictLevel.CELL if level in (None, TABLE_LEVEL) else level,
-        schema=schema,
-        if_not_exists=True,
-    )
+    families = families_of(schema, family=options.family)
+    return make_table(conn.parts, name, families, conflict_level=_level_of_new(conn, level), schema=schema)
+
+
+def _level_of_new(conn: Connection, level: str | None) -> ConflictLevel:
+    """By rows, which is what a write of a frame replaces. Where Java clients make tables too the default is theirs:
+    their commits name the ids of one level, which is cell unless they are all set otherwise."""
+    if level in (None, AUTO_LEVEL, TABLE_LEVEL):
+        return ConflictLevel.CELL if conn.parts.store.capabilities.foreign_tables else ConflictLevel.ROW
+    return ConflictLevel(level)
 
 
 def _with_schema(conn: Connection, info: TableInfo, fields: Sequence[Field], options: WriteOptions) -> TableInfo:

@@ -32,7 +32,7 @@ from pyomid.spark.datasource import FORMAT
 from pyomid.spark.errors import original_error, original_errors
 from pyomid.spark.key_ranges import key_range
 from pyomid.spark.large_transaction import LargeTransaction
-from pyomid.spark.options import LEVELS, checked_choice
+from pyomid.spark.options import LEVELS, checked_choice, names_of
 from pyomid.spark.read_task import ReadPlan, divided
 from pyomid.spark.registration import register
 from pyomid.spark.row_codec.encode import Duplicates, Nulls
@@ -41,6 +41,7 @@ from pyomid.spark.run_outcome import find_run
 from pyomid.spark.schema import (
     DEFAULT_FAMILY,
     WriteOptions,
+    check_level,
     column_mapping,
     fields_of,
     fit_frame,
@@ -128,7 +129,7 @@ class SparkTransaction(LargeTransaction):
         if mapping is not None:
             reader = reader.option("columnMapping", _mapping_text(mapping))
         if columns is not None:
-            reader = reader.option("columns", ",".join(columns))
+            reader = reader.option("columns", ",".join(names_of(columns)))
         for name, key in _bounds(self._key_range(info, start, stop, prefix)):
             reader = reader.option(name, key)
         with original_errors():
@@ -153,11 +154,13 @@ class SparkTransaction(LargeTransaction):
 
         `mode`: "append" upserts by row key; "overwrite" deletes the rows that the snapshot sees first; "error" and
         "ignore" go by whether the snapshot sees a row of the table. `row_key` makes the table where there is none.
-        `conflict_level`: a new table's level. A write that fails leaves the transaction rollback-only.
+        `conflict_level`: as that of `transaction`, for this table; also the level that a new table gets ("auto": row,
+        over HBase cell). A write that fails leaves the transaction rollback-only.
         """
         self.step(Event.WRITE)
         self._conn.require_branches()
         mode = checked_choice("mode", mode, MODES)
+        level = None if conflict_level is None else checked_choice("conflictLevel", conflict_level, LEVELS)
         options = WriteOptions(
             row_key=None if row_key is None else row_key_parts(row_key),
             mapping=None if mapping is None else column_mapping(mapping),
@@ -169,7 +172,7 @@ class SparkTransaction(LargeTransaction):
         if not self.writes_into(table, mode, told=f"mode={mode!r}"):
             return _result(table, [])
         with self._dooming(f"a write to {table!r} failed"):
-            plan = self.prepared(table, fields_of(frame.schema), options, new_level=conflict_level)
+            plan = self.prepared(table, fields_of(frame.schema), options, level=level)
             deleted = self._delete_all(plan) if mode == "overwrite" else []
             reports = self._reports(frame, functools.partial(write_rows, plan))
             self.note(plan, [*deleted, *reports])
@@ -181,12 +184,13 @@ class SparkTransaction(LargeTransaction):
         self.step(Event.WRITE)
         self._conn.require_branches()
         info = self._conn.table(table)
+        check_level(info, self._level)
         plan = self.plan(info)
         names = [part.name for part in schema_of(info).row_key]
         fit_frame(info, [field for field in fields_of(keys.schema) if field.name in names], merge=False)
         with self._dooming(f"a delete in {table!r} failed"):
             work = functools.partial(delete_rows, plan, self.read_plan(info))
-            reports = self._reports(keys.select(*[f"`{name}`" for name in names]), work)
+            reports = self._reports(keys, work, names)
             self.note(plan, reports)
         return _result(table, reports)
 
@@ -233,11 +237,23 @@ class SparkTransaction(LargeTransaction):
         return self._reports(frame, functools.partial(_delete_pieces, plan, self.read_plan(plan.info)))
 
     def _reports(
-        self, frame: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], BranchReport | None]
+        self,
+        frame: DataFrame,
+        work: Callable[[Iterator[pa.RecordBatch]], BranchReport | None],
+        columns: Sequence[str] | None = None,
     ) -> list[BranchReport]:
-        """Runs the writing job; each partition's report counts once, that of the attempt whose result Spark took."""
+        """Runs the writing job over these columns, else all; each partition's report counts once, that of the attempt
+        whose result Spark took.
+
+        Spark is told of columns by their place: by name it finds none that has a dot in it, nor one of two that differ
+        by case only.
+        """
+        every = [field.name for field in frame.schema.fields]
+        names = every if columns is None else columns
         with original_errors():
-            rows = frame.mapInArrow(functools.partial(reporting, work), REPORT_DDL).collect()
+            plain = frame.toDF(*(f"c{place}" for place in range(len(every))))
+            wanted = plain.select(*(f"c{every.index(name)}" for name in names))
+            rows = wanted.mapInArrow(functools.partial(reporting, work, tuple(names)), REPORT_DDL).collect()
         return [report_of(row) for row in rows]
 
     @contextmanager
@@ -265,8 +281,9 @@ def transaction(
     """Begins a transaction; a context manager that commits at its end and rolls back on an exception.
 
     `transaction_id`: a durable id; of all transactions under it at most one ever commits, and a begin after that
-    raises `AlreadyCommitted`. `conflict_level`: "table" claims the written tables as a whole, at any size of the
-    write; "cell" and "row" must be the tables' own; None: each table's own.
+    raises `AlreadyCommitted`. `conflict_level`: None and "auto" go by each table's own level, and claim the written
+    tables as a whole, with a warning, once the writes have more conflict ids than the TSO takes; "table" claims them
+    from the first; "cell" and "row" must be the tables' own, and refuse more ids than that.
     """
     if transaction_id is not None:
         check_transaction_id(transaction_id)

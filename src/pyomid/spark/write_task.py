@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch, batch_of
 from pyomid.crashpoints import crash_point
+from pyomid.errors import Misuse
 from pyomid.protocol.native.hashing import cell_ids, row_ids
 from pyomid.protocol.reading import VisibleRow, read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
@@ -45,18 +46,27 @@ class WritePlan:
     nulls: Nulls = Nulls.TOMBSTONE
     ids: ConflictLevel | None = None
     """Which ids the commit will name; None at table level, where it names none."""
+    ids_max: int = 1 << 62
+    """The most ids that the TSO takes in one commit, `ids_before` included, which other writes of it named."""
+    ids_before: int = 0
+    may_claim_tables: bool = True
+    """What a task does that has more ids: it tells none, or fails where the level was given."""
     database_id: bytes = b""
     """Whose timestamps these are; empty: not told."""
 
 
 @dataclass(frozen=True, slots=True)
 class BranchReport:
-    """What an attempt wrote. `witness` is one of its cells: evidence, should the commit's answer be lost."""
+    """What an attempt wrote. `witness` is one of its cells: evidence, should the commit's answer be lost.
+
+    `ids_count`: of its conflict ids; where they are too many for the commit, at least that many, and `ids` is empty.
+    """
 
     branch: int
     rows: int
     cells: int
     bytes: int
+    ids_count: int
     ids: NDArray[np.int64]
     keys: NDArray[np.int64]
     """Row ids, where the write must see that no two rows have one key (`duplicates`)."""
@@ -69,6 +79,7 @@ REPORT_SCHEMA: Final = pa.schema(
         ("rows", pa.int64()),
         ("cells", pa.int64()),
         ("bytes", pa.int64()),
+        ("ids_count", pa.int64()),
         ("ids", pa.binary()),
         ("keys", pa.binary()),
         ("row", pa.binary()),
@@ -77,7 +88,7 @@ REPORT_SCHEMA: Final = pa.schema(
     ]
 )
 REPORT_DDL: Final = (
-    "branch long, rows long, cells long, bytes long, "
+    "branch long, rows long, cells long, bytes long, ids_count long, "
     "ids binary, keys binary, row binary, family binary, qualifier binary"
 )
 
@@ -110,11 +121,14 @@ def delete_ranges(
 
 
 def reporting(
-    work: Callable[[Iterator[pa.RecordBatch]], BranchReport | None], batches: Iterator[pa.RecordBatch]
+    work: Callable[[Iterator[pa.RecordBatch]], BranchReport | None],
+    names: Sequence[str],
+    batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """A writing task as `mapInArrow` wants it: record batches in, one row of REPORT_SCHEMA out, errors coded."""
+    """A writing task as `mapInArrow` wants it: record batches in, whose columns have these names; one row of
+    REPORT_SCHEMA out, errors coded."""
     with coded_errors():
-        report = work(batches)
+        report = work(pa.RecordBatch.from_arrays(batch.columns, names=list(names)) for batch in batches)
     crash_point("spark.task.written")
     if report is not None:
         yield _as_row(report)
@@ -159,28 +173,64 @@ def _write_branch(
 ) -> BranchReport | None:
     conn = connection(plan.url, plan.database_id)
     rows = cells = size = 0
-    ids, keys = [_NO_IDS], [_NO_IDS]
+    ids, keys = _ConflictIds(plan), [_NO_IDS]
     witness: CellVersion | None = None
     for batch in batches:
         if not batch.rows:
             continue
+        ids.add(batch)
         branch = branch or draw_branch(conn, plan)
         crash_point("spark.task.before_write")
         conn.parts.store.write_batch(plan.info.name, branch, batch)
         crash_point("spark.task.after_write")
         conn.renew((plan.start_ts,))
         rows, cells, size = rows + batch.rows, cells + batch.cells, size + _value_bytes(batch)
-        if plan.ids is not None:
-            ids.append(_conflict_ids(plan.info.name, plan.ids, batch))
         if with_keys:
             keys.append(row_ids(plan.info.name.encode(), batch))
         witness = witness or batch.cell_version(0)._replace(version=branch)
     if not rows:
         return None
-    return BranchReport(branch, rows, cells, size, np.concatenate(ids), np.concatenate(keys), witness)
+    return BranchReport(branch, rows, cells, size, ids.count, ids.told(), np.concatenate(keys), witness)
 
 
 _NO_IDS: Final = np.empty(0, dtype=np.int64)
+
+
+class _ConflictIds:
+    """The ids of what a task writes, as many as one commit may name: beyond that only that they are too many."""
+
+    def __init__(self, plan: WritePlan) -> None:
+        self.count = 0
+        self._plan = plan
+        self._left = plan.ids_max - plan.ids_before
+        self._ids = [_NO_IDS]
+
+    def add(self, batch: CellBatch) -> None:
+        """Before the batch is written. `Misuse` where its level was given and the commit would be refused."""
+        plan = self._plan
+        if plan.ids is None or self.count > self._left:
+            return
+        self.count += batch.rows if plan.ids is ConflictLevel.ROW else batch.cells
+        if self.count <= self._left:
+            self._ids.append(_conflict_ids(plan.info.name, plan.ids, batch))
+            return
+        self._ids = [_NO_IDS]
+        if not plan.may_claim_tables:
+            raise too_many_ids(plan.ids_before + self.count, plan.ids_max)
+
+    def told(self) -> NDArray[np.int64]:
+        return np.concatenate(self._ids)
+
+
+def too_many_ids(count: int, most: int) -> Misuse:
+    """A commit at level cell or row that the TSO would refuse. `count`: its ids so far."""
+    return Misuse(
+        f"the write set has {count} ids or more, over {most}, the most that this TSO takes in one commit (a quarter of "
+        "its conflictMapEntries): leave the conflict level away or give 'auto', which claims the written tables as a "
+        "whole from there on, or write less at once; a table of level 'row' needs one id a row, one of level 'cell' "
+        "one a value",
+        ids=count,
+    )
 
 
 def draw_branch(conn: Connection, plan: WritePlan) -> int:
@@ -240,7 +290,7 @@ def _tombstones(batch: CellBatch, visible: VisibleCells) -> CellBatch:
 
 def _as_row(report: BranchReport) -> pa.RecordBatch:
     witness = report.witness or CellVersion(b"", b"", b"", 0)
-    counts = [report.branch, report.rows, report.cells, report.bytes]
+    counts = [report.branch, report.rows, report.cells, report.bytes, report.ids_count]
     values = [*counts, report.ids.tobytes(), report.keys.tobytes(), *witness[:3]]
     return pa.RecordBatch.from_arrays(
         [pa.array([value], type=field.type) for value, field in zip(values, REPORT_SCHEMA, strict=True)],
@@ -250,9 +300,9 @@ def _as_row(report: BranchReport) -> pa.RecordBatch:
 
 def report_of(row: Sequence[Any]) -> BranchReport:
     """A collected row of REPORT_SCHEMA."""
-    branch, rows, cells, size, ids, keys, key, family, qualifier = row
+    branch, rows, cells, size, ids_count, ids, keys, key, family, qualifier = row
     witness = CellVersion(bytes(key), bytes(family), bytes(qualifier), branch) if key else None
-    return BranchReport(branch, rows, cells, size, _ids(ids), _ids(keys), witness)
+    return BranchReport(branch, rows, cells, size, ids_count, _ids(ids), _ids(keys), witness)
 
 
 def _ids(stored: bytes) -> NDArray[np.int64]:

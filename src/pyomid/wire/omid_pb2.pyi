@@ -204,16 +204,18 @@ class ServerCapabilities(_message.Message):
     def __init__(self, pyomid: _Optional[_Union[PyomidServer, _Mapping]] = ...) -> None: ...
 
 class PyomidServer(_message.Message):
-    __slots__ = ("version", "epoch", "frame_bytes_max", "database_id")
+    __slots__ = ("version", "epoch", "frame_bytes_max", "database_id", "write_set_ids_max")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     DATABASE_ID_FIELD_NUMBER: _ClassVar[int]
+    WRITE_SET_IDS_MAX_FIELD_NUMBER: _ClassVar[int]
     version: int
     epoch: int
     frame_bytes_max: int
     database_id: bytes
-    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., frame_bytes_max: _Optional[int] = ..., database_id: _Optional[bytes] = ...) -> None: ...
+    write_set_ids_max: int
+    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., frame_bytes_max: _Optional[int] = ..., database_id: _Optional[bytes] = ..., write_set_ids_max: _Optional[int] = ...) -> None: ...
 
 class FenceResponse(_message.Message):
     __slots__ = ("table_id", "fence_id")

@@ -27,6 +27,8 @@ class HandshakeReply:
     frame_bytes_max: int = 0
     database_id: bytes = b""
     """The id of the TSO's database (`ports.LeaderState`); empty if it is not told."""
+    write_set_ids_max: int = 0
+    """The most ids that one commit may name; 0 if it is not told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ def _fill_handshake(message: pb.HandshakeResponse, reply: HandshakeReply, extend
         pyomid.frame_bytes_max = reply.frame_bytes_max
         if reply.database_id:
             pyomid.database_id = reply.database_id
+        if reply.write_set_ids_max:
+            pyomid.write_set_ids_max = reply.write_set_ids_max
 
 
 def _fill_extension(message: pb.Response, answer: Any) -> None:
@@ -165,6 +169,7 @@ def _decode_handshake(message: pb.HandshakeResponse) -> HandshakeReply:
         pyomid.epoch,
         pyomid.frame_bytes_max,
         pyomid.database_id,
+        pyomid.write_set_ids_max,
     )
 
 

@@ -96,6 +96,10 @@ class TsoSession(SessionBase, TsoCalls):
         assert self._extended is not None
         return self._extended
 
+    @property
+    def write_set_ids_max(self) -> int:
+        return self._write_set_ids_max if self.extended else 0
+
     def begin(self, *, not_before: int = 0) -> BeginReply:
         return drive(self.begin_steps(not_before), self._handlers)
 

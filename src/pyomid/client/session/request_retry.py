@@ -95,6 +95,7 @@ class SessionBase:
         self._epoch = 0
         self._database_id = b""
         self._extended: bool | None = None
+        self._write_set_ids_max = 0
         self._pid = os.getpid()
 
     @property
@@ -121,7 +122,9 @@ class SessionBase:
         server = conversation.server
         self._database_id = conversation.database_id
         self._extended = conversation.extended
-        self._epoch = max(self._epoch, server.epoch if server is not None else 0)
+        if server is not None:
+            self._epoch = max(self._epoch, server.epoch)
+            self._write_set_ids_max = server.write_set_ids_max
 
     def _check_open(self) -> None:
         if self._closed:

@@ -26,6 +26,10 @@ class SharedTableTso(Tso):
     def extended(self) -> bool:
         return self.session.extended
 
+    @property
+    def write_set_ids_max(self) -> int:
+        return self.session.write_set_ids_max
+
     def begin(self, *, not_before: int = 0) -> BeginReply:
         return self.session.begin(not_before=not_before)
 

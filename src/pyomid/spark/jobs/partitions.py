@@ -13,7 +13,9 @@ import pyarrow as pa
 from pyomid.client.table_admin import find_table
 from pyomid.spark.databases import Connection
 from pyomid.spark.errors import coded_errors, original_errors
+from pyomid.spark.options import names_of
 from pyomid.spark.read_task import divided
+from pyomid.spark.registration import register
 from pyomid.types import KeyRange, TableInfo
 
 if TYPE_CHECKING:
@@ -33,11 +35,11 @@ PieceTask = Callable[[str, Piece], dict[str, Any]]
 """A task: (url, piece) → one row of the job's result schema."""
 
 
-def chosen_tables(conn: Connection, tables: Sequence[str] | None) -> list[TableInfo]:
-    """These tables, or all of the catalog. `UnknownTable` names one that does not exist."""
+def chosen_tables(conn: Connection, tables: str | Sequence[str] | None) -> list[TableInfo]:
+    """These tables, or the one of that name, or all of the catalog. `UnknownTable` names one that does not exist."""
     if tables is None:
         return conn.parts.catalog.tables()
-    return [find_table(conn.parts, name) for name in tables]
+    return [find_table(conn.parts, name) for name in names_of(tables)]
 
 
 def pieces_of(conn: Connection, info: TableInfo, parallelism: int) -> list[Piece]:
@@ -53,6 +55,7 @@ def run_pieces(
     spark: SparkSession, url: str, pieces: Sequence[Piece], task: PieceTask, ddl: str, schema: pa.Schema
 ) -> list[dict[str, Any]]:
     """Runs one Spark task for each part. Returns the rows of all tasks, in no order."""
+    register(spark)
     if not pieces:
         return []
     rows = [

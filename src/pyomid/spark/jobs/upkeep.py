@@ -112,7 +112,7 @@ class Sanitising:
 
 
 def compact(
-    spark: SparkSession, url: str, tables: Sequence[str] | None = None, *, grace_seconds: float = 0.0
+    spark: SparkSession, url: str, tables: str | Sequence[str] | None = None, *, grace_seconds: float = 0.0
 ) -> Compaction:
     """Cleans every region up to the published low watermark and records that: one task for each region.
 

@@ -168,7 +168,7 @@ class _Judged:
         return [start for start, found in self.states.items() if found == state]
 
 
-def verify(spark: SparkSession, url: str, tables: Sequence[str] | None = None) -> Verification:
+def verify(spark: SparkSession, url: str, tables: str | Sequence[str] | None = None) -> Verification:
     """Reads every stored cell and every commit-table entry: one task for each region.
 
     It may run beside writers; what they write meanwhile counts as open.

@@ -125,6 +125,7 @@ def duplicate_key(key: bytes, layout: KeyLayout) -> Misuse:
     try:
         values = dict(zip(layout.names, layout.decode(key), strict=True))
         shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
+        shown += " (0.0 and -0.0 are one key)" if any(type(v) is float and v == 0 for v in values.values()) else ""
     except (OverflowError, ValueError):
         # Python's calendar ends with the year 9999, Spark's does not.
         shown = f"({', '.join(layout.names)}) = 0x{key.hex()}"

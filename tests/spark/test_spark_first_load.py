@@ -1,0 +1,219 @@
+"""The first load of a user: nothing but a frame, a table's name and its key; and what such a write is refused with."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import venv
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyspark
+import pytest
+from spark_sessions import run_driver
+
+import pyomid
+import pyomid.spark
+from pyomid.errors import ConflictError, Misuse
+from pyomid.spark.options import Options
+from pyomid.spark.registration import check_pyspark, workers_fault
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def small_url(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A TSO that takes 1 000 ids in one commit; who connects next has other settings, and goes by the TSO's."""
+    plain = f"omid://{tmp_path_factory.mktemp('small')}/db?tsoIdleExitSeconds=60"
+    with pyomid.connect(f"{plain}&conflictMapEntries=4000"):
+        yield plain
+    pyomid.spark.close_connections()
+
+
+def wide(spark: SparkSession, rows: int) -> DataFrame:
+    return spark.range(rows, numPartitions=4).selectExpr("id AS k", *(f"id * {n} AS c{n}" for n in range(17)))
+
+
+def write(frame: DataFrame, url: str, table: str, **options: Any) -> None:
+    writer = frame.write.format("omid").option("url", url).option("table", table).option("rowKey", "k")
+    writer.options(**options).mode("append").save()
+
+
+def rows(spark: SparkSession, url: str, table: str) -> int:
+    return int(spark.read.format("omid").option("url", url).option("table", table).load().count())
+
+
+def level_of(url: str, table: str) -> str:
+    with pyomid.connect(url) as db:
+        return db.table_info(table).conflict_level.value
+
+
+def test_a_first_load_of_20_000_rows_and_18_columns_just_works(
+    spark: SparkSession, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(wide(spark, 20_000), url, "by_write")
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(wide(spark, 20_000), "by_transaction", row_key="k")
+    assert [rows(spark, url, table) for table in ("by_write", "by_transaction")] == [20_000, 20_000]
+    assert level_of(url, "by_write") == level_of(url, "by_transaction") == "row"
+    assert not tx.claims_tables
+    assert not caplog.records
+
+
+def test_more_ids_than_the_tso_takes_claim_the_table_with_one_warning(
+    spark: SparkSession, small_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING), pyomid.spark.transaction(spark, small_url) as tx:
+        tx.write(wide(spark, 3_000), "claimed", row_key="k")
+        tx.write(wide(spark, 3_000), "claimed_too", row_key="k")
+    (told,) = [record.getMessage() for record in caplog.records if record.name.startswith("pyomid")]
+    assert "more than the 1000 conflict ids that this TSO takes" in told
+    assert tx.claims_tables
+    write(wide(spark, 3_000), small_url, "claimed")
+    assert [rows(spark, small_url, table) for table in ("claimed", "claimed_too")] == [3_000, 3_000]
+
+
+def test_a_load_that_claims_loses_to_a_point_write_and_wins_after(spark: SparkSession, small_url: str) -> None:
+    write(wide(spark, 10), small_url, "beside")
+    value = (7).to_bytes(8, "big")
+    load = pyomid.spark.transaction(spark, small_url)
+    load.write(wide(spark, 3_000), "beside")
+    with pyomid.connect(small_url) as db:
+        db.run(lambda point: point.table("beside").put((1 << 63 | 9_999).to_bytes(8, "big"), {b"d:c1": value}))
+    with pytest.raises(ConflictError, match="a table that it claimed as a whole"):
+        load.commit()
+    assert rows(spark, small_url, "beside") == 11
+    with pyomid.connect(small_url) as db:
+        point = db.begin()
+        point.table("beside").put((1 << 63 | 8_888).to_bytes(8, "big"), {b"d:c1": value})
+        with pyomid.spark.transaction(spark, small_url) as tx:
+            tx.write(wide(spark, 3_000), "beside")
+        with pytest.raises(ConflictError):
+            point.commit()
+    assert rows(spark, small_url, "beside") == 3_001
+
+
+@pytest.mark.parametrize(("level", "count"), [("cell", 100), ("row", 3_000)])
+def test_a_given_level_with_too_many_ids_is_refused_and_leaves_no_table(
+    spark: SparkSession, small_url: str, level: str, count: int
+) -> None:
+    table = f"given_{level}"
+    with (
+        pytest.raises(Misuse, match=r"ids or more, over 1000, the most .* give 'auto'"),
+        pyomid.spark.transaction(spark, small_url) as tx,
+    ):
+        tx.write(wide(spark, count), table, row_key="k", conflict_level=level)
+    with pytest.raises(Exception, match="ids or more, over 1000"):
+        write(wide(spark, count), small_url, table, conflictLevel=level)
+    with pyomid.connect(small_url) as db:
+        assert table not in {info.name for info in db.tables()}
+    other = "row" if level == "cell" else "cell"
+    write(wide(spark, 50), small_url, table, conflictLevel=other)
+    assert level_of(small_url, table) == other
+
+
+def test_the_level_of_a_new_table_is_the_one_that_was_asked_for(spark: SparkSession, url: str) -> None:
+    write(wide(spark, 3), url, "as_cell", conflictLevel="cell")
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(wide(spark, 3), "as_cell_too", row_key="k", conflict_level="cell")
+    with pyomid.spark.transaction(spark, url, conflict_level="cell") as tx:
+        tx.write(wide(spark, 3), "as_cell_three", row_key="k")
+    assert {level_of(url, table) for table in ("as_cell", "as_cell_too", "as_cell_three")} == {"cell"}
+
+
+def test_another_level_than_the_tables_is_refused_before_the_job(spark: SparkSession, url: str) -> None:
+    write(wide(spark, 3), url, "kept")
+    never = wide(spark, 3).selectExpr("*", "raise_error('the job ran') AS c17")
+    with pytest.raises(Misuse, match="conflict level 'row', not 'cell'"), pyomid.spark.transaction(spark, url) as tx:
+        tx.write(never, "kept", conflict_level="cell", merge_schema=True)
+    with pytest.raises(Exception, match="conflict level 'row', not 'cell'"):
+        write(never, url, "kept", conflictLevel="cell", mergeSchema="true")
+    with pyomid.connect(url) as db:
+        schema = db.table_info("kept").schema
+    assert schema is not None
+    assert len(schema.columns) == 18
+
+
+# Names and values
+
+
+def test_names_with_dots_are_written_read_and_deleted_by(spark: SparkSession, url: str) -> None:
+    frame = spark.createDataFrame([("a", 1), ("b", 2)], "`x.y` string, `n.m` int")
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(frame, "dotted", row_key=["x.y"])
+        tx.delete(frame.where("`n.m` = 1"), "dotted")
+        assert [tuple(row) for row in tx.read("dotted", columns=["n.m", "x.y"]).collect()] == [(2, "b")]
+        tx.write(tx.read("dotted").selectExpr("`x.y`", "`n.m` + 1 AS `n.m`"), "dotted", mode="overwrite")
+        assert [tuple(row) for row in tx.read("dotted").collect()] == [("b", 3)]
+
+
+def test_columns_that_differ_by_case_only_are_two_columns(spark: SparkSession, url: str) -> None:
+    frame = spark.createDataFrame([("a", 1, 2)], "k string, n int, m int").toDF("k", "n", "N")
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(frame, "cased", row_key="k")
+        tx.delete(frame.toDF("k", "K", "other"), "cased")
+        tx.write(frame, "cased")
+        assert [tuple(row) for row in tx.read("cased").collect()] == [("a", 1, 2)]
+
+
+def test_one_name_stands_for_a_list_of_one(spark: SparkSession, url: str) -> None:
+    write(wide(spark, 2), url, "alone")
+    with pyomid.spark.transaction(spark, url) as tx:
+        assert tx.read("alone", columns="c1").columns == ["c1"]
+    assert [each.table for each in pyomid.spark.compact(spark, url, "alone").tables] == ["alone"]
+    assert pyomid.spark.verify(spark, url, "alone").ok
+
+
+def test_the_two_zeros_are_one_key(spark: SparkSession, url: str) -> None:
+    zeros = spark.createDataFrame([(-0.0, 1), (0.0, 2)], "x double, n int").coalesce(1)
+    with pytest.raises(Misuse, match=r"row key x=-?0.0 \(0.0 and -0.0 are one key\)"):
+        pyomid.spark.run(spark, url, lambda tx: tx.write(zeros, "zeros", row_key="x"))
+    pyomid.spark.run(spark, url, lambda tx: tx.write(zeros, "zeros", row_key="x", duplicates="last"))
+    (found,) = spark.read.format("omid").option("url", url).option("table", "zeros").load().collect()
+    assert (str(found["x"]), found["n"]) == ("0.0", 2)
+
+
+# Refused by name
+
+
+def test_a_write_without_a_mode_is_told_which_there_are(spark: SparkSession, url: str) -> None:
+    with pytest.raises(Exception, match='Please use either the "Append" or "Overwrite" mode instead'):
+        wide(spark, 3).write.format("omid").option("url", url).option("table", "nowhere").option("rowKey", "k").save()
+
+
+def test_a_table_of_sparks_own_catalog_is_refused_with_the_way(spark: SparkSession, url: str) -> None:
+    for options in (f"OPTIONS (url '{url}', table 'owned')", ""):
+        with pytest.raises(Exception, match="for SQL use CREATE TEMPORARY VIEW"):
+            spark.sql(f"CREATE TABLE owned USING omid {options}")
+    with pytest.raises(Misuse, match=r"no option reached .* saveAsTable.* for SQL use CREATE TEMPORARY VIEW"):
+        Options({})
+
+
+@pytest.mark.parametrize("version", ["4.0.1", "4.0.0.dev1", "3.5.6"])
+def test_a_pyspark_that_is_too_old_is_refused_by_name(version: str) -> None:
+    with pytest.raises(Misuse, match=f"this is PySpark {version}, and pyomid needs 4.1 or later"):
+        check_pyspark(version)
+
+
+def test_this_pyspark_and_this_python_will_do() -> None:
+    check_pyspark(pyspark.__version__)
+    check_pyspark("10.0")
+    assert workers_fault(sys.executable) == ""
+
+
+def test_workers_that_run_another_python_are_refused_before_they_start(tmp_path: Path) -> None:
+    """A program that forgot `use_this_python`, beside a Python of the same version that has no pyomid."""
+    venv.create(tmp_path / "bare", with_pip=False)
+    bare = str(tmp_path / "bare" / "bin" / "python3")
+    assert workers_fault(bare) == "which has no pyomid"
+    assert workers_fault(bare, sends_packages=True) == ""
+    ended = run_driver("forgetful_driver.py", environment={"PYSPARK_PYTHON": bare})
+    told = ended.stdout.splitlines()
+    assert len(told) == 3, ended.stdout + ended.stderr
+    for line in told:
+        assert line.startswith(f"Misuse: Spark's workers run '{bare}', which has no pyomid"), line
+        assert "call pyomid.spark.use_this_python() before the session is made" in line
+    assert "ModuleNotFoundError" not in ended.stdout + ended.stderr
