@@ -31,9 +31,9 @@ from pyomid.protocol.native.hashing import name_ids
 from pyomid.protocol.reading import Snapshot, check_snapshot_steps, resolve_batch_steps
 from pyomid.protocol.visibility import visible_cells
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
+from pyomid.storage.hbase.deployment import create_database
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
-from pyomid.storage.hbase.system_tables import create_database
 from pyomid.types import Cell, CommitRequest, KeyRange, TableInfo
 
 CELLS = 5

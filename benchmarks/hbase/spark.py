@@ -23,8 +23,8 @@ from benchmarks.spark.reads import write as write_flights
 from benchmarks.spark.writes import write, write_plainly
 
 from pyomid.cli.hbase_server import HBaseServer
+from pyomid.storage.hbase.deployment import create_database
 from pyomid.storage.hbase.rpc.client import Cluster
-from pyomid.storage.hbase.system_tables import create_database
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 RUNS = 3

@@ -32,10 +32,10 @@ from pyomid.spark.row_codec.row_key import key_layout
 from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, commit_row
 from pyomid.storage.hbase.coordination import find_tso
+from pyomid.storage.hbase.deployment import create_database
 from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.rpc.client import Cluster
-from pyomid.storage.hbase.system_tables import create_database
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 LEADER_LEASE_SECONDS = 6

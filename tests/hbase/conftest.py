@@ -20,10 +20,10 @@ from pyomid.cli.hbase_server import HBaseServer
 from pyomid.cli.jars import HBASE, OMID, JavaMissing, class_path, missing
 from pyomid.client.database import Database
 from pyomid.errors import Unavailable
+from pyomid.storage.hbase.deployment import create_database
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
-from pyomid.storage.hbase.system_tables import create_database
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 if TYPE_CHECKING:

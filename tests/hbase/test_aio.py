@@ -6,7 +6,7 @@ import asyncio
 
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
-from pyomid.storage.hbase.regions.operations import ScanSpec
+from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.rpc.aio_client import AsyncCluster
 from pyomid.storage.hbase.rpc.requests import RowCondition, RowGet, RowMutation, puts
 from pyomid.storage.hbase.store import HBaseStore

@@ -23,7 +23,7 @@ from pyomid.storage.hbase.rpc.aio_connection import AsyncConnection
 from pyomid.storage.hbase.rpc.connection import Connection
 from pyomid.storage.hbase.rpc.failures import ConnectionLost
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, delimited, read_varint
-from pyomid.storage.hbase.rpc.group_commit import Gatherer
+from pyomid.storage.hbase.rpc.group_commit import GroupCommit
 from pyomid.storage.hbase.rpc.handshake import SimpleHandshake
 from pyomid.storage.hbase.rpc.hbase_pb2 import RequestHeader, ResponseHeader
 from pyomid.storage.hbase.rpc.requests import RowMutation
@@ -308,7 +308,7 @@ def test_writers_beside_an_interrupted_one_end_and_the_turn_goes_on() -> None:
             assert answers.acquire(timeout=DEADLINE_S)
             return [True for _ in requests]
 
-        gatherer = Gatherer(send)
+        gatherer = GroupCommit(send)
         outcomes: list[object] = []
 
         def write(name: bytes) -> None:

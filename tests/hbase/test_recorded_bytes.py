@@ -42,18 +42,8 @@ from pyomid.storage.hbase.codec.layout import (
 )
 from pyomid.storage.hbase.coordination import NAMESPACE, parse_address
 from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, Region, meta_region
-from pyomid.storage.hbase.regions.operations import (
-    Budget,
-    FindServer,
-    Finish,
-    Flight,
-    RegionOperations,
-    ScanBlock,
-    ScanCursor,
-    ScanSpec,
-    Start,
-    Steps,
-)
+from pyomid.storage.hbase.regions.operations import Budget, FindServer, Finish, Flight, RegionOperations, Start, Steps
+from pyomid.storage.hbase.regions.scan_cursor import ScanBlock, ScanCursor, ScanSpec
 from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import Address, FrameAssembler, Reply, decode_reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import MultiResponse, ScanResponse

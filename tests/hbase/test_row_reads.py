@@ -17,8 +17,8 @@ from pyomid.storage.hbase.codec.keyvalues import KeyValue
 from pyomid.storage.hbase.codec.layout import shadow_qualifier, timestamp_bytes
 from pyomid.storage.hbase.regions import row_reads
 from pyomid.storage.hbase.regions.locations import LocationCache, Region
-from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, ScanCursor, ScanSpec
-from pyomid.storage.hbase.regions.parallel_scan import ScanLanes
+from pyomid.storage.hbase.regions.operations import Budget, RegionOperations
+from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
 from pyomid.storage.hbase.regions.row_reads import (
     SCANS_FIRST,
     SCANS_MAX,
@@ -27,6 +27,7 @@ from pyomid.storage.hbase.regions.row_reads import (
     certain_cells,
     read_rows_steps,
 )
+from pyomid.storage.hbase.regions.scan_cursor import ScanCursor, ScanSpec
 from pyomid.storage.hbase.rpc.frames import Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import Scan, ScanRequest
 from pyomid.storage.hbase.store import HBaseStore
@@ -279,11 +280,11 @@ def test_a_scan_brings_its_last_row_wherever_an_answer_ends(counts_unwanted: boo
             operations.cache.replace(TABLE, regions.regions())
             for is_fresh in (False, True):
                 spec = ScanSpec(TABLE, KeyRange(), max_versions=9, bytes_per_call=size, is_fresh=is_fresh)
-                lanes, decoder, found = ScanLanes(operations, spec), BatchDecoder(), dict[bytes, int]()
-                while (block := regions.drive(operations, lanes.fetch_steps(Budget("scan", 60.0)))) is not None:
+                streams, decoder, found = ParallelScan(operations, spec), BatchDecoder(), dict[bytes, int]()
+                while (block := regions.drive(operations, streams.fetch_steps(Budget("scan", 60.0)))) is not None:
                     batch, settled = decoder.decode(block)
                     if settled is not None:
-                        lanes.settled(settled)
+                        streams.received(settled)
                     for row in range(0 if batch is None else batch.rows):
                         assert batch is not None
                         assert found.setdefault(batch.row_key(row), len(list(batch.row_cells(row))))

@@ -16,7 +16,7 @@ from pyomid.client.database import Database
 from pyomid.client.transaction_base import State
 from pyomid.errors import TransactionEnded, Unavailable
 from pyomid.storage.hbase.regions.admin import Admin
-from pyomid.storage.hbase.regions.operations import ScanSpec
+from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import ALL_VERSIONS
 from pyomid.storage.hbase.store import HBaseStore

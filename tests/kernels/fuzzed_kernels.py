@@ -113,7 +113,7 @@ def key_value(rng: random.Random, row: bytes, family: bytes, qualifier: bytes, v
 def cell_blocks(rng: random.Random) -> None:
     from pyomid.storage.hbase.codec.batches import BatchDecoder
     from pyomid.storage.hbase.codec.native_decode import last_cell
-    from pyomid.storage.hbase.regions.operations import ScanBlock
+    from pyomid.storage.hbase.regions.scan_cursor import ScanBlock
 
     decoder = BatchDecoder()
     for _ in range(3):

@@ -29,9 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not isinstance(address, HBaseAddress):
         print("nothing to do: this kind of database is made by its first client")
         return 0
-    from pyomid.storage.hbase.deployment import chosen_ceiling
+    from pyomid.storage.hbase.deployment import chosen_ceiling, create_database
     from pyomid.storage.hbase.rpc.client import Cluster
-    from pyomid.storage.hbase.system_tables import create_database
     from pyomid.storage.hbase.zookeeper import ZooKeeper
 
     cluster = Cluster(ZooKeeper(address.quorum, address.znode))

@@ -30,11 +30,12 @@ from pyomid.storage.hbase.codec.layout import (
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.bulk_writes import put_commits_steps
 from pyomid.storage.hbase.regions.commit_entries import CommitCalls
-from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, ScanSpec, Steps
+from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, Steps
+from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.rpc.aio_client import AsyncCluster
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import (
-    UNSURE,
+    INDETERMINATE,
     RowCondition,
     RowGet,
     RowMutation,
@@ -77,7 +78,7 @@ class HBaseCommitTable(CommitTable):
 
     def lookup(self, starts: Sequence[int]) -> list[int]:
         found = self._rows([_entry_get(start) for start in starts])
-        return [_verdict(start, cells) for start, cells in zip(starts, found, strict=True)]
+        return [_status(start, cells) for start, cells in zip(starts, found, strict=True)]
 
     def lookup_then_watermarks(self, starts: Sequence[int]) -> tuple[list[int], int, int] | None:
         """One call for entries and watermarks, if one server has both."""
@@ -129,7 +130,7 @@ class HBaseCommitTable(CommitTable):
         request = RowMutation(commit_row(start), (puts([_entry(start, commit_ts)]),), no_mark)
         for _ in range(_TRIES_MAX):
             (result,) = self._rows([request])
-            if result is not UNSURE:
+            if result is not INDETERMINATE:
                 return bool(result)
             (found,) = self.lookup([start])
             if found != NOT_FOUND:
@@ -210,7 +211,7 @@ class HBaseCommitTable(CommitTable):
                 for cell in decode(block.cells):
                     if cell.row != row:
                         if found:
-                            scan.settled(row)
+                            scan.received(row)
                             yield start_of_row(row), found
                         row, found = cell.row, {}
                     found[cell.qualifier] = cell.value
@@ -232,7 +233,7 @@ def _few_steps(
     if found is None:
         return None
     behind = found.pop()
-    return [_verdict(start, cells) for start, cells in zip(starts, found, strict=True)], behind
+    return [_status(start, cells) for start, cells in zip(starts, found, strict=True)], behind
 
 
 def _flush_steps(
@@ -256,7 +257,7 @@ def _flush_steps(
 def _put_steps(operations: RegionOperations, table: str, entries: NDArray[np.int64], budget: Budget) -> Steps[None]:
     """Puts entries. One may be put again: it has the same bytes and the same version."""
     outcome = yield from put_commits_steps(operations, table, entries, budget)
-    again = entries[outcome.refused + outcome.unsure].tolist()
+    again = entries[outcome.refused + outcome.indeterminate].tolist()
     if again:
         requests = [RowMutation(commit_row(start), (puts([_entry(start, commit)]),)) for start, commit in again]
         yield from operations.rows_steps(table, requests, budget)
@@ -270,7 +271,7 @@ def _entry_get(start: int) -> RowGet:
     return RowGet(commit_row(start), _COLUMNS, max_versions=1)
 
 
-def _verdict(start: int, found: RowResult) -> int:
+def _status(start: int, found: RowResult) -> int:
     assert isinstance(found, list)
     values = {cell.qualifier: cell.value for cell in found}
     if MARK_QUALIFIER in values:

@@ -1,17 +1,31 @@
-"""The parts of one database in HBase, over one client; chosen by `wiring`."""
+"""One database in HBase: its system tables, and what `wiring` opens over one client.
+
+`pyomid init` makes the tables once, two of them as Apache Omid's own tool does.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pyomid.errors import UnknownTable
 from pyomid.ports import CeilingStore
 from pyomid.storage.hbase.catalog import HBaseCatalog
+from pyomid.storage.hbase.codec.layout import (
+    COMMIT_FAMILY,
+    COMMIT_TABLE,
+    META_FAMILY,
+    META_TABLE,
+    TIMESTAMP_FAMILY,
+    TIMESTAMP_TABLE,
+    WATERMARK_FAMILY,
+    commit_table_splits,
+)
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
+from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import Durability
 from pyomid.storage.hbase.store import HBaseStore
-from pyomid.storage.hbase.system_tables import check_database
 from pyomid.storage.hbase.timestamp_ceiling import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 
@@ -70,3 +84,31 @@ def open_hbase(
 def chosen_ceiling(cluster: Cluster, place: str) -> ChosenCeiling:
     places: dict[str, CeilingStore] = {"hbase": HBaseCeiling(cluster), "zookeeper": ZooKeeperCeiling(cluster.zookeeper)}
     return ChosenCeiling(places.pop(place), places)
+
+
+def create_database(cluster: Cluster, *, commit_table_regions: int = 16) -> list[str]:
+    """Makes the missing tables and returns their names. Tables that Java Omid made are used as they are. Idempotent."""
+    admin = Admin(cluster)
+    made = []
+    for descriptor, splits in (
+        (TableDescriptor(META_TABLE, (FamilyDescriptor(META_FAMILY, 1),)), []),
+        (
+            TableDescriptor(COMMIT_TABLE, (FamilyDescriptor(COMMIT_FAMILY, 1), FamilyDescriptor(WATERMARK_FAMILY, 1))),
+            commit_table_splits(commit_table_regions),
+        ),
+        (TableDescriptor(TIMESTAMP_TABLE, (FamilyDescriptor(TIMESTAMP_FAMILY, 1),)), []),
+    ):
+        if admin.create_table(descriptor, splits):
+            made.append(descriptor.name)
+    return made
+
+
+def check_database(cluster: Cluster) -> None:
+    """`UnknownTable`, with what to do, if the database was never made."""
+    found = set(Admin(cluster).tables())
+    missing = sorted({META_TABLE, COMMIT_TABLE} - found)
+    if missing:
+        raise UnknownTable(
+            f"HBase at {cluster.zookeeper.quorum} has no table {', '.join(missing)}: run `pyomid init URL` once",
+            table=missing[0],
+        )

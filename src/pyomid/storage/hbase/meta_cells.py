@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pyomid.errors import Unavailable
 from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue, decode
 from pyomid.storage.hbase.codec.layout import META_FAMILY, META_TABLE
-from pyomid.storage.hbase.regions.operations import ScanSpec
+from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.rpc.client import Cluster
-from pyomid.storage.hbase.rpc.requests import UNSURE, Mutation, RowCondition, RowGet, RowMutation, puts
+from pyomid.storage.hbase.rpc.requests import INDETERMINATE, Mutation, RowCondition, RowGet, RowMutation, puts
 from pyomid.types import prefix_range
 
 _TRIES_MAX = 50
@@ -84,7 +84,7 @@ class MetaCells:
         cell = KeyValue(row, META_FAMILY, qualifier, version, new)
         request = RowMutation(row, (puts([cell]), *others), condition)
         (result,) = self._cluster.rows(self._table, [request])
-        return self._raw(row, qualifier) == new if result is UNSURE else bool(result)
+        return self._raw(row, qualifier) == new if result is INDETERMINATE else bool(result)
 
     def _raw(self, row: bytes, qualifier: bytes) -> bytes | None:
         (found,) = self._cluster.rows(self._table, [RowGet(row, ((META_FAMILY, (qualifier,)),), max_versions=1)])

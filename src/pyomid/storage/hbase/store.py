@@ -42,16 +42,16 @@ from pyomid.storage.hbase.regions.bulk_writes import (
     put_batch_steps,
     put_changes_steps,
 )
-from pyomid.storage.hbase.regions.operations import ScanSpec
 from pyomid.storage.hbase.regions.row_reads import WantedCells, absent_cells_steps, read_rows_steps
+from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.regions.split_keys import keys_between
 from pyomid.storage.hbase.rpc.client import Cluster, Scan
 from pyomid.storage.hbase.rpc.failures import RemoteFailure
-from pyomid.storage.hbase.rpc.group_commit import Gatherer
+from pyomid.storage.hbase.rpc.group_commit import GroupCommit
 from pyomid.storage.hbase.rpc.requests import (
     ALL_VERSIONS,
+    INDETERMINATE,
     NAMES_ONLY,
-    UNSURE,
     Mutation,
     RowMutation,
     all_of,
@@ -115,7 +115,7 @@ class HBaseStore(DataStore):
         self._families: dict[str, frozenset[bytes]] = {}
         self._without_coprocessor: set[str] = set()
         self._learning = threading.Lock()
-        self._gatherers: dict[str, Gatherer] = {}
+        self._group_commits: dict[str, GroupCommit] = {}
 
     @property
     def limits(self) -> StoreLimits:
@@ -345,27 +345,27 @@ class HBaseStore(DataStore):
 
     def _finish_write(self, table: str, version: int, batch: CellBatch, outcome: BulkOutcome) -> None:
         """Refused rows are sent again; no other rows may be (law 10)."""
-        if outcome.unsure:
-            raise _unsure(table, len(outcome.unsure), batch.rows)
+        if outcome.indeterminate:
+            raise _indeterminate(table, len(outcome.indeterminate), batch.rows)
         if outcome.refused:
             refused = map(batch.row_write, outcome.refused)
             self._write(table, [(write.row, _put_of(write, version)) for write in refused])
 
     def _write(self, table: str, mutations: Sequence[tuple[bytes, Mutation]]) -> None:
         requests = [RowMutation(row, (mutation,), repeatable=False) for row, mutation in mutations]
-        results = self._gatherer(table).write(requests)
+        results = self._group_commit(table).write(requests)
         for result in results:
             if isinstance(result, RemoteFailure):
                 raise result.as_error(f"writing {len(mutations)} rows of {table}")
-        lost = [row for (row, _), result in zip(mutations, results, strict=True) if result is UNSURE]
+        lost = [row for (row, _), result in zip(mutations, results, strict=True) if result is INDETERMINATE]
         if lost:
-            raise _unsure(table, len(lost), len(mutations))
+            raise _indeterminate(table, len(lost), len(mutations))
 
-    def _gatherer(self, table: str) -> Gatherer:
+    def _group_commit(self, table: str) -> GroupCommit:
         self._cluster.check_process()
-        found = self._gatherers.get(table)
+        found = self._group_commits.get(table)
         if found is None:
-            found = self._gatherers.setdefault(table, Gatherer(partial(self._cluster.settle_rows, table)))
+            found = self._group_commits.setdefault(table, GroupCommit(partial(self._cluster.row_outcomes, table)))
         return found
 
     def _change(self, table: str, *changes: Changes) -> None:
@@ -376,7 +376,7 @@ class HBaseStore(DataStore):
         budget = self._cluster.budget(f"changing {sum(each.rows for each in some)} rows of {table}")
         outcomes = self._cluster.run(put_changes_steps(self._cluster.operations, table, some, budget))
         for each, outcome in zip(some, outcomes, strict=True):
-            again = sorted(outcome.refused + outcome.unsure)
+            again = sorted(outcome.refused + outcome.indeterminate)
             if again:
                 self._cluster.rows(table, [each.as_mutation(row) for row in again])
 
@@ -462,19 +462,19 @@ class HBaseStore(DataStore):
 
 def _batches(scan: Scan) -> Iterator[CellBatch]:
     try:
-        for batch, _ in _settled(scan):
+        for batch, _ in _decoded(scan):
             if batch is not None:
                 yield batch
     finally:
         scan.close()
 
 
-def _settled(scan: Scan) -> Iterator[tuple[CellBatch | None, bytes | None]]:
+def _decoded(scan: Scan) -> Iterator[tuple[CellBatch | None, bytes | None]]:
     decoder = BatchDecoder()
     while (block := scan.fetch()) is not None:
         batch, last_row = decoder.decode(block)
         if last_row is not None:
-            scan.settled(last_row)
+            scan.received(last_row)
         yield batch, last_row
 
 
@@ -543,7 +543,7 @@ def _writing(table: str, batch: CellBatch) -> str:
     return f"writing {batch.rows} rows of {table}"
 
 
-def _unsure(table: str, lost: int, whole: int) -> Unavailable:
+def _indeterminate(table: str, lost: int, whole: int) -> Unavailable:
     return Unavailable(
         f"the answer to {lost} of {whole} row writes to {table} was lost: they may have happened, and are not "
         "repeated under the same version",

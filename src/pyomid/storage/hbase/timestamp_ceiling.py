@@ -18,7 +18,7 @@ from pyomid.storage.hbase.codec.layout import (
     timestamp_of,
 )
 from pyomid.storage.hbase.rpc.client import Cluster
-from pyomid.storage.hbase.rpc.requests import UNSURE, RowCondition, RowGet, RowMutation, puts
+from pyomid.storage.hbase.rpc.requests import INDETERMINATE, RowCondition, RowGet, RowMutation, puts
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 CEILING_ZNODE = "/omid/timestamp"
@@ -79,7 +79,7 @@ class HBaseCeiling:
         cell = KeyValue(TIMESTAMP_ROW, TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, LATEST, timestamp_bytes(ceiling))
         condition = RowCondition(TIMESTAMP_FAMILY, TIMESTAMP_QUALIFIER, old)
         (result,) = self._cluster.rows(self._table, [RowMutation(TIMESTAMP_ROW, (puts([cell]),), condition)])
-        return result is not UNSURE and bool(result)
+        return result is not INDETERMINATE and bool(result)
 
 
 class ZooKeeperCeiling:

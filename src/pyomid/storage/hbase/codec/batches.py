@@ -38,7 +38,7 @@ from pyomid.storage.hbase.codec.native_decode import (
     index_cells,
     match_cells,
 )
-from pyomid.storage.hbase.regions.operations import ScanBlock
+from pyomid.storage.hbase.regions.scan_cursor import ScanBlock
 from pyomid.types import Cell, Column, RowWrite
 
 _LEGACY: Final = np.frombuffer(LEGACY_TOMBSTONE, dtype=np.uint8).copy()

@@ -1,8 +1,7 @@
-"""Bulk writes: compiled kernels encode rows region by region, the next piece while the one before is under way.
+"""Bulk writes: compiled kernels encode rows region by region, the next call while the one before is under way.
 
-A piece is one call to one server; two pieces are served by two handlers. Only a piece whose reply holds a failure is
-examined row by row: refused rows are sent again in the ordinary way, all other rows without an answer are
-indeterminate.
+A call goes to one server; two calls are served by two handlers. Only a call whose reply holds a failure is examined row
+by row: refused rows are sent again in the ordinary way, all other rows without an answer are indeterminate.
 """
 
 from __future__ import annotations
@@ -39,17 +38,17 @@ from pyomid.storage.hbase.regions.operations import (
     Start,
     Steps,
     finish_steps,
-    is_unsure,
+    is_indeterminate,
 )
 from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited
 from pyomid.storage.hbase.rpc.hbase_pb2 import MultiResponse
 
-PIECE_ROWS_MAX: Final = 500
-"""One handler writes a piece: two handlers write a thousand rows sooner than one does."""
-PIECE_BYTES_MAX: Final = 2 << 20
-FLIGHTS_MAX: Final = 2
-"""Pieces under way while another one is encoded."""
+CALL_ROWS_MAX: Final = 500
+"""One handler serves a call: two handlers write a thousand rows sooner than one does."""
+CALL_BYTES_MAX: Final = 2 << 20
+CALLS_AHEAD: Final = 2
+"""Calls under way while another one is encoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +56,19 @@ class BulkOutcome:
     """What is left to do: rows that a server refused before it began, and rows whose answer was lost."""
 
     refused: list[int]
-    unsure: list[int]
-    hopeless: list[RemoteFailure] = field(default_factory=list)
+    indeterminate: list[int]
+    non_retryable: list[RemoteFailure] = field(default_factory=list)
     """An error that no retry removes; raised once all other rows have ended."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BegunPut:
-    """Rows under way: every piece was sent, and no answer was taken. To be ended once, by any thread."""
+    """Rows under way: every call was sent, and no answer was taken. To be ended once, by any thread."""
 
     table: str
     version: int
     batch: CellBatch
-    flights: list[tuple[_Piece, Flight]]
+    flights: list[tuple[_BulkCall, Flight]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class _Group:
 
 
 @dataclass(slots=True)
-class _Piece:
+class _BulkCall:
     """Region actions for one server, in one call."""
 
     server: Address
@@ -97,7 +96,7 @@ class _Piece:
         self.blocks.append(request.block())
         self.groups.append(_Group(region, rows))
 
-    def call(self) -> Call:
+    def encoded(self) -> Call:
         cells = self.blocks[0] if len(self.blocks) == 1 else b"".join(self.blocks)
         return Call(CLIENT, "Multi", b"".join(self.parameters), cells)
 
@@ -110,7 +109,7 @@ class _Rows(Protocol):
 
     @property
     def rows_max(self) -> int:
-        """In one piece."""
+        """In one call."""
 
     @property
     def ends(self) -> NDArray[np.int64]:
@@ -118,8 +117,8 @@ class _Rows(Protocol):
 
     def key(self, row: int) -> bytes: ...
 
-    def encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece) -> None:
-        """Adds rows of one region to a piece."""
+    def encode(self, first: int, end: int, region: Region, durability: int, call: _BulkCall) -> None:
+        """Adds rows of one region to a call."""
 
 
 def put_batch_steps(
@@ -134,16 +133,16 @@ def begin_put_steps(
     operations: RegionOperations, table: str, version: int, batch: CellBatch, budget: Budget
 ) -> Steps[BegunPut]:
     """The same without the answers, which `end_put_steps` takes. Raises only if nothing was sent."""
-    pieces: list[_Piece] = yield from _Pieces(operations, table, _BatchRows(version, batch), budget).all_steps()
-    flights: list[Flight] = yield Start([(piece.server, piece.call()) for piece in pieces], budget.call_s)
-    return BegunPut(table, version, batch, list(zip(pieces, flights, strict=True)))
+    calls: list[_BulkCall] = yield from _BulkCalls(operations, table, _BatchRows(version, batch), budget).all_steps()
+    flights: list[Flight] = yield Start([(call.server, call.encoded()) for call in calls], budget.call_s)
+    return BegunPut(table, version, batch, list(zip(calls, flights, strict=True)))
 
 
 def end_put_steps(operations: RegionOperations, begun: BegunPut, budget: Budget) -> Steps[BulkOutcome]:
     outcome = BulkOutcome([], [])
-    for piece, flight in begun.flights:
-        yield from _settle_steps(operations, piece, flight, outcome, budget)
-    _raise_hopeless(outcome, budget)
+    for call, flight in begun.flights:
+        yield from _take_answer_steps(operations, call, flight, outcome, budget)
+    _raise_non_retryable(outcome, budget)
     return outcome
 
 
@@ -167,30 +166,30 @@ def put_commits_steps(
 def _send_steps(
     operations: RegionOperations, table: str, sources: Sequence[_Rows], budget: Budget
 ) -> Steps[list[BulkOutcome]]:
-    """Sends each piece at once; a few are under way."""
+    """Sends each call at once; a few are under way."""
     outcomes = [BulkOutcome([], []) for _ in sources]
-    flights: list[tuple[_Piece, Flight, BulkOutcome]] = []
+    flights: list[tuple[_BulkCall, Flight, BulkOutcome]] = []
     for rows, outcome in zip(sources, outcomes, strict=True):
-        pieces = _Pieces(operations, table, rows, budget)
-        while (piece := (yield from pieces.next_steps())) is not None:
-            (flight,) = yield Start(((piece.server, piece.call()),), budget.call_s)
-            flights.append((piece, flight, outcome))
-            if len(flights) > FLIGHTS_MAX:
-                yield from _settle_steps(operations, *flights.pop(0), budget)
+        calls = _BulkCalls(operations, table, rows, budget)
+        while (call := (yield from calls.next_steps())) is not None:
+            (flight,) = yield Start(((call.server, call.encoded()),), budget.call_s)
+            flights.append((call, flight, outcome))
+            if len(flights) > CALLS_AHEAD:
+                yield from _take_answer_steps(operations, *flights.pop(0), budget)
     for each in flights:
-        yield from _settle_steps(operations, *each, budget)
+        yield from _take_answer_steps(operations, *each, budget)
     for outcome in outcomes:
-        _raise_hopeless(outcome, budget)
+        _raise_non_retryable(outcome, budget)
     return outcomes
 
 
-def _raise_hopeless(outcome: BulkOutcome, budget: Budget) -> None:
-    if outcome.hopeless:
-        raise outcome.hopeless[0].as_error(budget.what)
+def _raise_non_retryable(outcome: BulkOutcome, budget: Budget) -> None:
+    if outcome.non_retryable:
+        raise outcome.non_retryable[0].as_error(budget.what)
 
 
-class _Pieces:
-    """Divides rows into pieces: neighbouring rows of one server, bounded in rows and bytes."""
+class _BulkCalls:
+    """Divides rows into calls: neighbouring rows of one server, bounded in rows and bytes."""
 
     def __init__(self, operations: RegionOperations, table: str, rows: _Rows, budget: Budget) -> None:
         self._operations = operations
@@ -199,36 +198,36 @@ class _Pieces:
         self._budget = budget
         self._next = 0
 
-    def next_steps(self) -> Steps[_Piece | None]:
-        piece: _Piece | None = None
+    def next_steps(self) -> Steps[_BulkCall | None]:
+        call: _BulkCall | None = None
         rows, ends = self._rows, self._rows.ends
         while self._next < rows.count:
             first = self._next
             region = yield from self._operations.locate_steps(self._table, rows.key(first), self._budget)
             assert region.server is not None
-            if piece is None:
-                piece = _Piece(region.server)
-            elif piece.server != region.server:
+            if call is None:
+                call = _BulkCall(region.server)
+            elif call.server != region.server:
                 break
             before = int(ends[first - 1]) if first else 0
-            end = int(np.searchsorted(ends, before + PIECE_BYTES_MAX - piece.bytes_count, side="right"))
-            end = min(end, first + rows.rows_max - piece.rows, rows.count)
+            end = int(np.searchsorted(ends, before + CALL_BYTES_MAX - call.bytes_count, side="right"))
+            end = min(end, first + rows.rows_max - call.rows, rows.count)
             if end <= first:
-                if piece.rows:
+                if call.rows:
                     break
                 end = first + 1
             end = _within(rows, first, end, region.key_range.stop)
-            rows.encode(first, end, region, self._operations.durability.value, piece)
-            piece.rows += end - first
-            piece.bytes_count += int(ends[end - 1]) - before
+            rows.encode(first, end, region, self._operations.durability.value, call)
+            call.rows += end - first
+            call.bytes_count += int(ends[end - 1]) - before
             self._next = end
-        return piece
+        return call
 
-    def all_steps(self) -> Steps[list[_Piece]]:
-        pieces = []
-        while (piece := (yield from self.next_steps())) is not None:
-            pieces.append(piece)
-        return pieces
+    def all_steps(self) -> Steps[list[_BulkCall]]:
+        calls = []
+        while (call := (yield from self.next_steps())) is not None:
+            calls.append(call)
+        return calls
 
 
 def _within(rows: _Rows, first: int, end: int, stop: bytes | None) -> int:
@@ -238,31 +237,31 @@ def _within(rows: _Rows, first: int, end: int, stop: bytes | None) -> int:
     return bisect_left(range(end), stop, lo=first + 1, hi=end, key=rows.key)
 
 
-def _settle_steps(
-    operations: RegionOperations, piece: _Piece, flight: Flight, outcome: BulkOutcome, budget: Budget
+def _take_answer_steps(
+    operations: RegionOperations, call: _BulkCall, flight: Flight, outcome: BulkOutcome, budget: Budget
 ) -> Steps[None]:
     answer: Answer = yield from finish_steps(flight, budget)
     if isinstance(answer, Reply) and answer.failure is None:
         if all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
             return
-        failed = _failed_rows(piece, answer)
+        failed = _failed_rows(call, answer)
     else:
         failure = answer.failure if isinstance(answer, Reply) else answer
         assert failure is not None
-        failed = [(group, row, failure) for group in piece.groups for row in group.rows]
+        failed = [(group, row, failure) for group in call.groups for row in group.rows]
     for group, row, each in failed:
         if operations.react(group.region, each, budget) is Reaction.FAIL:
             assert isinstance(each, RemoteFailure)
-            outcome.hopeless.append(each)
+            outcome.non_retryable.append(each)
         else:
-            (outcome.unsure if is_unsure(each) else outcome.refused).append(row)
+            (outcome.indeterminate if is_indeterminate(each) else outcome.refused).append(row)
 
 
-def _failed_rows(piece: _Piece, answer: Reply) -> list[tuple[_Group, int, Exception]]:
+def _failed_rows(call: _BulkCall, answer: Reply) -> list[tuple[_Group, int, Exception]]:
     """The failure of a region action is that of each of its rows."""
     response = MultiResponse.FromString(answer.message)  # type: ignore[arg-type]
     failed: list[tuple[_Group, int, Exception]] = []
-    for group, result in zip(piece.groups, response.regionActionResult, strict=True):
+    for group, result in zip(call.groups, response.regionActionResult, strict=True):
         if result.HasField("exception"):
             failure = RemoteFailure.of_pair(result.exception.name, result.exception.value)
             failed += [(group, row, failure) for row in group.rows]
@@ -278,7 +277,7 @@ def _failed_rows(piece: _Piece, answer: Reply) -> list[tuple[_Group, int, Except
 class _BatchRows:
     """Data cells, without shadow cells."""
 
-    rows_max = PIECE_ROWS_MAX
+    rows_max = CALL_ROWS_MAX
 
     def __init__(self, version: int, batch: CellBatch) -> None:
         self._version = version
@@ -299,12 +298,12 @@ class _BatchRows:
     def key(self, row: int) -> bytes:
         return self._batch.row_key(row)
 
-    def encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece) -> None:
+    def encode(self, first: int, end: int, region: Region, durability: int, call: _BulkCall) -> None:
         batch, names = self._batch, tuple(self._names)
         actions_max = (end - first) * ACTION_BYTES_MAX + int(batch.row_len[first:end].sum(dtype=np.int64))
         request = Request(actions_max, _block_bytes(self, first, end))
         encode_puts(batch.arrays(), names, first, end, self._version, durability, request.arrays())
-        piece.add(region, request, range(first, end))
+        call.add(region, request, range(first, end))
 
 
 class _CommitRows:
@@ -322,21 +321,21 @@ class _CommitRows:
     def key(self, row: int) -> bytes:
         return commit_row(int(self._entries[self._order[row], 0]))
 
-    def encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece) -> None:
+    def encode(self, first: int, end: int, region: Region, durability: int, call: _BulkCall) -> None:
         actions_max = (end - first) * (ACTION_BYTES_MAX + COMMIT_ROW_BYTES)
         request = Request(actions_max, _block_bytes(self, first, end))
         encode_commits(self._entries, self._order, first, end, durability, request.arrays())
-        piece.add(region, request, range(first, end))
+        call.add(region, request, range(first, end))
 
     def renumbered(self, outcome: BulkOutcome) -> BulkOutcome:
         """Numbered as the entries were given."""
-        return BulkOutcome(self._order[outcome.refused].tolist(), self._order[outcome.unsure].tolist())
+        return BulkOutcome(self._order[outcome.refused].tolist(), self._order[outcome.indeterminate].tolist())
 
 
 class _ChangedRows:
     """Shadow cells and exact deletes."""
 
-    rows_max = PIECE_ROWS_MAX
+    rows_max = CALL_ROWS_MAX
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
@@ -346,11 +345,11 @@ class _ChangedRows:
     def key(self, row: int) -> bytes:
         return self._changes.key(row)
 
-    def encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece) -> None:
-        self._encode(first, end, region, durability, piece, atomic=False)
-        self._encode(first, end, region, durability, piece, atomic=True)
+    def encode(self, first: int, end: int, region: Region, durability: int, call: _BulkCall) -> None:
+        self._encode(first, end, region, durability, call, atomic=False)
+        self._encode(first, end, region, durability, call, atomic=True)
 
-    def _encode(self, first: int, end: int, region: Region, durability: int, piece: _Piece, *, atomic: bool) -> None:
+    def _encode(self, first: int, end: int, region: Region, durability: int, call: _BulkCall, *, atomic: bool) -> None:
         changes = self._changes
         specifier = np.frombuffer(bytearray(region.specifier.SerializeToString()), dtype=np.uint8)
         row_bytes = int(changes.row_bytes[first:end].sum())
@@ -360,11 +359,11 @@ class _ChangedRows:
         encode_changes(tuple(changes), first, end, atomic, specifier, durability, encoded, request.arrays())
         rows = encoded[: request.used.rows].tolist()
         if atomic and rows:
-            piece.parameters.append(request.actions())
-            piece.blocks.append(request.block())
-            piece.groups += [_Group(region, (row,)) for row in rows]
+            call.parameters.append(request.actions())
+            call.blocks.append(request.block())
+            call.groups += [_Group(region, (row,)) for row in rows]
         elif rows:
-            piece.add(region, request, rows)
+            call.add(region, request, rows)
 
 
 def _block_bytes(rows: _Rows, first: int, end: int) -> int:

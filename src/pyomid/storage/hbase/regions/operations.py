@@ -5,7 +5,7 @@
 
 There are two drivers: `rpc/client` (blocking) and `rpc/aio_client`. A call that did not take effect, or may be repeated
 without harm, is sent again until the budget's deadline, with back-off and jitter. A mutation that must not be repeated
-and whose answer was lost is indeterminate: `UNSURE` to its caller.
+and whose answer was lost is indeterminate: `INDETERMINATE` to its caller.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
 from typing import Any, Final, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
-from pyomid.errors import Corruption, Misuse, Unavailable, UnknownTable
-from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode, last_row
+from pyomid.errors import Corruption, Unavailable, UnknownTable
+from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, Region, meta_region, parse_region
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost, Reaction, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply
@@ -29,29 +29,23 @@ from pyomid.storage.hbase.rpc.hbase_pb2 import (
     MultiRequest,
     MultiResponse,
     RegionSpecifier,
-    Scan,
     ScanRequest,
     ScanResponse,
 )
 from pyomid.storage.hbase.rpc.requests import (
-    UNSURE,
+    INDETERMINATE,
     Durability,
-    Filter,
     RowGet,
     RowMutation,
     RowRequest,
     RowResult,
     mutation_message,
-    set_filter,
-    set_time_range,
 )
-from pyomid.types import KeyRange
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
 _META_PAGE_ROWS: Final = 1000
-_ROW_BYTES_MAX: Final = 32_767
 _LAST_REGION_ID: Final = b"99999999999999"
 """Sorts behind every region id: HConstants.NINES."""
 
@@ -235,15 +229,15 @@ class RegionOperations:
 
     def rows_steps(self, table: str, requests: Sequence[RowRequest], budget: Budget) -> Steps[list[RowResult]]:
         """Each request's result, in order. If one can never work, raises once all others have ended."""
-        results = yield from self.settle_rows_steps(table, requests, budget)
-        settled: list[RowResult] = []
+        results = yield from self.outcomes_steps(table, requests, budget)
+        found: list[RowResult] = []
         for result in results:
             if isinstance(result, RemoteFailure):
                 raise result.as_error(budget.what)
-            settled.append(result)
-        return settled
+            found.append(result)
+        return found
 
-    def settle_rows_steps(
+    def outcomes_steps(
         self, table: str, requests: Sequence[RowRequest], budget: Budget
     ) -> Steps[list[RowResult | RemoteFailure]]:
         """The same, with the failure in place of the result of a request that can never work."""
@@ -265,8 +259,8 @@ class RegionOperations:
                     if reaction is Reaction.FAIL:
                         assert isinstance(outcome.result, RemoteFailure)
                         results[outcome.index] = outcome.result
-                    elif is_unsure(outcome.result) and not _is_repeatable(requests[outcome.index]):
-                        results[outcome.index] = UNSURE
+                    elif is_indeterminate(outcome.result) and not _is_repeatable(requests[outcome.index]):
+                        results[outcome.index] = INDETERMINATE
                     else:
                         open_requests.append(outcome.index)
                         pause |= reaction is not Reaction.SHRINK
@@ -478,7 +472,7 @@ _REFUSALS: Final = frozenset(
 """Raised before a mutation is begun: nothing of it took effect."""
 
 
-def is_unsure(failure: Exception) -> bool:
+def is_indeterminate(failure: Exception) -> bool:
     """It may have taken effect, or may still do so."""
     return not isinstance(failure, RemoteFailure) or failure.simple_name not in _REFUSALS
 
@@ -492,232 +486,3 @@ def _region_of(row: list[KeyValue]) -> Region | None:
     if b"regioninfo" not in values:
         return None
     return parse_region(row[0].row, values[b"regioninfo"], values.get(b"server", b""))
-
-
-def _is_behind_longest(key: bytes) -> bool:
-    """The least key after a row of the greatest length is longer than HBase accepts."""
-    return len(key) == _ROW_BYTES_MAX + 1 and key.endswith(b"\0")
-
-
-@dataclass(frozen=True, slots=True)
-class ScanBlock:
-    """The result of one scan call. `restarted`: rows that began in earlier blocks come again from their beginning."""
-
-    cells: memoryview
-    results: int
-    ends_inside_row: bool
-    restarted: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ScanSpec:
-    """What a scan reads. Columns as in `RowGet`."""
-
-    table: str
-    key_range: KeyRange
-    columns: tuple[tuple[bytes, tuple[bytes, ...]], ...] = ()
-    max_versions: int = 1
-    rows_per_call: int = 10_000
-    bytes_per_call: int = 2 << 20
-    read_ahead: bool = True
-    """The next call is sent before this one's block is used; several calls for a long scan (`parallel_scan`)."""
-    limit: int = 0
-    time_range: tuple[int, int] | None = None
-    """As in `RowGet`."""
-    filters: tuple[Filter, ...] = ()
-    is_fresh: bool = False
-    """Each call opens a scanner of its own: a scanner that stays open shows the region as it was at its opening."""
-
-
-class ScanCursor:
-    """The position of a scan in its range. After each block the caller says by `settled_row` the last row it has whole.
-
-    One call at a time is under way; `send_steps` sends it before the block is wanted. A fresh scan goes on after the
-    last row of the block before. A row that does not fit into one call is read to its end by a scanner that stays open
-    from then on.
-    """
-
-    def __init__(self, operations: RegionOperations, spec: ScanSpec) -> None:
-        if spec.rows_per_call < 1:
-            raise Misuse(f"a scan of {spec.rows_per_call} rows a call brings nothing")
-        self._operations = operations
-        self._spec = spec
-        self._start = spec.key_range.start
-        self._start_inclusive = True
-        self._region: Region | None = None
-        self._scanner_id: int | None = None
-        self._call_seq = 0
-        self._ahead: Flight | None = None
-        stop = spec.key_range.stop
-        self._done = stop is not None and stop <= spec.key_range.start
-        self._is_fresh = spec.is_fresh
-        self._restarted = False
-        self._is_inside_row = False
-        self.settled_row: bytes | None = None
-        self.was_full = False
-        """The last block ended by the bounds of a call, not because its region or range ended."""
-
-    @property
-    def start(self) -> bytes:
-        """What was not read yet begins here, or after this row: the last row of a call that was full."""
-        return self._start
-
-    @property
-    def key_range(self) -> KeyRange:
-        return self._spec.key_range
-
-    @property
-    def is_done(self) -> bool:
-        return self._done and not self._is_inside_row
-
-    @property
-    def is_sent(self) -> bool:
-        """A call is under way, or its answer waits to be taken."""
-        return self._ahead is not None
-
-    @property
-    def can_be_cut(self) -> bool:
-        return self._is_fresh and self._ahead is None and not self._done
-
-    def cut_at(self, key: bytes) -> ScanCursor:
-        """Ends this cursor before `key`, which lies between its start and its stop; returns a cursor of the rest."""
-        whole = self._spec.key_range
-        self._spec = replace(self._spec, key_range=KeyRange(whole.start, key))
-        return ScanCursor(self._operations, replace(self._spec, key_range=KeyRange(key, whole.stop)))
-
-    def send_steps(self, budget: Budget) -> Steps[None]:
-        """Sends the call for the next block, unless it is under way already."""
-        if self._ahead is None and not self._done:
-            self._ahead = yield from self._call_steps(budget)
-
-    def fetch_steps(self, budget: Budget) -> Steps[ScanBlock | None]:
-        """The next block that holds a row or part of one; None when the range is done.
-
-        The last block never ends inside a row. A block without cells may follow one that did: the server had counted
-        cells that were not wanted; or, restarted, the row is gone.
-        """
-        while not self._done:
-            flight = self._ahead
-            self._ahead = None
-            if flight is None:
-                flight = yield from self._call_steps(budget)
-            answer = yield from finish_steps(flight, budget)
-            block = yield from self._take_steps(answer, budget)
-            if block is not None and block.results:
-                self._is_inside_row = block.ends_inside_row
-                return block
-        if self._is_inside_row:
-            self._is_inside_row = False
-            return ScanBlock(memoryview(b""), 0, ends_inside_row=False, restarted=self._restarted)
-        return None
-
-    def close_steps(self, budget: Budget) -> Steps[None]:
-        """Closes the server's scanner without waiting for the answer."""
-        region, self._done = self._region, True
-        if self._scanner_id is None or region is None or region.server is None:
-            return
-        request = ScanRequest(scanner_id=self._scanner_id, close_scanner=True, number_of_rows=0)
-        self._scanner_id = None
-        yield Start(((region.server, Call(CLIENT, "Scan", request.SerializeToString())),), budget.call_s)
-
-    def _call_steps(self, budget: Budget) -> Steps[Flight]:
-        if self._scanner_id is None:
-            region = yield from self._operations.locate_steps(self._spec.table, self._start, budget)
-            self._region = region
-            request = self._open_request(region)
-        else:
-            request = ScanRequest(scanner_id=self._scanner_id, next_call_seq=self._call_seq)
-        request.number_of_rows = self._spec.rows_per_call
-        request.client_handles_partials = request.client_handles_heartbeats = True
-        assert self._region is not None
-        assert self._region.server is not None
-        call = Call(CLIENT, "Scan", request.SerializeToString())
-        (flight,) = yield Start(((self._region.server, call),), budget.call_s)
-        self._call_seq += 1
-        return flight  # type: ignore[no-any-return]
-
-    def _open_request(self, region: Region) -> ScanRequest:
-        request = ScanRequest(next_call_seq=0, limit_of_rows=self._spec.limit, close_scanner=self._is_fresh)
-        request.region.CopyFrom(region.specifier)
-        scan = request.scan
-        scan.start_row, scan.include_start_row = self._start, self._start_inclusive
-        if self._start_inclusive and _is_behind_longest(self._start):
-            scan.start_row, scan.include_start_row = self._start[:-1], False
-        stop = self._spec.key_range.stop
-        if stop is not None:
-            scan.stop_row = stop
-            # HBase asks its files' filters first where a scan is of one row. An empty stop means: to the end.
-            of_one_row = scan.include_start_row and scan.start_row and stop == scan.start_row + b"\0"
-            if _is_behind_longest(stop) or of_one_row:
-                scan.stop_row, scan.include_stop_row = stop[:-1], True
-        scan.max_versions = self._spec.max_versions
-        scan.max_result_size, scan.caching = self._spec.bytes_per_call, self._spec.rows_per_call
-        if self._spec.is_fresh:
-            # Left to itself a scanner turns from positioned reads to a stream after 256 KiB, and returns what it has at
-            # that moment: one that lives for one call would never bring more (StoreScanner, hbase.storescanner.pread).
-            # One that stays open inside a large row would read a block of each file anew, beside those that it holds:
-            # a cell of 10 MiB is a block of its own, and twice those of all files ended a region server.
-            scan.readType = Scan.PREAD
-        for family, qualifiers in self._spec.columns:
-            scan.column.add(family=family, qualifier=qualifiers)
-        set_filter(scan, self._spec.filters)
-        if self._spec.time_range is not None:
-            set_time_range(scan, *self._spec.time_range)
-        self._call_seq = 0
-        return request
-
-    def _take_steps(self, answer: Answer, budget: Budget) -> Steps[ScanBlock | None]:
-        failure = answer.failure if isinstance(answer, Reply) else answer
-        if failure is not None or not isinstance(answer, Reply):
-            assert failure is not None
-            yield from self._recover_steps(failure, budget)
-            return None
-        response = parsed(ScanResponse, answer)
-        budget.tries = 0
-        if response.HasField("scanner_id") and not self._is_fresh:
-            self._scanner_id = response.scanner_id
-        partial = bool(response.partial_flag_per_result) and response.partial_flag_per_result[-1]
-        block = ScanBlock(answer.cells, len(response.cells_per_result), partial, self._restarted)
-        if block.results:
-            self._restarted = False
-        self.was_full = response.more_results and response.more_results_in_region
-        if not response.more_results:
-            self._done = True
-        elif not response.more_results_in_region:
-            self._leave_region()
-        elif self._is_fresh and block.results:
-            self._move_behind(block)
-        elif self._is_fresh:
-            self._is_fresh = False  # the time was up before it found anything: a scanner that stays open gets on
-        return block
-
-    def _move_behind(self, block: ScanBlock) -> None:
-        """The next scanner begins after the last whole row; at the last row again if only part of it came."""
-        self._start, self._start_inclusive = last_row(block.cells), block.ends_inside_row
-        if block.ends_inside_row:
-            self._restarted = True
-            self._is_fresh = block.results > 1
-
-    def _leave_region(self) -> None:
-        """The server closed the scanner at the region's end by itself."""
-        assert self._region is not None
-        stop, whole = self._region.key_range.stop, self._spec.key_range.stop
-        self._scanner_id = None
-        if stop is None or (whole is not None and stop >= whole):
-            self._done = True
-        else:
-            self._start, self._start_inclusive = stop, True
-
-    def _recover_steps(self, failure: Exception, budget: Budget) -> Steps[None]:
-        """Another scanner, from after the last row that the caller has whole."""
-        assert self._region is not None
-        reaction = self._operations.react(self._region, failure, budget)
-        if reaction is Reaction.FAIL:
-            assert isinstance(failure, RemoteFailure)
-            raise failure.as_error(budget.what)
-        self._scanner_id = None
-        self._restarted = True
-        if self.settled_row is not None and self.settled_row >= self._start:
-            self._start, self._start_inclusive = self.settled_row, False
-        if reaction is not Reaction.REOPEN or budget.tries:
-            yield budget.pause()

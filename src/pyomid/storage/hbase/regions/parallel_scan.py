@@ -19,7 +19,8 @@ from __future__ import annotations
 from typing import Final
 
 from pyomid.storage.hbase.codec.keyvalues import first_row
-from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, ScanBlock, ScanCursor, ScanSpec, Steps
+from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, Steps
+from pyomid.storage.hbase.regions.scan_cursor import ScanBlock, ScanCursor, ScanSpec
 from pyomid.storage.hbase.regions.split_keys import KeyScale
 
 CALLS_AHEAD: Final = 3
@@ -34,33 +35,33 @@ _FILL: Final = 0.9
 _TOO_LITTLE: Final = 0.25
 
 
-class ScanLanes:
+class ParallelScan:
     """The blocks of a range in key order, as `ScanCursor` gives them, by one cursor or several."""
 
     def __init__(self, operations: RegionOperations, spec: ScanSpec) -> None:
         self._read_ahead = spec.read_ahead
-        self._lanes = [ScanCursor(operations, spec)]
+        self._streams = [ScanCursor(operations, spec)]
         self._pace = Pace() if spec.is_fresh and not spec.limit else None
         self._blocks = 0
-        self._blocks_of_lane = 0
+        self._blocks_of_stream = 0
 
-    def settled(self, row: bytes) -> None:
+    def received(self, row: bytes) -> None:
         """The caller has all rows up to this one, included, whole."""
-        if self._lanes:
-            self._lanes[0].settled_row = row
+        if self._streams:
+            self._streams[0].received_row = row
 
     def fetch_steps(self, budget: Budget) -> Steps[ScanBlock | None]:
         """The next block that holds a row or part of one; None when the range is done."""
-        while self._lanes:
-            lane = self._lanes[0]
-            block = yield from lane.fetch_steps(budget)
-            if self._pace is not None and (lane.was_full or (lane.is_done and not self._blocks_of_lane)):
-                self._pace.learn(lane, block)
+        while self._streams:
+            stream = self._streams[0]
+            block = yield from stream.fetch_steps(budget)
+            if self._pace is not None and (stream.was_full or (stream.is_done and not self._blocks_of_stream)):
+                self._pace.learn(stream, block)
             self._blocks += 1
-            self._blocks_of_lane += 1
-            if lane.is_done:
-                self._lanes.pop(0)
-                self._blocks_of_lane = 0
+            self._blocks_of_stream += 1
+            if stream.is_done:
+                self._streams.pop(0)
+                self._blocks_of_stream = 0
             if self._read_ahead:
                 yield from self._send_ahead_steps(budget)
             if block is not None:
@@ -69,28 +70,28 @@ class ScanLanes:
 
     def close_steps(self, budget: Budget) -> Steps[None]:
         """Closes scanners that are still open, without waiting for answers."""
-        lanes, self._lanes = self._lanes, []
-        for lane in lanes:
-            yield from lane.close_steps(budget)
+        streams, self._streams = self._streams, []
+        for stream in streams:
+            yield from stream.close_steps(budget)
 
     def _send_ahead_steps(self, budget: Budget) -> Steps[None]:
         """How many streams: more with each block, so that little is read in vain for a caller that takes only a few
         rows."""
-        free = min(CALLS_AHEAD, self._blocks + 1) - sum(lane.is_sent for lane in self._lanes)
+        free = min(CALLS_AHEAD, self._blocks + 1) - sum(stream.is_sent for stream in self._streams)
         place = 0
-        while place < len(self._lanes) and (free > 0 or place == 0):
-            lane = self._lanes[place]
-            if not lane.is_sent:
+        while place < len(self._streams) and (free > 0 or place == 0):
+            stream = self._streams[place]
+            if not stream.is_sent:
                 self._cut(place)
-                yield from lane.send_steps(budget)
+                yield from stream.send_steps(budget)
                 free -= 1
             place += 1
 
     def _cut(self, place: int) -> None:
-        lane = self._lanes[place]
-        key = self._pace.key_behind(lane) if self._pace is not None and lane.can_be_cut else None
+        stream = self._streams[place]
+        key = self._pace.key_behind(stream) if self._pace is not None and stream.can_be_cut else None
         if key is not None:
-            self._lanes.insert(place + 1, lane.cut_at(key))
+            self._streams.insert(place + 1, stream.cut_at(key))
 
 
 class Pace:
@@ -102,30 +103,30 @@ class Pace:
         self._first = self._last = b""
         self._times = 0.0
 
-    def learn(self, lane: ScanCursor, block: ScanBlock | None) -> None:
+    def learn(self, stream: ScanCursor, block: ScanBlock | None) -> None:
         """Learnt from a call that was full, or one that brought all rows of its stream; None: nothing."""
         found = 0 if block is None else len(block.cells)
-        if lane.was_full:
+        if stream.was_full:
             self._full_bytes = found
         if block is None or found < _TOO_LITTLE * self._full_bytes or self._full_bytes < BLOCK_BYTES_LEAST:
             self._times = 0.0
             return
-        if lane.was_full:
-            self._first, self._last = first_row(block.cells), lane.start
-        elif lane.key_range.stop is not None:
-            self._first, self._last = lane.key_range.start, lane.key_range.stop
+        if stream.was_full:
+            self._first, self._last = first_row(block.cells), stream.start
+        elif stream.key_range.stop is not None:
+            self._first, self._last = stream.key_range.start, stream.key_range.stop
         else:
             return
         self._scale.learn(self._first)
         self._scale.learn(self._last)
         self._times = _FILL * self._full_bytes / found
 
-    def key_behind(self, lane: ScanCursor) -> bytes | None:
+    def key_behind(self, stream: ScanCursor) -> bytes | None:
         """The key at which to end a stream after about one call; None if nothing is known, or little would remain."""
         if not self._times:
             return None
-        key = self._scale.ahead(lane.start, self._first, self._last, self._times)
-        if key is None or lane.key_range.stop is None:
+        key = self._scale.ahead(stream.start, self._first, self._last, self._times)
+        if key is None or stream.key_range.stop is None:
             return key
-        far = self._scale.ahead(lane.start, self._first, self._last, 1.5 * self._times)
-        return key if far is not None and far < lane.key_range.stop else None
+        far = self._scale.ahead(stream.start, self._first, self._last, 1.5 * self._times)
+        return key if far is not None and far < stream.key_range.stop else None

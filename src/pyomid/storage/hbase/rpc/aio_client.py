@@ -11,29 +11,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, Unpack, cast
 
 from pyomid.errors import Misuse
 from pyomid.storage.hbase.codec.keyvalues import last_row
 from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.regions.operations import (
-    Answer,
-    Finish,
-    Flight,
-    Pause,
-    Request,
-    ScanBlock,
-    ScanSpec,
-    Start,
-    Steps,
-)
-from pyomid.storage.hbase.regions.parallel_scan import ScanLanes
+from pyomid.storage.hbase.regions.operations import Answer, Finish, Flight, Pause, Request, Start, Steps
+from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
+from pyomid.storage.hbase.regions.scan_cursor import ScanBlock, ScanSpec
 from pyomid.storage.hbase.rpc.aio_connection import AsyncConnection, PendingAnswer
-from pyomid.storage.hbase.rpc.client_settings import ClusterClient
+from pyomid.storage.hbase.rpc.client import ClusterClient, ClusterOptions
 from pyomid.storage.hbase.rpc.failures import ConnectionLost
 from pyomid.storage.hbase.rpc.frames import Address, Call
-from pyomid.storage.hbase.rpc.handshake import Handshake
-from pyomid.storage.hbase.rpc.requests import Durability, RowRequest, RowResult
+from pyomid.storage.hbase.rpc.requests import RowRequest, RowResult
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 T = TypeVar("T")
@@ -42,27 +32,10 @@ T = TypeVar("T")
 class AsyncCluster(ClusterClient):
     """A client for one event loop."""
 
-    def __init__(
-        self,
-        zookeeper: ZooKeeper,
-        *,
-        user: str | None = None,
-        handshake: Handshake | None = None,
-        deadline_s: float = 60.0,
-        call_s_max: float = 20.0,
-        durability: Durability = Durability.TABLE,
-    ) -> None:
-        super().__init__(
-            zookeeper,
-            user=user,
-            handshake=handshake,
-            deadline_s=deadline_s,
-            call_s_max=call_s_max,
-            durability=durability,
-        )
+    def __init__(self, zookeeper: ZooKeeper, **options: Unpack[ClusterOptions]) -> None:
+        super().__init__(zookeeper, **options)
         self._connections: dict[tuple[Address, str], AsyncConnection] = {}
         self._connecting = asyncio.Lock()
-        self._closed = False
 
     @classmethod
     def beside(cls, cluster: ClusterClient) -> AsyncCluster:
@@ -87,17 +60,17 @@ class AsyncCluster(ClusterClient):
 
     async def scan(self, spec: ScanSpec) -> AsyncIterator[ScanBlock]:
         """Blocks in order. A scan that broke goes on after the last whole row; rows that had begun then come again."""
-        lanes = ScanLanes(self.operations, spec)
+        streams = ParallelScan(self.operations, spec)
         try:
             while True:
-                block = await self.run(lanes.fetch_steps(self.budget(f"scan of {spec.table}")))
+                block = await self.run(streams.fetch_steps(self.budget(f"scan of {spec.table}")))
                 if block is None:
                     return
                 if block.results and not block.ends_inside_row:
-                    lanes.settled(last_row(block.cells))
+                    streams.received(last_row(block.cells))
                 yield block
         finally:
-            await self.run(lanes.close_steps(self.budget("closing a scan")))
+            await self.run(streams.close_steps(self.budget("closing a scan")))
 
     async def run(self, steps: Steps[T]) -> T:
         """Drives an operation to its end."""

@@ -6,14 +6,15 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import cast
 
 from pyomid.errors import Corruption
 from pyomid.storage.hbase.regions.operations import Answer
-from pyomid.storage.hbase.rpc.client_settings import CONNECT_S_MAX
+from pyomid.storage.hbase.rpc.connection import CONNECT_S_MAX
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost
 from pyomid.storage.hbase.rpc.frames import Address, Call, FrameAssembler, decode_reply, encode_call
-from pyomid.storage.hbase.rpc.handshake import Handshake, HandshakeSteps
+from pyomid.storage.hbase.rpc.handshake import Handshake, HandshakeSteps, whole_steps
 
 
 class PendingAnswer:
@@ -45,7 +46,7 @@ class PendingAnswer:
             return await answered
         return self.answer
 
-    def settle(self, answer: Answer) -> None:
+    def deliver(self, answer: Answer) -> None:
         """Gives the call its answer; only the first one counts."""
         if self.answer is not None:
             return
@@ -57,7 +58,7 @@ class PendingAnswer:
             self._tell(answer)
 
     def _expire(self) -> None:
-        self.settle(CallTimedOut(f"{self._address} did not answer in time"))
+        self.deliver(CallTimedOut(f"{self._address} did not answer in time"))
 
 
 class AsyncConnection(asyncio.BufferedProtocol):
@@ -76,7 +77,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         """Connects. `ConnectionLost` if no server answers in time."""
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
-                return await cls._open(address, handshake.steps(service))
+                return await cls._open(address, whole_steps(handshake, service))
         except (OSError, TimeoutError) as error:
             raise ConnectionLost(f"no connection to {address}: {error}") from error
 
@@ -133,7 +134,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
                 reply = decode_reply(frame)
                 pending = self._calls.get(reply.call_id)
                 if pending is not None:
-                    pending.settle(reply)
+                    pending.deliver(reply)
         except BaseException as error:
             self._tear(str(error) if isinstance(error, Corruption) else repr(error))
             if not isinstance(error, Corruption):
@@ -152,23 +153,15 @@ class AsyncConnection(asyncio.BufferedProtocol):
     def _lose(self, reason: str) -> None:
         self._lost = self._lost or reason
         for pending in list(self._calls.values()):
-            pending.settle(ConnectionLost(self._lost))
+            pending.deliver(ConnectionLost(self._lost))
 
 
 async def _introduce(loop: asyncio.AbstractEventLoop, opened: socket.socket, steps: HandshakeSteps) -> None:
-    """Reads exactly the bytes that the handshake needs: what follows belongs to the calls."""
-    request: bytes | int | None = next(steps, None)
-    while request is not None:
-        received = b""
-        if isinstance(request, bytes):
-            await loop.sock_sendall(opened, request)
-        else:
-            while len(received) < request:
-                piece = await loop.sock_recv(opened, request - len(received))
-                if not piece:
-                    raise ConnectionResetError("the server closed it during the handshake")
-                received += piece
-        try:
-            request = steps.send(received)
-        except StopIteration:
-            request = None
+    with suppress(StopIteration):
+        request = next(steps)
+        while True:
+            if isinstance(request, bytes):
+                await loop.sock_sendall(opened, request)
+                request = steps.send(b"")
+            else:
+                request = steps.send(await loop.sock_recv(opened, request))

@@ -13,67 +13,82 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 from pyomid.errors import Misuse
 from pyomid.storage.checks import ProcessGuard
-from pyomid.storage.hbase.regions.locations import Region
+from pyomid.storage.hbase.regions.locations import LocationCache, Region, parse_master_znode, parse_meta_znode
 from pyomid.storage.hbase.regions.operations import (
     Answer,
+    Budget,
+    FindServer,
     Finish,
     Flight,
     Pause,
+    RegionOperations,
     Request,
-    ScanBlock,
-    ScanSpec,
+    Role,
     Start,
     Steps,
 )
-from pyomid.storage.hbase.regions.parallel_scan import ScanLanes
-from pyomid.storage.hbase.rpc.client_settings import CONNECT_S_MAX, ClusterClient
-from pyomid.storage.hbase.rpc.connection import Connection
+from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
+from pyomid.storage.hbase.regions.scan_cursor import ScanBlock, ScanSpec
+from pyomid.storage.hbase.rpc.connection import CONNECT_S_MAX, Connection
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import Address
-from pyomid.storage.hbase.rpc.handshake import Handshake
+from pyomid.storage.hbase.rpc.handshake import Handshake, SimpleHandshake
 from pyomid.storage.hbase.rpc.requests import Durability, RowRequest, RowResult
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 T = TypeVar("T")
 
 
+class ClusterOptions(TypedDict, total=False):
+    """`handshake`: simple authentication as `user` by default. Each operation has `deadline_s` (60), each of its calls
+    at most `call_s_max` (20)."""
+
+    user: str | None
+    handshake: Handshake | None
+    deadline_s: float
+    call_s_max: float
+    durability: Durability
+
+
+class ClusterClient:
+    """What the blocking and the asyncio client share."""
+
+    def __init__(self, zookeeper: ZooKeeper, **options: Unpack[ClusterOptions]) -> None:
+        self.zookeeper = zookeeper
+        self.deadline_s = options.get("deadline_s", 60.0)
+        self.call_s_max = options.get("call_s_max", 20.0)
+        self.operations = RegionOperations(LocationCache(), durability=options.get("durability", Durability.TABLE))
+        self.handshake = options.get("handshake") or SimpleHandshake(options.get("user"))
+        self._closed = False
+
+    def budget(self, what: str, deadline_s: float | None = None) -> Budget:
+        return Budget(what, self.deadline_s if deadline_s is None else deadline_s, self.call_s_max)
+
+    def _find(self, request: FindServer) -> Address:
+        content = self.zookeeper.read_hbase(request.role.value)
+        return parse_meta_znode(content) if request.role is Role.META else parse_master_znode(content)
+
+
 class Cluster(ClusterClient):
     """A blocking client. It must not be used in a forked child (`Misuse`)."""
 
-    def __init__(
-        self,
-        zookeeper: ZooKeeper,
-        *,
-        user: str | None = None,
-        handshake: Handshake | None = None,
-        deadline_s: float = 60.0,
-        call_s_max: float = 20.0,
-        durability: Durability = Durability.TABLE,
-    ) -> None:
-        super().__init__(
-            zookeeper,
-            user=user,
-            handshake=handshake,
-            deadline_s=deadline_s,
-            call_s_max=call_s_max,
-            durability=durability,
-        )
+    def __init__(self, zookeeper: ZooKeeper, **options: Unpack[ClusterOptions]) -> None:
+        super().__init__(zookeeper, **options)
         self._connections: dict[tuple[Address, str], Connection] = {}
         self._connecting = threading.Lock()
         self._guard = ProcessGuard("HBase client")
-        self._closed = False
 
     def rows(self, table: str, requests: Sequence[RowRequest], *, deadline_s: float | None = None) -> list[RowResult]:
         """Each request's result, in order."""
         return self.run(self.operations.rows_steps(table, requests, self.budget(f"rows of {table}", deadline_s)))
 
-    def settle_rows(self, table: str, requests: Sequence[RowRequest]) -> list[RowResult | RemoteFailure]:
+    def row_outcomes(self, table: str, requests: Sequence[RowRequest]) -> list[RowResult | RemoteFailure]:
         """The same, with the failure in place of the result of a request that can never work."""
-        return self.run(self.operations.settle_rows_steps(table, requests, self.budget(f"rows of {table}")))
+        return self.run(self.operations.outcomes_steps(table, requests, self.budget(f"rows of {table}")))
 
     def check_process(self) -> None:
         """`Misuse` in a forked child."""
@@ -147,20 +162,20 @@ class Cluster(ClusterClient):
 
 
 class Scan:
-    """Blocks of a scan. Call `settled` after each; `close` frees the server's scanner."""
+    """Blocks of a scan. Call `received` after each; `close` frees the server's scanner."""
 
     def __init__(self, cluster: Cluster, spec: ScanSpec) -> None:
         self._cluster = cluster
         self._spec = spec
-        self._lanes = ScanLanes(cluster.operations, spec)
+        self._streams = ParallelScan(cluster.operations, spec)
 
-    def settled(self, row: bytes) -> None:
+    def received(self, row: bytes) -> None:
         """All rows up to `row`, included, were received whole: a scan that breaks goes on after it."""
-        self._lanes.settled(row)
+        self._streams.received(row)
 
     def fetch(self) -> ScanBlock | None:
         budget = self._cluster.budget(f"scan of {self._spec.table}")
-        return self._cluster.run(self._lanes.fetch_steps(budget))
+        return self._cluster.run(self._streams.fetch_steps(budget))
 
     def close(self) -> None:
-        self._cluster.run(self._lanes.close_steps(self._cluster.budget("closing a scan", 1.0)))
+        self._cluster.run(self._streams.close_steps(self._cluster.budget("closing a scan", 1.0)))

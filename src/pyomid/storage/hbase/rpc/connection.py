@@ -22,7 +22,9 @@ from typing import Final
 from pyomid.errors import Corruption
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost
 from pyomid.storage.hbase.rpc.frames import Address, Call, FrameAssembler, Reply, decode_reply, encode_call
-from pyomid.storage.hbase.rpc.handshake import Handshake, HandshakeSteps
+from pyomid.storage.hbase.rpc.handshake import Handshake, HandshakeSteps, whole_steps
+
+CONNECT_S_MAX: Final = 5.0
 
 _TICK_MS: Final = 200
 """How long the reader waits before it looks at its deadline. Not Python's time-out of the socket: that would apply to
@@ -45,7 +47,7 @@ class PendingCall:
         self.waiting = False
 
     @property
-    def is_settled(self) -> bool:
+    def is_done(self) -> bool:
         return self.reply is not None or self.failure is not None
 
 
@@ -69,7 +71,7 @@ class Connection:
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            _introduce(self._socket, handshake.steps(service))
+            _introduce(self._socket, whole_steps(handshake, service))
             self._socket.settimeout(None)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_S_MAX, 0))
             self._readable = select.poll()
@@ -112,7 +114,7 @@ class Connection:
         """The reply, or the error of the call."""
         deadline_s = time.monotonic() + timeout_s
         try:
-            while not pending.is_settled:
+            while not pending.is_done:
                 if self._becomes_reader(pending):
                     self._read_until(pending, deadline_s)
                     self._hand_on_reading(pending)
@@ -131,7 +133,7 @@ class Connection:
 
     def _becomes_reader(self, pending: PendingCall) -> bool:
         with self._state:
-            if pending.is_settled:
+            if pending.is_done:
                 return False
             if self._lost is not None:
                 pending.failure = ConnectionLost(self._lost)
@@ -146,7 +148,7 @@ class Connection:
             return False
 
     def _wait_woken(self, pending: PendingCall, deadline_s: float) -> None:
-        if pending.woken is None or pending.is_settled:
+        if pending.woken is None or pending.is_done:
             return
         if not pending.woken.acquire(timeout=max(0.0, deadline_s - time.monotonic())):
             self._give_up(pending)
@@ -156,7 +158,7 @@ class Connection:
     def _read_until(self, pending: PendingCall, deadline_s: float) -> None:
         is_torn = False
         try:
-            while not pending.is_settled:
+            while not pending.is_done:
                 # The wait is apart from the read: an interrupted wait has read nothing; an interrupted read may have.
                 if not self._readable.poll(_TICK_MS):
                     if time.monotonic() >= deadline_s:
@@ -167,7 +169,7 @@ class Connection:
                 if count == 0:
                     raise ConnectionResetError("the server closed it")
                 for frame in self._assembler.filled(count):
-                    self._settle(decode_reply(frame))
+                    self._deliver(decode_reply(frame))
                 is_torn = False
         except BaseException as error:
             if is_torn or isinstance(error, OSError):
@@ -175,7 +177,7 @@ class Connection:
             if not isinstance(error, (OSError, Corruption)):
                 raise
 
-    def _settle(self, reply: Reply) -> None:
+    def _deliver(self, reply: Reply) -> None:
         with self._state:
             pending = self._calls.get(reply.call_id)
             if pending is None:
@@ -186,7 +188,7 @@ class Connection:
 
     def _give_up(self, pending: PendingCall) -> None:
         with self._state:
-            if not pending.is_settled:
+            if not pending.is_done:
                 self._calls.pop(pending.call_id, None)
                 pending.failure = CallTimedOut(f"{self.address} did not answer in time")
             pending.waiting = False
@@ -235,19 +237,11 @@ class Connection:
 
 
 def _introduce(opened: socket.socket, steps: HandshakeSteps) -> None:
-    """Reads exactly the bytes that the handshake needs: what follows belongs to the calls."""
-    request: bytes | int | None = next(steps, None)
-    while request is not None:
-        received = b""
-        if isinstance(request, bytes):
-            opened.sendall(request)
-        else:
-            while len(received) < request:
-                piece = opened.recv(request - len(received))
-                if not piece:
-                    raise ConnectionResetError("the server closed it during the handshake")
-                received += piece
-        try:
-            request = steps.send(received)
-        except StopIteration:
-            request = None
+    with suppress(StopIteration):
+        request = next(steps)
+        while True:
+            if isinstance(request, bytes):
+                opened.sendall(request)
+                request = steps.send(b"")
+            else:
+                request = steps.send(opened.recv(request))

@@ -39,7 +39,7 @@ class _Share:
         self.woken = threading.Lock()
 
     @property
-    def is_settled(self) -> bool:
+    def is_done(self) -> bool:
         return self.results is not None or self.failure is not None
 
     def wake(self) -> None:
@@ -48,7 +48,7 @@ class _Share:
             self.woken.release()
 
 
-class Gatherer:
+class GroupCommit:
     """Group commit for one table. `send` writes rows and returns a result for each, or that row's failure.
 
     An interrupt may come at any line. An interrupted thread takes its rows back or, if it sends for others, ends theirs
@@ -87,7 +87,7 @@ class Gatherer:
         while True:
             share.woken.acquire()
             with self._state:
-                if share.is_settled:
+                if share.is_done:
                     return False
                 if self._leader is share:
                     self._waiting.remove(share)
@@ -115,14 +115,14 @@ class Gatherer:
         first = 0
         for share in (own, *own.taken):
             last = first + len(share.requests)
-            if not share.is_settled:
+            if not share.is_done:
                 share.failure = failure
                 share.results = None if results is None else results[first:last]
             first = last
             if share is not own:
                 share.wake()
         with self._state:
-            self._waiting = [share for share in self._waiting if not share.is_settled]
+            self._waiting = [share for share in self._waiting if not share.is_done]
             if self._waiting:
                 self._waiting[0].wake()
             self._leader = self._waiting[0] if self._waiting else None

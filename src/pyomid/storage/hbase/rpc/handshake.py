@@ -24,6 +24,26 @@ class Handshake(Protocol):
         """Ends when calls may be sent. `ConnectionLost` if the server refuses the client."""
 
 
+def whole_steps(handshake: Handshake, service: str) -> HandshakeSteps:
+    """The steps for a socket, which may bring less than was asked for: a number is the most to be read now, and no byte
+    means that the server closed it. Never more than the handshake needs: what follows belongs to the calls."""
+    steps = handshake.steps(service)
+    request = next(steps, None)
+    while request is not None:
+        received = b""
+        if isinstance(request, bytes):
+            yield request
+        else:
+            while len(received) < request:
+                if not (some := (yield request - len(received))):
+                    raise ConnectionResetError("the server closed it during the handshake")
+                received += some
+        try:
+            request = steps.send(received)
+        except StopIteration:
+            return
+
+
 class SimpleHandshake:
     """For servers without security, which believe the user's name; by default the operating system's."""
 

@@ -101,10 +101,10 @@ class Durability(Enum):
 class Indeterminate(Enum):
     """The result of a mutation that must not be repeated and whose answer was lost: look first."""
 
-    UNSURE = "unsure"
+    INDETERMINATE = "indeterminate"
 
 
-UNSURE: Final = Indeterminate.UNSURE
+INDETERMINATE: Final = Indeterminate.INDETERMINATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +166,8 @@ class RowCondition:
 class RowMutation:
     """→ None once durable. Several mutations are atomic.
 
-    With a condition: → True (it held, all took effect), False (it did not, none did). `UNSURE` if the answer was lost
-    and a repetition would not be the same: with a condition, or if `repeatable` is False (law 10).
+    With a condition: → True (it held, all took effect), False (it did not, none did). `INDETERMINATE` if the answer was
+    lost and a repetition would not be the same: with a condition, or if `repeatable` is False (law 10).
     """
 
     row: bytes

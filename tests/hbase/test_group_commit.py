@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from pyomid.errors import Unavailable
 from pyomid.storage.hbase.rpc.failures import RemoteFailure
-from pyomid.storage.hbase.rpc.group_commit import ROWS_MAX, Gatherer, Results
+from pyomid.storage.hbase.rpc.group_commit import ROWS_MAX, GroupCommit, Results
 from pyomid.storage.hbase.rpc.requests import RowMutation
 
 DEADLINE_S = 60.0
@@ -39,12 +39,12 @@ class HeldServer:
 class Writer:
     """A thread that writes its rows; `outcome` is the results or the error."""
 
-    def __init__(self, gatherer: Gatherer, requests: Sequence[RowMutation]) -> None:
+    def __init__(self, gatherer: GroupCommit, requests: Sequence[RowMutation]) -> None:
         self.outcome: object = None
         self._thread = threading.Thread(target=self._run, args=(gatherer, requests))
         self._thread.start()
 
-    def _run(self, gatherer: Gatherer, requests: Sequence[RowMutation]) -> None:
+    def _run(self, gatherer: GroupCommit, requests: Sequence[RowMutation]) -> None:
         try:
             self.outcome = list(gatherer.write(requests))
         except Unavailable as error:
@@ -57,7 +57,7 @@ class Writer:
 
 
 def held(
-    gatherer: Gatherer, server: HeldServer, first: Sequence[RowMutation], *others: Sequence[RowMutation]
+    gatherer: GroupCommit, server: HeldServer, first: Sequence[RowMutation], *others: Sequence[RowMutation]
 ) -> list[Writer]:
     """The first one's call is on its way, the others wait behind it in their order."""
     writers = [Writer(gatherer, first)]
@@ -79,7 +79,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 def test_what_comes_while_a_call_is_on_its_way_goes_with_the_next() -> None:
     server = HeldServer()
-    writers = held(Gatherer(server.send), server, rows(b"a"), rows(b"b", b"true"), rows(b"true"), rows(b"c"))
+    writers = held(GroupCommit(server.send), server, rows(b"a"), rows(b"b", b"true"), rows(b"true"), rows(b"c"))
     for _ in range(2):
         server.answers.release()
     assert [writer.ended() for writer in writers] == [[False], [False, True], [True], [False]]
@@ -89,7 +89,7 @@ def test_what_comes_while_a_call_is_on_its_way_goes_with_the_next() -> None:
 def test_a_rows_own_failure_is_that_rows_alone() -> None:
     server, refused = HeldServer(), RemoteFailure("DoNotRetryIOException", "no")
     server.fails = lambda row: refused if row == b"bad" else None
-    writers = held(Gatherer(server.send), server, rows(b"a"), rows(b"bad"), rows(b"true"))
+    writers = held(GroupCommit(server.send), server, rows(b"a"), rows(b"bad"), rows(b"true"))
     for _ in range(2):
         server.answers.release()
     assert [writer.ended() for writer in writers] == [[False], [refused], [True]]
@@ -97,7 +97,7 @@ def test_a_rows_own_failure_is_that_rows_alone() -> None:
 
 def test_an_error_of_the_sending_is_everybodys_who_went_and_the_next_goes_on() -> None:
     server = HeldServer()
-    gatherer = Gatherer(server.send)
+    gatherer = GroupCommit(server.send)
     writers = held(gatherer, server, rows(b"a"))
     server.error = Unavailable("gone")
     server.answers.release()
@@ -110,7 +110,7 @@ def test_an_error_of_the_sending_is_everybodys_who_went_and_the_next_goes_on() -
 def test_a_gathered_call_is_bounded() -> None:
     server = HeldServer()
     many = [b"%d" % index for index in range(ROWS_MAX)]
-    writers = held(Gatherer(server.send), server, rows(b"a"), rows(b"b"), rows(*many), rows(b"c"))
+    writers = held(GroupCommit(server.send), server, rows(b"a"), rows(b"b"), rows(*many), rows(b"c"))
     for _ in range(4):
         server.answers.release()
     for writer in writers:
@@ -120,7 +120,7 @@ def test_a_gathered_call_is_bounded() -> None:
 
 def test_a_lone_writer_sends_at_once_and_leaves_no_turn_behind() -> None:
     server = HeldServer()
-    gatherer = Gatherer(server.send)
+    gatherer = GroupCommit(server.send)
     for _ in range(3):
         server.answers.release()
         assert list(gatherer.write(rows(b"a"))) == [False]

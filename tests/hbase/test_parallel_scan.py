@@ -15,11 +15,12 @@ from imitated_regions import SERVER, TABLE, ImitatedRegions
 
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.storage.hbase.codec.keyvalues import decode
-from pyomid.storage.hbase.regions import parallel_scan as lanes_module
+from pyomid.storage.hbase.regions import parallel_scan
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, meta_region
-from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, ScanSpec
-from pyomid.storage.hbase.regions.parallel_scan import CALLS_AHEAD, ScanLanes
+from pyomid.storage.hbase.regions.operations import Budget, RegionOperations
+from pyomid.storage.hbase.regions.parallel_scan import CALLS_AHEAD, ParallelScan
+from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.regions.split_keys import KeyScale
 from pyomid.storage.hbase.rpc.aio_client import AsyncCluster
 from pyomid.storage.hbase.rpc.client import Cluster
@@ -79,21 +80,21 @@ tables = st.one_of(
 )
 
 
-def small_lanes(operations: RegionOperations, spec: ScanSpec, monkeypatch: pytest.MonkeyPatch) -> ScanLanes:
-    monkeypatch.setattr(lanes_module, "BLOCK_BYTES_LEAST", 1)
-    return ScanLanes(operations, spec)
+def small_streams(operations: RegionOperations, spec: ScanSpec, monkeypatch: pytest.MonkeyPatch) -> ParallelScan:
+    monkeypatch.setattr(parallel_scan, "BLOCK_BYTES_LEAST", 1)
+    return ParallelScan(operations, spec)
 
 
 def scanned(
-    regions: ImitatedRegions, lanes: ScanLanes, operations: RegionOperations, between: Callable[[], None]
+    regions: ImitatedRegions, streams: ParallelScan, operations: RegionOperations, between: Callable[[], None]
 ) -> list[bytes]:
     found: list[bytes] = []
     while True:
-        block = regions.drive(operations, lanes.fetch_steps(Budget("scan", 60.0)))
+        block = regions.drive(operations, streams.fetch_steps(Budget("scan", 60.0)))
         if block is None:
             return found
         found += [cell.row for cell in decode(block.cells)]
-        lanes.settled(found[-1])
+        streams.received(found[-1])
         between()
 
 
@@ -123,8 +124,8 @@ def test_every_row_comes_once_in_order_whatever_the_regions_do(
     key_range = chance.choice([KeyRange(), KeyRange(start, stop), KeyRange(start), KeyRange(b"", stop)])
     spec = ScanSpec(TABLE, key_range, rows_per_call=rows_per_call, bytes_per_call=bytes_per_call, is_fresh=True)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        lanes = small_lanes(operations, spec, monkeypatch)
-        assert scanned(regions, lanes, operations, splits_and_merges) == [key for key in ordered if key in key_range]
+        streams = small_streams(operations, spec, monkeypatch)
+        assert scanned(regions, streams, operations, splits_and_merges) == [key for key in ordered if key in key_range]
     assert regions.on_their_way_max <= CALLS_AHEAD
 
 
@@ -138,8 +139,8 @@ def settled_regions(names: list[bytes]) -> tuple[ImitatedRegions, RegionOperatio
 def test_even_rows_are_read_in_several_places_at_once_by_hardly_more_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [b"row%06d" % number for number in range(20_000)]
     regions, operations = settled_regions(names)
-    lanes = small_lanes(operations, ScanSpec(TABLE, KeyRange(), rows_per_call=500, is_fresh=True), monkeypatch)
-    assert scanned(regions, lanes, operations, lambda: None) == names
+    streams = small_streams(operations, ScanSpec(TABLE, KeyRange(), rows_per_call=500, is_fresh=True), monkeypatch)
+    assert scanned(regions, streams, operations, lambda: None) == names
     assert regions.on_their_way_max == CALLS_AHEAD
     assert regions.calls <= 1.25 * 20_000 / 500
 
@@ -147,8 +148,8 @@ def test_even_rows_are_read_in_several_places_at_once_by_hardly_more_calls(monke
 def test_rows_that_lie_in_heaps_cost_few_calls_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [b"%012d" % (heap * 10**9 + number) for heap in range(6) for number in range(3000)]
     regions, operations = settled_regions(names)
-    lanes = small_lanes(operations, ScanSpec(TABLE, KeyRange(), rows_per_call=500, is_fresh=True), monkeypatch)
-    assert scanned(regions, lanes, operations, lambda: None) == names
+    streams = small_streams(operations, ScanSpec(TABLE, KeyRange(), rows_per_call=500, is_fresh=True), monkeypatch)
+    assert scanned(regions, streams, operations, lambda: None) == names
     assert regions.calls <= 2 * 18_000 / 500
 
 
@@ -156,22 +157,22 @@ def test_who_takes_one_block_has_little_read_for_nothing() -> None:
     """And a scan whose calls bring little stays one call ahead, as small scans should."""
     names = [b"row%06d" % number for number in range(20_000)]
     regions, operations = settled_regions(names)
-    lanes = ScanLanes(operations, ScanSpec(TABLE, KeyRange(), rows_per_call=500, is_fresh=True))
-    assert scanned(regions, lanes, operations, lambda: None) == names
+    streams = ParallelScan(operations, ScanSpec(TABLE, KeyRange(), rows_per_call=500, is_fresh=True))
+    assert scanned(regions, streams, operations, lambda: None) == names
     assert regions.on_their_way_max == 1
 
 
 def test_memory_is_bounded_by_the_calls_ahead_when_nobody_takes_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     names = [b"row%06d" % number for number in range(20_000)]
     regions, operations = settled_regions(names)
-    lanes = small_lanes(operations, ScanSpec(TABLE, KeyRange(), rows_per_call=100, is_fresh=True), monkeypatch)
+    streams = small_streams(operations, ScanSpec(TABLE, KeyRange(), rows_per_call=100, is_fresh=True), monkeypatch)
     ahead = []
     for _ in range(6):
-        assert regions.drive(operations, lanes.fetch_steps(Budget("scan", 60.0))) is not None
+        assert regions.drive(operations, streams.fetch_steps(Budget("scan", 60.0))) is not None
         ahead.append(regions.on_their_way)
     assert ahead == [2, 3, 3, 3, 3, 3]
-    regions.drive(operations, lanes.close_steps(Budget("close", 60.0)))
-    assert regions.drive(operations, lanes.fetch_steps(Budget("scan", 60.0))) is None
+    regions.drive(operations, streams.close_steps(Budget("close", 60.0)))
+    assert regions.drive(operations, streams.fetch_steps(Budget("scan", 60.0))) is None
 
 
 # ── a real HBase ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -179,7 +180,7 @@ def test_memory_is_bounded_by_the_calls_ahead_when_nobody_takes_blocks(monkeypat
 ROWS = 12_000
 ALL = [b"%06d" % number for number in range(ROWS)]
 BATCH = 600
-"""Rows of a call: enough bytes for lanes."""
+"""Rows of a call: enough bytes for streams."""
 
 
 def write(store: HBaseStore, table: str) -> None:
@@ -199,13 +200,13 @@ def filled(store: HBaseStore, table_name: str) -> Iterator[str]:
 def calls_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many calls of a scan were on their way after each block."""
     counts: list[int] = []
-    send = ScanLanes._send_ahead_steps
+    send = ParallelScan._send_ahead_steps
 
-    def counted(lanes: ScanLanes, budget: Budget):  # type: ignore[no-untyped-def]
-        yield from send(lanes, budget)
-        counts.append(sum(lane.is_sent for lane in lanes._lanes))
+    def counted(streams: ParallelScan, budget: Budget):  # type: ignore[no-untyped-def]
+        yield from send(streams, budget)
+        counts.append(sum(stream.is_sent for stream in streams._streams))
 
-    monkeypatch.setattr(ScanLanes, "_send_ahead_steps", counted)
+    monkeypatch.setattr(ParallelScan, "_send_ahead_steps", counted)
     return counts
 
 
@@ -225,14 +226,14 @@ def test_a_long_scan_has_several_calls_on_their_way(store: HBaseStore, filled: s
     assert max(calls_at_once) == CALLS_AHEAD
 
 
-def test_lanes_go_on_through_a_split(
+def test_streams_go_on_through_a_split(
     store: HBaseStore, cluster: Cluster, filled: str, calls_at_once: list[int]
 ) -> None:
     assert rows_of(store, filled, lambda: Admin(cluster).split(filled, b"003000")) == ALL
     assert max(calls_at_once) == CALLS_AHEAD
 
 
-def test_lanes_go_on_through_a_merge(
+def test_streams_go_on_through_a_merge(
     store: HBaseStore, cluster: Cluster, table_name: str, calls_at_once: list[int]
 ) -> None:
     admin = Admin(cluster)
@@ -243,10 +244,10 @@ def test_lanes_go_on_through_a_merge(
     store.drop_table(table_name)
 
 
-def test_lanes_go_on_when_a_region_moves_and_when_its_server_dies(
+def test_streams_go_on_when_a_region_moves_and_when_its_server_dies(
     store: HBaseStore, cluster: Cluster, hbase: HBaseServer, filled: str, calls_at_once: list[int]
 ) -> None:
-    """Killed while answers of three lanes are on their way: what did not come is read again elsewhere."""
+    """Killed while answers of three streams are on their way: what did not come is read again elsewhere."""
     admin = Admin(cluster)
     process, port = hbase.start_region_server()
     try:
@@ -280,7 +281,7 @@ def test_a_scan_left_with_answers_on_their_way_harms_nobody(
     assert rows_of(store, filled) == ALL
 
 
-def test_ranges_and_kept_batches_are_as_without_lanes(store: HBaseStore, filled: str) -> None:
+def test_ranges_and_kept_batches_are_as_without_streams(store: HBaseStore, filled: str) -> None:
     """Batches that their owner keeps are not written over by later answers."""
     for key_range in (KeyRange(ALL[500], ALL[9500]), KeyRange(ALL[11_000]), KeyRange(b"", ALL[700]), KeyRange(b"x")):
         batches = list(store.scan(filled, key_range, batch_rows_max=BATCH))
@@ -289,7 +290,7 @@ def test_ranges_and_kept_batches_are_as_without_lanes(store: HBaseStore, filled:
         assert all(cell.value == cell.row * 120 for cell in cells)
 
 
-def test_the_asyncio_twin_has_lanes_too(hbase: HBaseServer, filled: str, calls_at_once: list[int]) -> None:
+def test_the_asyncio_client_has_streams_too(hbase: HBaseServer, filled: str, calls_at_once: list[int]) -> None:
     async def work() -> list[bytes]:
         cluster = AsyncCluster(ZooKeeper(hbase.quorum), deadline_s=120.0)
         spec = ScanSpec(filled, KeyRange(), rows_per_call=BATCH, is_fresh=True)
