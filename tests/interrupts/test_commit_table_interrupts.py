@@ -15,9 +15,9 @@ import pytest
 
 from interrupts import Interrupter, every_place
 from pyomid.ports import FlushEnded, LeaderState
-from pyomid.storage.embedded import EmbeddedCommitTable, commit_table
+from pyomid.storage.embedded import EmbeddedCommitTable, commit_table, group_commit
 from pyomid.storage.embedded.commit_log import background_write, segment
-from pyomid.storage.embedded.commit_log import writer as recent_commits
+from pyomid.storage.embedded.commit_log import writer as commit_log
 from pyomid.storage.embedded.commit_log.index import INDEX_FILE
 from pyomid.storage.embedded.commit_log.writer import CommitLog, _Put
 from pyomid.storage.memory import MemoryLeaderState
@@ -25,7 +25,7 @@ from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 
 pytestmark = pytest.mark.fast
 
-MODULES = (background_write, segment, recent_commits)
+MODULES = (background_write, group_commit, segment, commit_log)
 WAIT_S = 60.0
 STEP = 50 * 64
 """Between two starts: each has a record of its own in the index."""
@@ -62,7 +62,7 @@ def writer_of(table: EmbeddedCommitTable) -> CommitLog:
     return table._writer
 
 
-def rows(*starts: int) -> recent_commits.Rows:
+def rows(*starts: int) -> commit_log.Rows:
     return np.array([(start, start + 10) for start in starts], dtype=np.int64).reshape(-1, 2)
 
 
@@ -103,8 +103,8 @@ def assert_all_free(table: EmbeddedCommitTable, other_thread: ThreadPoolExecutor
     for lock in (writer._writing, writer._state):
         assert other_thread.submit(lock.acquire, False).result(WAIT_S)
         other_thread.submit(lock.release).result(WAIT_S)
-    assert writer._settle_turn.acquire(timeout=WAIT_S)
-    writer._settle_turn.release()
+    assert writer._checkpoint_turn.acquire(timeout=WAIT_S)
+    writer._checkpoint_turn.release()
     assert all(put.is_done or put.is_abandoned for put in writer._queue)
     assert [writer._used[number] >= writer._index.used(number) for number in (0, 1)] == [True, True]
 
@@ -168,7 +168,7 @@ def test_an_interrupted_flush_in_the_background_gives_its_turn_back(
     if fileno is None:
         pytest.skip("no writes in the background here")
 
-    def flushed(entries: recent_commits.Rows) -> list[int] | None:
+    def flushed(entries: commit_log.Rows) -> list[int] | None:
         if not writer.begin_put(entries, None):
             return None
         poll = select.poll()
@@ -264,8 +264,8 @@ def test_an_interrupted_hand_over_to_lmdb_loses_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Segments change, tables are emptied: what was acknowledged before and behind is found, after a crash too."""
-    monkeypatch.setattr(recent_commits, "_RECORDS_MAX", 6)
-    monkeypatch.setattr(CommitLog, "_settle_other_soon", lambda self: None)  # in this thread, so that it is seen
+    monkeypatch.setattr(commit_log, "_RECORDS_MAX", 6)
+    monkeypatch.setattr(CommitLog, "_checkpoint_other_soon", lambda self: None)  # in this thread, so that it is seen
     starts = Starts()
     expected: dict[int, int] = {}
 
@@ -294,16 +294,16 @@ def test_an_innocent_put_does_not_fail_with_its_neighbours_interrupt(
     """Two real threads: one is interrupted in the middle of the write for both."""
     writer = writer_of(table)
     inside, go_on = threading.Event(), threading.Event()
-    append = recent_commits.Segment.append
+    append = commit_log.Segment.append
 
-    def interrupted(self: recent_commits.Segment, pieces: list[recent_commits.Rows]) -> None:
+    def interrupted(self: commit_log.Segment, pieces: list[commit_log.Rows]) -> None:
         if not inside.is_set():
             inside.set()
             assert go_on.wait(WAIT_S)
             raise KeyboardInterrupt
         append(self, pieces)
 
-    monkeypatch.setattr(recent_commits.Segment, "append", interrupted)
+    monkeypatch.setattr(commit_log.Segment, "append", interrupted)
     theirs = waiting(writer, 6400)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(table.put, [(3200, 3210)])

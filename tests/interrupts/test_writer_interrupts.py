@@ -13,11 +13,12 @@ import pytest
 
 from interrupts import Interrupter, every_place
 from pyomid.storage.embedded import environment as environments
+from pyomid.storage.embedded import group_commit
 from pyomid.storage.embedded.environment import Environment, _Pending, open_environment, release
 
 pytestmark = pytest.mark.fast
 
-MODULES = (environments,)
+MODULES = (environments, group_commit)
 WAIT_S = 60.0
 
 

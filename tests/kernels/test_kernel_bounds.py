@@ -24,7 +24,7 @@ EXISTING = (
     "core/test_visibility.py", "core/test_cleaning.py", "core/test_hashing.py", "hbase/test_cell_blocks.py",
     "hbase/test_commit_calls.py", "hbase/test_changes.py", "hbase/test_recorded_bytes.py", "spark/test_kernels.py",
     "spark/test_rowkey.py", "spark/test_encoding.py", "storage/test_embedded_pages.py",
-    "storage/test_embedded_bytes.py", "storage/test_recent_rules.py", "tso/test_kernel.py",
+    "storage/test_embedded_bytes.py", "storage/test_commit_log_rules.py", "tso/test_kernel.py",
 )  # fmt: skip
 """Tests that give kernels what they should be given."""
 

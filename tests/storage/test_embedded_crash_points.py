@@ -44,7 +44,7 @@ class CrashedEverywhere:
     def __init__(self, folder: Path, scratch: Path, seed: int, checked: float) -> None:
         self._rng = random.Random(seed)
         self._choice = random.Random(seed + 1)
-        """Its own: when the settling thread runs must not decide what is written."""
+        """Its own: when the checkpoint thread runs must not decide what is written."""
         self._scratch = scratch
         self._checked = checked
         self._disk = threading.RLock()
@@ -222,11 +222,11 @@ class CrashedEverywhere:
         return found
 
     def check_live(self) -> None:
-        """Without a crash a completion is seen, at the latest when its table has been settled."""
+        """Without a crash a completion is seen, at the latest when its table had its checkpoint."""
         self.check_table(self.table, self._at_work[0])
         assert self.table._writer is not None
-        if (settler := self.table._writer._settler) is not None:
-            settler.join(DEADLINE_S)
+        if (checkpointer := self.table._writer._checkpointer) is not None:
+            checkpointer.join(DEADLINE_S)
         completed = [start for start, may in self.allowed.items() if NOT_FOUND in may]
         assert self.table.lookup(completed) == [NOT_FOUND] * len(completed)
 
@@ -236,7 +236,7 @@ def crash_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, seed: i
     monkeypatch.setattr(segment, "SEGMENT_BYTES", 8 * segment.BLOCK_BYTES)
     monkeypatch.setattr(writer, "ROWS_MAX", ROWS_MAX)
     monkeypatch.setattr(writer, "_RECORDS_MAX", 150)
-    monkeypatch.setattr(compacted, "_PIECE_ROWS_MAX", 40)
+    monkeypatch.setattr(compacted, "_WRITE_ROWS_MAX", 40)
     world = CrashedEverywhere(tmp_path / "db", tmp_path, seed, checked)
     assert world.table._writer is not None
     writes_in_background = world.table.flush_ended_fileno() is not None and world.table._writer._segments[0]._direct
@@ -247,7 +247,7 @@ def crash_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, seed: i
     def look(crash: Callable[[], None]) -> None:
         try:
             crash()
-        except BaseException as error:  # one in the settling thread must not pass unseen
+        except BaseException as error:  # one in the checkpoint thread must not pass unseen
             failures.append(error)
             raise
 

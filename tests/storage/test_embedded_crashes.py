@@ -19,7 +19,7 @@ from embedded_writer import ENTRIES_OF_FLUSH, ROWS_OF_BATCH, ROWS_OF_CHURN, TABL
 
 from pyomid.errors import StoreFull
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore
-from pyomid.storage.embedded.commit_log import writer as recent_commits
+from pyomid.storage.embedded.commit_log import writer as commit_log
 from pyomid.storage.embedded.native import pages
 from pyomid.testing.conformance import FAMILIES, OTHER, A, B, column_write, scanned
 from pyomid.types import Cell, KeyRange, TableInfo
@@ -214,7 +214,7 @@ def test_commit_table_on_a_full_tmpfs_loses_nothing_and_goes_on(
 ) -> None:
     """Log and index have their blocks from the start: it is LMDB that finds no room for what leaves them. What was
     acknowledged stays in the log until there is room again, and a look-up finds it."""
-    monkeypatch.setattr(recent_commits, "_RECORDS_MAX", 3000)
+    monkeypatch.setattr(commit_log, "_RECORDS_MAX", 3000)
     with small_disk(tmp_path, "40m") as disk:
         if disk is None:
             pytest.skip("mounting a tmpfs needs the right to mount")

@@ -1,4 +1,4 @@
-"""The log of recent commits under bad timing: a late thread, a second crash, a mark and its replacement."""
+"""The commit log under bad timing: a late thread, a second crash, a mark and its replacement."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def rows(first: int, count: int) -> Rows:
 def test_thread_that_comes_late_to_an_emptied_table_leaves_the_one_in_use_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A busy machine lets the settling thread run only when the writer has done its work, and fills that table again.
+    """A busy machine lets the checkpoint thread run only when the writer has done its work, and fills that table again.
 
     Between its look at the table and the emptying of it another flush is answered: that one must not be lost.
     """
     monkeypatch.setattr(module, "_RECORDS_MAX", 100)
     may_run, is_inside, may_end = threading.Event(), threading.Event(), threading.Event()
-    settle_beside, store = CommitLog._settle_beside, CompactedCommits.store
+    checkpoint, store = CommitLog._checkpoint_in_background, CompactedCommits.store
 
     def late(self: CommitLog, number: int) -> None:
         may_run.wait(DEADLINE_S)
-        settle_beside(self, number)
+        checkpoint(self, number)
 
     def slow(self: CompactedCommits, moved: Rows, epoch: int | None = None) -> None:
         store(self, moved, epoch)
@@ -56,7 +56,7 @@ def test_thread_that_comes_late_to_an_emptied_table_leaves_the_one_in_use_alone(
             is_inside.set()
             may_end.wait(DEADLINE_S)
 
-    monkeypatch.setattr(CommitLog, "_settle_beside", late)
+    monkeypatch.setattr(CommitLog, "_checkpoint_in_background", late)
     writer = EmbeddedCommitTable(tmp_path / "db", writable=True)
     reader = EmbeddedCommitTable(tmp_path / "db", writable=False)
     expected: dict[int, int] = {}
@@ -67,18 +67,18 @@ def test_thread_that_comes_late_to_an_emptied_table_leaves_the_one_in_use_alone(
         expected.update((start, commit) for start, commit in entries.tolist())
 
     put(0, 80)
-    put(80, 60)  # the second table, and half of it: the thread is called to settle the first one, and comes late
+    put(80, 60)  # the second table, and half of it: the thread is to bring the first one to LMDB, and comes late
     assert writer._writer is not None
-    settler = writer._writer._settler
-    assert settler is not None
-    put(140, 60)  # the writer settles the first table itself, and fills it again
+    checkpointer = writer._writer._checkpointer
+    assert checkpointer is not None
+    put(140, 60)  # the writer brings the first table to LMDB itself, and fills it again
     monkeypatch.setattr(CompactedCommits, "store", slow)
     may_run.set()
-    while settler.is_alive() and not is_inside.is_set():
-        settler.join(0.01)
+    while checkpointer.is_alive() and not is_inside.is_set():
+        checkpointer.join(0.01)
     put(200, 10)
     may_end.set()
-    settler.join(DEADLINE_S)
+    checkpointer.join(DEADLINE_S)
     assert reader.lookup(list(expected)) == list(expected.values())
     writer.close()
     assert dict(reader.entries()) == expected
@@ -256,7 +256,7 @@ def test_reader_that_stood_still_while_its_tables_were_used_again_takes_no_other
     writer.put_block(rows(0, 80))
     mine = rows(0, 80)[:, 0].tolist()
     assert reader.lookup(mine) == [start + 10 for start in mine]
-    find, settled = CommitIndex.find, CompactedCommits.lookup
+    find, compacted = CommitIndex.find, CompactedCommits.lookup
     calls: list[str] = []
     moved: list[int] = []
 
@@ -273,9 +273,9 @@ def test_reader_that_stood_still_while_its_tables_were_used_again_takes_no_other
         return find(self, number, starts)
 
     def look_late(self: CompactedCommits, starts: Sequence[int]) -> list[int]:
-        if self is reader._settled:
+        if self is reader._compacted:
             writer_goes_on("before LMDB")
-        return settled(self, starts)
+        return compacted(self, starts)
 
     monkeypatch.setattr(CommitIndex, "find", find_late)
     monkeypatch.setattr(CompactedCommits, "lookup", look_late)

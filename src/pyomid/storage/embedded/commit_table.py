@@ -59,7 +59,7 @@ class EmbeddedCommitTable(CommitTable):
         self._path = path / "commits"
         self._guard = ProcessGuard(f"the commit table in {path}")
         self._environment = open_commits(path, writable=writable, map_bytes=map_bytes)
-        self._settled = CompactedCommits(self._environment)
+        self._compacted = CompactedCommits(self._environment)
         self._reader = CommitLogReader(self._path)
         self._epoch: int | None = None
         self._closed = False
@@ -91,7 +91,7 @@ class EmbeddedCommitTable(CommitTable):
             found, sequences = self._reader.lookup(starts)
             missing = [start for start, value in zip(starts, found, strict=True) if value == NOT_FOUND]
             if missing:
-                known = dict(zip(missing, self._settled.lookup(missing), strict=True))
+                known = dict(zip(missing, self._compacted.lookup(missing), strict=True))
                 found = [value or known[start] for start, value in zip(starts, found, strict=True)]
             if self._reader.is_unchanged(sequences):
                 return found
@@ -106,7 +106,7 @@ class EmbeddedCommitTable(CommitTable):
 
     def flush(self, entries: Int64s) -> tuple[list[int], int]:
         """`put_block`, and the epoch read after it."""
-        return self.put_block(entries), self._settled.epoch()
+        return self.put_block(entries), self._compacted.epoch()
 
     @property
     def flights_max(self) -> int:
@@ -178,7 +178,7 @@ class EmbeddedCommitTable(CommitTable):
     def end_flush(self) -> tuple[list[int], int] | None:
         """The flush's result, or its error; None: it has not ended yet."""
         refused = self._writing().end_put()
-        return None if refused is None else (refused, self._settled.epoch())
+        return None if refused is None else (refused, self._compacted.epoch())
 
     def _is_flushing(self, writer: CommitLog) -> bool:
         return self._began and writer.has_begun
@@ -218,7 +218,7 @@ class EmbeddedCommitTable(CommitTable):
         return self._merged(recent)
 
     def _merged(self, recent: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-        for _, same in groupby(merge(recent, self._settled.entries(), key=_start), key=_start):
+        for _, same in groupby(merge(recent, self._compacted.entries(), key=_start), key=_start):
             yield next(same)
 
     def count(self) -> int:

@@ -44,6 +44,7 @@ import lmdb
 from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.owned_files import FileId, file_id, file_mode, is_shared
 from pyomid.storage.checks import ProcessGuard
+from pyomid.storage.embedded.group_commit import Group, Member, next_members
 
 T = TypeVar("T")
 Transaction = Any
@@ -66,48 +67,34 @@ _FREE_BYTES_MIN: Final = 1 << 20
 """LMDB reports a short write as EIO. If less space than this is free, the disk was full."""
 
 
-class _Group:
-    """Functions that share one write transaction, with its outcome: any thread may ask for it at any time."""
+class _Group(Group):
+    """Functions that share one write transaction."""
 
-    __slots__ = ("error", "is_durable", "is_undone", "members", "transaction")
+    __slots__ = ("is_undone", "members", "transaction")
 
     def __init__(self, members: list[_Pending[Any]]) -> None:
+        super().__init__()
         self.members = members
         self.transaction: Transaction = None
-        self.error: OmidError | None = None
-        """The error of the sync after the commit: no function may be run again."""
-        self.is_durable = False
         self.is_undone = False
         """The transaction ended, or is about to end, without its commit."""
 
 
-class _Pending(Generic[T]):
+class _Pending(Member[_Group], Generic[T]):
     """One function that waits for its write transaction; later its result."""
 
-    __slots__ = ("error", "group", "is_abandoned", "records", "value", "work")
+    __slots__ = ("value", "work")
 
     def __init__(self, work: Callable[[Transaction], T], records: int) -> None:
+        super().__init__(records)
         self.work = work
-        self.records = records
         self.value: T | None = None
-        self.error: BaseException | None = None
-        """The error of the function itself."""
-        self.group: _Group | None = None
-        self.is_abandoned = False
-        """Its caller was interrupted: no thread begins it any more."""
-
-    @property
-    def is_done(self) -> bool:
-        group = self.group
-        return self.error is not None or (group is not None and (group.is_durable or group.error is not None))
 
     def run(self, transaction: Transaction) -> None:
         self.value = self.work(transaction)
 
     def result(self) -> T:
-        error = self.error or (self.group.error if self.group is not None else None)
-        if error is not None:
-            raise error
+        self.raise_error()
         return self.value  # type: ignore[return-value]
 
 
@@ -193,9 +180,7 @@ class Environment:
             while not pending.is_done:
                 self._write_group()
 
-    # A thread that writes for others may be interrupted anywhere (Ctrl-C, no memory), and the others must not notice: a
-    # function stays in the queue until its outcome is told, and `_group` is the group under way. The next thread that
-    # holds `_writer`, the interrupted one on its way out or another, ends that group first, by what LMDB says of it:
+    # After an interrupt the group under way is ended by what LMDB says of it (`group_commit`):
     #
     #     transaction open        nothing was written: it is undone, and its functions are still in the queue
     #     transaction ended       it was committed: once that is synced, every member is told so
@@ -203,23 +188,9 @@ class Environment:
     def _write_group(self) -> None:
         try:
             self._end_group()
-            self._write_together(self._next_group())
+            self._write_together(next_members(self._queue, _GROUP_RECORDS_MAX))
         finally:
             self._end_group()
-
-    def _next_group(self) -> list[_Pending[Any]]:
-        queue = self._queue
-        while queue and (queue[0].is_done or queue[0].is_abandoned):
-            queue.popleft()
-        group: list[_Pending[Any]] = []
-        records = 0
-        for pending in list(queue):
-            if group and records + pending.records > _GROUP_RECORDS_MAX:
-                break
-            if not pending.is_done and not pending.is_abandoned:
-                group.append(pending)
-                records += pending.records
-        return group
 
     def _write_together(self, members: list[_Pending[Any]]) -> None:
         try:
@@ -274,12 +245,12 @@ class Environment:
 
     def _make_durable(self, group: _Group) -> None:
         try:
-            if self._many_writers and not group.is_durable:
+            if self._many_writers and not group.is_committed:
                 self._lmdb.sync(True)
         except lmdb.Error as error:
             group.error = self._failed(error)
         else:
-            group.is_durable = True
+            group.is_committed = True
 
     def _begin(self, inside: object, *, write: bool) -> Transaction:
         try:

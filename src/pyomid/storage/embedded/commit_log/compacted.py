@@ -41,9 +41,9 @@ RECORD_TIMESTAMPS: Final = _SLOTS
 RECORD_BYTES: Final = _KEY.size + _BUCKET_BYTES
 """Key and value of a record, without LMDB's page overhead."""
 _SLOT: Final = struct.Struct("<q")
-_PIECE_BUCKETS_MAX: Final = 2000
+_WRITE_BUCKETS_MAX: Final = 2000
 """Records of one write transaction: the next flush waits a few milliseconds for it."""
-_PIECE_ROWS_MAX: Final = 100_000
+_WRITE_ROWS_MAX: Final = 100_000
 _READ_BUCKETS_MAX: Final = 500
 _ENTRIES_A_RECORD: Final = 16
 """For `Environment.write`: this many entries cost about as much as a record of data."""
@@ -82,9 +82,9 @@ class CompactedCommits:
 
     def store(self, rows: Rows, epoch: int | None = None) -> None:
         """Sets each start's slot to its value; durable on return. In several transactions, ascending."""
-        for first in range(0, len(rows), _PIECE_ROWS_MAX):
-            piece = rows[first : first + _PIECE_ROWS_MAX]
-            self._change(piece[:, 0], partial(_set, piece[:, 1]), epoch)
+        for first in range(0, len(rows), _WRITE_ROWS_MAX):
+            part = rows[first : first + _WRITE_ROWS_MAX]
+            self._change(part[:, 0], partial(_set, part[:, 1]), epoch)
 
     def delete(self, starts: Int64s, epoch: int | None = None) -> None:
         """Marks stay."""
@@ -96,7 +96,7 @@ class CompactedCommits:
         total = 0
         while True:
             gone, is_done = self._environment.write(
-                partial(self._delete_piece, horizon=horizon, epoch=epoch), records=_PIECE_BUCKETS_MAX
+                partial(self._delete_some, horizon=horizon, epoch=epoch), records=_WRITE_BUCKETS_MAX
             )
             total += gone
             if is_done:
@@ -105,12 +105,12 @@ class CompactedCommits:
     def entries(self) -> Iterator[tuple[int, int]]:
         """In the order of starts, a bounded number at a time."""
         after = 0
-        while piece := self._environment.read(partial(self._buckets_from, bucket=after)):
-            for bucket, content in piece:
+        while part := self._environment.read(partial(self._buckets_from, bucket=after)):
+            for bucket, content in part:
                 slots = np.frombuffer(content, dtype="<i8")
                 for slot in np.flatnonzero(slots).tolist():
                     yield bucket * _SPAN + slot * TIMESTAMP_STEP, int(slots[slot])
-            after = piece[-1][0] + 1
+            after = part[-1][0] + 1
 
     def _lookup(self, transaction: Transaction, *, starts: Sequence[int]) -> list[int]:
         buckets: dict[int, bytes | None] = {}
@@ -167,14 +167,14 @@ class CompactedCommits:
         value = transaction.get(key, db=self._commits)
         return None if value is None else _checked(key, value)
 
-    def _delete_piece(self, transaction: Transaction, *, horizon: int, epoch: int | None) -> tuple[int, bool]:
+    def _delete_some(self, transaction: Transaction, *, horizon: int, epoch: int | None) -> tuple[int, bool]:
         """Deletes entries and invalidation markers: how many, and whether they were the last below the horizon."""
         self._check_epoch(transaction, epoch)
         gone = 0
         last, slots_below = divmod(-(-horizon // TIMESTAMP_STEP), _SLOTS)
         with transaction.cursor(self._commits) as cursor:
             more = cursor.first()
-            for _ in range(_PIECE_BUCKETS_MAX):
+            for _ in range(_WRITE_BUCKETS_MAX):
                 if not more or cursor.key() >= _KEY.pack(last):
                     return gone + self._clear_slots(transaction, last, slots_below), True
                 gone += int(np.count_nonzero(np.frombuffer(_checked(cursor.key(), cursor.value()), dtype="<i8")))

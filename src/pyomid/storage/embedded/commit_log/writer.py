@@ -41,6 +41,7 @@ from pyomid.storage.embedded.commit_log.compacted import CompactedCommits
 from pyomid.storage.embedded.commit_log.index import LOG_FILES, CommitIndex, newest_of_each
 from pyomid.storage.embedded.commit_log.index_kernels import RECORDS
 from pyomid.storage.embedded.commit_log.segment import Rows, Segment, failed, read_segment
+from pyomid.storage.embedded.group_commit import Group, Member, next_members
 from pyomid.types import NOT_FOUND, SEALED, SealOutcome
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ Int64s = NDArray[np.int64]
 LOCK_FILE: Final = "recent.lock"
 ROWS_MAX: Final = 32_768
 """Rows of one record. More at once are not a flush of a TSO: they go to LMDB."""
-MARKS_MAX: Final = 100_000
+SEALED_MAX: Final = 100_000
 """Sealed starts that are remembered, so that they need no lookup; the others are looked up."""
 _RECORDS_MAX: Final = RECORDS * 3 // 4
 _LOCK_S_MAX: Final = 5.0
@@ -59,12 +60,13 @@ _UNLOGGED_MAX: Final = ROWS_MAX
 _NO_ROWS: Final[Rows] = np.empty((0, 2), dtype=np.int64)
 
 
-class _Group:
-    """Rows that share one record, with their outcome: any thread may ask for it at any time."""
+class _Group(Group):
+    """Rows that share one record of the log."""
 
-    __slots__ = ("at", "error", "is_placing", "is_told", "number", "refused", "rows")
+    __slots__ = ("at", "is_placing", "number", "refused", "rows")
 
     def __init__(self, rows: Rows) -> None:
+        super().__init__()
         self.rows = rows
         self.refused: list[int] = []
         self.number = -1
@@ -72,44 +74,30 @@ class _Group:
         self.at = -1
         """Where that segment ended before them. It ends after them once they are durable."""
         self.is_placing = False
-        self.error: OmidError | None = None
-        self.is_told = False
-        """They are durable, and every process sees them."""
 
 
-class _Put:
+class _Put(Member[_Group]):
     """One thread's entries, until they are durable."""
 
-    __slots__ = ("epoch", "error", "group", "is_abandoned", "refused", "rows")
+    __slots__ = ("epoch", "refused", "rows")
 
     def __init__(self, rows: Rows, epoch: int | None) -> None:
+        super().__init__(len(rows))
         self.rows = rows
         self.epoch = epoch
         self.refused: list[int] = []
-        self.error: OmidError | None = None
-        """The error of this put; an error of the write is the group's."""
-        self.group: _Group | None = None
-        self.is_abandoned = False
-        """Its caller was interrupted: no thread begins it any more."""
-
-    @property
-    def is_done(self) -> bool:
-        group = self.group
-        return self.error is not None or (group is not None and (group.is_told or group.error is not None))
 
     def result(self) -> list[int]:
-        error = self.error or (self.group.error if self.group is not None else None)
-        if error is not None:
-            raise error
+        self.raise_error()
         return self.refused
 
 
 class CommitLog:
     """The one writer of a folder's commit table. Thread-safe."""
 
-    def __init__(self, folder: Path, settled: CompactedCommits) -> None:
+    def __init__(self, folder: Path, compacted: CompactedCommits) -> None:
         self._guard = ProcessGuard(f"the commit table in {folder}")
-        self._settled = settled
+        self._compacted = compacted
         self._writing = threading.RLock()
         """Held while rows are decided, written and placed; by a put in the background from its begin to its end. It
         knows its owner, so a thread that is interrupted while it takes it gives it back."""
@@ -123,23 +111,23 @@ class CommitLog:
         """Which thread began what."""
         self._state = threading.RLock()
         """Held for a short time: while a table is emptied, or slots are cleared."""
-        self._settle_turn = threading.Lock()
+        self._checkpoint_turn = threading.Lock()
         """Held while a table is brought to LMDB, and while another one becomes the table in use: a table is never
         both."""
         self._queue: deque[_Put] = deque()
-        self._marks: set[int] = set()
+        self._sealed: set[int] = set()
         """Starts above `_floor` that this process sealed: their entries are refused."""
         self._unlogged: list[Rows] = []
         self._late: list[Int64s] = []
         """Starts that were completed while their table was brought to LMDB."""
-        self._settling: int | None = None
-        self._settler: threading.Thread | None = None
+        self._checkpointing: int | None = None
+        self._checkpointer: threading.Thread | None = None
         self._used = [0, 0]
         self._is_dirty = [False, False]
         self._lock_file = _locked(folder / LOCK_FILE)
         self._recover(folder)
-        self._floor = settled.newest()
-        """LMDB has no start above it but those that this process brought there; `_marks` has all markers above it."""
+        self._floor = compacted.newest()
+        """LMDB has no start above it but those that this process brought there; `_sealed` has all markers above it."""
 
     def put(self, rows: Rows, epoch: int | None) -> list[int]:
         """Puts entries, durable on return. Returns the starts that an invalidation marker refused."""
@@ -231,10 +219,10 @@ class CommitLog:
                 return None
             self._segments[group.number].end_append(result)
             self._end_group()
-            self._settle_other_soon()
+            self._checkpoint_other_soon()
             return group.refused
         except BaseException:
-            if not group.is_told:
+            if not group.is_committed:
                 self._background.reset()
             raise
         finally:
@@ -286,24 +274,24 @@ class CommitLog:
         return self._in_turn(lambda: self._seal(starts, epoch))
 
     def _seal(self, starts: Sequence[int], epoch: int | None) -> list[SealOutcome]:
-        self._settled.check_epoch(epoch)
+        self._compacted.check_epoch(epoch)
         found = self.lookup(starts)
         is_free = [value in (NOT_FOUND, SEALED) for value in found]
         marked = [start for start, free, value in zip(starts, is_free, found, strict=True) if free and not value]
         # Before they are durable: if that fails half-way, those that are durable still refuse.
-        self._marks.update(start for start in marked if start > self._floor)
+        self._sealed.update(start for start in marked if start > self._floor)
         self._append_all(np.array([(start, SEALED) for start in marked], dtype=np.int64).reshape(-1, 2))
-        self._forget_old_marks()
+        self._forget_old_seals()
         return [
             SealOutcome(placed=True) if free else SealOutcome(placed=False, commit_ts=value)
             for free, value in zip(is_free, found, strict=True)
         ]
 
-    def _forget_old_marks(self) -> None:
+    def _forget_old_seals(self) -> None:
         """They are too many to remember: the older half is looked up from now on, as all starts up to `_floor` are."""
-        if len(self._marks) > MARKS_MAX:
-            self._floor = sorted(self._marks)[len(self._marks) // 2]
-            self._marks = {start for start in self._marks if start > self._floor}
+        if len(self._sealed) > SEALED_MAX:
+            self._floor = sorted(self._sealed)[len(self._sealed) // 2]
+            self._sealed = {start for start in self._sealed if start > self._floor}
 
     def replace(self, rows: Rows, epoch: int | None) -> None:
         """`put` that replaces invalidation markers too: the branches of a decided commit."""
@@ -311,36 +299,36 @@ class CommitLog:
         self._in_turn(lambda: self._replace(rows, epoch))
 
     def _replace(self, rows: Rows, epoch: int | None) -> None:
-        self._settled.check_epoch(epoch)
+        self._compacted.check_epoch(epoch)
         self._append_all(rows)
-        self._replace_marks(rows)
-        self._marks.difference_update(rows[:, 0].tolist())
+        self._replace_markers(rows)
+        self._sealed.difference_update(rows[:, 0].tolist())
 
-    def _replace_marks(self, rows: Rows) -> None:
+    def _replace_markers(self, rows: Rows) -> None:
         """Removes markers in the other table or in LMDB: they would be found first, or after the entries are
         deleted."""
         starts = rows[:, 0]
-        with self._settle_turn:
+        with self._checkpoint_turn:
             with self._state:
                 for number in (0, 1):
                     is_mark = self._index.find_all(number, starts) == SEALED
                     self._index.place(number, rows[is_mark])
-            old = starts[np.array(self._settled.lookup(starts.tolist()), dtype=np.int64) == SEALED]
+            old = starts[np.array(self._compacted.lookup(starts.tolist()), dtype=np.int64) == SEALED]
             if len(old):
-                self._settled.store(np.stack([old, np.full_like(old, NOT_FOUND)], axis=1))
+                self._compacted.store(np.stack([old, np.full_like(old, NOT_FOUND)], axis=1))
 
     def delete(self, starts: Int64s, epoch: int | None) -> None:
         """Deletes entries, without a wait for those in the log. Invalidation markers stay."""
         self._guard.check()
-        self._settled.check_epoch(epoch)
+        self._compacted.check_epoch(epoch)
         with self._state:
             missing = self._delete_recent(starts)
-        self._settled.delete(missing, epoch)
+        self._compacted.delete(missing, epoch)
 
     def delete_at_once(self, starts: Int64s, epoch: int | None) -> Int64s:
         """`delete` of entries that need no wait for the disk or for another thread. Returns the other starts."""
         self._guard.check()
-        self._settled.check_epoch(epoch)
+        self._compacted.check_epoch(epoch)
         if not self._is_quick(len(starts)):
             return starts
         try:
@@ -358,20 +346,20 @@ class CommitLog:
             rows = self._index.clear(number, starts, is_missing)
             if len(rows):
                 self._unlogged.append(rows)
-                if number == self._settling:
+                if number == self._checkpointing:
                     self._late.append(rows[:, 0])
         return starts[is_missing]
 
     def delete_below(self, horizon: int, epoch: int | None) -> int:
         """Rare, so everything is brought to LMDB first."""
         self._guard.check()
-        self._in_turn(lambda: self._settle_below(horizon, epoch))
-        return self._settled.delete_below(horizon, epoch)
+        self._in_turn(lambda: self._checkpoint_below(horizon, epoch))
+        return self._compacted.delete_below(horizon, epoch)
 
-    def _settle_below(self, horizon: int, epoch: int | None) -> None:
-        self._settled.check_epoch(epoch)
-        self._settle_all()
-        self._marks = {start for start in self._marks if start >= horizon}
+    def _checkpoint_below(self, horizon: int, epoch: int | None) -> None:
+        self._compacted.check_epoch(epoch)
+        self._checkpoint_all()
+        self._sealed = {start for start in self._sealed if start >= horizon}
 
     def lookup(self, starts: Sequence[int]) -> list[int]:
         """The state by which the writer decides. Under `_writing`."""
@@ -380,7 +368,7 @@ class CommitLog:
             for number in (0, 1):
                 found = [old or new for old, new in zip(found, self._index.find(number, starts), strict=True)]
         missing = [start for start, value in zip(starts, found, strict=True) if value == NOT_FOUND]
-        known = dict(zip(missing, self._settled.lookup(missing), strict=True)) if missing else {}
+        known = dict(zip(missing, self._compacted.lookup(missing), strict=True)) if missing else {}
         return [value or known[start] for start, value in zip(starts, found, strict=True)]
 
     def close(self) -> None:
@@ -388,9 +376,9 @@ class CommitLog:
         with self._writing:
             try:
                 self._end_group()
-                self._settle_all()
+                self._checkpoint_all()
             except OmidError as error:
-                log.warning("left %s of recent commits for the next start: %s", _rows_of(self._used), error)
+                log.warning("left %s of the commit log for the next start: %s", _rows_of(self._used), error)
             self._index.close()
             for segment in self._segments:
                 segment.close()
@@ -400,9 +388,7 @@ class CommitLog:
 
     # ── the log ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    # A thread that writes for others may be interrupted anywhere, and the others must not notice (decision 0039): a put
-    # stays in the queue until its outcome is told, and `_group` is the group under way. The next thread ends that group
-    # first, by where its segment ends now:
+    # After an interrupt the group under way is ended by where its segment ends now (`group_commit`):
     #
     #     where it ended before       it is not durable: its record is overwritten, its puts are still in the queue
     #     behind it                   it is: placed, once more if need be; then every put is told
@@ -410,29 +396,15 @@ class CommitLog:
     def _write_group(self) -> None:
         """Writes all that wait as one record. Threads take turns, and each writes for all before it, so none
         starves."""
-        members = self._next_group()
-        pieces = [self._accepted(member) for member in members]
-        group = _Group(pieces[0] if len(pieces) == 1 else np.concatenate(pieces))
+        members = next_members(self._queue, ROWS_MAX)
+        accepted = [self._accepted(member) for member in members]
+        group = _Group(accepted[0] if len(accepted) == 1 else np.concatenate(accepted))
         for member in members:
             member.group = group
         try:
             self._append(group)
         except OmidError as error:
             group.error = error
-
-    def _next_group(self) -> list[_Put]:
-        queue = self._queue
-        while queue and (queue[0].is_done or queue[0].is_abandoned):
-            queue.popleft()
-        group: list[_Put] = []
-        rows = 0
-        for put in list(queue):
-            if group and rows + len(put.rows) > ROWS_MAX:
-                break
-            if not put.is_done and not put.is_abandoned:
-                group.append(put)
-                rows += len(put.rows)
-        return group
 
     def _end_group(self) -> None:
         """Ends the group under way. It may be called any number of times."""
@@ -447,14 +419,14 @@ class CommitLog:
                 self._used[group.number] = self._index.used(group.number)
             else:
                 self._used[group.number] += taken
-            group.is_told = True
+            group.is_committed = True
         self._group = None
 
     def _check_in_place(self, group: _Group) -> None:
         """Durable rows count only if their file is still in the folder, which may have been removed a moment ago."""
         try:
             self._segments[group.number].check_in_place()
-            self._settled.check_in_place()
+            self._compacted.check_in_place()
         except OmidError as error:
             group.error, self._group = error, None
             raise
@@ -463,15 +435,15 @@ class CommitLog:
         """The rows that may be written; `refused` gets the others."""
         rows, put.refused = put.rows, []
         try:
-            self._settled.check_epoch(put.epoch)
+            self._compacted.check_epoch(put.epoch)
         except OmidError as error:
             put.error = error
             return _NO_ROWS
         starts = rows[:, 0]
-        if not self._marks and len(starts) and int(starts.min()) > self._floor:
+        if not self._sealed and len(starts) and int(starts.min()) > self._floor:
             return rows
         is_old = starts <= self._floor
-        refused = self._marks.intersection(starts.tolist())
+        refused = self._sealed.intersection(starts.tolist())
         old = starts[is_old].tolist()
         refused.update(start for start, value in zip(old, self.lookup(old), strict=True) if value == SEALED)
         if not refused:
@@ -484,9 +456,9 @@ class CommitLog:
         accepted = self._accepted(put)
         if put.error is not None:
             raise put.error
-        self._settle_all()
-        self._settled.store(accepted[np.argsort(accepted[:, 0], kind="stable")], epoch)
-        self._floor = max(self._floor, self._settled.newest())
+        self._checkpoint_all()
+        self._compacted.store(accepted[np.argsort(accepted[:, 0], kind="stable")], epoch)
+        self._floor = max(self._floor, self._compacted.newest())
         return put.refused
 
     def _append_all(self, rows: Rows) -> None:
@@ -497,7 +469,7 @@ class CommitLog:
         """Makes rows durable in the log, then visible to all. Completions since the last time are written before
         them."""
         if not len(group.rows):
-            group.is_told = True
+            group.is_committed = True
             return
         completed = self._take_completed()
         self._make_room(len(completed) + len(group.rows))
@@ -505,7 +477,7 @@ class CommitLog:
         self._begin_group(group, number)
         self._segments[number].append((completed, group.rows))
         self._end_group()
-        self._settle_other_soon()
+        self._checkpoint_other_soon()
 
     def _begin_group(self, group: _Group, number: int) -> None:
         group.number, group.at = number, self._segments[number].end
@@ -533,8 +505,8 @@ class CommitLog:
         if self._has_room(self._active, rows):
             return
         other = 1 - self._active
-        with self._settle_turn:
-            self._settle(other)
+        with self._checkpoint_turn:
+            self._checkpoint(other)
             self._begin(other)
 
     def _begin(self, number: int) -> None:
@@ -544,56 +516,56 @@ class CommitLog:
 
     # ── to LMDB ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _settle_other_soon(self) -> None:
+    def _checkpoint_other_soon(self) -> None:
         """Begins once half of the active table is used: until then the other one's entries had time to be completed."""
         other = 1 - self._active
         is_half_full = self._segments[self._active].is_half_full or self._used[self._active] > _RECORDS_MAX // 2
-        if is_half_full and self._is_dirty[other] and (self._settler is None or not self._settler.is_alive()):
-            settler = threading.Thread(target=self._settle_beside, args=(other,), daemon=True)
+        if is_half_full and self._is_dirty[other] and (self._checkpointer is None or not self._checkpointer.is_alive()):
+            checkpointer = threading.Thread(target=self._checkpoint_in_background, args=(other,), daemon=True)
             try:
-                settler.start()
+                checkpointer.start()
             except RuntimeError as error:  # the caller's rows are durable; `_make_room` does without the thread
-                log.warning("no thread to settle recent commits: %s", error)
+                log.warning("no thread for a checkpoint of the commit log: %s", error)
             else:
-                self._settler = settler
+                self._checkpointer = checkpointer
 
-    def _settle_beside(self, number: int) -> None:
+    def _checkpoint_in_background(self, number: int) -> None:
         """A thread that comes late may find the table emptied and in use again. Rows that are placed meanwhile would be
         removed with the others."""
         try:
-            with self._settle_turn:
+            with self._checkpoint_turn:
                 if number != self._active:
-                    self._settle(number)
+                    self._checkpoint(number)
         except OmidError as error:
-            log.warning("recent commits stay in the log: %s", error)
+            log.warning("a checkpoint failed, its commits stay in the log: %s", error)
 
-    def _settle_all(self) -> None:
+    def _checkpoint_all(self) -> None:
         """Under `_writing`. The older table first: of a start in both tables the newer row counts."""
         if not any(self._is_dirty):
             return
-        with self._settle_turn:
+        with self._checkpoint_turn:
             for number in (1 - self._active, self._active):
-                self._settle(number)
+                self._checkpoint(number)
             self._begin(1 - self._active)
 
-    def _settle(self, number: int) -> None:
+    def _checkpoint(self, number: int) -> None:
         """A checkpoint: what is left in one table becomes durable in LMDB, then leaves log and index, in this order.
 
-        Under `_settle_turn`; the table in use under `_writing` too.
+        Under `_checkpoint_turn`; the table in use under `_writing` too.
         """
         if not self._is_dirty[number]:
             return
         with self._state:
-            self._settling = number
+            self._checkpointing = number
             rows = self._index.rows(number)
-        self._settled.store(rows)
+        self._compacted.store(rows)
         self._segments[number].forget(self._generation)
         with self._state:
-            late, self._late, self._settling = self._late, [], None
+            late, self._late, self._checkpointing = self._late, [], None
             self._index.empty(number)
             self._used[number], self._is_dirty[number] = 0, False
         if late:
-            self._settled.delete(np.concatenate(late))
+            self._compacted.delete(np.concatenate(late))
 
     def _recover(self, folder: Path) -> None:
         """Brings to LMDB what a crash left in the log; then empties the tables, makes them valid, and forgets the log.
@@ -604,7 +576,7 @@ class CommitLog:
         oldest_first = sorted((0, 1), key=lambda number: found[number][0])
         rows = newest_of_each([each for number in oldest_first for each in found[number][1]])
         if len(rows):
-            self._settled.store(rows)
+            self._compacted.store(rows)
             log.info("recovered %s of the commit log", _rows_of([len(rows)]))
         self._generation = found[oldest_first[-1]][0]
         self._segments = [Segment(folder / name) for name in LOG_FILES]

@@ -1,4 +1,4 @@
-"""The log of recent commits: what was acknowledged survives, wherever the writer or the machine stopped."""
+"""The commit log: what was acknowledged survives, wherever the writer or the machine stopped."""
 
 from __future__ import annotations
 

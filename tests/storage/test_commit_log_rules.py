@@ -13,7 +13,7 @@ from embedded_images import image_after_kill, image_after_power_loss
 
 from pyomid.storage.embedded import EmbeddedCommitTable
 from pyomid.storage.embedded.commit_log import index
-from pyomid.storage.embedded.commit_log import writer as recent_commits
+from pyomid.storage.embedded.commit_log import writer as commit_log
 from pyomid.storage.embedded.commit_log.index import INDEX_FILE
 from pyomid.types import NOT_FOUND, SEALED
 
@@ -99,12 +99,12 @@ def test_completion_goes_along_with_a_flush_in_the_background(tmp_path: Path) ->
 
 def test_seals_need_no_sanitiser_to_be_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each reader that meets an orphan seals it. What the writer does not remember it looks up, and refuses."""
-    monkeypatch.setattr(recent_commits, "MARKS_MAX", 10)
+    monkeypatch.setattr(commit_log, "SEALED_MAX", 10)
     writer = EmbeddedCommitTable(tmp_path / "db", writable=True)
     starts = list(range(50, 5050, 50))
     for start in starts:
         assert writer.seal(start).placed
-        assert len(writer._writing()._marks) <= 10
+        assert len(writer._writing()._sealed) <= 10
     assert writer.put([(start, 9000) for start in [*starts, 5050]]) == starts
     assert writer.lookup([50, 5000, 5050]) == [SEALED, SEALED, 9000]
     writer.close()
