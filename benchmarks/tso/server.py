@@ -21,7 +21,7 @@ from pyomid.ports import FlushEnded, FlushLoop
 from pyomid.server.startup import ServiceOptions, serve
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
-from pyomid.testing.entries import put_entry
+from pyomid.testing.conformance import put_entry
 from pyomid.types import TableInfo
 
 

@@ -63,7 +63,7 @@ POINTS: Final[dict[str, str]] = {
     "spark.adopt.piece_done": "every cell of a piece is adopted, Spark does not know yet",
     "spark.adopt.before_register": "every cell of the table is adopted, the catalog does not know the table",
 }
-"""Every place, with what is true there. Rooms prefix their own: client, tso, storage, spark."""
+"""Every place, with what is true there. Each package prefixes its own: client, tso, spark."""
 
 
 class _Action:

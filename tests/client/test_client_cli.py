@@ -45,7 +45,7 @@ def test_a_table_is_dropped_only_when_its_name_is_typed(
 
 
 def test_a_drop_that_was_left_half_is_shown_and_finished(memory_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """It holds sanitising back, and is no table to anybody: without its name nobody knows why."""
+    """It holds sanitizing back, and is no table to anybody: without its name nobody knows why."""
     with pyomid.connect(memory_url) as db:
         db.create_table("orders", families=["f"])
         crashpoints.arm_action("client.drop.decided", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -53,7 +53,7 @@ def test_a_drop_that_was_left_half_is_shown_and_finished(memory_url: str, capsys
             db.drop_table("orders")
         crashpoints.disarm()
         _, listed, _ = run(capsys, "tables", memory_url)
-        assert f"is being dropped, and holds sanitising back until it is gone: pyomid tables {memory_url}" in listed
+        assert f"is being dropped, and holds sanitizing back until it is gone: pyomid tables {memory_url}" in listed
         assert run(capsys, "tables", memory_url, "drop", "orders", "--yes")[0] == 0
         assert db.parts.catalog.entry("orders") is None
     assert run(capsys, "tables", memory_url, "list")[1] == "no tables\n"

@@ -7,7 +7,7 @@ from machine_script import Script, Waiting
 
 from pyomid.oracle.instructions import Flush, MarkUnknownTable, ReadTables
 from pyomid.protocol.hashing import table_id
-from pyomid.testing.entries import put_entry, remove_entry
+from pyomid.testing.conformance import put_entry, remove_entry
 from pyomid.types import AbortReason, CommitReply, CommitRequest, TableInfo
 from pyomid.wire.messages import Fence, FenceReply
 

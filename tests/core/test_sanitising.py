@@ -13,7 +13,7 @@ from pyomid.protocol import effects
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.sanitize import Sanitised, sanitise_steps
 from pyomid.storage.memory import MemoryCatalog
-from pyomid.testing.entries import put_entry
+from pyomid.testing.conformance import put_entry
 from pyomid.types import TABLES_UNCONFIRMED, KeyRange, RegionWatermark, TableInfo
 
 pytestmark = pytest.mark.fast

@@ -21,7 +21,7 @@ from pyomid.oracle.retries import SEALS_A_CALL
 from pyomid.oracle.status_oracle import RareStarts
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.retention import NewestEntries
-from pyomid.testing.entries import put_entry
+from pyomid.testing.conformance import put_entry
 from pyomid.types import AbortReason, CommitReply, CommitRequest, TableInfo, WriteSetLevel
 from pyomid.wire.messages import (
     Complete,

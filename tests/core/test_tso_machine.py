@@ -20,7 +20,7 @@ from pyomid.oracle.instructions import (
     UpdateLeaderState,
 )
 from pyomid.protocol.hashing import table_id
-from pyomid.testing.entries import put_entry
+from pyomid.testing.conformance import put_entry
 from pyomid.types import (
     NOT_FOUND,
     SEALED,

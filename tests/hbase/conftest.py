@@ -16,8 +16,9 @@ from hbase_processes import TsoProcess
 from led_tables import led_row
 
 import pyomid
+from java_tools import OMID, missing
 from pyomid.cli.hbase_server import HBaseServer
-from pyomid.cli.jars import HBASE, OMID, JavaMissing, class_path, missing
+from pyomid.cli.jars import HBASE, JavaMissing, class_path
 from pyomid.client.database import Database
 from pyomid.errors import Unavailable
 from pyomid.storage.hbase.deployment import create_database

@@ -30,7 +30,7 @@ from pyomid.server.leadership import DOUBT_EXIT_CODE
 from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, COMMIT_TABLE, MARK_QUALIFIER, commit_row
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowGet
-from pyomid.testing.entries import remove_entry
+from pyomid.testing.conformance import remove_entry
 from pyomid.types import NOT_FOUND, SEALED, Column, CommitReply, CommitRequest, RowWrite
 
 pytestmark = pytest.mark.timeout(420)

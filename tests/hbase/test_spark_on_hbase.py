@@ -41,7 +41,7 @@ from pyomid.spark.databases import connection
 from pyomid.spark.datasource import OmidDataSource
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
-from pyomid.testing.entries import remove_entry
+from pyomid.testing.conformance import remove_entry
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

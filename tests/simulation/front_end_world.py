@@ -28,7 +28,7 @@ from pyomid.client.database import Database
 from pyomid.client.deployment import Deployment
 from pyomid.config import Settings
 from pyomid.protocol import effects
-from pyomid.testing.entries import put_entry
+from pyomid.testing.conformance import put_entry
 from pyomid.types import KeyRange, TableInfo
 from pyomid.wire import messages as req
 from pyomid.wire.oracle_calls import TsoCalls

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from pyomid.cli.jars import OMID, class_path, compile_sources, java, join
+from java_tools import OMID, compile_sources
+from pyomid.cli.jars import class_path, java, join
 from pyomid.errors import Unavailable
 
 _START_S_MAX: Final = 180.0

@@ -256,19 +256,19 @@ def test_a_port_in_use_is_said(service: Service) -> None:
 def test_options_come_from_file_environment_and_command_line_in_that_order(tmp_path: Path) -> None:
     from argparse import ArgumentParser
 
-    from pyomid.cli import tso
+    from pyomid.cli import tso, tso_options
 
     config = tmp_path / "tso.yaml"
     config.write_text("flights: 3\nlisten: 1.2.3.4:5\nconflict-map-entries: 1000\n")
     parser = ArgumentParser()
     tso.add_command(parser.add_subparsers())
     arguments = parser.parse_args(["tso", "--config", str(config), "--listen", "9.9.9.9:9"])
-    options = tso.read_options(arguments, {"PYOMID_TSO_FLIGHTS": "4", "PYOMID_TSO_LISTEN": "8.8.8.8:8"})
+    options = tso_options.read_options(arguments, {"PYOMID_TSO_FLIGHTS": "4", "PYOMID_TSO_LISTEN": "8.8.8.8:8"})
     assert (options["listen"], options["flights"], options["conflict-map-entries"]) == ("9.9.9.9:9", 4, 1000)
     assert options["lease-term"] == 300.0
     config.write_text("flight: 3\n")
     with pytest.raises(Misuse, match="no option 'flight'"):
-        tso.read_options(arguments, {})
+        tso_options.read_options(arguments, {})
 
 
 def test_nobody_there_is_unavailable_and_a_commit_that_was_sent_is_unknown(tmp_path: Path) -> None:

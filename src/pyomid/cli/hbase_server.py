@@ -137,7 +137,7 @@ class HBaseServer:
         from kazoo.exceptions import KazooException
         from kazoo.handlers.threading import KazooTimeoutError
 
-        quiet = logging.getLogger("pyomid.testing.kazoo")
+        quiet = logging.getLogger("pyomid.cli.kazoo")
         quiet.setLevel(logging.CRITICAL)
         client = KazooClient(hosts=self.quorum, timeout=5.0, logger=quiet)
         try:

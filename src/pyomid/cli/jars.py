@@ -1,8 +1,7 @@
 """Class paths of real Java servers and clients, for tests, benchmarks and trials: not for production.
 
 Maven resolves pinned artifacts once into its own local repository. Its answer is kept in a file in the user's cache
-directory, and is used while every jar in it exists. Java sources of tests are compiled against such a class path once
-for each content.
+directory, and is used while every jar in it exists.
 
     path = class_path(HBASE)                    # list of jars, in class-path order
     java("-Xmx64m", "-cp", join(path), "Main")  # argv for subprocess
@@ -41,18 +40,6 @@ class Bundle:
 HBASE: Final = Bundle("hbase", ("org.apache.hbase:hbase-server:2.6.1-hadoop3",))
 """HMaster, region server and ZooKeeper in one process; also the Java HBase client."""
 
-OMID: Final = Bundle(
-    "omid",
-    (
-        "org.apache.omid:omid-tso-server:1.1.3",
-        "org.apache.omid:omid-hbase-client:1.1.3",
-        "org.apache.omid:omid-hbase-coprocessor:1.1.3",
-    ),
-    # It binds slf4j to log4j 1, beside Omid's own binding to log4j 2.
-    ("slf4j-reload4j",),
-)
-"""Apache Omid: `org.apache.omid.tso.TSOServer`, its HBase modules, transaction client and coprocessor."""
-
 JAVA_OPENS: Final = tuple(
     f"--add-opens=java.base/{package}=ALL-UNNAMED"
     for package in (
@@ -84,11 +71,11 @@ def class_path(bundle: Bundle) -> list[Path]:
 
     Raises `JavaMissing`. Several processes may call it at once.
     """
-    folder = _cache_folder() / f"{bundle.name}-{_digest(*bundle.artifacts, *bundle.dropped)}"
+    folder = cache_folder() / f"{bundle.name}-{digest(*bundle.artifacts, *bundle.dropped)}"
     remembered = _remembered(folder)
     if remembered:
         return remembered
-    with _locked(folder):
+    with locked(folder):
         remembered = _remembered(folder)
         if remembered:
             return remembered
@@ -116,53 +103,17 @@ def tool(name: str) -> Path:
     return Path(found)
 
 
-def missing() -> str | None:
-    """Why Java cannot run here, in one sentence; None if it can."""
-    for name in ("java", "javac", "mvn"):
-        try:
-            tool(name)
-        except JavaMissing as error:
-            return error.message
-    return None
-
-
-def compile_sources(folder: Path, bundle: Bundle) -> Path:
-    """A directory with the classes of every `*.java` below `folder`, compiled once for each content."""
-    sources = sorted(folder.rglob("*.java"))
-    jars = class_path(bundle)
-    digest = _digest(*bundle.artifacts, *(source.read_text() for source in sources))
-    classes = _cache_folder() / f"classes-{digest}"
-    with _locked(classes):
-        done = classes / ".done"
-        if not done.exists():
-            _run(
-                [
-                    str(tool("javac")),
-                    "-nowarn",
-                    "-proc:none",
-                    "-d",
-                    str(classes),
-                    "-cp",
-                    join(jars),
-                    *map(str, sources),
-                ],
-                what=f"compiling {folder}",
-            )
-            done.touch()
-    return classes
-
-
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "pyomid" / "jars"
 
 
-def _digest(*parts: str) -> str:
+def digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -180,7 +131,7 @@ def _remembered(folder: Path) -> list[Path]:
 def _resolve(bundle: Bundle, folder: Path) -> list[Path]:
     (folder / "pom.xml").write_text(_pom(bundle))
     answer = folder / "answer"
-    _run(
+    run_tool(
         [
             str(tool("mvn")),
             "-B",
@@ -210,12 +161,12 @@ def _pom(bundle: Bundle) -> str:
     )
     return (
         "<project><modelVersion>4.0.0</modelVersion>"
-        "<groupId>pyomid.testing</groupId><artifactId>jars</artifactId><version>1</version>"
+        "<groupId>pyomid</groupId><artifactId>jars</artifactId><version>1</version>"
         f"<dependencies>{dependencies}</dependencies></project>"
     )
 
 
-def _run(command: list[str], *, what: str) -> None:
+def run_tool(command: list[str], *, what: str) -> None:
     # Maven reads terminals and inherits job control: a pipe and no input prevent both.
     finished = subprocess.run(
         command,

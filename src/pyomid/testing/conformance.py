@@ -31,7 +31,6 @@ from pyomid.oracle.instructions import Flushed
 from pyomid.ports import Catalog, CommitTable, DataStore, LeaderState
 from pyomid.server.flush import Flushes
 from pyomid.storage.memory import MemoryLeaderState, MemoryStore
-from pyomid.testing.entries import put_entry, remove_entry
 from pyomid.types import (
     NOT_FOUND,
     SEALED,
@@ -1042,6 +1041,19 @@ class LeaderStateConformance:
         run_together(*(take(50 * i) for i in range(1, 9)))
         assert len(taken) == 1
         assert leader_state.read().epoch == taken[0]
+
+
+def put_entry(catalog: Catalog, info: TableInfo, state: TableState = TableState.PRESENT) -> TableEntry:
+    """Puts an entry in place of the one of this name, for tests that need a table and not its making."""
+    entry = TableEntry(info, state, os.urandom(8).hex())
+    assert catalog.change_entry(catalog.entry(info.name), entry), f"another changed {info.name!r} meanwhile"
+    return entry
+
+
+def remove_entry(catalog: Catalog, name: str) -> None:
+    """Removes the entry of this name, if there is one."""
+    if (found := catalog.entry(name)) is not None:
+        catalog.remove_entry(found)
 
 
 class CatalogConformance:

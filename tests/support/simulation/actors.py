@@ -13,7 +13,7 @@ from typing import Any, Final
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable
 from pyomid.protocol import effects
 from pyomid.protocol.hashing import cell_id, table_id
-from pyomid.testing.entries import put_entry
+from pyomid.testing.conformance import put_entry
 from pyomid.testing.history import History, Item, Outcome, Read, Scan, Transaction, Write
 from pyomid.types import (
     TIMESTAMP_STEP,

@@ -13,7 +13,7 @@ from pyomid.errors import Misuse, OmidError
 from pyomid.oracle import instructions as ins
 from pyomid.protocol import effects
 from pyomid.protocol.hashing import table_id
-from pyomid.testing.entries import put_entry, remove_entry
+from pyomid.testing.conformance import put_entry, remove_entry
 from pyomid.types import (
     CellVersion,
     CommitRequest,
