@@ -1,4 +1,4 @@
-"""What every store refuses before it does anything: use in a forked child (C5), and what is over its limits.
+"""What every store refuses: use in a forked child (C5), what is over its limits, a leader of an earlier epoch.
 
 A row that is refused here was not written at all.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Sequence
 
-from pyomid.errors import Misuse
+from pyomid.errors import Deposed, Misuse
 from pyomid.types import TIMESTAMP_MAX, Column, RowWrite, StoreLimits
 
 _SHOWN_BYTES_MAX = 60
@@ -42,6 +42,11 @@ class ProcessGuard:
                 f"{os.getpid()}: open it again in the child",
                 owner=self._owner,
             )
+
+
+def deposed(mine: int, found: int) -> Deposed:
+    """The error of a write by the leader of epoch `mine` where the leader state holds `found`."""
+    return Deposed(f"the leader state holds epoch {found}, not {mine}: another TSO leads", epoch=mine, found=found)
 
 
 def shown(key: bytes) -> str:

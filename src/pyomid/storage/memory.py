@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch, batch_of
-from pyomid.errors import Deposed, UnknownTable
+from pyomid.errors import UnknownTable
 from pyomid.ports import Catalog, DataStore, LeaderState
 from pyomid.protocol.region_watermarks import with_record
-from pyomid.storage.checks import ProcessGuard, check_version, check_writes
+from pyomid.storage.checks import ProcessGuard, check_version, check_writes, deposed
 from pyomid.storage.memory_commit_table import MemoryCommitTable as MemoryCommitTable
 from pyomid.types import (
     Cell,
@@ -306,10 +306,6 @@ class MemoryLeaderState(LeaderState):
             if self._state.epoch != epoch:
                 raise deposed(epoch, self._state.epoch)
             self._state = changed(self._state, changes)
-
-
-def deposed(mine: int, found: int) -> Deposed:
-    return Deposed(f"the leader state holds epoch {found}, not {mine}: another TSO leads", epoch=mine, found=found)
 
 
 def changed(state: LeaderRecord, changes: LeaderStateChanges) -> LeaderRecord:

@@ -12,8 +12,9 @@ import os
 import struct
 from typing import Final
 
-from pyomid.errors import Corruption, Deposed
+from pyomid.errors import Corruption
 from pyomid.ports import LeaderState
+from pyomid.storage.checks import deposed
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Environment, Transaction, release
 from pyomid.storage.embedded.layout import EPOCH, open_commits, open_folder
 from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit
@@ -135,4 +136,4 @@ def check_epoch(environment: Environment, transaction: Transaction, epoch: int) 
     """`Deposed` if the leader state holds another epoch; it ends the transaction."""
     found = read_number(environment, transaction, b"epoch")
     if found != epoch:
-        raise Deposed(f"the leader state holds epoch {found}, not {epoch}: another TSO leads", epoch=epoch, found=found)
+        raise deposed(epoch, found)

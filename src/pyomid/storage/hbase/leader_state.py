@@ -17,8 +17,9 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Final
 
-from pyomid.errors import Corruption, Deposed, Unavailable
+from pyomid.errors import Corruption, Unavailable
 from pyomid.ports import LeaderState
+from pyomid.storage.checks import deposed
 from pyomid.storage.hbase.codec.keyvalues import DELETE_COLUMN, LATEST, KeyValue
 from pyomid.storage.hbase.codec.layout import (
     COMMIT_TABLE,
@@ -123,7 +124,7 @@ class HBaseLeaderState(LeaderState):
             old = self._cells.read(ROW, _STATE)
             state = _State.decode(old)
             if state.epoch != epoch:
-                raise Deposed(f"the leader state holds epoch {state.epoch}, not {epoch}", epoch=state.epoch)
+                raise deposed(epoch, state.epoch)
             if self._swap(old, _changed(state, changes), changes):
                 if changes.watermark is not None:
                     self._copy_watermark(changes.watermark)

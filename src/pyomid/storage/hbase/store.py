@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -24,15 +23,14 @@ from pyomid.storage.hbase.codec.changes import (
     missing_cells,
     shadows_of_batch,
 )
-from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue, decode, first_row
+from pyomid.storage.hbase.codec.keyvalues import LATEST, KeyValue, first_row
 from pyomid.storage.hbase.codec.layout import (
-    COMPACTION_ATTRIBUTE,
-    COPROCESSOR,
     LEGACY_TOMBSTONE,
     is_shadow,
     shadow_qualifier,
 )
 from pyomid.storage.hbase.codec.native_changes import DROPPED, ORPHANED
+from pyomid.storage.hbase.physical_tables import PhysicalTables
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.regions.bulk_writes import (
     BegunPut,
@@ -54,11 +52,7 @@ from pyomid.storage.hbase.rpc.requests import (
     NAMES_ONLY,
     Mutation,
     RowMutation,
-    all_of,
-    any_of,
     puts,
-    qualifiers_that_match,
-    values_that_do_not_match,
 )
 from pyomid.types import (
     TIMESTAMP_STEP,
@@ -76,18 +70,8 @@ from pyomid.types import (
 
 _SHADOW_NAME_BYTES: Final = 5
 
-_SYSTEM_PREFIXES: Final = ("OMID_", "PYOMID_")
-
 BULK_ROWS_MIN: Final = 16
 """Fewer rows are encoded faster one by one than by a kernel and its arrays."""
-
-_FOREIGN: Final = all_of(
-    (
-        qualifiers_that_match(r"\u00c2\u0080\z"),
-        any_of((qualifiers_that_match(r"\A(?!\u0000\u00c2\u0080)"), values_that_do_not_match(r"\A.{8}\z"))),
-    )
-)
-"""Cells that are named as shadow cells but were not written by a present Omid."""
 
 LIMITS: Final = StoreLimits(
     row_bytes_max=32_767,
@@ -112,8 +96,8 @@ class HBaseStore(DataStore):
         self._cluster = cluster
         self._read_watermark = read_watermark
         self._admin = Admin(cluster)
+        self._physical = PhysicalTables(cluster, self._admin)
         self._families: dict[str, frozenset[bytes]] = {}
-        self._without_coprocessor: set[str] = set()
         self._learning = threading.Lock()
         self._group_commits: dict[str, GroupCommit] = {}
 
@@ -209,7 +193,7 @@ class HBaseStore(DataStore):
     def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
         """`Misuse` if Omid's compaction coprocessor is at work on the table: it keeps other versions than pyomid
         does."""
-        self._check_no_coprocessor(table, "pyomid's compaction is refused")
+        self._physical.check_no_coprocessor(table, "pyomid's compaction is refused")
         changes = changes_of_batch(batch, heals, drops)
         self._change(table, changes)
         healed = changes.only(changes.change > 0)
@@ -257,23 +241,6 @@ class HBaseStore(DataStore):
         self.check_table(info.name, info.families)
         self._admin.enable_again(info.name)
 
-    def check_table(self, table: str, families: Iterable[bytes]) -> TableDescriptor:
-        """`Misuse` if the physical table could lose what transactions need; `UnknownTable` if there is none."""
-        found = self._admin.table(table)
-        known = {family.name: family for family in found.families}
-        for name in families:
-            family = known.get(name)
-            if family is None:
-                raise Misuse(f"table {table} exists in HBase without family {name.decode('utf-8', 'replace')}: add it")
-            if family.versions_max < ALL_VERSIONS or family.ttl_s is not None:
-                raise Misuse(
-                    f"family {name.decode('utf-8', 'replace')} of table {table} keeps {family.versions_max} versions"
-                    f"{'' if family.ttl_s is None else f' for {family.ttl_s} s'}: old snapshots would lose cells; "
-                    f"alter it to VERSIONS => {ALL_VERSIONS} and TTL => FOREVER",
-                    versions=family.versions_max,
-                )
-        return found
-
     def withdraw_table(self, table: str) -> object | None:
         """Disables the table. HBase deletes by name, only disabled tables, and a new table is enabled: so this names
         it."""
@@ -287,52 +254,25 @@ class HBaseStore(DataStore):
         self._admin.enable_again(table)
 
     def foreign_tables(self) -> dict[str, list[str]]:
-        names = [name for name in self._admin.tables() if not name.startswith(_SYSTEM_PREFIXES)]
-        found: dict[str, list[str]] = {}
-        for name in names:
-            with suppress(UnknownTable):  # dropped meanwhile
-                found[name] = [family.name.decode(errors="replace") for family in self._admin.table(name).families]
-        return found
+        return self._physical.families()
 
     def holds_shadow_cells(self, table: str, *, rows_max: int) -> bool:
-        return any(
-            self._holds_shadow_cells(table, region.key_range, rows_max) for region in self._cluster.regions(table)
-        )
-
-    def _holds_shadow_cells(self, table: str, key_range: KeyRange, rows_max: int) -> bool:
-        scan = self._cluster.scan(ScanSpec(table, key_range, filters=(NAMES_ONLY,), read_ahead=False, limit=rows_max))
-        try:
-            while (block := scan.fetch()) is not None:
-                if any(is_shadow(cell.qualifier) for cell in decode(block.cells)):
-                    return True
-        finally:
-            scan.close()
-        return False
+        return self._physical.holds_shadow_cells(table, rows_max=rows_max)
 
     def check_names(self, table: str, key_range: KeyRange) -> None:
-        """The server searches: it sends nothing, or a cell that is refused."""
-        scan = self._cluster.scan(
-            ScanSpec(table, key_range, (), ALL_VERSIONS, rows_per_call=1, filters=(_FOREIGN,), read_ahead=False)
-        )
-        try:
-            block = scan.fetch()
-        finally:
-            scan.close()
-        if block is not None:
-            cell = next(decode(block.cells))
-            column = cell.family + b":" + cell.qualifier
-            raise Misuse(
-                f"table {table}, row {cell.row!r} holds column {column!r}, whose name ends in the bytes C2 80, by "
-                "which transactions know their shadow cells: nobody would see it; copy it to a column of another name "
-                "and delete it, then adopt again (where an old Apache Omid wrote it, register the table instead)",
-                table=table,
-                row=cell.row,
-            )
+        self._physical.check_names(table, key_range)
+
+    def check_table(self, table: str, families: Iterable[bytes]) -> TableDescriptor:
+        """`Misuse` if the physical table could lose what transactions need; `UnknownTable` if there is none."""
+        return self._physical.check(table, families)
+
+    def check_leases(self, table: str) -> None:
+        self._physical.check_no_coprocessor(table, "a lease would not hold the versions that a long reader needs")
 
     def drop_table(self, table: str, withdrawn: object | None = None) -> bool:
         dropped = self._admin.drop_table(table) if withdrawn is None else self._admin.delete_table(table)
         self._families.pop(table, None)
-        self._without_coprocessor.discard(table)
+        self._physical.forget(table)
         return dropped
 
     def close(self) -> None:
@@ -392,22 +332,6 @@ class HBaseStore(DataStore):
         orphans = self._cluster.run(absent_cells_steps(self._cluster.operations, table, cells, budget))
         # Only the shadow cells: a delete marker with the cell's own version would hide a cell that comes later.
         self._change(table, changes_of(orphans, [ORPHANED] * len(orphans)))
-
-    def check_leases(self, table: str) -> None:
-        self._check_no_coprocessor(table, "a lease would not hold the versions that a long reader needs")
-
-    def _check_no_coprocessor(self, table: str, so: str) -> None:
-        if table not in self._without_coprocessor:
-            found = self._admin.table(table)
-            flagged = any(family.attributes.get(COMPACTION_ATTRIBUTE) == b"true" for family in found.families)
-            if COPROCESSOR in found.coprocessors and flagged:
-                raise Misuse(
-                    f"table {table} has Apache Omid's compaction coprocessor at work, which drops versions by start "
-                    f"timestamp: {so}; remove the coprocessor {COPROCESSOR} first, or its family's attribute "
-                    f"{COMPACTION_ATTRIBUTE.decode()}",
-                    table=table,
-                )
-            self._without_coprocessor.add(table)
 
     def _check_batch(self, table: str, batch: CellBatch) -> None:
         families = self._known_families(table)

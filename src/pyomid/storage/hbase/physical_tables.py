@@ -1,0 +1,121 @@
+"""HBase's tables as others made them: which there are, and whether transactions may use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Final
+
+from pyomid.errors import Misuse, UnknownTable
+from pyomid.storage.hbase.codec.keyvalues import decode
+from pyomid.storage.hbase.codec.layout import COMPACTION_ATTRIBUTE, COPROCESSOR, is_shadow
+from pyomid.storage.hbase.regions.admin import Admin, TableDescriptor
+from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.requests import (
+    ALL_VERSIONS,
+    NAMES_ONLY,
+    all_of,
+    any_of,
+    qualifiers_that_match,
+    values_that_do_not_match,
+)
+from pyomid.types import KeyRange
+
+_SYSTEM_PREFIXES: Final = ("OMID_", "PYOMID_")
+
+_FOREIGN: Final = all_of(
+    (
+        qualifiers_that_match(r"\u00c2\u0080\z"),
+        any_of((qualifiers_that_match(r"\A(?!\u0000\u00c2\u0080)"), values_that_do_not_match(r"\A.{8}\z"))),
+    )
+)
+"""Cells that are named as shadow cells but were not written by a present Omid."""
+
+
+class PhysicalTables:
+    """The tables of one cluster. Thread-safe."""
+
+    def __init__(self, cluster: Cluster, admin: Admin) -> None:
+        self._cluster = cluster
+        self._admin = admin
+        self._without_coprocessor: set[str] = set()
+
+    def check(self, table: str, families: Iterable[bytes]) -> TableDescriptor:
+        """`Misuse` if the physical table could lose what transactions need; `UnknownTable` if there is none."""
+        found = self._admin.table(table)
+        known = {family.name: family for family in found.families}
+        for name in families:
+            family = known.get(name)
+            if family is None:
+                raise Misuse(f"table {table} exists in HBase without family {name.decode('utf-8', 'replace')}: add it")
+            if family.versions_max < ALL_VERSIONS or family.ttl_s is not None:
+                raise Misuse(
+                    f"family {name.decode('utf-8', 'replace')} of table {table} keeps {family.versions_max} versions"
+                    f"{'' if family.ttl_s is None else f' for {family.ttl_s} s'}: old snapshots would lose cells; "
+                    f"alter it to VERSIONS => {ALL_VERSIONS} and TTL => FOREVER",
+                    versions=family.versions_max,
+                )
+        return found
+
+    def check_no_coprocessor(self, table: str, so: str) -> None:
+        """`Misuse` if Omid's compaction coprocessor is at work on the table; `so`: what follows from it."""
+        if table not in self._without_coprocessor:
+            found = self._admin.table(table)
+            flagged = any(family.attributes.get(COMPACTION_ATTRIBUTE) == b"true" for family in found.families)
+            if COPROCESSOR in found.coprocessors and flagged:
+                raise Misuse(
+                    f"table {table} has Apache Omid's compaction coprocessor at work, which drops versions by start "
+                    f"timestamp: {so}; remove the coprocessor {COPROCESSOR} first, or its family's attribute "
+                    f"{COMPACTION_ATTRIBUTE.decode()}",
+                    table=table,
+                )
+            self._without_coprocessor.add(table)
+
+    def families(self) -> dict[str, list[str]]:
+        """The families of each table that is not of the database itself."""
+        names = [name for name in self._admin.tables() if not name.startswith(_SYSTEM_PREFIXES)]
+        found: dict[str, list[str]] = {}
+        for name in names:
+            with suppress(UnknownTable):  # dropped meanwhile
+                found[name] = [family.name.decode(errors="replace") for family in self._admin.table(name).families]
+        return found
+
+    def holds_shadow_cells(self, table: str, *, rows_max: int) -> bool:
+        return any(
+            self._range_holds_shadow_cells(table, region.key_range, rows_max) for region in self._cluster.regions(table)
+        )
+
+    def _range_holds_shadow_cells(self, table: str, key_range: KeyRange, rows_max: int) -> bool:
+        scan = self._cluster.scan(ScanSpec(table, key_range, filters=(NAMES_ONLY,), read_ahead=False, limit=rows_max))
+        try:
+            while (block := scan.fetch()) is not None:
+                if any(is_shadow(cell.qualifier) for cell in decode(block.cells)):
+                    return True
+        finally:
+            scan.close()
+        return False
+
+    def check_names(self, table: str, key_range: KeyRange) -> None:
+        """The server searches: it sends nothing, or a cell that is refused."""
+        scan = self._cluster.scan(
+            ScanSpec(table, key_range, (), ALL_VERSIONS, rows_per_call=1, filters=(_FOREIGN,), read_ahead=False)
+        )
+        try:
+            block = scan.fetch()
+        finally:
+            scan.close()
+        if block is not None:
+            cell = next(decode(block.cells))
+            column = cell.family + b":" + cell.qualifier
+            raise Misuse(
+                f"table {table}, row {cell.row!r} holds column {column!r}, whose name ends in the bytes C2 80, by "
+                "which transactions know their shadow cells: nobody would see it; copy it to a column of another name "
+                "and delete it, then adopt again (where an old Apache Omid wrote it, register the table instead)",
+                table=table,
+                row=cell.row,
+            )
+
+    def forget(self, table: str) -> None:
+        """The table was dropped."""
+        self._without_coprocessor.discard(table)
