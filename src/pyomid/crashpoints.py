@@ -7,9 +7,9 @@
     PYOMID_CRASH_ONCE=/tmp/once                     only if this file is not there, and then it is: one of many
                                                     processes with one environment (Spark's workers) dies, once
 
-The note is how a test asserts that the point was reached, and not some other end. Whoever adds a place adds its
-name to `POINTS`; an unknown name in the environment is refused, so that a misspelt point cannot pass for a
-survived one. Switched off, a point costs one look at a module variable.
+By the note a test asserts that the point was reached, and not some other end. `POINTS` has the name of every place; an
+unknown name in the environment is refused, so that a misspelt point cannot pass for a survived one. Switched off, a
+point costs one look at a module variable.
 """
 
 from __future__ import annotations

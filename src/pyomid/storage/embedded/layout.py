@@ -16,7 +16,7 @@ from typing import Final
 import lmdb
 
 from pyomid.errors import Misuse, OmidError
-from pyomid.owned_files import LAYOUT_FILE, check_owner, file_mode, is_shared, make_folder, open_own
+from pyomid.owned_files import LAYOUT_FILE, check_owner, file_mode, is_shared, make_folder, open_own, sync_folder
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, READERS_MAX, Environment, mapped, open_environment
 
 LAYOUT_VERSION: Final = 1
@@ -113,7 +113,7 @@ def _create_environment(path: Path, databases: tuple[bytes, ...], *, shared: boo
             environment.open_db(database)
     for name in ("data.mdb", "lock.mdb"):
         os.chmod(path / name, mode)
-    _sync_folder(path)
+    sync_folder(path)
 
 
 def _check_version(path: Path) -> None:
@@ -165,16 +165,8 @@ def _write_durably(path: Path, text: str, *, shared: bool) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(unfinished, path)
-    _sync_folder(path.parent)
-    _sync_folder(path.parent.parent)
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_folder(path.parent)
+    sync_folder(path.parent.parent)
 
 
 def _unusable(path: Path, error: OSError) -> OmidError:

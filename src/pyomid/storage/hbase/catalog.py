@@ -115,7 +115,7 @@ def _unknown_row(table_id: int) -> bytes:
 
 
 def _range_name(key_range: KeyRange) -> bytes:
-    """4-byte length of the start, start, then the stop behind 01, or 00 for a range without an end."""
+    """4-byte length of the start, start, then the stop after 01, or 00 for a range without an end."""
     stop = b"\x00" if key_range.stop is None else b"\x01" + key_range.stop
     return len(key_range.start).to_bytes(4, "big") + key_range.start + stop
 

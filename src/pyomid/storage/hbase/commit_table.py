@@ -93,8 +93,8 @@ class HBaseCommitTable(CommitTable):
             found = self._cluster.run(self._calls.get_steps(operations, starts, budget))
         if found is None:
             return None
-        states, behind = found
-        watermark, horizon = row.watermarks_of(behind)
+        states, last = found
+        watermark, horizon = row.watermarks_of(last)
         return states, watermark, horizon
 
     def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
@@ -232,8 +232,8 @@ def _few_steps(
     found = yield from operations.gets_then_get_steps(table, gets, row.table, row.state_get, budget)
     if found is None:
         return None
-    behind = found.pop()
-    return [_status(start, cells) for start, cells in zip(starts, found, strict=True)], behind
+    last = found.pop()
+    return [_status(start, cells) for start, cells in zip(starts, found, strict=True)], last
 
 
 def _flush_steps(

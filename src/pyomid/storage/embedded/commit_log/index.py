@@ -246,11 +246,11 @@ def replayed_rows(folder: Path) -> Rows:
     return newest_of_each([rows for _, records in segments for rows in records])
 
 
-def newest_of_each(pieces: Sequence[Rows]) -> Rows:
+def newest_of_each(parts: Sequence[Rows]) -> Rows:
     """The last row of each start, sorted by start."""
-    if not pieces:
+    if not parts:
         return np.empty((0, 2), dtype=np.int64)
-    rows = np.concatenate(pieces)[::-1]
+    rows = np.concatenate(parts)[::-1]
     _, first = np.unique(rows[:, 0], return_index=True)
     return rows[first]
 

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
-from pyomid.owned_files import is_shared, open_own
+from pyomid.owned_files import is_shared, open_own, sync_folder
 from pyomid.storage.embedded.commit_log.background_write import BackgroundWriter
 
 Rows = NDArray[np.int64]
@@ -103,18 +103,18 @@ class Segment:
         if not os.fstat(self._file).st_nlink:
             raise Misuse(f"{self._path} was removed while it was open: what was written into it last is lost")
 
-    def append(self, pieces: Sequence[Rows]) -> None:
+    def append(self, parts: Sequence[Rows]) -> None:
         """Appends one record with all these rows; durable on return."""
-        end = self._pack(pieces)
+        end = self._pack(parts)
         self._write(self._end, end)
         self._end = end
 
-    def begin_append(self, pieces: Sequence[Rows], writer: BackgroundWriter) -> bool:
+    def begin_append(self, parts: Sequence[Rows], writer: BackgroundWriter) -> bool:
         """Begins an `append` without a wait; no other method may be called before `end_append`. False: nothing was
         begun; only `append` can do it."""
         if self._broken is not None or not self._direct:
             return False
-        self._begun_end = self._pack(pieces)
+        self._begun_end = self._pack(parts)
         begin, end = _blocks(self._end, self._begun_end)
         return writer.begin(self._file, self._address + begin, end - begin, begin)
 
@@ -129,10 +129,10 @@ class Segment:
             raise error
         self._end = self._begun_end
 
-    def _pack(self, pieces: Sequence[Rows]) -> int:
+    def _pack(self, parts: Sequence[Rows]) -> int:
         """Puts a record after the last one, in memory. Returns its end."""
         begin = at = self._end + _RECORD.size
-        for rows in pieces:
+        for rows in parts:
             self._words[at // 8 : at // 8 + rows.size] = rows.reshape(-1)
             at += ROW_BYTES * len(rows)
         count = (at - begin) // ROW_BYTES
@@ -199,7 +199,7 @@ def read_segment(path: Path, *, is_at_rest: bool = False) -> tuple[int, list[Row
         if len(data) != SEGMENT_BYTES:
             raise _damaged(path, f"it has {len(data)} bytes instead of {SEGMENT_BYTES}")
         end = BLOCK_BYTES + sum(_RECORD.size + rows.nbytes for rows in records)
-        if _has_record_behind(data, generation, end):
+        if _has_record_after(data, generation, end):
             raise _damaged(path, f"the record at byte {end}, with others behind it")
     return generation, records
 
@@ -229,10 +229,10 @@ def _record_at(data: bytes, generation: int, at: int) -> Rows | None:
     return np.frombuffer(data, dtype="<i8", count=2 * count, offset=begin).reshape(-1, 2).astype(np.int64)
 
 
-def _has_record_behind(data: bytes, generation: int, end: int) -> bool:
+def _has_record_after(data: bytes, generation: int, end: int) -> bool:
     words = np.frombuffer(data, dtype="<u8", count=len(data) // 8)
-    behind = end // 8 + 1 + np.flatnonzero(words[end // 8 + 1 :] == generation)
-    return any(_record_at(data, generation, 8 * at) is not None for at in behind.tolist())
+    later = end // 8 + 1 + np.flatnonzero(words[end // 8 + 1 :] == generation)
+    return any(_record_at(data, generation, 8 * at) is not None for at in later.tolist())
 
 
 def _make(path: Path) -> None:
@@ -247,11 +247,7 @@ def _make(path: Path) -> None:
     finally:
         os.close(file)
     os.replace(unfinished, path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    sync_folder(path.parent)
 
 
 def failed(error: OSError, path: Path) -> OmidError:

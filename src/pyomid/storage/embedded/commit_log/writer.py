@@ -391,7 +391,7 @@ class CommitLog:
     # After an interrupt the group under way is ended by where its segment ends now (`group_commit`):
     #
     #     where it ended before       it is not durable: its record is overwritten, its puts are still in the queue
-    #     behind it                   it is: placed, once more if need be; then every put is told
+    #     after it                    it is: placed, once more if need be; then every put is told
 
     def _write_group(self) -> None:
         """Writes all that wait as one record. Threads take turns, and each writes for all before it, so none

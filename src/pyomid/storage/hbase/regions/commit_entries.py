@@ -66,7 +66,7 @@ class _Ranges:
         self.arrays = tuple(arrays)
 
 
-class _Behind:
+class _LastGet:
     """The row that is read after the entries, with its region."""
 
     def __init__(self, region: Region, get: bytes) -> None:
@@ -82,13 +82,13 @@ class _Behind:
 class _Placed:
     """Starts whose rows are all on one server, with the row that is read after them."""
 
-    def __init__(self, ranges: _Ranges, server: Address, where: Int64s, counts: Int64s, behind: _Behind) -> None:
+    def __init__(self, ranges: _Ranges, server: Address, where: Int64s, counts: Int64s, last: _LastGet) -> None:
         self.ranges, self.server, self.where, self.counts = ranges, server, where, counts
-        self._behind = behind
+        self._last = last
 
     def call(self, parameter: bytes, index: int, cells: bytes | memoryview = b"") -> Call:
         """`index`: that of the action that reads the last cell."""
-        return Call(CLIENT, "Multi", parameter + self._behind.action(index), cells)
+        return Call(CLIENT, "Multi", parameter + self._last.action(index), cells)
 
     def learn(self, operations: RegionOperations, answer: Reply, budget: Budget) -> None:
         """If actions failed, the known regions may be wrong and are forgotten. A failure of the whole call says nothing
@@ -97,7 +97,7 @@ class _Placed:
         response = parsed(MultiResponse, answer)
         if len(response.regionActionResult) != len(asked) + 1:
             raise Corruption(f"{len(response.regionActionResult)} results for {len(asked) + 1} actions on regions")
-        for region, result in zip([*asked, self._behind.region], response.regionActionResult, strict=True):
+        for region, result in zip([*asked, self._last.region], response.regionActionResult, strict=True):
             failed = [result] if result.HasField("exception") else result.resultOrException
             for each in failed:
                 if region is not None and each.HasField("exception"):
@@ -106,14 +106,14 @@ class _Placed:
 
 
 class CommitCalls:
-    """The calls for one commit table. `behind`: what is read of `behind_table` after the entries. Thread-safe."""
+    """The calls for one commit table. `last`: what is read of `last_table` after the entries. Thread-safe."""
 
-    def __init__(self, table: str, entry_get: RowGet, behind_table: str, behind: RowGet) -> None:
+    def __init__(self, table: str, entry_get: RowGet, last_table: str, last: RowGet) -> None:
         """`entry_get`: how the entry of any row is read."""
         self._table = table
-        self._behind_table = behind_table
-        self._behind = behind
-        self._behind_last: _Behind | None = None
+        self._last_table = last_table
+        self._last = last
+        self._known_last: _LastGet | None = None
         encoded = entry_get.message().SerializeToString()
         row_field = b"\x0a" + delimited(entry_get.row)
         assert encoded.startswith(row_field), "the row comes first"
@@ -123,7 +123,7 @@ class CommitCalls:
     def put_steps(
         self, operations: RegionOperations, entries: NDArray[np.int64], budget: Budget
     ) -> Steps[list[KeyValue] | None]:
-        """Puts entries (start, commit); returns the cells of `behind`, read when all entries were durable."""
+        """Puts entries (start, commit); returns the cells of `last`, read when all entries were durable."""
         placed = yield from self._placed_steps(operations, np.ascontiguousarray(entries.reshape(-1, 2)[:, 0]), budget)
         if placed is None:
             return None
@@ -144,7 +144,7 @@ class CommitCalls:
     def get_steps(
         self, operations: RegionOperations, starts: Sequence[int], budget: Budget
     ) -> Steps[tuple[list[int], list[KeyValue]] | None]:
-        """Each start's commit timestamp, SEALED or NOT_FOUND, and the cells of `behind`, read after that."""
+        """Each start's commit timestamp, SEALED or NOT_FOUND, and the cells of `last`, read after that."""
         wanted = np.array(starts, dtype=np.int64)
         placed = yield from self._placed_steps(operations, wanted, budget)
         if placed is None:
@@ -175,16 +175,16 @@ class CommitCalls:
                 break
             row = commit_row(int(starts[kernels.UNKNOWN - server]))
             yield from operations.locate_steps(self._table, row, budget)
-        region = yield from operations.locate_steps(self._behind_table, self._behind.row, budget)
+        region = yield from operations.locate_steps(self._last_table, self._last.row, budget)
         if server == kernels.SEVERAL or ranges.addresses[server] != region.server:
             return None
-        return _Placed(ranges, ranges.addresses[server], where, counts, self._behind_in(region))
+        return _Placed(ranges, ranges.addresses[server], where, counts, self._last_in(region))
 
-    def _behind_in(self, region: Region) -> _Behind:
-        behind = self._behind_last
-        if behind is None or behind.region is not region:
-            behind = self._behind_last = _Behind(region, self._behind.message().SerializeToString())
-        return behind
+    def _last_in(self, region: Region) -> _LastGet:
+        last = self._known_last
+        if last is None or last.region is not region:
+            last = self._known_last = _LastGet(region, self._last.message().SerializeToString())
+        return last
 
     def _ranges_now(self, operations: RegionOperations) -> _Ranges:
         known = operations.cache.known(self._table)

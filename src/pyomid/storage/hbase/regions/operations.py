@@ -47,7 +47,7 @@ M = TypeVar("M", bound=Message)
 
 _META_PAGE_ROWS: Final = 1000
 _LAST_REGION_ID: Final = b"99999999999999"
-"""Sorts behind every region id: HConstants.NINES."""
+"""Sorts after every region id: HConstants.NINES."""
 
 _PAUSE_S_FIRST: Final = 0.02
 _PAUSE_S_MAX: Final = 1.0
@@ -281,7 +281,7 @@ class RegionOperations:
         if len(batches) != 1 or batches[0].server != region.server:
             return None
         (batch,) = batches
-        batch.add_behind(region, len(gets), last)
+        batch.add_last(region, len(gets), last)
         answer: Answer = yield from ask_steps(batch.server, batch.call(self.durability), budget)
         found: list[list[KeyValue]] = [[]] * (len(gets) + 1)
         has_failed = False
@@ -352,7 +352,7 @@ class _Batch:
     def __init__(self, server: Address) -> None:
         self.server = server
         self._by_region: dict[bytes, tuple[Region, list[tuple[int, RowRequest]]]] = {}
-        self._behind: list[tuple[Region, list[tuple[int, RowRequest]]]] = []
+        self._last: list[tuple[Region, list[tuple[int, RowRequest]]]] = []
         self._rows = 0
         self._bytes = 0
         self._order: list[tuple[Region, tuple[int, ...]]] = []
@@ -367,15 +367,15 @@ class _Batch:
         if isinstance(request, RowMutation):
             self._bytes += request.bytes_count
 
-    def add_behind(self, region: Region, index: int, request: RowGet) -> None:
+    def add_last(self, region: Region, index: int, request: RowGet) -> None:
         """Adds a read that takes place after all that was added before: a region action of its own, the last one."""
-        self._behind.append((region, [(index, request)]))
+        self._last.append((region, [(index, request)]))
 
     def call(self, durability: Durability) -> Call:
         """One region action for all simple requests of a region, and one for each request that must be alone."""
         message = MultiRequest()
         blocks: list[bytes] = []
-        for region, requests in (*self._by_region.values(), *self._behind):
+        for region, requests in (*self._by_region.values(), *self._last):
             simple = [each for each in requests if isinstance(each[1], RowGet) or each[1].is_simple]
             if simple:
                 action = message.regionAction.add()

@@ -89,7 +89,7 @@ class ParallelScan:
 
     def _cut(self, place: int) -> None:
         stream = self._streams[place]
-        key = self._pace.key_behind(stream) if self._pace is not None and stream.can_be_cut else None
+        key = self._pace.key_after(stream) if self._pace is not None and stream.can_be_cut else None
         if key is not None:
             self._streams.insert(place + 1, stream.cut_at(key))
 
@@ -121,7 +121,7 @@ class Pace:
         self._scale.learn(self._last)
         self._times = _FILL * self._full_bytes / found
 
-    def key_behind(self, stream: ScanCursor) -> bytes | None:
+    def key_after(self, stream: ScanCursor) -> bytes | None:
         """The key at which to end a stream after about one call; None if nothing is known, or little would remain."""
         if not self._times:
             return None

@@ -169,14 +169,14 @@ class ScanCursor:
         request.region.CopyFrom(region.specifier)
         scan = request.scan
         scan.start_row, scan.include_start_row = self._start, self._start_inclusive
-        if self._start_inclusive and _is_behind_longest(self._start):
+        if self._start_inclusive and _is_after_longest(self._start):
             scan.start_row, scan.include_start_row = self._start[:-1], False
         stop = self._spec.key_range.stop
         if stop is not None:
             scan.stop_row = stop
             # HBase asks its files' filters first where a scan is of one row. An empty stop means: to the end.
             of_one_row = scan.include_start_row and scan.start_row and stop == scan.start_row + b"\0"
-            if _is_behind_longest(stop) or of_one_row:
+            if _is_after_longest(stop) or of_one_row:
                 scan.stop_row, scan.include_stop_row = stop[:-1], True
         scan.max_versions = self._spec.max_versions
         scan.max_result_size, scan.caching = self._spec.bytes_per_call, self._spec.rows_per_call
@@ -214,12 +214,12 @@ class ScanCursor:
         elif not response.more_results_in_region:
             self._leave_region()
         elif self._is_fresh and block.results:
-            self._move_behind(block)
+            self._move_after(block)
         elif self._is_fresh:
             self._is_fresh = False  # the time was up before it found anything: a scanner that stays open gets on
         return block
 
-    def _move_behind(self, block: ScanBlock) -> None:
+    def _move_after(self, block: ScanBlock) -> None:
         """The next scanner begins after the last whole row; at the last row again if only part of it came."""
         self._start, self._start_inclusive = last_row(block.cells), block.ends_inside_row
         if block.ends_inside_row:
@@ -251,6 +251,6 @@ class ScanCursor:
             yield budget.pause()
 
 
-def _is_behind_longest(key: bytes) -> bool:
+def _is_after_longest(key: bytes) -> bool:
     """The least key after a row of the greatest length is longer than HBase accepts."""
     return len(key) == _ROW_BYTES_MAX + 1 and key.endswith(b"\0")
