@@ -11,10 +11,21 @@ from google.protobuf.message import Message
 
 from pyomid.errors import Misuse, Unavailable, UnknownTable
 from pyomid.storage.hbase.regions.locations import Region, table_name, table_of
-from pyomid.storage.hbase.regions.operations import Budget, FindServer, Pause, Role, Steps, ask_steps
+from pyomid.storage.hbase.regions.operations import (
+    Budget,
+    Failure,
+    FindServer,
+    Pause,
+    Role,
+    Steps,
+    ask_steps,
+    failure_of,
+    has_succeeded,
+    parsed,
+)
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
-from pyomid.storage.hbase.rpc.frames import ADMIN, MASTER, Address, Call, Reply
+from pyomid.storage.hbase.rpc.frames import ADMIN, MASTER, Address, Call
 from pyomid.storage.hbase.rpc.hbase_pb2 import (
     CompactRegionRequest,
     CompactRegionResponse,
@@ -250,12 +261,9 @@ class Admin:
         while True:
             master = yield FindServer(Role.MASTER)
             answer = yield from ask_steps(master, call, budget)
-            failure = answer.failure if isinstance(answer, Reply) else answer
-            if failure is None and isinstance(answer, Reply):
-                return reply.FromString(answer.message)  # type: ignore[arg-type]
-            budget.last = failure
-            if isinstance(failure, RemoteFailure) and failure.reaction is Reaction.FAIL:
-                raise failure.as_error(budget.what)
+            if has_succeeded(answer):
+                return parsed(reply, answer)
+            _raise_if_final(failure_of(answer), budget)
             yield budget.pause()
 
     def _wait_steps(self, procedure_id: int, budget: Budget) -> Steps[None]:
@@ -281,12 +289,9 @@ class Admin:
         while True:
             if present.server is not None:
                 answer = yield from ask_steps(present.server, call, budget)
-                failure = answer.failure if isinstance(answer, Reply) else answer
-                if failure is None and isinstance(answer, Reply):
-                    return reply.FromString(answer.message)  # type: ignore[arg-type]
-                budget.last = failure
-                if isinstance(failure, RemoteFailure) and failure.reaction is Reaction.FAIL:
-                    raise failure.as_error(budget.what)
+                if has_succeeded(answer):
+                    return parsed(reply, answer)
+                _raise_if_final(failure_of(answer), budget)
                 yield budget.pause()
             # Looked up by its first row: the region may have moved since it was listed.
             operations = self._cluster.operations
@@ -295,6 +300,12 @@ class Admin:
             present = yield from operations.locate_steps(region.table, region.key_range.start, budget)
             if present.name != region.name:
                 raise Misuse(f"{budget.what}: the region was split or merged meanwhile; list the regions again")
+
+
+def _raise_if_final(failure: Failure, budget: Budget) -> None:
+    budget.last = failure
+    if isinstance(failure, RemoteFailure) and failure.reaction is Reaction.FAIL:
+        raise failure.as_error(budget.what)
 
 
 def _pause_steps(budget: Budget) -> Steps[None]:

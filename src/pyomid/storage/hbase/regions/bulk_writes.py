@@ -33,16 +33,19 @@ from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.regions.operations import (
     Answer,
     Budget,
+    Failure,
     Flight,
     RegionOperations,
     Start,
     Steps,
+    failure_of,
     finish_steps,
+    has_succeeded,
     is_indeterminate,
+    region_failures,
 )
 from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited
-from pyomid.storage.hbase.rpc.hbase_pb2 import MultiResponse
 
 CALL_ROWS_MAX: Final = 500
 """One handler serves a call: two handlers write a thousand rows sooner than one does."""
@@ -241,14 +244,12 @@ def _take_answer_steps(
     operations: RegionOperations, call: _BulkCall, flight: Flight, outcome: BulkOutcome, budget: Budget
 ) -> Steps[None]:
     answer: Answer = yield from finish_steps(flight, budget)
-    if isinstance(answer, Reply) and answer.failure is None:
+    if has_succeeded(answer):
         if all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
             return
         failed = _failed_rows(call, answer)
     else:
-        failure = answer.failure if isinstance(answer, Reply) else answer
-        assert failure is not None
-        failed = [(group, row, failure) for group in call.groups for row in group.rows]
+        failed = [(group, row, failure_of(answer)) for group in call.groups for row in group.rows]
     for group, row, each in failed:
         if operations.react(group.region, each, budget) is Reaction.FAIL:
             assert isinstance(each, RemoteFailure)
@@ -257,20 +258,12 @@ def _take_answer_steps(
             (outcome.indeterminate if is_indeterminate(each) else outcome.refused).append(row)
 
 
-def _failed_rows(call: _BulkCall, answer: Reply) -> list[tuple[_Group, int, Exception]]:
+def _failed_rows(call: _BulkCall, answer: Reply) -> list[tuple[_Group, int, Failure]]:
     """The failure of a region action is that of each of its rows."""
-    response = MultiResponse.FromString(answer.message)  # type: ignore[arg-type]
-    failed: list[tuple[_Group, int, Exception]] = []
-    for group, result in zip(call.groups, response.regionActionResult, strict=True):
-        if result.HasField("exception"):
-            failure = RemoteFailure.of_pair(result.exception.name, result.exception.value)
-            failed += [(group, row, failure) for row in group.rows]
-            continue
-        failed += [
-            (group, group.rows[each.index], RemoteFailure.of_pair(each.exception.name, each.exception.value))
-            for each in result.resultOrException
-            if each.HasField("exception")
-        ]
+    failed: list[tuple[_Group, int, Failure]] = []
+    for number, index, failure in region_failures(answer, len(call.groups)):
+        group = call.groups[number]
+        failed += [(group, row, failure) for row in (group.rows if index is None else (group.rows[index],))]
     return failed
 
 

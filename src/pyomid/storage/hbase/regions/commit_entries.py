@@ -17,7 +17,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.errors import Corruption
 from pyomid.storage.hbase.codec import native_commits as kernels
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.codec.layout import commit_row
@@ -29,10 +28,16 @@ from pyomid.storage.hbase.codec.native_encode import (
     all_succeeded,
 )
 from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.regions.operations import Answer, Budget, RegionOperations, Steps, ask_steps, parsed
-from pyomid.storage.hbase.rpc.failures import RemoteFailure
+from pyomid.storage.hbase.regions.operations import (
+    Answer,
+    Budget,
+    RegionOperations,
+    Steps,
+    ask_steps,
+    has_succeeded,
+    region_failures,
+)
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, delimited, varint
-from pyomid.storage.hbase.rpc.hbase_pb2 import MultiResponse
 from pyomid.storage.hbase.rpc.requests import RowGet
 
 Int64s = NDArray[np.int64]
@@ -94,15 +99,10 @@ class _Placed:
         """If actions failed, the known regions may be wrong and are forgotten. A failure of the whole call says nothing
         about a single region; the ordinary way meets it again."""
         asked = [region for region, count in zip(self.ranges.regions, self.counts.tolist(), strict=True) if count]
-        response = parsed(MultiResponse, answer)
-        if len(response.regionActionResult) != len(asked) + 1:
-            raise Corruption(f"{len(response.regionActionResult)} results for {len(asked) + 1} actions on regions")
-        for region, result in zip([*asked, self._last.region], response.regionActionResult, strict=True):
-            failed = [result] if result.HasField("exception") else result.resultOrException
-            for each in failed:
-                if region is not None and each.HasField("exception"):
-                    failure = RemoteFailure.of_pair(each.exception.name, each.exception.value)
-                    operations.react(region, failure, budget)
+        regions = [*asked, self._last.region]
+        for number, _, failure in region_failures(answer, len(regions)):
+            if (region := regions[number]) is not None:
+                operations.react(region, failure, budget)
 
 
 class CommitCalls:
@@ -135,7 +135,7 @@ class CommitCalls:
         )
         call = placed.call(request.actions(), 0, request.block())
         answer: Answer = yield from ask_steps(placed.server, call, budget)
-        if isinstance(answer, Reply) and answer.failure is None:
+        if has_succeeded(answer):
             if all_succeeded(np.frombuffer(answer.message, dtype=np.uint8)):
                 return list(decode(answer.cells))
             placed.learn(operations, answer, budget)
@@ -155,7 +155,7 @@ class CommitCalls:
         size = kernels.encode_commit_gets(wanted, placed.where, placed.counts, ranges.arrays, self._tail, parameter)
         call = placed.call(parameter[:size].tobytes(), count)
         answer: Answer = yield from ask_steps(placed.server, call, budget)
-        if isinstance(answer, Reply) and answer.failure is None:
+        if has_succeeded(answer):
             found, last = np.empty(count, dtype=np.int64), np.empty(2, dtype=np.int64)
             message = np.frombuffer(answer.message, dtype=np.uint8)
             if kernels.read_commit_gets(message, np.frombuffer(answer.cells, dtype=np.uint8), wanted, found, last):

@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import islice
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeGuard, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
@@ -97,6 +97,7 @@ class FindServer:
 
 Request = Start | Finish | Pause | FindServer
 Answer = Reply | ConnectionLost | CallTimedOut
+Failure = RemoteFailure | ConnectionLost | CallTimedOut
 Steps = Generator[Request, Any, T]
 
 
@@ -148,6 +149,18 @@ def finish_steps(flight: Flight, budget: Budget) -> Steps[Answer]:
         return flight.failure
     answer: Answer = yield Finish(flight, budget.call_s)
     return answer
+
+
+def has_succeeded(answer: Answer) -> TypeGuard[Reply]:
+    """Whether it is a reply without an exception of the whole call."""
+    return isinstance(answer, Reply) and answer.failure is None
+
+
+def failure_of(answer: Answer) -> Failure:
+    """Why the call has not succeeded."""
+    failure = answer.failure if isinstance(answer, Reply) else answer
+    assert failure is not None
+    return failure
 
 
 class RegionOperations:
@@ -316,14 +329,18 @@ class RegionOperations:
         assert region.server is not None
         call = Call(CLIENT, method, message.SerializeToString())
         answer = yield from ask_steps(region.server, call, budget)
-        if isinstance(answer, Reply) and answer.failure is None:
+        if has_succeeded(answer):
             return answer
-        failure = answer.failure if isinstance(answer, Reply) else answer
-        assert failure is not None
-        if self.react(region, failure, budget) is Reaction.FAIL:
+        self.react_or_raise(region, failure_of(answer), budget)
+        return None
+
+    def react_or_raise(self, region: Region, failure: Failure, budget: Budget) -> Reaction:
+        """`react`; raises the caller's error if the request will never work."""
+        reaction = self.react(region, failure, budget)
+        if reaction is Reaction.FAIL:
             assert isinstance(failure, RemoteFailure)
             raise failure.as_error(budget.what)
-        return None
+        return reaction
 
     def react(self, region: Region, failure: Exception, budget: Budget) -> Reaction:
         """How to react to a failure. The cache forgets what the failure disproves."""
@@ -403,16 +420,11 @@ class _Batch:
             blocks.append(mutation.block)
 
     def outcomes(self, answer: Answer) -> list[_Outcome]:
-        if not isinstance(answer, Reply):
-            return self._all(answer)
-        if answer.failure is not None:
-            return self._all(answer.failure)
-        response = parsed(MultiResponse, answer)
-        if len(response.regionActionResult) != len(self._order):
-            raise Corruption(f"{len(response.regionActionResult)} results for {len(self._order)} actions on regions")
+        if not has_succeeded(answer):
+            return self._all(failure_of(answer))
         cells = decode(answer.cells)
         found: list[_Outcome] = []
-        for (region, indices), result in zip(self._order, response.regionActionResult, strict=True):
+        for (region, indices), result in zip(self._order, region_results(answer, len(self._order)), strict=True):
             if result.HasField("exception"):
                 failure = RemoteFailure.of_pair(result.exception.name, result.exception.value)
                 found += [_Outcome(region, index, failure) for index in indices]
@@ -444,6 +456,25 @@ def parsed(kind: type[M], reply: Reply) -> M:
         return kind.FromString(reply.message)  # type: ignore[arg-type]
     except DecodeError as error:
         raise Corruption(f"a reply's message is no {kind.__name__}: {error}") from error
+
+
+def region_results(answer: Reply, count: int) -> Sequence[Any]:
+    """The results of a Multi, one for each of its `count` region actions."""
+    results = parsed(MultiResponse, answer).regionActionResult
+    if len(results) != count:
+        raise Corruption(f"{len(results)} results for {count} actions on regions")
+    return results
+
+
+def region_failures(answer: Reply, count: int) -> Iterator[tuple[int, int | None, RemoteFailure]]:
+    """What failed of a Multi: the number of the region action, and the index of the action in it (None: all)."""
+    for number, result in enumerate(region_results(answer, count)):
+        if result.HasField("exception"):
+            yield number, None, RemoteFailure.of_pair(result.exception.name, result.exception.value)
+            continue
+        for each in result.resultOrException:
+            if each.HasField("exception"):
+                yield number, each.index, RemoteFailure.of_pair(each.exception.name, each.exception.value)
 
 
 def _taken(cells: Iterator[KeyValue], count: int) -> list[KeyValue]:

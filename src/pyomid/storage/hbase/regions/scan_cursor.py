@@ -11,15 +11,18 @@ from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.regions.operations import (
     Answer,
     Budget,
+    Failure,
     Flight,
     RegionOperations,
     Start,
     Steps,
+    failure_of,
     finish_steps,
+    has_succeeded,
     parsed,
 )
-from pyomid.storage.hbase.rpc.failures import Reaction, RemoteFailure
-from pyomid.storage.hbase.rpc.frames import CLIENT, Call, Reply
+from pyomid.storage.hbase.rpc.failures import Reaction
+from pyomid.storage.hbase.rpc.frames import CLIENT, Call
 from pyomid.storage.hbase.rpc.hbase_pb2 import Scan, ScanRequest, ScanResponse
 from pyomid.storage.hbase.rpc.requests import Filter, set_filter, set_time_range
 from pyomid.types import KeyRange
@@ -195,10 +198,8 @@ class ScanCursor:
         return request
 
     def _take_steps(self, answer: Answer, budget: Budget) -> Steps[ScanBlock | None]:
-        failure = answer.failure if isinstance(answer, Reply) else answer
-        if failure is not None or not isinstance(answer, Reply):
-            assert failure is not None
-            yield from self._recover_steps(failure, budget)
+        if not has_succeeded(answer):
+            yield from self._recover_steps(failure_of(answer), budget)
             return None
         response = parsed(ScanResponse, answer)
         budget.tries = 0
@@ -236,13 +237,10 @@ class ScanCursor:
         else:
             self._start, self._start_inclusive = stop, True
 
-    def _recover_steps(self, failure: Exception, budget: Budget) -> Steps[None]:
+    def _recover_steps(self, failure: Failure, budget: Budget) -> Steps[None]:
         """Another scanner, from after the last row that the caller has whole."""
         assert self._region is not None
-        reaction = self._operations.react(self._region, failure, budget)
-        if reaction is Reaction.FAIL:
-            assert isinstance(failure, RemoteFailure)
-            raise failure.as_error(budget.what)
+        reaction = self._operations.react_or_raise(self._region, failure, budget)
         self._scanner_id = None
         self._restarted = True
         if self.received_row is not None and self.received_row >= self._start:
