@@ -828,7 +828,7 @@ class CommitTableConformance:
             commits.delete([50, 200, 999 * 50])
         assert commits.lookup([50, 100, 200]) == [NOT_FOUND, 150, SEALED]
 
-    def test_sanitising_deletes_entries_and_marks_below_the_horizon(self, commits: CommitTable) -> None:
+    def test_sanitizing_deletes_entries_and_marks_below_the_horizon(self, commits: CommitTable) -> None:
         commits.put([(50, 110), (100, 150), (150, 400), (200, 210)])
         for start in (250, 300, 350):
             commits.seal(start)
@@ -839,13 +839,13 @@ class CommitTableConformance:
         assert set(commits.entries()) == {(300, SEALED), (350, SEALED)}
         assert commits.count() == 2
 
-    def test_sanitising_many_at_once(self, commits: CommitTable) -> None:
+    def test_sanitizing_many_at_once(self, commits: CommitTable) -> None:
         commits.put([(50 * i, 50 * i + 10) for i in range(1, self.MANY + 1)])
         assert commits.delete_below(50 * self.MANY) == self.MANY - 1
         assert list(commits.entries()) == [(50 * self.MANY, 50 * self.MANY + 10)]
 
     def test_of_seal_and_put_exactly_one_wins(self, commits: CommitTable) -> None:
-        """R2: whoever was told that the mark is placed is right for ever."""
+        """R2: a caller who was told that the marker is placed is right for ever."""
         starts = [50 * i for i in range(1, 61)]
         sealed: dict[int, SealOutcome] = {}
         kept: dict[int, bool] = {}
@@ -1117,7 +1117,7 @@ class CatalogConformance:
         assert made == [catalog.table("t").generation]
 
     def test_only_present_tables_are_tables(self, catalog: Catalog) -> None:
-        """And sanitising sees what is being dropped as well: its cells may still be read."""
+        """And sanitizing sees what is being dropped as well: its cells may still be read."""
         for state in TableState:
             put_entry(catalog, TableInfo(state.value, (b"f",)), state)
         assert [info.name for info in catalog.tables()] == ["present"]

@@ -16,7 +16,7 @@
 What a session says: begin, begin leased, get, scan, put, delete, flush, doom, commit, rollback; `dies at POINT` behind
 commit or rollback ends the client at a named crash point and leaves everything as it then is.
 What the stage says: settle (background completion and healing done), time passes (W moves past every start that
-holds no lease), compact TABLE, sanitise, verify, cells TABLE, commit table, history holds write skew.
+holds no lease), compact TABLE, sanitize, verify, cells TABLE, commit table, history holds write skew.
 
 A line without `->` must succeed. Results: `nothing`; `f:a = 1, f:b = 2` for a row; `1 f:a = 1; 2 f:a = 2` for a
 scan; an error's word (conflict, too old, ended, unknown, unavailable, misuse); what the stage counted.
@@ -112,7 +112,9 @@ def _statement(name: str, number: int, said: str, words: tuple[str, ...], expect
 
 
 _SESSION_VERBS: Final = frozenset({"begin", "get", "scan", "put", "delete", "flush", "doom", "commit", "rollback"})
-_STAGE_VERBS: Final = frozenset({"settle", "time", "compact", "sanitise", "verify", "cells", "commit", "history"})
+_STAGE_VERBS: Final = frozenset(
+    {"settle", "time", "compact", "sanitize", "sanitise", "verify", "cells", "commit", "history"}
+)
 
 
 # ---------------------------------------------------------------- what a store must offer to be a stage
@@ -167,7 +169,7 @@ class Stage(Protocol):
     def compact(self, table: str) -> int:
         """Cleans the table up to W; returns the orphaned cells dropped."""
 
-    def sanitise(self) -> int:
+    def sanitize(self) -> int:
         """Returns the commit-table entries removed."""
 
     def verify(self) -> list[str]:
@@ -264,8 +266,9 @@ class _Play:
                 self.stage.pass_time()
             case ("compact", table):
                 return f"{self.stage.compact(table)} orphans dropped"
-            case ("sanitise",):
-                return f"{self.stage.sanitise()} entries removed"
+            case ("sanitize" | "sanitise",):
+                sanitize = getattr(self.stage, "sanitise", None) or self.stage.sanitize  # a stage's former name for it
+                return f"{sanitize()} entries removed"
             case ("verify",):
                 return "; ".join(self.stage.verify()) or "clean"
             case ("cells", table):

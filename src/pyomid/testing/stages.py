@@ -222,7 +222,7 @@ class LocalStage:
         self.clock.now_s += RETRY_S + 1.0
         return dropped
 
-    def sanitise(self) -> int:
+    def sanitize(self) -> int:
         return self._driver.run(sanitise_steps(now_s=self.clock(), retry_bound_s=RETRY_S)).entries_deleted
 
     def verify(self) -> list[str]:
@@ -308,7 +308,7 @@ class UrlStage:
     def compact(self, table: str) -> int:
         raise Unavailable("nothing is old enough here: play the script on a local stage")
 
-    def sanitise(self) -> int:
+    def sanitize(self) -> int:
         raise Unavailable("nothing is old enough here: play the script on a local stage")
 
     def verify(self) -> list[str]:
