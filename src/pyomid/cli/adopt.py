@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from pyomid.cli.tables import add_conflict_level
 from pyomid.types import ConflictLevel
 
 _OF_SPARK = "of-spark"
@@ -21,12 +22,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("url", help="omid+hbase://zk1:2181,zk2:2181/znode")
     parser.add_argument("table", help="its name in HBase; ns:name in a namespace")
     parser.add_argument("families", nargs="+", help="those that transactions will use")
-    parser.add_argument(
-        "--conflict-level",
-        choices=[level.value for level in ConflictLevel],
-        default=ConflictLevel.CELL.value,
-        help="transactions conflict where they both write this (default: cell)",
-    )
+    add_conflict_level(parser)
     parser.add_argument(
         "--spark",
         nargs="?",

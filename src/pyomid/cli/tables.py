@@ -25,22 +25,12 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     create = actions.add_parser("create", help="a new table")
     create.add_argument("name", help="a new name")
     create.add_argument("families", nargs="+", help="its column families")
-    create.add_argument(
-        "--conflict-level",
-        choices=[level.value for level in ConflictLevel],
-        default=ConflictLevel.CELL.value,
-        help="transactions conflict where they both write this (default: cell)",
-    )
+    add_conflict_level(create)
     create.add_argument("--if-not-exists", action="store_true", help="a table that is there already is no error")
     register = actions.add_parser("register", help="a table that a Java client made: from now on it is cleaned too")
     register.add_argument("name", help="its name in HBase; ns:name in a namespace")
     register.add_argument("families", nargs="+", help="its column families")
-    register.add_argument(
-        "--conflict-level",
-        choices=[level.value for level in ConflictLevel],
-        default=ConflictLevel.CELL.value,
-        help="that of the Java clients that write it (default: cell, as theirs)",
-    )
+    add_conflict_level(register, "that of the Java clients that write it (default: cell, as theirs)")
     drop = actions.add_parser("drop", help="a table and all its rows")
     drop.add_argument("name")
     drop.add_argument("--yes", action="store_true", help="do not ask")
@@ -52,6 +42,13 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     forget.add_argument("name", help="the name it had")
     parser.set_defaults(run=run)
+
+
+def add_conflict_level(
+    parser: argparse.ArgumentParser, text: str = "transactions conflict where they both write this (default: cell)"
+) -> None:
+    levels = [level.value for level in ConflictLevel]
+    parser.add_argument("--conflict-level", choices=levels, default=ConflictLevel.CELL.value, help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:
