@@ -29,7 +29,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         const=_OF_SPARK,
         metavar="MASTER",
         help="as a Spark job, one task a region: at this master (local[4], yarn, spark://…), or at that of "
-        "spark-submit; without it, region by region in this process. Behind the other arguments",
+        "spark-submit; without it, region by region in this process. Give it after the other arguments",
     )
     parser.set_defaults(run=run)
 
