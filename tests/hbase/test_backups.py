@@ -8,11 +8,12 @@ import pytest
 from test_hbase_cleaning import Cleaned, commit_without_completion
 
 from pyomid.errors import Misuse
-from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.testing.conformance import put_entry
 from pyomid.types import KeyRange, TableInfo
+from region_admin import OperatorsAdmin
 
 ROW = b"a"
 
@@ -31,7 +32,7 @@ def database(cluster: Cluster, table_name: str) -> Iterator[Cleaned]:
 
 
 def restore(cluster: Cluster, snapshot: str, table: str) -> None:
-    admin = Admin(cluster)
+    admin = OperatorsAdmin(cluster)
     admin.disable_table(table)
     admin.clone_snapshot(snapshot, table)
     admin.enable_table(table)
@@ -47,7 +48,7 @@ def test_a_snapshot_in_which_every_cell_has_its_shadow_cell_comes_back_whole(
     database: Cleaned, cluster: Cluster, table_name: str
 ) -> None:
     database.compact(table_name)
-    Admin(cluster).snapshot(f"whole_{table_name}", table_name)
+    OperatorsAdmin(cluster).snapshot(f"whole_{table_name}", table_name)
     commit_without_completion(database, table_name, b"later")
     assert database.sanitise() == 1
     restore(cluster, f"whole_{table_name}", table_name)
@@ -59,7 +60,7 @@ def test_a_snapshot_in_which_every_cell_has_its_shadow_cell_comes_back_whole(
 def test_any_other_has_lost_what_the_commit_table_forgot_since(
     database: Cleaned, cluster: Cluster, table_name: str
 ) -> None:
-    Admin(cluster).snapshot(f"early_{table_name}", table_name)
+    OperatorsAdmin(cluster).snapshot(f"early_{table_name}", table_name)
     database.compact(table_name)
     assert database.sanitise() == 1
     assert commits(database, table_name)[ROW] > 0
@@ -69,7 +70,7 @@ def test_any_other_has_lost_what_the_commit_table_forgot_since(
 
 
 def test_a_table_altered_as_its_refusal_says_is_taken(cluster: Cluster, store: HBaseStore, table_name: str) -> None:
-    admin = Admin(cluster)
+    admin = OperatorsAdmin(cluster)
     admin.create_table(TableDescriptor(table_name, (FamilyDescriptor(b"f", 3, ttl_s=3600),)))
     with pytest.raises(Misuse, match=r"keeps 3 versions for 3600 s.*VERSIONS => 2147483647 and TTL => FOREVER"):
         store.create_table(TableInfo(table_name, (b"f",)))

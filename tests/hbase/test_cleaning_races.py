@@ -21,9 +21,9 @@ from pyomid.protocol.commit_cache import CommitCache
 from pyomid.protocol.compaction import compact_region_steps
 from pyomid.protocol.hashing import cell_id, table_id
 from pyomid.protocol.sanitize import sanitise_steps
-from pyomid.storage.hbase.regions.admin import Admin
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.types import Column, CommitRequest, KeyRange, RowWrite
+from region_admin import OperatorsAdmin
 
 pytestmark = pytest.mark.timeout(420)
 
@@ -99,9 +99,9 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def reshape(cluster: Cluster, table: str, change: Callable[[Admin], object]) -> None:
+def reshape(cluster: Cluster, table: str, change: Callable[[OperatorsAdmin], object]) -> None:
     """HBase refuses while a region refers to the files of the one it came from: its own compaction rewrites them."""
-    admin, end_s = Admin(cluster), time.monotonic() + DEADLINE_S
+    admin, end_s = OperatorsAdmin(cluster), time.monotonic() + DEADLINE_S
     while True:
         try:
             change(admin)

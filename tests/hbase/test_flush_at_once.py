@@ -57,7 +57,7 @@ def test_a_flush_brings_the_epoch_of_the_row(cluster: Cluster, names: tuple[str,
     assert flush(cluster, names, entries_from(50, 100)) == 0
     assert row.take_over(expected=0, epoch=5000, ceiling=9000)
     assert flush(cluster, names, entries_from(10_000, 100)) == 5000
-    assert row.read_epoch() == 5000
+    assert row.read().epoch == 5000
     starts = [*range(50, 5050, 50), *range(10_000, 15_000, 50)]
     assert table.lookup(starts) == [start + 7 for start in starts]
 

@@ -29,11 +29,12 @@ from pyomid.storage.hbase.codec.layout import (
 )
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
-from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.testing.conformance import put_entry
 from pyomid.types import Cell, Column, CommitRequest, KeyRange, RowWrite, TableInfo
+from region_admin import OperatorsAdmin
 
 AGE_S = 600.0
 
@@ -110,7 +111,7 @@ def test_a_region_that_split_after_compaction_is_not_taken_for_cleaned(
     cleaned.pass_time()
     assert cleaned.sanitise() == 0, "no region was cleaned yet"
     assert cleaned.commits.lookup([start_ts]) != [0]
-    Admin(cluster).split(table_name, b"m")
+    OperatorsAdmin(cluster).split(table_name, b"m")
     (first, second) = cleaned.store.regions(table_name)
     cleaned.driver.run(compact_region_steps(table_name, 1, first, CommitCache(), now_s=cleaned.clock(), rows_max=100))
     assert cleaned.sanitise() == 0, "the second half has no record: it counts as 0"
@@ -124,7 +125,7 @@ def test_a_region_that_split_after_compaction_is_not_taken_for_cleaned(
 def test_cells_in_memory_and_in_files_are_cleaned_alike(cleaned: Cleaned, cluster: Cluster, table_name: str) -> None:
     """K4: what lies in memory when the compactor comes is not missed."""
     in_files = commit_without_completion(cleaned, table_name, b"a")
-    Admin(cluster).flush(table_name)
+    OperatorsAdmin(cluster).flush(table_name)
     in_memory = commit_without_completion(cleaned, table_name, b"b")
     cleaned.pass_time()
     cleaned.compact(table_name)
@@ -150,7 +151,7 @@ def test_compaction_is_refused_where_omid_s_coprocessor_is_at_work(
 ) -> None:
     family = FamilyDescriptor(b"f", attributes={COMPACTION_ATTRIBUTE: b"true"})
     attributes = {b"coprocessor$1": b"|%s|1001|" % COPROCESSOR.encode()}
-    Admin(cluster).create_table(TableDescriptor(table_name, (family,), attributes))
+    OperatorsAdmin(cluster).create_table(TableDescriptor(table_name, (family,), attributes))
     nothing = np.array([], dtype=np.int64)
     with pytest.raises(Misuse, match="coprocessor"):
         store.clean_batch(table_name, batch_of([[Cell(b"r", b"f", b"q", 50, b"v")]]), nothing, nothing)

@@ -16,7 +16,7 @@ from imitated_regions import SERVER, TABLE, ImitatedRegions
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.storage.hbase.codec.keyvalues import decode
 from pyomid.storage.hbase.regions import parallel_scan
-from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, meta_region
 from pyomid.storage.hbase.regions.operations import Budget, RegionOperations
 from pyomid.storage.hbase.regions.parallel_scan import CALLS_AHEAD, ParallelScan
@@ -27,6 +27,7 @@ from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import Column, KeyRange, RowWrite, TableInfo
+from region_admin import OperatorsAdmin
 
 Q = Column(b"f", b"q")
 
@@ -229,14 +230,14 @@ def test_a_long_scan_has_several_calls_on_their_way(store: HBaseStore, filled: s
 def test_streams_go_on_through_a_split(
     store: HBaseStore, cluster: Cluster, filled: str, calls_at_once: list[int]
 ) -> None:
-    assert rows_of(store, filled, lambda: Admin(cluster).split(filled, b"003000")) == ALL
+    assert rows_of(store, filled, lambda: OperatorsAdmin(cluster).split(filled, b"003000")) == ALL
     assert max(calls_at_once) == CALLS_AHEAD
 
 
 def test_streams_go_on_through_a_merge(
     store: HBaseStore, cluster: Cluster, table_name: str, calls_at_once: list[int]
 ) -> None:
-    admin = Admin(cluster)
+    admin = OperatorsAdmin(cluster)
     admin.create_table(TableDescriptor(table_name, (FamilyDescriptor(b"f"),)), [b"003000", b"006000"])
     write(store, table_name)
     assert rows_of(store, table_name, lambda: admin.merge(table_name, b"003000")) == ALL
@@ -248,7 +249,7 @@ def test_streams_go_on_when_a_region_moves_and_when_its_server_dies(
     store: HBaseStore, cluster: Cluster, hbase: HBaseServer, filled: str, calls_at_once: list[int]
 ) -> None:
     """Killed while answers of three streams are on their way: what did not come is read again elsewhere."""
-    admin = Admin(cluster)
+    admin = OperatorsAdmin(cluster)
     process, port = hbase.start_region_server()
     try:
         (target,) = [(address, code) for address, code in admin.servers() if address.port == port]

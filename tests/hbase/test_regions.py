@@ -10,12 +10,13 @@ import pytest
 
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.errors import Misuse, Unavailable, UnknownTable
-from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import Column, KeyRange, RowWrite, TableInfo
+from region_admin import OperatorsAdmin
 
 ROWS = 3000
 Q = Column(b"f", b"q")
@@ -46,13 +47,13 @@ ALL = [key(number) for number in range(ROWS)]
 
 
 def test_a_scan_goes_on_through_a_split(store: HBaseStore, cluster: Cluster, filled: str) -> None:
-    admin = Admin(cluster)
+    admin = OperatorsAdmin(cluster)
     assert scanned_rows(store, filled, lambda: admin.split(filled, key(1500))) == ALL
     assert [region.start for region in store.regions(filled)] == [b"", key(1500)]
 
 
 def test_a_scan_goes_on_through_a_merge(store: HBaseStore, cluster: Cluster, table_name: str) -> None:
-    admin = Admin(cluster)
+    admin = OperatorsAdmin(cluster)
     admin.create_table(TableDescriptor(table_name, (FamilyDescriptor(b"f"),)), [key(1000), key(2000)])
     store.write_cells(table_name, 50, [RowWrite(row, ((Q, b"v" * 50),)) for row in ALL])
     assert scanned_rows(store, table_name, lambda: admin.merge(table_name, key(1000))) == ALL
@@ -62,7 +63,7 @@ def test_a_scan_goes_on_through_a_merge(store: HBaseStore, cluster: Cluster, tab
 
 def test_writes_and_reads_follow_a_split(store: HBaseStore, cluster: Cluster, filled: str) -> None:
     """The cache knows the parent; each half answers for itself afterwards."""
-    Admin(cluster).split(filled, key(1500))
+    OperatorsAdmin(cluster).split(filled, key(1500))
     store.write_cells(filled, 100, [RowWrite(key(number), ((Q, b"new"),)) for number in range(0, ROWS, 500)])
     found = store.read_rows(filled, [key(number) for number in range(0, ROWS, 500)], [Q])
     assert [sorted(cell.version for cell in cells) for cells in found] == [[50, 100]] * 6
@@ -81,7 +82,7 @@ def test_regions_move_to_another_server_and_back_when_it_dies(
     store: HBaseStore, cluster: Cluster, hbase: HBaseServer, filled: str
 ) -> None:
     """Move under a scan; then kill -9 of the server that holds the region, under a reader that waits."""
-    admin = Admin(cluster)
+    admin = OperatorsAdmin(cluster)
     process, port = hbase.start_region_server()
     try:
         (target,) = [(address, code) for address, code in admin.servers() if address.port == port]
@@ -105,7 +106,7 @@ def test_regions_move_to_another_server_and_back_when_it_dies(
 def test_a_region_nobody_serves_is_unavailable_after_the_deadline(
     hbase: HBaseServer, cluster: Cluster, filled: str
 ) -> None:
-    Admin(cluster).disable_table(filled)
+    OperatorsAdmin(cluster).disable_table(filled)
     impatient = Cluster(ZooKeeper(hbase.quorum), deadline_s=1.0)
     try:
         with pytest.raises(Unavailable, match=filled):
@@ -132,7 +133,7 @@ class TestBadAddresses:
             cluster.rows("nobody", [RowGet(b"r")])
 
     def test_a_family_that_keeps_too_few_versions(self, cluster: Cluster, store: HBaseStore, table_name: str) -> None:
-        Admin(cluster).create_table(TableDescriptor(table_name, (FamilyDescriptor(b"f", 3),)))
+        OperatorsAdmin(cluster).create_table(TableDescriptor(table_name, (FamilyDescriptor(b"f", 3),)))
         with pytest.raises(Misuse, match="keeps 3 versions"):
             store.create_table(TableInfo(table_name, (b"f",)))
         store.drop_table(table_name)

@@ -101,10 +101,6 @@ class HBaseLeaderState(LeaderState):
         state = _State.decode(found[0].value if found else b"")
         return state.watermark, state.horizon
 
-    def read_epoch(self) -> int:
-        """Fresh, without leases and pending records."""
-        return _State.decode(self._cells.read(ROW, _STATE)).epoch
-
     def read_watermarks(self) -> tuple[int, int]:
         state = _State.decode(self._cells.read(ROW, _STATE))
         return state.watermark, state.horizon

@@ -1,5 +1,4 @@
-"""Administration of tables and regions: create, drop, flush, compact, split, merge, move. Each returns when the master
-is done."""
+"""Administration of tables and regions: create, drop, flush, compact, split, move. Each call waits for the master."""
 
 from __future__ import annotations
 
@@ -40,17 +39,9 @@ from pyomid.storage.hbase.rpc.hbase_pb2 import (
     GetTableDescriptorsResponse,
     GetTableNamesRequest,
     GetTableNamesResponse,
-    IsSnapshotDoneRequest,
-    IsSnapshotDoneResponse,
-    MergeTableRegionsRequest,
-    ModifyTableRequest,
     MoveRegionRequest,
     ProcedureStarted,
     RegionSpecifier,
-    RestoreSnapshotRequest,
-    RestoreSnapshotResponse,
-    SnapshotDescription,
-    SnapshotRequest,
     SplitTableRegionRequest,
     TableName,
     TableRequest,
@@ -97,7 +88,7 @@ class Admin:
 
     def create_table(self, descriptor: TableDescriptor, splits: Sequence[bytes] = ()) -> bool:
         """Creates a table. False, and no change, if a table of this name exists."""
-        request = CreateTableRequest(table_schema=_schema(descriptor), split_keys=sorted(splits))
+        request = CreateTableRequest(table_schema=schema_of(descriptor), split_keys=sorted(splits))
         try:
             self._procedure("CreateTable", request, f"creating table {descriptor.name}")
         except Misuse as error:
@@ -120,7 +111,7 @@ class Admin:
     def delete_table(self, table: str) -> bool:
         """Deletes a disabled table; True also if there is none. False, and no change, if it is enabled."""
         try:
-            self._procedure("DeleteTable", TableRequest(table_name=_name(table)), f"dropping table {table}")
+            self._procedure("DeleteTable", TableRequest(table_name=name_of(table)), f"dropping table {table}")
         except UnknownTable:
             pass
         except (Misuse, Unavailable) as error:
@@ -131,10 +122,10 @@ class Admin:
         return True
 
     def disable_table(self, table: str) -> None:
-        self._disable(TableRequest(table_name=_name(table)), table)
+        self._disable(TableRequest(table_name=name_of(table)), table)
 
     def enable_table(self, table: str) -> None:
-        self._procedure("EnableTable", TableRequest(table_name=_name(table)), f"enabling table {table}")
+        self._procedure("EnableTable", TableRequest(table_name=name_of(table)), f"enabling table {table}")
 
     def enable_again(self, table: str) -> None:
         """`enable_table`, without an error if the table is gone or enabled by now."""
@@ -146,11 +137,6 @@ class Admin:
             if "TableNotDisabledException" not in error.message:
                 raise
 
-    def modify_table(self, descriptor: TableDescriptor) -> None:
-        """Sets attributes and families to those of the descriptor."""
-        request = ModifyTableRequest(table_name=_name(descriptor.name), table_schema=_schema(descriptor))
-        self._procedure("ModifyTable", request, f"altering table {descriptor.name}")
-
     def tables(self) -> list[str]:
         """Users' tables by name."""
         reply = self._master("GetTableNames", GetTableNamesRequest(), GetTableNamesResponse, "listing tables")
@@ -158,7 +144,7 @@ class Admin:
 
     def table(self, table: str) -> TableDescriptor:
         """The table's descriptor; `UnknownTable` if there is none."""
-        request = GetTableDescriptorsRequest(table_names=[_name(table)])
+        request = GetTableDescriptorsRequest(table_names=[name_of(table)])
         reply = self._master("GetTableDescriptors", request, GetTableDescriptorsResponse, f"looking at {table}")
         if not reply.table_schema:
             raise UnknownTable(f"HBase has no table {table!r}", table=table)
@@ -167,10 +153,6 @@ class Admin:
     def flush_region(self, region: Region) -> None:
         """Flushes the region: on return what it held in memory is in files."""
         self._region("FlushRegion", region, FlushRegionRequest(region=region.specifier), FlushRegionResponse)
-
-    def flush(self, table: str) -> None:
-        for region in self._cluster.regions(table):
-            self.flush_region(region)
 
     def compact(self, table: str, *, major: bool = True) -> None:
         """Requests a compaction; the region servers do it later."""
@@ -191,19 +173,10 @@ class Admin:
         request = SplitTableRegionRequest(split_row=row)
         info = request.region_info
         info.region_id = region.region_id
-        info.table_name.CopyFrom(_name(table))
+        info.table_name.CopyFrom(name_of(table))
         info.start_key, info.end_key = region.key_range.start, region.key_range.stop or b""
         info.split = info.offline = False
         self._procedure("SplitRegion", request, f"splitting {table} at {row!r}")
-
-    def merge(self, table: str, row: bytes) -> None:
-        """Merges: on return the region that begins at `row` is one with the region before it."""
-        regions = self._cluster.regions(table)
-        index = next(i for i, region in enumerate(regions) if region.key_range.start == row and i)
-        request = MergeTableRegionsRequest(forcible=True)
-        for region in regions[index - 1 : index + 1]:
-            request.region.add(type=RegionSpecifier.ENCODED_REGION_NAME, value=region.encoded_name)
-        self._procedure("MergeTableRegions", request, f"merging regions of {table} at {row!r}")
 
     def move(self, region: Region, server: Address, start_code: int) -> None:
         """`start_code` tells two lives of a server at one address apart (`servers` lists them)."""
@@ -219,26 +192,6 @@ class Admin:
         names = zookeeper.ask("get_children", f"{zookeeper.znode}/rs")
         parsed = (name.split(",") for name in names)
         return sorted((Address(host, int(port)), int(code)) for host, port, code in parsed)
-
-    def snapshot(self, name: str, table: str) -> None:
-        description = SnapshotDescription(name=name, table=table, type=SnapshotDescription.FLUSH)
-        what = f"snapshot {name} of {table}"
-        self._master("Snapshot", SnapshotRequest(snapshot=description), ProcedureStarted, what)
-        budget = self._cluster.budget(what)
-        while True:
-            request = IsSnapshotDoneRequest(snapshot=description)
-            if self._master("IsSnapshotDone", request, IsSnapshotDoneResponse, what).done:
-                return
-            self._cluster.run(_pause_steps(budget))
-
-    def clone_snapshot(self, name: str, table: str) -> None:
-        """Restores the snapshot as table `table`; a disabled table of that name is replaced."""
-        description = SnapshotDescription(name=name, table=table)
-        what = f"restoring snapshot {name} as {table}"
-        request = RestoreSnapshotRequest(snapshot=description)
-        reply = self._master("RestoreSnapshot", request, RestoreSnapshotResponse, what)
-        self._cluster.run(self._wait_steps(reply.proc_id, self._cluster.budget(what)))
-        self._cluster.operations.cache.forget_table(table)
 
     def _disable(self, request: TableRequest, table: str) -> None:
         try:
@@ -277,7 +230,7 @@ class Admin:
                 return
             if reply.state == GetProcedureResultResponse.NOT_FOUND:
                 return  # It ended so long ago that the master has forgotten it.
-            yield from _pause_steps(budget)
+            yield from pause_steps(budget)
 
     def _region(self, method: str, region: Region, request: Message, reply: type[M]) -> M:
         what = f"{method} of {region.name!r}"
@@ -308,19 +261,19 @@ def _raise_if_final(failure: Failure, budget: Budget) -> None:
         raise failure.as_error(budget.what)
 
 
-def _pause_steps(budget: Budget) -> Steps[None]:
+def pause_steps(budget: Budget) -> Steps[None]:
     budget.tries = 0
     budget.pause()
     yield Pause(_POLL_S)
 
 
-def _name(table: str) -> TableName:
+def name_of(table: str) -> TableName:
     namespace, qualifier = table_name(table)
     return TableName(namespace=namespace, qualifier=qualifier)
 
 
-def _schema(descriptor: TableDescriptor) -> TableSchema:
-    schema = TableSchema(table_name=_name(descriptor.name))
+def schema_of(descriptor: TableDescriptor) -> TableSchema:
+    schema = TableSchema(table_name=name_of(descriptor.name))
     for key, value in descriptor.attributes.items():
         schema.attributes.add(first=key, second=value)
     for family in descriptor.families:
