@@ -1,4 +1,4 @@
-"""What every store must do, once: a back end joins by a few lines and inherits the tests.
+"""Conformance suites: what every store must do. The test class of a store inherits one and states its fixtures.
 
     class TestMyStore(DataStoreConformance):
         @pytest.fixture
@@ -164,7 +164,7 @@ class DataStoreConformance:
     """Fixtures: `store`, `table`."""
 
     ROWS_MANY: ClassVar[int] = 3000
-    """Enough for several pieces and batches."""
+    """Enough for several transactions and batches."""
     CHECKS_FORK: ClassVar[bool] = True
 
     def another(self, store: DataStore) -> DataStore:
@@ -597,7 +597,7 @@ class DataStoreConformance:
         assert len(store.read_rows(table, [b"r"])[0]) == 2
 
     def test_drop_takes_no_table_made_after_it_was_withdrawn(self, store: DataStore, table: str) -> None:
-        """Who slept in between would take acknowledged rows of the next table of that name."""
+        """Else a client that slept in between takes acknowledged rows of the next table of that name."""
         withdrawn = store.withdraw_table(table)
         another = self.another(store)
         assert another.drop_table(table, another.withdraw_table(table))
@@ -722,7 +722,7 @@ class RandomWork:
 
 
 def some_columns(rng: random.Random) -> list[Column]:
-    """At least one; a family tombstone is always a tombstone, so it is not among them."""
+    """At least one column. A column of a family tombstone holds no value, so it is not among them."""
     return rng.sample([A, B, OTHER, Column(b"g", b"long" * 50)], rng.randint(1, 4))
 
 
@@ -759,7 +759,7 @@ class CommitTableConformance:
     """Fixture: `commits`, a new `CommitTable`."""
 
     PUT_TELLS_REFUSALS: ClassVar[bool] = True
-    """False where `put` is a plain write: then the mark wins at look-up only."""
+    """False: `put` is a plain write, and a marker wins only when it is looked up."""
     CHECKS_FORK: ClassVar[bool] = True
     MANY: ClassVar[int] = 5000
 
@@ -767,7 +767,7 @@ class CommitTableConformance:
         return commits
 
     def leader_state_of(self, commits: CommitTable) -> LeaderState:
-        """Whose epoch a flush brings; that of its own store where the table reads it there."""
+        """The leader state whose epoch a flush reads: that of the store, if the table reads it there."""
         return MemoryLeaderState()
 
     def test_lookup_answers_in_the_order_asked(self, commits: CommitTable) -> None:
@@ -974,7 +974,7 @@ class LeaderStateConformance:
         assert leader_state.read_watermarks() == (0, 0)
 
     def test_a_database_keeps_its_id(self, leader_state: LeaderState) -> None:
-        """A client that lived on tells by it that another database was made in place of its own."""
+        """A client that outlives its database sees by it that another one was made in its place."""
         told = leader_state.database_id()
         assert len(told) == 16
         assert leader_state.take_over(expected=0, epoch=100, ceiling=1000)
@@ -999,7 +999,7 @@ class LeaderStateConformance:
         assert leader_state.take_over(expected=100, epoch=5000, ceiling=9000)
 
     def test_changes_are_all_or_nothing(self, leader_state: LeaderState) -> None:
-        """T5: who was deposed changes nothing."""
+        """T5: a deposed leader changes nothing."""
         assert leader_state.take_over(expected=0, epoch=100, ceiling=1000)
         leader_state.update(100, LeaderStateChanges(watermark=10, leases_added=(50, 150)))
         assert leader_state.take_over(expected=100, epoch=1000, ceiling=2000)
@@ -1078,7 +1078,7 @@ class CatalogConformance:
         assert catalog.table("größe") == rich.info
 
     def test_entry_changes_only_on_top_of_the_one_read(self, catalog: Catalog) -> None:
-        """Blind, a slow writer takes back a column that another one added."""
+        """Else a slow writer removes a column that another one added."""
         first, second, third = (
             TableEntry(TableInfo("t", (b"f",), generation=n), TableState.PRESENT, str(n)) for n in (1, 2, 3)
         )
@@ -1091,7 +1091,7 @@ class CatalogConformance:
         assert catalog.entry("t") == second
 
     def test_same_content_put_again_is_another_entry(self, catalog: Catalog) -> None:
-        """No ABA: who slept over a change there and back changes nothing."""
+        """No ABA: a writer that slept over a change there and back changes nothing."""
         info = TableInfo("t", (b"f",))
         slept, back = TableEntry(info, TableState.PRESENT, "1"), TableEntry(info, TableState.PRESENT, "3")
         assert catalog.change_entry(None, slept)
@@ -1117,7 +1117,7 @@ class CatalogConformance:
         assert made == [catalog.table("t").generation]
 
     def test_only_present_tables_are_tables(self, catalog: Catalog) -> None:
-        """And sanitizing sees what is being dropped as well: its cells may still be read."""
+        """The sanitizer sees a table that is being dropped too: its cells may still be read."""
         for state in TableState:
             put_entry(catalog, TableInfo(state.value, (b"f",)), state)
         assert [info.name for info in catalog.tables()] == ["present"]
@@ -1140,7 +1140,7 @@ class CatalogConformance:
         assert sorted(catalog.unknown_tables()) == [-(1 << 63), 0, (1 << 63) - 1, TABLES_UNCONFIRMED]
 
     def test_a_late_clear_never_takes_a_newer_mark_away(self, catalog: Catalog) -> None:
-        """K6: a commit decided behind the drop's fence marks the table again."""
+        """K6: a commit decided after the drop's fence marks the table again."""
         catalog.mark_unknown_table(7)
         seen = catalog.unknown_tables()[7]
         catalog.mark_unknown_table(7)

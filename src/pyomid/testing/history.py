@@ -85,7 +85,7 @@ Operation = Read | Write | Scan
 
 @dataclass(slots=True)
 class Transaction:
-    """One transaction as its client lived it. `begin_called` … `commit_answered` are None where it never came."""
+    """One transaction as its client saw it. Of `begin_called` … `commit_answered` those are None that never came."""
 
     name: str
     begin_called: float = 0.0
