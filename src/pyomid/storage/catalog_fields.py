@@ -5,23 +5,52 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from pyomid.types import TABLES_UNCONFIRMED, KeyRange, RegionWatermark, TableEntry, TableInfo, TableState
+from pyomid.types import (
+    TABLES_UNCONFIRMED,
+    Column,
+    ConflictLevel,
+    KeyRange,
+    RegionWatermark,
+    TableEntry,
+    TableInfo,
+    TableSchema,
+    TableState,
+)
 
 _UNCONFIRMED: Final = b"unconfirmed"
 
 
-def state_fields(entry: TableEntry) -> dict[str, str]:
-    """The fields that stored JSON holds beside the table."""
-    return {"state": entry.state.value, "nonce": entry.nonce}
+def entry_fields(entry: TableEntry) -> dict[str, Any]:
+    """The fields for JSON of all but the schema, which each store writes in a form of its own."""
+    info = entry.info
+    return {
+        "name": info.name,
+        "families": [family.hex() for family in info.families],
+        "conflict_level": info.conflict_level.value,
+        "generation": info.generation,
+        "state": entry.state.value,
+        "nonce": entry.nonce,
+    }
 
 
-def entry_with(info: TableInfo, fields: dict[str, Any]) -> TableEntry:
-    """The entry of stored JSON. One written before these fields existed is `PRESENT`. ValueError or TypeError if a
-    field cannot be read."""
+def entry_of(fields: Mapping[str, Any], schema: TableSchema | None) -> TableEntry:
+    """The entry of stored JSON. One written before it had state and nonce is `PRESENT`. ValueError, KeyError or
+    TypeError if a field cannot be read."""
+    families = tuple(bytes.fromhex(family) for family in fields["families"])
+    level = ConflictLevel(fields["conflict_level"])
+    info = TableInfo(fields["name"], families, level, fields["generation"], schema)
     nonce = fields.get("nonce", "")
     if not isinstance(nonce, str):
         raise TypeError(f"nonce {nonce!r} is no text")
     return TableEntry(info, TableState(fields.get("state", TableState.PRESENT)), nonce)
+
+
+def column_text(column: Column | None) -> list[str] | None:
+    return None if column is None else [part.hex() for part in column]
+
+
+def column_of(text: Sequence[str] | None) -> Column | None:
+    return None if text is None else Column(*(bytes.fromhex(part) for part in text))
 
 
 def record_fields(records: Sequence[RegionWatermark]) -> dict[str, Any]:

@@ -17,18 +17,24 @@ from typing import Any, Final
 from pyomid.errors import Corruption
 from pyomid.ports import Catalog
 from pyomid.protocol.region_watermarks import with_record
-from pyomid.storage.catalog_fields import entry_with, mark_name, mark_of, record_fields, records_of, state_fields
+from pyomid.storage.catalog_fields import (
+    column_of,
+    column_text,
+    entry_fields,
+    entry_of,
+    mark_name,
+    mark_of,
+    record_fields,
+    records_of,
+)
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Transaction, release
 from pyomid.storage.embedded.layout import CATALOG, open_data, open_folder
 from pyomid.types import (
-    Column,
     ColumnSchema,
-    ConflictLevel,
     KeyRange,
     RegionWatermark,
     RowKeyPart,
     TableEntry,
-    TableInfo,
     TableSchema,
 )
 
@@ -160,20 +166,12 @@ def _watermark_prefix(table: str) -> bytes:
 
 
 def _entry_json(entry: TableEntry) -> bytes:
-    info = entry.info
-    content: dict[str, Any] = {
-        "name": info.name,
-        "families": [family.hex() for family in info.families],
-        "conflict_level": info.conflict_level.value,
-        "generation": info.generation,
-        **state_fields(entry),
-    }
-    if info.schema is not None:
+    content, schema = entry_fields(entry), entry.info.schema
+    if schema is not None:
         content["columns"] = [
-            {"name": each.name, "type": each.spark_type, "column": each.column and [part.hex() for part in each.column]}
-            for each in info.schema.columns
+            {"name": each.name, "type": each.spark_type, "column": column_text(each.column)} for each in schema.columns
         ]
-        content["row_key"] = [{"name": part.name, "descending": part.descending} for part in info.schema.row_key]
+        content["row_key"] = [{"name": part.name, "descending": part.descending} for part in schema.row_key]
     return json.dumps(content).encode()
 
 
@@ -182,27 +180,13 @@ def _entry_of(value: bytes) -> TableEntry:
     """The entry of these bytes, cached by them: every transaction reads its tables anew, and they seldom change."""
     try:
         content = json.loads(value)
-        info = TableInfo(
-            name=content["name"],
-            families=tuple(bytes.fromhex(family) for family in content["families"]),
-            conflict_level=ConflictLevel(content["conflict_level"]),
-            generation=content["generation"],
-            schema=_schema_of(content) if "columns" in content else None,
-        )
-        return entry_with(info, content)
+        return entry_of(content, _schema_of(content) if "columns" in content else None)
     except (ValueError, KeyError, TypeError) as error:
         raise Corruption(f"a table's catalog entry cannot be read: {value[:200]!r}") from error
 
 
 def _schema_of(content: dict[str, Any]) -> TableSchema:
-    columns = tuple(
-        ColumnSchema(
-            each["name"],
-            each["type"],
-            None if each["column"] is None else Column(*(bytes.fromhex(part) for part in each["column"])),
-        )
-        for each in content["columns"]
-    )
+    columns = tuple(ColumnSchema(each["name"], each["type"], column_of(each["column"])) for each in content["columns"])
     return TableSchema(columns, tuple(RowKeyPart(part["name"], part["descending"]) for part in content["row_key"]))
 
 

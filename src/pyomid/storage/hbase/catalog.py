@@ -16,19 +16,25 @@ from typing import Any, Final
 from pyomid.errors import Corruption
 from pyomid.ports import Catalog
 from pyomid.protocol.region_watermarks import with_record
-from pyomid.storage.catalog_fields import entry_with, mark_name, mark_of, record_fields, records_of, state_fields
+from pyomid.storage.catalog_fields import (
+    column_of,
+    column_text,
+    entry_fields,
+    entry_of,
+    mark_name,
+    mark_of,
+    record_fields,
+    records_of,
+)
 from pyomid.storage.hbase.codec.layout import META_TABLE
 from pyomid.storage.hbase.meta_cells import MetaCells
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.types import (
-    Column,
     ColumnSchema,
-    ConflictLevel,
     KeyRange,
     RegionWatermark,
     RowKeyPart,
     TableEntry,
-    TableInfo,
     TableSchema,
 )
 
@@ -137,21 +143,10 @@ def _decode_records(table: str, key_range: KeyRange, value: bytes) -> list[Regio
 
 def encode_entry(entry: TableEntry) -> bytes:
     """JSON, with bytes as hexadecimal text."""
-    info = entry.info
-    fields: dict[str, Any] = {
-        "format": _FORMAT,
-        "name": info.name,
-        "families": [family.hex() for family in info.families],
-        "conflict_level": info.conflict_level.value,
-        "generation": info.generation,
-        **state_fields(entry),
-    }
-    if info.schema is not None:
-        fields["columns"] = [
-            [c.name, c.spark_type, c.column and [c.column.family.hex(), c.column.qualifier.hex()]]
-            for c in info.schema.columns
-        ]
-        fields["row_key"] = [[part.name, part.descending] for part in info.schema.row_key]
+    fields, schema = {"format": _FORMAT, **entry_fields(entry)}, entry.info.schema
+    if schema is not None:
+        fields["columns"] = [[each.name, each.spark_type, column_text(each.column)] for each in schema.columns]
+        fields["row_key"] = [[part.name, part.descending] for part in schema.row_key]
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
@@ -159,19 +154,9 @@ def decode_entry(value: bytes) -> TableEntry:
     fields = _load(value, "catalog entry")
     schema = None
     if "columns" in fields:
-        columns = tuple(
-            ColumnSchema(name, kind, column and Column(bytes.fromhex(column[0]), bytes.fromhex(column[1])))
-            for name, kind, column in fields["columns"]
-        )
+        columns = tuple(ColumnSchema(name, kind, column_of(column)) for name, kind, column in fields["columns"])
         schema = TableSchema(columns, tuple(RowKeyPart(name, bool(down)) for name, down in fields["row_key"]))
-    info = TableInfo(
-        fields["name"],
-        tuple(bytes.fromhex(family) for family in fields["families"]),
-        ConflictLevel(fields["conflict_level"]),
-        fields["generation"],
-        schema,
-    )
-    return entry_with(info, fields)
+    return entry_of(fields, schema)
 
 
 def _load(value: bytes, what: str) -> dict[str, Any]:
