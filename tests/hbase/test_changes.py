@@ -20,7 +20,7 @@ from pyomid.storage.hbase.codec.changes import (
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.codec.layout import SHADOW_SUFFIX, is_shadow, shadowed_qualifier
 from pyomid.storage.hbase.codec.native_changes import DROPPED, ORPHANED
-from pyomid.storage.hbase.regions.bulk_writes import _ChangedRows, _Piece
+from pyomid.storage.hbase.regions.bulk_writes import _BulkCall, _ChangedRows
 from pyomid.storage.hbase.regions.locations import Region
 from pyomid.storage.hbase.rpc.frames import Address
 from pyomid.storage.hbase.rpc.hbase_pb2 import MultiRequest, RegionSpecifier
@@ -44,9 +44,9 @@ changed = st.dictionaries(
 
 def encoded(changes: Changes, first: int, end: int, durability: Durability) -> Iterator[tuple[bytes, bool, KeyValue]]:
     """Row, whether its region action is atomic, and cell of everything that the encoder sends; checks the frame."""
-    piece = _Piece(SERVER)
+    piece = _BulkCall(SERVER)
     _ChangedRows(changes).encode(first, end, REGION, durability.value, piece)
-    call = piece.call()
+    call = piece.encoded()
     request = MultiRequest.FromString(call.parameter)
     cells = decode(call.cells)
     numbered = []
