@@ -55,7 +55,7 @@ def _avalanche(word: Any) -> Any:
     return word ^ (word >> np.uint64(33))
 
 
-@kernel("uint64(uint8[::1], int64)")
+@kernel("uint64(uint8[::1], int64)", _nrt=False)
 def _word(data: Any, offset: Any) -> Any:
     """Indices are unsigned: signed ones may count from the end, which numba would ask each time."""
     word, first = np.uint64(0), np.uint64(offset)
@@ -64,7 +64,7 @@ def _word(data: Any, offset: Any) -> Any:
     return word
 
 
-@kernel("int64(uint8[::1], int64)")
+@kernel("int64(uint8[::1], int64)", _nrt=False)
 def _low_half(data: Any, length: Any) -> Any:
     """MurmurHash3 x64 128, low half, of data[:length]; up to 16 bytes after `length` are overwritten with zeros."""
     c1, c2 = np.uint64(0x87C37B91114253D5), np.uint64(0x4CF5AD432745937F)
@@ -88,7 +88,7 @@ def _low_half(data: Any, length: Any) -> Any:
     return np.int64(h1 + h2)
 
 
-@kernel(f"int64(uint8[::1], int64, {READ_BYTES}, int64, int64)")
+@kernel(f"int64(uint8[::1], int64, {READ_BYTES}, int64, int64)", _nrt=False)
 def _append(target: Any, at: Any, source: Any, offset: Any, length: Any) -> Any:
     to, first = np.uint64(at), np.uint64(offset)
     for i in range(np.uint64(length)):

@@ -29,13 +29,23 @@ def _is_own(version: int, own: Int64s) -> bool:
     return bool(low < len(own) and own[low] == start)
 
 
+@kernel("boolean(int64, int64, int64, int64[::1])", _nrt=False, forceinline=True)
+def _is_visible(version: int, commit_ts: int, reader_start_ts: int, own: Int64s) -> bool:
+    return 0 < commit_ts < reader_start_ts or _is_own(version, own)
+
+
+@kernel("boolean(int64, int64, int64, int64[::1])", _nrt=False, forceinline=True)
+def _is_unresolved(version: int, commit_ts: int, reader_start_ts: int, own: Int64s) -> bool:
+    """Whether only the commit table can tell."""
+    return commit_ts == 0 and version < reader_start_ts and not _is_own(version, own)
+
+
 @kernel("int64[::1](int64[::1], int64[::1], int64, int64[::1])")
 def unresolved_records(rec_version: Int64s, rec_commit: Int64s, reader_start_ts: int, own: Int64s) -> Int64s:
     found = np.empty(len(rec_version), dtype=np.int64)
     count = 0
     for record in range(len(rec_version)):
-        version = rec_version[record]
-        if rec_commit[record] == 0 and version < reader_start_ts and not _is_own(version, own):
+        if _is_unresolved(rec_version[record], rec_commit[record], reader_start_ts, own):
             found[count] = record
             count += 1
     return found[:count]
@@ -48,7 +58,7 @@ def unresolved(rec_version: Int64s, rec_commit: Int64s, reader_start_ts: int, ow
     count = 0
     for record in range(len(rec_version)):
         version = rec_version[record]
-        if rec_commit[record] == 0 and version < reader_start_ts and not _is_own(version, own):
+        if _is_unresolved(version, rec_commit[record], reader_start_ts, own):
             start = version - version % TIMESTAMP_STEP
             if count == 0 or found[count - 1] != start:
                 found[count] = start
@@ -97,8 +107,7 @@ def visible_cells(arrays: Any, tombstone_of: Int64s, reader_start_ts: int, own: 
     for row in range(rows):
         only, visible = row_rec[row], 0
         for record in range(row_rec[row], row_rec[row + 1]):
-            commit = rec_commit[record]
-            if 0 < commit < reader_start_ts or _is_own(rec_version[record], own):
+            if _is_visible(rec_version[record], rec_commit[record], reader_start_ts, own):
                 only = record
                 visible += 1
         first = count
@@ -118,8 +127,8 @@ def visible_cells(arrays: Any, tombstone_of: Int64s, reader_start_ts: int, own: 
             count = first
             columns = 0
             for record in range(row_rec[row], row_rec[row + 1]):
-                commit, version = rec_commit[record], rec_version[record]
-                if not (0 < commit < reader_start_ts or _is_own(version, own)):
+                version = rec_version[record]
+                if not _is_visible(version, rec_commit[record], reader_start_ts, own):
                     continue
                 for cell in range(rec_cell[record], rec_cell[record + 1]):
                     column = np.int64(cell_col[cell])

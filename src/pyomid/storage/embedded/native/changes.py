@@ -48,7 +48,7 @@ def record_keys(arrays: Any, records: Int64s, row_of: Int64s, prefix: Bytes) -> 
     return out[:at], bounds
 
 
-@kernel("boolean(int64[::1], int64, int64, int64)")
+@kernel("boolean(int64[::1], int64, int64, int64)", _nrt=False)
 def _contains(numbers: Int64s, first: Int, stop: Int, number: Int) -> bool:
     for index in range(first, stop):  # noqa: SIM110 (numba compiles a loop better than a generator)
         if numbers[index] == number:

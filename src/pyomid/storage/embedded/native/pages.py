@@ -41,13 +41,13 @@ _DEPTH_MAX: Final = 32
 """LMDB's own bound (CURSOR_STACK)."""
 
 
-@kernel(f"int64({READ_BYTES}, int64)")
+@kernel(f"int64({READ_BYTES}, int64)", _nrt=False)
 def _u16(data: Bytes, at: Int) -> Int:
     place = np.uint64(at)
     return np.int64(data[place]) | np.int64(data[place + np.uint64(1)]) << 8
 
 
-@kernel(f"int64({READ_BYTES}, int64)")
+@kernel(f"int64({READ_BYTES}, int64)", _nrt=False)
 def _u64(data: Bytes, at: Int) -> Int:
     number = np.int64(0)
     for index in range(8):
@@ -55,7 +55,7 @@ def _u64(data: Bytes, at: Int) -> Int:
     return number
 
 
-@kernel(f"int64({READ_BYTES}, int64, int64, {READ_BYTES})")
+@kernel(f"int64({READ_BYTES}, int64, int64, {READ_BYTES})", _nrt=False)
 def _order(data: Bytes, at: Int, length: Int, key: Bytes) -> Int:
     """Below, at or above 0 as the bytes in `data` sort before, with or after `key`."""
     place = np.uint64(at)
@@ -65,7 +65,7 @@ def _order(data: Bytes, at: Int, length: Int, key: Bytes) -> Int:
     return length - len(key)
 
 
-@kernel(f"boolean({READ_BYTES}, int64, int64, int64)")
+@kernel(f"boolean({READ_BYTES}, int64, int64, int64)", _nrt=False)
 def _equal(data: Bytes, left: Int, right: Int, length: Int) -> bool:
     one, other = np.uint64(left), np.uint64(right)
     for index in range(np.uint64(length)):  # noqa: SIM110 (numba compiles a loop better than a generator)
@@ -74,7 +74,7 @@ def _equal(data: Bytes, left: Int, right: Int, length: Int) -> bool:
     return True
 
 
-@kernel(f"void({READ_BYTES}, int64, uint8[::1], int64, int64)")
+@kernel(f"void({READ_BYTES}, int64, uint8[::1], int64, int64)", _nrt=False)
 def _copy(data: Bytes, at: Int, out: Bytes, to: Int, length: Int) -> None:
     """Unsigned indices: with signed ones numba asks each time whether they count from the end (18 times slower)."""
     source, target = np.uint64(at), np.uint64(to)
@@ -82,7 +82,7 @@ def _copy(data: Bytes, at: Int, out: Bytes, to: Int, length: Int) -> None:
         out[target + index] = data[source + index]
 
 
-@kernel(f"int64({READ_BYTES}, int64, int64, int64)")
+@kernel(f"int64({READ_BYTES}, int64, int64, int64)", _nrt=False)
 def _nodes(pages: Bytes, page: Int, page_bytes: Int, kind: Int) -> Int:
     """How many nodes a page of this kind has; -1 where it is none."""
     at = page * page_bytes
@@ -94,7 +94,7 @@ def _nodes(pages: Bytes, page: Int, page_bytes: Int, kind: Int) -> Int:
     return (lower - _PAGE_HEADER) >> 1
 
 
-@kernel(f"int64({READ_BYTES}, int64, int64, int64)")
+@kernel(f"int64({READ_BYTES}, int64, int64, int64)", _nrt=False)
 def _node(pages: Bytes, page: Int, page_bytes: Int, index: Int) -> Int:
     """Where the node lies; -1 where its key does not lie inside the page."""
     at = page * page_bytes
@@ -106,7 +106,7 @@ def _node(pages: Bytes, page: Int, page_bytes: Int, index: Int) -> Int:
     return at + offset
 
 
-@kernel(f"int64({READ_BYTES}, int64, int64, int64, int64, {READ_BYTES}, boolean)")
+@kernel(f"int64({READ_BYTES}, int64, int64, int64, int64, {READ_BYTES}, boolean)", _nrt=False)
 def _place(pages: Bytes, page: Int, page_bytes: Int, nodes: Int, first: Int, key: Bytes, above: bool) -> Int:
     """The first node from `first` whose key is `key` or greater (`above`: greater); -1: a node is strange."""
     low, high = first, nodes

@@ -61,7 +61,7 @@ def _crc_tables() -> NDArray[np.uint32]:
 _CRC: Final = _crc_tables()
 
 
-@kernel("uint32(uint8[::1], int64, int64, uint32)")
+@kernel("uint32(uint8[::1], int64, int64, uint32)", _nrt=False)
 def crc32(data: Bytes, first: Int, stop: Int, before: Int) -> Any:
     """`zlib.crc32(data[first:stop], before)`. Sixteen bytes a step, then eight, four, one."""
     state = before ^ np.uint32(0xFFFFFFFF)
@@ -117,7 +117,7 @@ def crc32(data: Bytes, first: Int, stop: Int, before: Int) -> Any:
     return state ^ np.uint32(0xFFFFFFFF)
 
 
-@kernel("UniTuple(int64, 2)(uint8[::1], int64, int64)")
+@kernel("UniTuple(int64, 2)(uint8[::1], int64, int64)", _nrt=False)
 def _varint(data: Bytes, at: Int, stop: Int) -> tuple[Int, Int]:
     """The number and where it ends; (-1, at) where it does not end before `stop`."""
     number = np.int64(0)
@@ -131,7 +131,7 @@ def _varint(data: Bytes, at: Int, stop: Int) -> tuple[Int, Int]:
     return np.int64(-1), at
 
 
-@kernel("int64(uint8[::1], int64[::1])")
+@kernel("int64(uint8[::1], int64[::1])", _nrt=False)
 def _cells_max(data: Bytes, lens: Int64s) -> Int:
     """How many cells the records say they have; a lie is cut to what fits, and found when decoding."""
     total, at = np.int64(0), np.int64(0)
@@ -144,7 +144,7 @@ def _cells_max(data: Bytes, lens: Int64s) -> Int:
     return total
 
 
-@kernel("boolean(uint8[::1], int64, int64, int64)")
+@kernel("boolean(uint8[::1], int64, int64, int64)", _nrt=False)
 def _equal(data: Bytes, left: Int, right: Int, length: Int) -> bool:
     """From the end: rows next to each other have long beginnings in common."""
     for back in range(length):
@@ -154,7 +154,7 @@ def _equal(data: Bytes, left: Int, right: Int, length: Int) -> bool:
     return True
 
 
-@kernel("int64(uint8[::1], int64, int64)")
+@kernel("int64(uint8[::1], int64, int64)", _nrt=False)
 def _little_endian(data: Bytes, at: Int, size: Int) -> Int:
     number = np.int64(0)
     for index in range(size):
@@ -162,7 +162,7 @@ def _little_endian(data: Bytes, at: Int, size: Int) -> Int:
     return number
 
 
-@kernel("int64(uint8[::1], int64)")
+@kernel("int64(uint8[::1], int64)", _nrt=False)
 def _key_version(data: Bytes, stop: Int) -> Int:
     inverted = np.int64(0)
     for index in range(VERSION_BYTES):
@@ -170,7 +170,7 @@ def _key_version(data: Bytes, stop: Int) -> Int:
     return TIMESTAMP_MAX - inverted
 
 
-@kernel("int32(uint8[::1], int64, int64)")
+@kernel("int32(uint8[::1], int64, int64)", _nrt=False)
 def _unescape(data: Bytes, at: Int, length: Int) -> Int:
     """In place; returns the row's own length."""
     first, stop = np.uint64(at), np.uint64(at + length)
@@ -283,14 +283,14 @@ def decode_records(data: Bytes, lens: Int64s, column_of: Int32s) -> Any:
     )
 
 
-@kernel(f"void({READ_BYTES}, int64, uint8[::1], int64, int64)")
+@kernel(f"void({READ_BYTES}, int64, uint8[::1], int64, int64)", _nrt=False)
 def _copy(buffer: Bytes, at: Int, out: Bytes, to: Int, length: Int) -> None:
     source, target = np.uint64(at), np.uint64(to)
     for index in range(np.uint64(length)):
         out[target + index] = buffer[source + index]
 
 
-@kernel("int64(uint8[::1], int64, uint64)")
+@kernel("int64(uint8[::1], int64, uint64)", _nrt=False)
 def _put_varint(out: Bytes, at: Int, number: Any) -> Int:
     while number >= np.uint64(0x80):
         out[at] = np.uint8(number & np.uint64(0x7F)) | np.uint8(0x80)
@@ -300,7 +300,7 @@ def _put_varint(out: Bytes, at: Int, number: Any) -> Int:
     return at + 1
 
 
-@kernel(f"int64({READ_BYTES}, int64, int64, uint8[::1], int64)")
+@kernel(f"int64({READ_BYTES}, int64, int64, uint8[::1], int64)", _nrt=False)
 def _put_escaped(buffer: Bytes, at: Int, length: Int, out: Bytes, to: Int) -> Int:
     source, target = np.uint64(at), np.uint64(to)
     for _ in range(length):
@@ -314,13 +314,13 @@ def _put_escaped(buffer: Bytes, at: Int, length: Int, out: Bytes, to: Int) -> In
     return np.int64(target)
 
 
-@kernel("void(uint8[::1], int64, int64, int64)")
+@kernel("void(uint8[::1], int64, int64, int64)", _nrt=False)
 def _put_little_endian(out: Bytes, at: Int, number: Int, size: Int) -> None:
     for index in range(size):
         out[at + index] = np.uint8((number >> (8 * index)) & 255)
 
 
-@kernel(f"int64(uint8[::1], {READ_BYTES}, int64, int64, int64, uint8[::1], int64)")
+@kernel(f"int64(uint8[::1], {READ_BYTES}, int64, int64, int64, uint8[::1], int64)", _nrt=False)
 def _put_key(prefix: Bytes, buffer: Bytes, row_at: Int, row_len: Int, version: Int, out: Bytes, to: Int) -> Int:
     """The key of a row and version, as `records` has it; returns where it ends."""
     for index in range(len(prefix)):
@@ -333,7 +333,7 @@ def _put_key(prefix: Bytes, buffer: Bytes, row_at: Int, row_len: Int, version: I
     return to + 1 + VERSION_BYTES
 
 
-@kernel(f"int64({READ_BYTES}, int64, int64, int64, int64)")
+@kernel(f"int64({READ_BYTES}, int64, int64, int64, int64)", _nrt=False)
 def _compare(data: Bytes, left: Int, left_len: Int, right: Int, right_len: Int) -> Int:
     one, other = np.uint64(left), np.uint64(right)
     for index in range(np.uint64(min(left_len, right_len))):

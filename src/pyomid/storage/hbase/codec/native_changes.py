@@ -154,7 +154,7 @@ def encode_changes(
     used[0].actions, used[0].block, used[0].rows = action_at, at, count
 
 
-@kernel(f"int64({READ_BYTES}, int64, int64, {READ_BYTES}, int64, int64)")
+@kernel(f"int64({READ_BYTES}, int64, int64, {READ_BYTES}, int64, int64)", _nrt=False)
 def _order(one: Bytes, one_at: int, one_bytes: int, two: Bytes, two_at: int, two_bytes: int) -> int:
     """Below, at or above 0 as the first stretch of bytes sorts before, with or after the second."""
     shorter = one_bytes if one_bytes < two_bytes else two_bytes

@@ -52,7 +52,7 @@ class RangeArrays(NamedTuple):
     specifier_at: Int64s
 
 
-@kernel("int64(int64[::1], Fields(RangeArrays), int64[::1], int64[::1])")
+@kernel("int64(int64[::1], Fields(RangeArrays), int64[::1], int64[::1])", _nrt=False)
 def place(starts: Int64s, range_arrays: Any, where: Int64s, counts: Int64s) -> int:
     """The number of the server that has the rows of all `starts`, or SEVERAL, or UNKNOWN and below.
 
@@ -92,7 +92,7 @@ def _by_range(where: Int64s, counts: Int64s, order: Int64s) -> None:
         order[ends[where[index]]] = index
 
 
-@kernel("int64(uint8[::1], int64, int64, RangeArrays, int64)")
+@kernel("int64(uint8[::1], int64, int64, RangeArrays, int64)", _nrt=False)
 def _put_region(out: Bytes, at: int, actions_bytes: int, ranges: RangeArrays, number: int) -> int:
     """What the action on a range's region begins with; so many bytes of actions follow it."""
     begin = int(ranges.specifier_at[number])
@@ -177,7 +177,7 @@ def encode_commit_gets(
     return at
 
 
-@kernel("int64(uint8[::1], int64)")
+@kernel("int64(uint8[::1], int64)", _nrt=False)
 def _cell_end(block: Bytes, at: int) -> int:
     """Of the KeyValue at `at`; -1 where its lengths do not fit."""
     if len(block) - at < 16:
@@ -191,7 +191,7 @@ def _cell_end(block: Bytes, at: int) -> int:
     return at + 4 + total
 
 
-@kernel("int64(uint8[::1], int64, int64, int64[::1])")
+@kernel("int64(uint8[::1], int64, int64, int64[::1])", _nrt=False)
 def _read_cell(block: Bytes, at: int, start: int, value: Int64s) -> int:
     """1: the invalidation marker of `start`'s row; 0: its entry, whose difference is in `value[0]`; -1: neither."""
     row_bytes = _number(block, at + 12, 2)
@@ -209,7 +209,7 @@ def _read_cell(block: Bytes, at: int, start: int, value: Int64s) -> int:
     return 0 if end == value_at + _number(block, at + 8, 4) else -1
 
 
-@kernel("int64(uint8[::1], int64, int64, int64[::1], int64[::1])")
+@kernel("int64(uint8[::1], int64, int64, int64[::1], int64[::1])", _nrt=False)
 def _read_entry(block: Bytes, at: int, count: int, entry: Int64s, value: Int64s) -> int:
     """Where the `count` cells of a row end; -1 where they are not a commit entry's.
 
@@ -229,7 +229,7 @@ def _read_entry(block: Bytes, at: int, count: int, entry: Int64s, value: Int64s)
     return at
 
 
-@kernel("int64(uint8[::1], int64, int64, int64[::1])")
+@kernel("int64(uint8[::1], int64, int64, int64[::1])", _nrt=False)
 def _read_field(message: Bytes, at: int, end: int, value: Int64s) -> int:
     """Position after the tag of the field at `at` and its number or length; -1 where it is of no such kind.
 
@@ -249,7 +249,7 @@ def _read_field(message: Bytes, at: int, end: int, value: Int64s) -> int:
     return at
 
 
-@kernel("int64(uint8[::1], int64, int64, int64[::1], int64[::1])")
+@kernel("int64(uint8[::1], int64, int64, int64[::1], int64[::1])", _nrt=False)
 def _read_result(message: Bytes, at: int, end: int, result: Int64s, value: Int64s) -> int:
     """`result`: index and number of cells of a ResultOrException; `end`, or -1 where it is no plain result.
 

@@ -108,7 +108,7 @@ class Decoded(Record):
     """Those of whole rows."""
 
 
-@kernel("uint64(uint8[::1], int64)")
+@kernel("uint64(uint8[::1], int64)", _nrt=False)
 def _word(block: Bytes, at: int) -> int:
     """8 bytes, big-endian. Written out, so that it becomes one load."""
     one, i = np.uint64(1), np.uint64(at)
@@ -129,7 +129,7 @@ def _word(block: Bytes, at: int) -> int:
     return int(word | np.uint64(block[i]))
 
 
-@kernel("int64(uint8[::1], int64, int64)")
+@kernel("int64(uint8[::1], int64, int64)", _nrt=False)
 def _number(block: Bytes, position: int, size: int) -> int:
     value = np.int64(0)
     for index in range(position, position + size):
@@ -137,7 +137,7 @@ def _number(block: Bytes, position: int, size: int) -> int:
     return int(value)
 
 
-@kernel("int64(uint8[::1])")
+@kernel("int64(uint8[::1])", _nrt=False)
 def last_cell(block: Bytes) -> int:
     """Where the last KeyValue begins; -1 where the block is empty or ends inside one."""
     position, last, end = 0, -1, len(block)
@@ -147,7 +147,7 @@ def last_cell(block: Bytes) -> int:
     return last if position == end else -1
 
 
-@kernel("boolean(uint8[::1], int64, uint8[::1], int64, int64)")
+@kernel("boolean(uint8[::1], int64, uint8[::1], int64, int64)", _nrt=False)
 def _same(one: Bytes, one_at: int, two: Bytes, two_at: int, size: int) -> bool:
     """Whether `size` bytes are equal. Before both of them 8 more bytes must be there."""
     while size > 8:
@@ -162,7 +162,7 @@ def _same(one: Bytes, one_at: int, two: Bytes, two_at: int, size: int) -> bool:
     return bool((different << np.uint64(64 - 8 * size)) == np.uint64(0))
 
 
-@kernel("uint64(ScanNames, int64, int64)")
+@kernel("uint64(ScanNames, int64, int64)", _nrt=False)
 def _hash(names: ScanNames, begin: int, end: int) -> Any:
     """FNV-1a of a stretch of the names' bytes, its halves mixed."""
     key = np.uint64(14695981039346656037)
@@ -171,7 +171,7 @@ def _hash(names: ScanNames, begin: int, end: int) -> Any:
     return key ^ (key >> np.uint64(32))
 
 
-@kernel("int64(ScanNames, int64)")
+@kernel("int64(ScanNames, int64)", _nrt=False)
 def _entered(names: ScanNames, size: int) -> int:
     """The number of the name whose bytes lie after the last one's; a new one where it was not known."""
     count, begin = names.known[0].names, names.begin
@@ -194,7 +194,7 @@ def _entered(names: ScanNames, size: int) -> int:
     return int(count)
 
 
-@kernel("void(Fields(ScanNames))")
+@kernel("void(Fields(ScanNames))", _nrt=False)
 def fill_slots(arrays: Any) -> None:
     """The slots, all -1, get the names that are known."""
     names = ScanNames(*arrays)
@@ -206,7 +206,7 @@ def fill_slots(arrays: Any) -> None:
         names.slots[slot] = name
 
 
-@kernel("int64(uint8[::1], int64, int64, ScanNames)")
+@kernel("int64(uint8[::1], int64, int64, ScanNames)", _nrt=False)
 def _name(block: Bytes, at: int, size: int, names: ScanNames) -> int:
     """The number of a name that was not expected; -1 where there is no room for it and the one it stands beside.
 
@@ -254,7 +254,7 @@ def _name(block: Bytes, at: int, size: int, names: ScanNames) -> int:
     return int(number)
 
 
-@kernel("int64(uint8[::1], KeyValueParts[::1], Fields(ScanNames))")
+@kernel("int64(uint8[::1], KeyValueParts[::1], Fields(ScanNames))", _nrt=False)
 def index_cells(block: Bytes, cells: Records[KeyValueParts], arrays: Any) -> int:
     """Fills in the parts of each KeyValue; returns how many there are, -1 - position of the first that is broken, or
     NAMES_FULL."""
@@ -306,7 +306,7 @@ def index_cells(block: Bytes, cells: Records[KeyValueParts], arrays: Any) -> int
     return count
 
 
-@kernel("boolean(uint8[::1], int64, int64, uint8[::1])")
+@kernel("boolean(uint8[::1], int64, int64, uint8[::1])", _nrt=False)
 def _is_tombstone(block: Bytes, at: int, size: int, legacy: Bytes) -> bool:
     if size == 0:
         return True

@@ -70,7 +70,7 @@ def _varint_bytes(value: int) -> int:
     return size
 
 
-@kernel("int64(uint8[::1], int64, int64)")
+@kernel("int64(uint8[::1], int64, int64)", _nrt=False)
 def _put_varint(out: Bytes, at: int, value: int) -> int:
     while value > 0x7F:
         out[at] = (value & 0x7F) | 0x80
@@ -80,21 +80,21 @@ def _put_varint(out: Bytes, at: int, value: int) -> int:
     return at + 1
 
 
-@kernel("int64(uint8[::1], int64, int64, int64)")
+@kernel("int64(uint8[::1], int64, int64, int64)", _nrt=False)
 def _put_number(out: Bytes, at: int, value: int, size: int) -> int:
     for index in range(size):
         out[at + index] = (value >> (8 * (size - 1 - index))) & 0xFF
     return at + size
 
 
-@kernel(f"int64(uint8[::1], int64, {READ_BYTES}, int64, int64)")
+@kernel(f"int64(uint8[::1], int64, {READ_BYTES}, int64, int64)", _nrt=False)
 def _copy(out: Bytes, at: int, source: Bytes, begin: int, size: int) -> int:
     for index in range(size):
         out[at + index] = source[begin + index]
     return at + size
 
 
-@kernel("int64(uint8[::1], int64, int64, int64, int64)")
+@kernel("int64(uint8[::1], int64, int64, int64, int64)", _nrt=False, forceinline=True)
 def _put_lengths(out: Bytes, at: int, row_bytes: int, name_bytes: int, value_bytes: int) -> int:
     """A KeyValue up to its row: its own length, those of its key, value and row. `name_bytes`: family and qualifier."""
     key_bytes = 12 + row_bytes + name_bytes
@@ -117,7 +117,7 @@ def _action_bytes(number: int, row_bytes: int, cells: int, durability: int) -> i
     return 1 + _varint_bytes(action) + action
 
 
-@kernel(f"int64(uint8[::1], int64, int64, {READ_BYTES}, int64, int64, int64)")
+@kernel(f"int64(uint8[::1], int64, int64, {READ_BYTES}, int64, int64, int64)", _nrt=False)
 def _put_action(out: Bytes, at: int, number: int, row: Bytes, cells: int, kind: int, durability: int) -> int:
     """The action with this number: a mutation of `row` by so many cells of the block; returns where it ends."""
     row_bytes = len(row)
@@ -173,7 +173,7 @@ def encode_puts(
     used[0].actions, used[0].block, used[0].rows = action_at, at, end - first
 
 
-@kernel(f"int64(uint8[::1], int64, {READ_BYTES}, int64, int64)")
+@kernel(f"int64(uint8[::1], int64, {READ_BYTES}, int64, int64)", _nrt=False)
 def _put_commit(out: Bytes, at: int, row: Bytes, start: int, commit: int) -> int:
     """The KeyValue of a commit entry, with its length: `F:C` = varint(commit - start), under version start."""
     value_bytes = _varint_bytes(commit - start)
@@ -204,7 +204,7 @@ def encode_commits(
     used[0].actions, used[0].block, used[0].rows = action_at, at, end - first
 
 
-@kernel("int64(uint8[::1], int64, int64[::1])")
+@kernel("int64(uint8[::1], int64, int64[::1])", _nrt=False)
 def _read_varint(data: Bytes, at: int, value: Int64s) -> int:
     """Position after the number, which goes to `value[0]`; -1 where the data end inside it."""
     shift, found = 0, np.int64(0)
