@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -155,3 +156,20 @@ async def together(each: Served, count: int, *, tasks: int = 8) -> dict[int, int
     for part in await asyncio.gather(*(transact(session, count) for session in sessions for _ in range(tasks))):
         done |= part
     return done
+
+
+def limit_store_threads(monkeypatch: pytest.MonkeyPatch, count: int) -> Callable[[], None]:
+    """The system refuses store threads beyond so many, until the result is called."""
+    limits = [count]
+    begun: list[str] = []
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name.startswith("tso-store"):
+            if limits and len(begun) >= limits[0]:
+                raise RuntimeError("can't start new thread")
+            begun.append(thread.name)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    return limits.clear

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from served_folder import Run
+from served_folder import Run, limit_store_threads
 
 from pyomid.errors import OmidError, Unavailable
 from pyomid.oracle.instructions import Flushed
@@ -51,6 +51,10 @@ class Told:
         self.once.set()
 
 
+def never(error: Exception) -> None:
+    raise AssertionError from error
+
+
 class RowThatLooks(MemoryLeaderState):
     """Notes what was durable whenever its epoch was read."""
 
@@ -70,7 +74,7 @@ def test_t5_the_epoch_is_read_behind_the_entries(run: Run, kind: type[CommitTabl
     row = RowThatLooks(table)
 
     async def scenario() -> None:
-        flushes, told = Flushes(table, row, threads_max=1), Told()
+        flushes, told = Flushes(table, row, threads_max=1, fail=never), Told()
         flushes.submit(ENTRIES, told, may_wait=False)
         await told.once.wait()
         flushes.close(wait=True)
@@ -86,7 +90,7 @@ def test_a_blocking_table_holds_up_no_loop(run: Run) -> None:
     table = OnThreads(before=may_go.wait)
 
     async def scenario() -> None:
-        flushes, told = Flushes(table, MemoryLeaderState(), threads_max=2), Told()
+        flushes, told = Flushes(table, MemoryLeaderState(), threads_max=2, fail=never), Told()
         for _ in range(2):
             flushes.submit(ENTRIES, told, may_wait=False)
         await asyncio.sleep(0)
@@ -119,7 +123,7 @@ def test_an_error_is_told_once_as_one_of_the_tree(
     table = OnThreads(before=what) if on_thread else Failing()
 
     async def scenario() -> None:
-        flushes, told = Flushes(table, MemoryLeaderState(), threads_max=1), Told()
+        flushes, told = Flushes(table, MemoryLeaderState(), threads_max=1, fail=never), Told()
         flushes.submit(ENTRIES, told, may_wait=False)
         await told.once.wait()
         flushes.close(wait=True)
@@ -130,22 +134,76 @@ def test_an_error_is_told_once_as_one_of_the_tree(
     run(scenario())
 
 
-def test_an_error_of_whoever_is_told_is_not_the_flushs(run: Run) -> None:
+@pytest.mark.parametrize("on_thread", [False, True])
+def test_an_error_of_whoever_is_told_is_not_the_flushs(run: Run, on_thread: bool) -> None:
     """The entries are durable: told of a failure, it would put them out again."""
     told: list[Any] = []
+    table = OnThreads() if on_thread else MemoryCommitTable()
 
     def stumbles(result: Flushed | OmidError) -> None:
         told.append(result)
         raise ZeroDivisionError
 
     async def scenario() -> None:
-        flushes = Flushes(MemoryCommitTable(), MemoryLeaderState(), threads_max=1)
-        with pytest.raises(ZeroDivisionError):
-            flushes.submit(ENTRIES, stumbles, may_wait=False)
+        failed, once = list[Exception](), asyncio.Event()
+        flushes = Flushes(
+            table, MemoryLeaderState(), threads_max=1, fail=lambda error: (failed.append(error), once.set())
+        )
+        flushes.submit(ENTRIES, stumbles, may_wait=False)
+        await once.wait()
         flushes.close(wait=True)
+        assert [type(error) for error in failed] == [ZeroDivisionError]
 
     run(scenario())
     assert told == [Flushed(frozenset(), 0)]
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_flush_without_a_thread_fails_once_and_is_not_done(
+    run: Run, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    """The pool keeps what it has no thread for: a thread that is free later must not do it."""
+    may_go = threading.Event()
+    table = OnThreads(before=may_go.wait)
+    lift = limit_store_threads(monkeypatch, threads)
+
+    async def scenario() -> None:
+        flushes = Flushes(table, MemoryLeaderState(), threads_max=2, fail=never)
+        busy = [Told() for _ in range(threads)]
+        for each in busy:
+            flushes.submit(ENTRIES, each, may_wait=False)
+        told = Told()
+        flushes.submit(ENTRIES + 1000, told, may_wait=False)
+        assert not told.results, "it is told of later: whoever asks has not yet noted that it asked"
+        await told.once.wait()
+        lift()
+        may_go.set()
+        after = Told()
+        flushes.submit(ENTRIES + 2000, after, may_wait=False)
+        await asyncio.gather(*(each.once.wait() for each in (*busy, after)))
+        flushes.close(wait=True)
+        (error,) = told.results
+        assert isinstance(error, Unavailable)
+        assert "new thread" in str(error)
+        assert table.lookup([1050, 2050]) == [0, 2110]
+
+    run(scenario())
+
+
+def test_threads_are_there_from_the_begin(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit of processes that is reached later stops no flush."""
+
+    async def scenario() -> None:
+        flushes = Flushes(OnThreads(), MemoryLeaderState(), threads_max=3, fail=never)
+        limit_store_threads(monkeypatch, 0)
+        told = [Told() for _ in range(6)]
+        for each in told:
+            flushes.submit(ENTRIES, each, may_wait=False)
+        await asyncio.gather(*(each.once.wait() for each in told))
+        flushes.close(wait=True)
+        assert all(each.results == [Flushed(frozenset(), 0)] for each in told)
+
+    run(scenario())
 
 
 def test_the_loops_end_is_told_to_the_table(run: Run) -> None:
@@ -156,7 +214,7 @@ def test_the_loops_end_is_told_to_the_table(run: Run) -> None:
             left.append(True)
 
     async def scenario() -> None:
-        Flushes(Leaving(), MemoryLeaderState(), threads_max=1).close(wait=True)
+        Flushes(Leaving(), MemoryLeaderState(), threads_max=1, fail=never).close(wait=True)
 
     run(scenario())
     assert left == [True]

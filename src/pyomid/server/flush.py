@@ -15,6 +15,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from threading import Event, Lock
 from typing import Any, Final
 
 import numpy as np
@@ -34,11 +35,21 @@ BOUNDS_S: Final = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05
 class Flushes:
     """`ports.FlushLoop` of one commit table. On the loop's thread only."""
 
-    def __init__(self, table: CommitTable, leader_state: LeaderState, *, threads_max: int) -> None:
+    def __init__(
+        self,
+        table: CommitTable,
+        leader_state: LeaderState,
+        *,
+        threads_max: int,
+        fail: Callable[[Exception], None],
+    ) -> None:
+        """`fail` is called with the error of an `ended`, of which nobody else would hear."""
         self._table = table
         self.leader_state = leader_state
         self.may_wait = False
+        self._fail = fail
         self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix="tso-store")
+        self._start_threads(threads_max)
         self._watched: dict[int, asyncio.AbstractEventLoop] = {}
 
     def submit(
@@ -46,32 +57,59 @@ class Flushes:
     ) -> None:
         """`ended` is called once, with the result or the error; possibly within this call."""
         crash_point("tso.flush.before")
-        submitted = _Submitted(ended)
+        submitted = _Submitted(ended, self._fail)
         self.may_wait = may_wait
         try:
             self._table.submit(entries, submitted, self)
         except Exception as error:
             if submitted.has_ended:
-                raise
-            submitted(error)
+                self._fail(error)
+            else:
+                submitted(error)
 
     def prepare(self) -> None:
-        """Prepares the commit table, on a thread."""
-        self._threads.submit(self._table.prepare)
+        """Prepares the commit table, on a thread; without one its first flush does so."""
+        with suppress(RuntimeError):
+            self._threads.submit(self._table.prepare)
 
     def on_thread(self, work: Callable[[], Any], ended: Callable[[Any], None]) -> None:
-        """Calls `ended` with the result or error of `work`, on the loop."""
+        """Calls `ended` once with the result or error of `work`, on the loop, later. A thread that cannot be had is an
+        error too: then `work` is not done."""
         loop = asyncio.get_running_loop()
+        turn = Lock()  # whoever takes it tells the end
 
         def call() -> None:
+            if not turn.acquire(blocking=False):
+                return
             try:
                 result = work()
             except Exception as error:
                 result = error
             with suppress(RuntimeError):  # the loop is closed: the service was told to stop and could not wait
-                loop.call_soon_threadsafe(ended, result)
+                loop.call_soon_threadsafe(self._tell, ended, result)
 
-        self._threads.submit(call)
+        try:
+            self._threads.submit(call)
+        except RuntimeError as error:  # the pool may have queued the call before it failed to start a thread for it
+            if turn.acquire(blocking=False):
+                loop.call_soon(self._tell, ended, error)
+
+    def _tell(self, ended: Callable[[Any], None], result: Any) -> None:
+        try:
+            ended(result)
+        except Exception as error:
+            self._fail(error)
+
+    def _start_threads(self, count: int) -> None:
+        """All now, where they can be had: a system that refuses one later holds up no store call."""
+        go = Event()
+        try:
+            for _ in range(count):
+                self._threads.submit(go.wait)
+        except RuntimeError as error:
+            log.warning("begins with fewer threads than it may need: %s", error)
+        finally:
+            go.set()
 
     def watch(self, fileno: int, is_readable: Callable[[], None]) -> None:
         """Calls `is_readable` whenever the descriptor is readable, until `close`."""
@@ -89,22 +127,26 @@ class Flushes:
 
 
 class _Submitted:
-    """Tells the end of one flush, once."""
+    """Tells the end of one flush, once. An error of whoever is told is not the flush's: its entries are durable."""
 
-    __slots__ = ("_tell", "has_ended")
+    __slots__ = ("_fail", "_tell", "has_ended")
 
-    def __init__(self, tell: Callable[[Flushed | OmidError], None]) -> None:
+    def __init__(self, tell: Callable[[Flushed | OmidError], None], fail: Callable[[Exception], None]) -> None:
         self._tell = tell
+        self._fail = fail
         self.has_ended = False
 
     def __call__(self, result: tuple[list[int], int] | Exception) -> None:
-        assert not self.has_ended, "a flush ends once"
-        self.has_ended = True
-        if isinstance(result, Exception):
-            self._tell(as_failure(result, "a flush"))
-        else:
-            crash_point("tso.flush.after")
-            self._tell(Flushed(frozenset(result[0]), result[1]))
+        try:
+            assert not self.has_ended, "a flush ends once"
+            self.has_ended = True
+            if isinstance(result, Exception):
+                self._tell(as_failure(result, "a flush"))
+            else:
+                crash_point("tso.flush.after")
+                self._tell(Flushed(frozenset(result[0]), result[1]))
+        except Exception as error:
+            self._fail(error)
 
 
 def as_failure(error: Exception, what: str) -> OmidError:

@@ -49,8 +49,10 @@ def boot_clock() -> float:
 
 def die_now(reason: str) -> NoReturn:
     """Ends the process without sending, flushing or closing anything but its log."""
-    logging.shutdown()
-    os._exit(DOUBT_EXIT_CODE)
+    try:
+        logging.shutdown()
+    finally:
+        os._exit(DOUBT_EXIT_CODE)
 
 
 class Leadership(Protocol):

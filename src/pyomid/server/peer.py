@@ -17,6 +17,7 @@ import contextlib
 import hmac
 import os
 import socket
+import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
@@ -150,14 +151,17 @@ class Connection(asyncio.BufferedProtocol):
         return view[len(tail) :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        self._heard_s = self._service.machine.step.now_s
-        self._spent = 0
-        end = len(self._tail) + nbytes
-        self._take(end)
-        self._rest_if_due()
-        if end == self._service.receive.bytes_max and self._slot is None and not self._is_ending:
-            self._let_others_be_read()
-        self._attach_if_plain()
+        try:
+            self._heard_s = self._service.machine.step.now_s
+            self._spent = 0
+            end = len(self._tail) + nbytes
+            self._take(end)
+            self._rest_if_due()
+            if end == self._service.receive.bytes_max and self._slot is None and not self._is_ending:
+                self._let_others_be_read()
+            self._attach_if_plain()
+        except Exception as error:
+            self._service.fail(error)
 
     def _let_others_be_read(self) -> None:
         """More follows a chunk that filled the buffer. libuv would receive 32 of them before those of others."""
@@ -391,6 +395,11 @@ class Connection(asyncio.BufferedProtocol):
             self._service.feed(events)
             self._refuse(error)
             return
+        except Exception as error:  # T11: its bytes were only looked at, so nobody else's fate hangs on them
+            self._service.feed(events)
+            self._service.said.warning("unforeseen", f"cut off a peer: {_traceback(error)}", peer=self.name)
+            self.abort()
+            return
         self._is_cut_short = self._is_spent and self._cutter.holds_frame
         if self._cutter.unfinished_bytes and self._has_handshake and not went_on:
             self._since_s = self._service.now_s()
@@ -398,9 +407,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self._detach()
-        self._unread = b""
-        self._service.disconnected(self)
+        try:
+            self._detach()
+            self._unread = b""
+            self._service.disconnected(self)
+        except Exception as error:
+            self._service.fail(error)
 
     def pause_writing(self) -> None:
         """The peer does not read its answers."""
@@ -592,6 +604,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._paused and is_drained and self._transport is not None and not self._is_in_turn:
             self._paused = False
             self._transport.resume_reading()
+
+
+def _traceback(error: Exception) -> str:
+    return "".join(traceback.format_exception(error))
 
 
 def _keep_alive(sock: socket.socket, keepalive_s: float) -> None:

@@ -18,6 +18,7 @@ import ssl
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
@@ -116,6 +117,7 @@ class TsoService:
             stores.commit_table,
             stores.leader_state,
             threads_max=machine.settings.flights_max + STORE_THREADS_BESIDE_FLIGHTS,
+            fail=self.fail,
         )
         self._is_submitting = False
         self._acceptors: dict[socket.socket, Acceptor] = {}
@@ -286,14 +288,17 @@ class TsoService:
         """A few peers' turns; then the loop receives from all peers before the next turns."""
         self._is_turn_due = False
         worked = 0
-        for _ in range(len(self._turns)):
-            connection = self._turns.popleft()
-            worked += not connection.rests
-            if connection.take_turn():
-                self._turns.append(connection)
-            if worked == TURNS_AT_ONCE:
-                break
-        self._turn_soon()
+        try:
+            for _ in range(len(self._turns)):
+                connection = self._turns.popleft()
+                worked += not connection.rests
+                if connection.take_turn():
+                    self._turns.append(connection)
+                if worked == TURNS_AT_ONCE:
+                    break
+            self._turn_soon()
+        except Exception as error:
+            self.fail(error)
 
     # ── native ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -321,24 +326,27 @@ class TsoService:
     def _read_ready(self) -> None:
         """Reads all attached peers that are ready, in one step."""
         socket_loop = self.socket_loop
-        if socket_loop is None or not socket_loop.look():
-            return
-        may = self.may_decide()
-        self._settling = True
-        while (status := socket_loop.read(self.machine.step.now_s, slow_path=not may)) != ALL_READ:
-            if status == NO_ROOM:
-                self._settle()
-            else:
-                peer, begin, end = socket_loop.handed_back
-                if status == READ_SLOW_PATH:
-                    peer.read_slow_path()
-                elif status == FINISH_ON_SLOW_PATH:
-                    peer.finish_on_slow_path(begin, end)
-                else:
-                    peer.stop_reading()
+        try:
+            if socket_loop is None or not socket_loop.look():
+                return
+            may = self.may_decide()
             self._settling = True
-            may = self.machine.may_decide_fast
-        self._settle()
+            while (status := socket_loop.read(self.machine.step.now_s, slow_path=not may)) != ALL_READ:
+                if status == NO_ROOM:
+                    self._settle()
+                else:
+                    peer, begin, end = socket_loop.handed_back
+                    if status == READ_SLOW_PATH:
+                        peer.read_slow_path()
+                    elif status == FINISH_ON_SLOW_PATH:
+                        peer.finish_on_slow_path(begin, end)
+                    else:
+                        peer.stop_reading()
+                self._settling = True
+                may = self.machine.may_decide_fast
+            self._settle()
+        except Exception as error:
+            self.fail(error)
 
     def may_decide(self) -> bool:
         """Whether the compiled oracle may take a chunk now. Tells the machine the time once a step of the loop."""
@@ -359,9 +367,12 @@ class TsoService:
     def _settle(self) -> None:
         """After the step: its commits are flushed, its answers leave in one write a peer."""
         self._settling = False
-        if not self._settled_at_once():
-            self.feed([])
-        self._write_held()
+        try:
+            if not self._settled_at_once():
+                self.feed([])
+            self._write_held()
+        except Exception as error:
+            self.fail(error)
 
     def _settled_at_once(self) -> bool:
         """Submits the step's commits to the commit table, if nothing else is due. False if more is due."""
@@ -437,13 +448,30 @@ class TsoService:
 
     def feed(self, events: Sequence[Event]) -> None:
         """One step of the machine, and everything it asks for."""
-        now_s = self._caught_up()
-        self._complete()
-        self._perform(self.machine.handle(events, now_s, time.time_ns() // 1_000_000))
-        if self.machine.step.has_more_begins:
-            self.settle_soon()
+        try:
+            now_s = self._caught_up()
+            self._complete()
+            self._perform(self.machine.handle(events, now_s, time.time_ns() // 1_000_000))
+            if self.machine.step.has_more_begins:
+                self.settle_soon()
+        except Exception as error:
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """T11: nobody foresaw this error, so nobody knows the state that it leaves. The process ends without another
+        answer; a client starts the next TSO, or a standby takes over."""
+        self.machine.dead = True
+        with suppress(Exception):  # without memory for a line in the log it ends all the same
+            log.critical("died of an unforeseen error", exc_info=error, extra={"epoch": self.machine.epoch})
+        self._die(type(error).__name__)
 
     def _tick(self) -> None:
+        try:
+            self._look_around()
+        except Exception as error:
+            self.fail(error)
+
+    def _look_around(self) -> None:
         self.feed([])
         self.count_up()
         now_s = self._clock()
@@ -519,10 +547,13 @@ class TsoService:
             self._write_held()
 
     def _start(self, call: StoreCall) -> None:
-        if isinstance(call.operation, Flush):
-            self._submit(rows_of(call.operation), partial(self._flush_ended, call, self._clock()))
-        else:
-            self._flushes.on_thread(partial(perform, self._stores, call.operation), partial(self._ended, call))
+        try:
+            if isinstance(call.operation, Flush):
+                self._submit(rows_of(call.operation), partial(self._flush_ended, call, self._clock()))
+            else:
+                self._flushes.on_thread(partial(perform, self._stores, call.operation), partial(self._ended, call))
+        except Exception as error:
+            self.fail(error)
 
     def _flush_ended(self, call: StoreCall, began_s: float, result: Flushed | OmidError) -> None:
         self.flush_seconds.add(self._clock() - began_s)

@@ -931,9 +931,10 @@ class CommitTableConformance:
         starts = 50 * np.arange(self.MANY, self.MANY + sum(counts))
         blocks = np.split(np.stack([starts, starts + 10], axis=1), np.cumsum(counts[:-1]))
         told: list[tuple[int, Any, list[int]]] = []
+        failed: list[Exception] = []
 
         async def scenario() -> None:
-            flushes = Flushes(commits, leader_state, threads_max=2)
+            flushes = Flushes(commits, leader_state, threads_max=2, fail=failed.append)
             loop_thread, all_ended = threading.get_ident(), asyncio.Event()
 
             def ended(number: int, result: object) -> None:
@@ -949,6 +950,7 @@ class CommitTableConformance:
             flushes.close(wait=True)
 
         asyncio.run(scenario())
+        assert not failed
         assert sorted(number for number, _, _ in told) == list(range(len(blocks)))
         for number, result, found in told:
             sealed = {50 * self.MANY} & set(blocks[number][:, 0].tolist())

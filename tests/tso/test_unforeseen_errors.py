@@ -1,0 +1,135 @@
+"""An error that nobody foresaw, in the TSO (T11). About one peer's bytes: that peer is cut off, nobody else notices.
+Anywhere else nobody knows the state behind it: the process ends, and answers nothing more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from served_folder import Run, cell, limit_store_threads, served, transact
+
+from pyomid.errors import Unavailable
+from pyomid.oracle.commits import Commits
+from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.native.compiled_oracle import CompiledOracle
+from pyomid.server import peer
+from pyomid.server.native.socket_loop import SocketLoop
+from pyomid.server.peer import Connection
+from pyomid.server.service import TsoService
+from pyomid.types import CommitRequest
+from pyomid.wire.messages import Fence, FenceReply, Seal, SealReply
+
+pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
+
+TABLE_OF_THE_ERROR = 13
+
+
+def once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, error: Exception) -> Callable[[], None]:
+    """From the call of the result on, the next call of the method raises."""
+    original = getattr(owner, name)
+    armed: list[Exception] = []
+
+    def instead(*arguments: Any, **named: Any) -> Any:
+        if armed:
+            raise armed.pop()
+        return original(*arguments, **named)
+
+    monkeypatch.setattr(owner, name, instead)
+    return lambda: armed.append(error)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (TsoMachine, "_dispatch"),
+        (TsoMachine, "start_plain_flush"),
+        (Commits, "end_flush"),
+        (CompiledOracle, "give_back"),
+        (SocketLoop, "read"),
+        (Connection, "finish_on_slow_path"),
+        (Connection, "send"),
+        (Connection, "take_turn"),
+        (TsoService, "_ended"),
+        (TsoService, "_cut_off_slow_peers"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else each.__name__,
+)
+def test_t11_an_unforeseen_error_ends_the_tso(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    """It neither lives on without the flush that got lost, nor calls itself healthy."""
+    fail = once(monkeypatch, owner, name, MemoryError())
+
+    async def scenario() -> None:
+        async with served(tmp_path / "db", monkeypatch) as each:
+            one, two = each.session(request_s=5), each.session(request_s=5)
+            await asyncio.gather(transact(one, 3), transact(two, 3))
+            starts = [(await one.begin()).start_ts for _ in range(300)]
+            fail()
+            working = [
+                asyncio.create_task(one.ask(Seal(tuple(starts)), SealReply)),
+                *(asyncio.create_task(two.ask(Seal((start_ts,)), SealReply)) for start_ts in starts[:100]),
+                asyncio.create_task(transact(two, 100)),
+            ]
+            await each.until_dead()
+            assert each.deaths[0] == "MemoryError"
+            assert not each.service.is_serving
+            assert not each.service.machine.may_decide_fast
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
+
+    run(scenario())
+
+
+def test_t11_an_unforeseen_error_of_a_peers_bytes_is_its_own(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a step reads many peers: the answers of the others leave."""
+    decode = peer.decode_request
+
+    def decode_request(payload: bytes) -> Any:
+        incoming = decode(payload)
+        if incoming.body == Fence(TABLE_OF_THE_ERROR):
+            raise ZeroDivisionError
+        return incoming
+
+    monkeypatch.setattr(peer, "decode_request", decode_request)
+
+    async def scenario() -> None:
+        async with served(tmp_path / "db", monkeypatch) as each:
+            hit, other = each.session(request_s=0.5), each.session()
+            await asyncio.gather(transact(hit, 3), transact(other, 3))
+            working = asyncio.create_task(transact(other, 200))
+            with pytest.raises(Unavailable):
+                await hit.ask(Fence(TABLE_OF_THE_ERROR), FenceReply)
+            assert len(await working) == 200
+            await transact(hit, 3)
+            assert not each.deaths
+            assert each.service.is_serving
+
+    run(scenario())
+
+
+def test_store_calls_without_a_thread_are_repeated(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands behind such a call in the list of a step is performed all the same: a flush, for example."""
+    lift = limit_store_threads(monkeypatch, 0)
+
+    async def scenario() -> None:
+        async with served(tmp_path / "db", monkeypatch) as each:
+            one, two = each.session(), each.session()
+            await asyncio.gather(transact(one, 3), transact(two, 3))
+            starts = [(await one.begin()).start_ts for _ in range(3)]
+            sealing = [asyncio.create_task(one.ask(Seal((start_ts,)), SealReply)) for start_ts in starts[:2]]
+            committing = asyncio.create_task(one.commit(CommitRequest(starts[2], (cell(starts[2]),))))
+            assert (await committing).committed
+            await transact(two, 3)
+            lift()
+            for task in sealing:
+                assert (await task).outcomes[0].placed
+            assert not each.deaths
+
+    run(scenario())
