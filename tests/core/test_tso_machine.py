@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from machine_script import Script, memory_stores
 
@@ -352,6 +354,35 @@ def test_t4_whoever_was_replaced_while_it_slept_dies_and_replies_nothing() -> No
     assert other.begin() > tso.machine.clock.last_issued
 
 
+def test_t4_a_read_from_before_a_stall_ends_no_doubt() -> None:
+    """It slept twice, the second time for an hour behind its read: another TSO leads by now."""
+    tso = Script()
+    tso.stall(5.0)
+    begin = tso.ask(Begin())
+    ours = tso.perform(ReadEpoch)
+    other = Script(tso.stores)
+    tso.now_s += 3600.0
+    tso.done(ours)
+    assert begin.answer is None
+    tso.finish(ReadEpoch)
+    assert tso.died
+    assert begin.answer is None
+    assert other.begin() > tso.machine.clock.last_issued
+
+
+def test_t4_a_doubt_with_several_stalls_ends() -> None:
+    tso = Script()
+    for _ in range(3):
+        tso.stall(5.0)
+    begin = tso.ask(Begin())
+    tso.finish(ReadEpoch)
+    assert begin.answer is None
+    tso.finish(ReadEpoch)
+    assert begin.answer is not None
+    assert not tso.pending(ReadEpoch)
+    assert tso.machine.step.counters["stalls"] == 3
+
+
 def test_t4_a_leader_whose_lease_ran_out_answers_no_begin() -> None:
     from pyomid.oracle.instructions import LeaseRenewed
 
@@ -574,6 +605,9 @@ def test_t10_the_most_negative_id_is_a_valid_id() -> None:
         (lambda s: CommitRequest(s, level=WriteSetLevel.TABLE), "no table"),
         (lambda s: Seal((s + 1,)), "multiples of 50"),
         (lambda s: GrantLease(s + 50_000_000), "never handed out"),
+        (lambda s: GrantLease(s, math.nan), "term of nan"),
+        (lambda s: GrantLease(s, math.inf, shared=True), "term of inf"),
+        (lambda s: GrantLease(s, -1.0), "term of -1"),
         (lambda s: AdvanceHorizon(s + 50), "above the published"),
     ],
 )
@@ -587,6 +621,39 @@ def test_t11_bad_input_is_refused_by_name_and_nobody_else_notices(request_of: ob
     assert names in str(refused.refusal())
     committed(held.answer)
     committed(tso.commit(start_ts, A))
+
+
+def no_memory(*_: object) -> None:
+    raise MemoryError
+
+
+def test_t11_a_commit_that_is_not_remembered_is_not_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later commit of the same cells would not conflict with it: lost update."""
+    tso = Script()
+    start_ts = tso.begin()
+    monkeypatch.setattr(tso.machine.oracle, "record", no_memory)
+    with pytest.raises(MemoryError):
+        tso.ask(CommitRequest(start_ts, (A,)))
+    assert not any(batch.entries for batch in tso.machine.windows.batches)
+    monkeypatch.undo()
+    tso.tick(1.0)
+    tso.settle()
+    assert lookup(tso, start_ts) == [NOT_FOUND]
+
+
+def test_t11_a_machine_is_dead_behind_an_unforeseen_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step's events are lost: here the end of a write, for which all later writes would wait."""
+    tso = Script()
+    tso.ask(GrantLease(tso.begin()))
+    written = tso.perform(UpdateLeaderState)
+    monkeypatch.setattr(tso.machine.lease_requests, "expire", no_memory)
+    tso.now_s += 0.3
+    with pytest.raises(MemoryError):
+        tso.done(written)
+    monkeypatch.undo()
+    assert tso.machine.dead
+    assert tso.machine.handle([], tso.now_s) == []
+    assert tso.ask(GrantLease(50)).answer is None
 
 
 def test_t11_a_peer_that_is_gone_takes_only_its_own_waiting_begins_with_it() -> None:

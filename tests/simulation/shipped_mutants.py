@@ -113,6 +113,11 @@ def _epoch_first(original: Any, table: Any, entries: Any, ended: Any, loop: Any)
     loop.on_thread(lambda: (table.put_block(entries), epoch), ended)
 
 
+def _any_read_ends_it(original: Any, machine: Any, epoch: int) -> None:
+    machine._stalled_in_doubt = False
+    original(machine, epoch)
+
+
 def _no_fence(original: Any, parts: Any, dropping: Any) -> None:
     original(replace(parts, tso=_WithoutFences(parts.tso)), dropping)
 
@@ -275,6 +280,18 @@ SHIPPED_MUTANTS: Final = (
         "a replaced TSO reads its own epoch, then its entries land, and it tells what its successor does not know",
         "tests/tso/test_submitted_flushes.py::test_t5_the_epoch_is_read_behind_the_entries",
         ("ports:CommitTable.submit", _epoch_first),
+    ),
+    _m(
+        "T4b",
+        "a leader state that was read before a second stall ends the doubt: a replaced TSO answers",
+        "tests/core/test_tso_machine.py::test_t4_a_read_from_before_a_stall_ends_no_doubt",
+        ("oracle.machine:TsoMachine._end_doubt", _any_read_ends_it),
+    ),
+    _m(
+        "T11",
+        "a TSO lives on behind an error that nobody foresaw: a flush got lost, no commit is answered any more",
+        "tests/tso/test_unforeseen_errors.py::test_t11_an_unforeseen_error_ends_the_tso[asyncio-Connection-send]",
+        ("server.service:TsoService.fail", answers(None)),
     ),
     # What the caller is told
     _m(

@@ -128,11 +128,12 @@ class Commits:
         return None
 
     def add_entry(self, batch: Batch, peer: Hashable, tag: int, request: CommitRequest, commit_ts: int) -> None:
-        """Remembers a decision, and has it made durable and answered with its batch."""
-        batch.entries.append((request.start_ts, commit_ts))
-        batch.answers.append(CommitAnswer(peer, tag, request.start_ts, commit_ts))
+        """Remembers a decision, and has it made durable and answered with its batch. In this order: what is not
+        remembered conflicts with nothing, so its entry must not leave."""
         low_before = self._oracle.low_watermark
         self._oracle.record(request, commit_ts)
+        batch.entries.append((request.start_ts, commit_ts))
+        batch.answers.append(CommitAnswer(peer, tag, request.start_ts, commit_ts))
         if self._oracle.low_watermark > low_before:
             self._watermarks.note_low_rose()
 

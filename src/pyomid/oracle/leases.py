@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from pyomid.errors import SnapshotTooOld, Unavailable
+from pyomid.errors import Misuse, SnapshotTooOld, Unavailable
 from pyomid.oracle.begins import Begins
 from pyomid.oracle.outgoing import EpochWrite, Procedure, Step, StoreRequests
 from pyomid.oracle.settings import TsoSettings
@@ -265,6 +265,9 @@ class LeaseRequests:
 
     def grant(self, peer: Hashable, tag: int, request: GrantLease) -> None:
         start_ts = request.start_ts
+        if not 0 <= request.term_s < math.inf:
+            self._step.refuse(peer, tag, Misuse(f"a lease has a term of {request.term_s} s", start_ts=start_ts))
+            return
         term_s = min(request.term_s or self._settings.lease_term_s, self._settings.lease_term_s_max)
         if not self._begins.is_issued(start_ts):
             self._step.refuse(peer, tag, self._begins.not_a_start(start_ts))

@@ -99,6 +99,8 @@ class TsoMachine:
         """Until when this process leads. A driver may set it before each step."""
         self.dead = False
         self._timers_due_s = now_s
+        self._stalled_in_doubt = False
+        """A stall was noticed since the leader state began to be read because of one before it."""
         self.step = step = Step(now_s)
         self._store = store = StoreRequests(step, epoch, retry_s=settings.store_retry_s)
         self.peer_requests = PeerRequests(store.run, at_once_max=PEER_REQUESTS_MAX)
@@ -153,7 +155,7 @@ class TsoMachine:
     def handle(self, events: Iterable[Event], now_s: float, wall_ms: int = 0) -> list[Instruction]:
         """One step. `now_s` is monotonic and counts suspension; `wall_ms` is used in WORLD_TIME mode only.
 
-        After a `Die` every further call returns nothing.
+        After a `Die`, or an exception, every further call returns nothing: nobody knows the state behind an exception.
         """
         if self.dead:
             return []
@@ -164,6 +166,9 @@ class TsoMachine:
             self._start_what_is_due()
         except Death as death:
             self._die(death)
+        except BaseException:
+            self.dead = True
+            raise
         return self.step.take_instructions()
 
     def _die(self, death: Death) -> None:
@@ -258,14 +263,21 @@ class TsoMachine:
 
     def _notice_stall(self, now_s: float) -> None:
         """T4: a TSO that slept may have been replaced. Replies are held until the leader state was read."""
-        if now_s - self.step.now_s > self.settings.stall_s_max and not self.step.in_doubt:
-            self.step.in_doubt = True
+        if now_s - self.step.now_s > self.settings.stall_s_max:
             self.step.counters["stalls"] += 1
-            self._store.call(ReadEpoch(), self._end_doubt)
+            self._stalled_in_doubt = self.step.in_doubt
+            if not self.step.in_doubt:
+                self.step.in_doubt = True
+                self._store.call(ReadEpoch(), self._end_doubt)
 
     def _end_doubt(self, epoch: int) -> None:
+        """T4: a leader state that may have been read before the newest stall says nothing about it."""
         self._store.check_epoch(epoch)
-        self.step.end_doubt()
+        if self._stalled_in_doubt:
+            self._stalled_in_doubt = False
+            self._store.call(ReadEpoch(), self._end_doubt)
+        else:
+            self.step.end_doubt()
 
     def _check_own_lease(self) -> None:
         """Begins touch no store: only the leader's own lease fences them."""
@@ -295,6 +307,9 @@ class TsoMachine:
             self.commits.end_flush(self.windows.head, flushed)
         except Death as death:
             self._die(death)
+        except BaseException:
+            self.dead = True
+            raise
         return self.step.take_instructions()
 
     def give_up_plain_flush(self) -> None:

@@ -639,6 +639,9 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "T11": (
         "tests/tso/test_service.py::test_t11_a_peer_that_breaks_the_rules_is_told_logged_and_closed_and_nobody_else_notices",
         "tests/core/test_tso_machine.py::test_t11_bad_input_is_refused_by_name_and_nobody_else_notices",
+        "tests/core/test_tso_machine.py::test_t11_a_machine_is_dead_behind_an_unforeseen_error",
+        "tests/tso/test_unforeseen_errors.py::test_t11_an_unforeseen_error_ends_the_tso",
+        "tests/tso/test_unforeseen_errors.py::test_t11_an_unforeseen_error_of_a_peers_bytes_is_its_own",
     ),
     "T13": ("tests/core/test_tso_machine.py::test_t13_entries_of_branches_replace_a_seal",),
     "T14": (
@@ -666,6 +669,7 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "test_an_interrupted_put_neither_loses_nor_fails_that_of_others",
         "tests/interrupts/test_session_interrupts.py::test_an_interrupted_reader_leaves_its_neighbours_answers_to_them",
         "tests/interrupts/test_driver_interrupts.py::test_the_outcome_told_is_true_wherever_it_is_thrown",
+        "tests/interrupts/test_local_tso_interrupts.py::test_an_interrupted_commit_leaves_a_tso_that_goes_on",
     ),
     "K8": (
         "tests/client/test_client_catalog.py::test_a_new_table_never_shows_rows_older_than_itself",
