@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import TypeVar
 
-from pyomid.errors import OmidError, Unavailable
+from pyomid.errors import OmidError, OutcomeUnknown, Unavailable
 from pyomid.oracle.instructions import Die, Event, Instruction, Reply, RequestCame, StoreCall, StoreDone, StoreFailed
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.takeover import take_over_steps
 from pyomid.ports import Clock, Sleep
 from pyomid.server.store_calls import TsoStores, perform, take_over
+from pyomid.types import CommitRequest
 from pyomid.wire.messages import Answer, Complete, Refused, Request
 from pyomid.wire.oracle_calls import TsoCalls
 
@@ -27,7 +28,9 @@ T = TypeVar("T")
 class LocalTso(TsoCalls):
     """`ports.Tso` in process. Takes the epoch over when it is made; a second one on the same stores deposes it.
 
-    Thread-safe. After `Deposed`, or another death of the machine, every call raises `Unavailable`.
+    Thread-safe. After `Deposed`, or another death of the machine, every call raises `Unavailable`; a commit that was
+    under way raises `OutcomeUnknown`. Whatever else is thrown in during a call (Ctrl-C, lack of memory), nobody knows
+    the machine behind it: the next call takes over anew, as the next process would (C9).
     """
 
     def __init__(
@@ -45,9 +48,14 @@ class LocalTso(TsoCalls):
         self._closed = False
         self._tag = 0
         self._died = ""
-        settings = settings or TsoSettings()
+        self._settings = settings or TsoSettings()
+        self._is_in_step = False
+        self.machine = self._new_machine()
+
+    def _new_machine(self) -> TsoMachine:
+        settings = self._settings
         steps = take_over_steps(ceiling_step=settings.ceiling_step, ceiling_elsewhere=settings.ceiling_elsewhere)
-        self.machine = TsoMachine(settings, take_over(stores, steps), now_s=clock())
+        return TsoMachine(settings, take_over(self._stores, steps), now_s=self._clock())
 
     @property
     def extended(self) -> bool:
@@ -60,11 +68,13 @@ class LocalTso(TsoCalls):
     def complete(self, starts: Sequence[int]) -> None:
         with self._lock:
             self._step(RequestCame(None, 0, Complete(tuple(starts))))
+            self._check_alive()
 
     def tick(self) -> None:
         """Lets time work without a request: leases expire, W is published."""
         with self._lock:
             self._step()
+            self._check_alive()
 
     def close(self) -> None:
         self._closed = True
@@ -75,14 +85,20 @@ class LocalTso(TsoCalls):
             answer = self._step(RequestCame(None, self._tag, request)).get(self._tag)
         if isinstance(answer, Refused):
             raise answer.as_error()
-        if not isinstance(answer, kind):
-            raise Unavailable(f"the TSO gave no answer to {type(request).__name__}")
-        return answer
+        if isinstance(answer, kind):
+            return answer
+        why = f"the TSO in this process gave no answer to {type(request).__name__}: {self._died or 'it goes on'}"
+        if isinstance(request, CommitRequest):
+            raise OutcomeUnknown(why, start_ts=request.start_ts)
+        raise Unavailable(why)
 
     def _step(self, *events: Event) -> dict[int, Answer]:
-        """Feeds the events and every store call that follows from them; the answers that came, by tag."""
-        if self._closed or self._died:
-            raise Unavailable(f"the TSO in this process ended: {self._died or 'closed'}")
+        """Feeds the events and every store call that follows from them; the answers that came, by tag, also where the
+        machine died behind them."""
+        self._check_alive()
+        if self._is_in_step:
+            self.machine = self._new_machine()
+        self._is_in_step = True
         answers: dict[int, Answer] = {}
         pending = self._handle(*events)
         while pending:
@@ -94,9 +110,14 @@ class LocalTso(TsoCalls):
                     pending += self._handle(self._perform(instruction))
                 case Die(reason):
                     self._died = reason
-                    raise Unavailable(f"the TSO in this process died: {reason}")
-        self.machine.validate()
+        if not self._died:
+            self.machine.validate()
+        self._is_in_step = False
         return answers
+
+    def _check_alive(self) -> None:
+        if self._closed or self._died:
+            raise Unavailable(f"the TSO in this process ended: {self._died or 'closed'}")
 
     def _handle(self, *events: Event) -> list[Instruction]:
         return self.machine.handle(events, self._clock(), time.time_ns() // 1_000_000)
