@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from typing import Any
 
 import pytest
 
+import pyomid
 import pyomid.aio
 from pyomid.client.aio.database import AsyncDatabase
 from pyomid.client.session import aio
 from pyomid.client.session.aio import AsyncTsoSession
+from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.request_retry import ConnectionBroken
+from pyomid.client.transaction_base import State
+from pyomid.errors import ConflictError, Misuse, OutcomeUnknown, Unavailable
+from pyomid.types import CommitRequest
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(60)]
 
@@ -50,3 +57,124 @@ def test_a_cancellation_beside_the_answer_is_not_lost(
         await session.begin()
 
     with_session(embedded_url, body)
+
+
+NO_THREAD = "can't start new thread"
+
+
+class NoThreads(Executor):
+    def submit(self, *_: Any, **__: Any) -> Any:
+        raise RuntimeError(NO_THREAD)
+
+
+def broken(connection: Any) -> None:
+    connection.close(ConnectionBroken("closed by the test", sent=True))
+
+
+@pytest.mark.parametrize("loses", [False, True], ids=["committed", "refused"])
+def test_an_outcome_without_threads_is_told(
+    memory_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, loses: bool
+) -> None:
+    async def main() -> None:
+        async with await pyomid.aio.connect(memory_url) as db:
+            await db.create_table("t", families=["f"])
+            tx = await db.begin()
+            await (await tx.table("t")).put(b"k", {b"f:x": b"1"})
+            await tx.flush()
+            if loses:
+                async with db.begin() as other:
+                    await (await other.table("t")).put(b"k", {b"f:x": b"2"})
+            with monkeypatch.context() as patch:
+                patch.setattr(db.driver, "_store_threads", NoThreads())
+                if loses:
+                    with pytest.raises(ConflictError):
+                        await tx.commit()
+                else:
+                    await tx.commit()
+            assert tx.state is (State.ROLLED_BACK if loses else State.COMMITTED)
+            assert db.blocking.background.counters.failures == 1
+            assert NO_THREAD in caplog.text
+
+    asyncio.run(main())
+
+
+def test_a_task_without_a_thread_to_dial_asks_again(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(_: AsyncDatabase, session: AsyncTsoSession) -> None:
+        broken(session._connection)
+        dial, errors = session._dial, [RuntimeError(NO_THREAD), MemoryError()]
+
+        async def lacking() -> aio.Dialled:
+            if errors:
+                raise errors.pop()
+            return await dial()
+
+        monkeypatch.setattr(session, "_dial", lacking)
+        await session.begin()
+        assert not errors
+
+    with_session(embedded_url, body)
+
+
+def test_a_thread_without_means_to_dial_asks_again(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pyomid.connect(embedded_url) as db:
+        session = db.parts.tso
+        assert isinstance(session, TsoSession)
+        dial, errors = session._dial, [RuntimeError(NO_THREAD), MemoryError()]
+
+        def lacking() -> Any:
+            if errors:
+                raise errors.pop()
+            return dial()
+
+        session.begin()
+        broken(session._connection)
+        monkeypatch.setattr(session, "_dial", lacking)
+        session.begin()
+        assert not errors
+
+
+def test_a_lost_answer_without_threads_is_unknown(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(_: AsyncDatabase, session: AsyncTsoSession) -> None:
+        start_ts = (await session.begin()).start_ts
+
+        async def lacking() -> aio.Dialled:
+            raise RuntimeError(NO_THREAD)
+
+        monkeypatch.setattr(session, "_dial", lacking)
+        monkeypatch.setattr(session, "_retry_s", 0.05)
+        monkeypatch.setattr(aio._Connection, "data_received", lambda connection, _: broken(connection))
+        with pytest.raises(OutcomeUnknown, match=NO_THREAD):
+            await session.commit(CommitRequest(start_ts, (1,), (2,)))
+
+    with_session(embedded_url, body)
+
+
+def test_tasks_wait_for_the_one_that_dials_a_bounded_time(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(_: AsyncDatabase, session: AsyncTsoSession) -> None:
+        broken(session._connection)
+        monkeypatch.setattr(session, "_retry_s", 0.05)
+        async with asyncio.timeout(10), session._dialling:
+            with pytest.raises(Unavailable, match="others have been looking"):
+                await session.begin()
+
+    with_session(embedded_url, body)
+
+
+def test_a_session_closed_while_it_dials_keeps_nothing(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pyomid.connect(embedded_url) as db:
+        session = db.parts.tso
+        assert isinstance(session, TsoSession)
+        session.begin()
+        broken(session._connection)
+        dial, dialled = session._dial, []
+
+        def closed_meanwhile() -> Any:
+            dialled.append(dial())
+            session.close()
+            return dialled[-1]
+
+        monkeypatch.setattr(session, "_dial", closed_meanwhile)
+        with pytest.raises(Misuse, match="closed"):
+            session.begin()
+        with pytest.raises(BrokenPipeError):
+            dialled[0].sendall(b"x")

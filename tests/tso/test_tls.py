@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import subprocess
 import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from service_process import Service, served
 
+from pyomid.client.session import blocking
 from pyomid.client.session.aio import AsyncTsoSession, Dialled
 from pyomid.client.session.blocking import TsoSession
+from pyomid.client.session.client_protocol import ClientProtocol
 from pyomid.client.session.connecting import tcp_dial
+from pyomid.client.session.request_retry import ConnectionBroken
 from pyomid.errors import Misuse, Unavailable
 from pyomid.types import CommitRequest
 
@@ -111,6 +119,61 @@ def test_an_event_loop_speaks_tls_and_trusts_no_stranger(certificates: Path, tmp
 
     with served(tmp_path, *options(certificates)) as running:
         asyncio.run(scenario(running))
+
+
+@contextmanager
+def tls_pair(certificates: Path) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A client's `TlsSocket`, and the plain socket of a server that shook hands and reads nothing."""
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(certificates / "server.pem", certificates / "server.key")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        dial = tcp_dial(
+            f"127.0.0.1:{listener.getsockname()[1]}",
+            tls=ssl.create_default_context(cafile=str(certificates / "ca.pem")),
+            timeout_s=30.0,
+        )
+        with ThreadPoolExecutor(1) as pool:
+            dialling = pool.submit(dial)
+            plain, _ = listener.accept()
+            with plain:
+                under = ssl.MemoryBIO(), ssl.MemoryBIO()
+                shaking = server.wrap_bio(*under, server_side=True)
+                while True:
+                    try:
+                        shaking.do_handshake()
+                        break
+                    except ssl.SSLWantReadError:
+                        plain.sendall(under[1].read())
+                        under[0].write(plain.recv(1 << 16))
+                plain.sendall(under[1].read())
+                sock = dialling.result(30)
+                yield sock, plain
+                sock.close()
+
+
+def test_a_send_to_a_tso_that_reads_nothing_ends(certificates: Path) -> None:
+    """Else it holds all threads of its session, who wait to send."""
+    with tls_pair(certificates) as (sock, _), ThreadPoolExecutor(1) as pool:
+
+        class Greeted(blocking._Connection):
+            def _greet(self, timeout_s: float) -> None: ...
+
+        connection = Greeted(sock, ClientProtocol(), timeout_s=0.1, clock=time.monotonic, has_moved=None)
+        sending = pool.submit(connection.ask, CommitRequest(50, tuple(range(3_000_000))), 60.0)
+        try:
+            with pytest.raises(ConnectionBroken, match="sending to the TSO failed"):
+                sending.result(30)
+        finally:
+            socket.socket.shutdown(sock._sock, socket.SHUT_RDWR)  # type: ignore[attr-defined]
+
+
+def test_a_closed_tls_connection_sends_nothing_plainly(certificates: Path) -> None:
+    """One thread closes while another is about to send."""
+    with tls_pair(certificates) as (sock, plain):
+        sock.shutdown(socket.SHUT_RD)
+        sock.sendall(b"a secret")
+        plain.settimeout(30)
+        assert b"a secret" not in plain.recv(1 << 16)
 
 
 def test_a_certificate_that_cannot_be_read_is_said(tmp_path: Path) -> None:

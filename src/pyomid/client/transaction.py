@@ -93,10 +93,17 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
 
     def _committed_steps(self, decided: Decided) -> Steps[None]:
         end = partial(self.database.end_committed, self.start_ts, decided.reply.commit_ts, decided.written)
-        yield Blocking(end)
+        yield from self._behind_steps(end)
 
     def _rolled_back_steps(self) -> Steps[None]:
-        yield Blocking(partial(self.database.end_rolled_back, self.workspace))
+        yield from self._behind_steps(partial(self.database.end_rolled_back, self.workspace))
+
+    def _behind_steps(self, end: Callable[[], None]) -> Steps[None]:
+        """The outcome is known: no error, as of a system that gives no thread to do this in, may pass for it."""
+        try:
+            yield Blocking(end)
+        except Exception as error:
+            self.database.background.failed(error)
 
 
 class Transaction(RowTransaction[Table]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import ssl
@@ -14,6 +15,7 @@ from pyomid.client.drive import Blocking, Pause, adrive
 from pyomid.client.session.client_protocol import ClientProtocol
 from pyomid.client.session.connecting import untrusted
 from pyomid.client.session.request_retry import (
+    DIAL_FAILS,
     LOOK_S,
     AskTime,
     Attempt,
@@ -23,6 +25,7 @@ from pyomid.client.session.request_retry import (
     is_closed,
     no_tso,
     not_in_time,
+    others_dial,
 )
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.protocol.effects import Effect
@@ -45,7 +48,7 @@ AsyncDial = Callable[[], Awaitable[Dialled]]
 """A new connection to whoever is the TSO now, as `blocking.Dial` (which may be run in a thread)."""
 
 
-class AsyncTsoSession(SessionBase):
+class AsyncTsoSession(SessionBase["_Connection"]):
     """As `TsoSession`, for the tasks of one event loop: what a transaction asks each time, and `ask` for the rest.
 
     `announced_epoch` and `has_moved` as in `TsoSession`; they may block, and are asked in a thread.
@@ -64,7 +67,6 @@ class AsyncTsoSession(SessionBase):
         super().__init__(request_s=request_s, retry_s=retry_s, token=token, announced_epoch=announced_epoch)
         self._dial = dial
         self._has_moved = has_moved
-        self._connection: _Connection | None = None
         self._dialling = asyncio.Lock()
 
     async def begin(self, *, not_before: int = 0) -> BeginReply:
@@ -99,10 +101,21 @@ class AsyncTsoSession(SessionBase):
         self._check_open()
         if os.getpid() != self._pid:
             raise Misuse("an asyncio session belongs to the process that made it: connect anew after a fork")
-        async with self._dialling:
-            if self._connection is None or self._connection.broken:
-                self._connection = await self._open(timeout_s)
-            return self._connection
+        connection = self._connection
+        if connection is not None and not connection.broken:
+            return connection
+        try:
+            async with asyncio.timeout(self._retry_s):
+                await self._dialling.acquire()
+        except TimeoutError:
+            raise others_dial(self._retry_s) from None
+        try:
+            connection = self._connection
+            if connection is None or connection.broken:
+                connection = await self._open(timeout_s)
+            return connection
+        finally:
+            self._dialling.release()
 
     async def _open(self, timeout_s: float) -> _Connection:
         conversation = self._new_conversation()
@@ -111,17 +124,13 @@ class AsyncTsoSession(SessionBase):
             await _attach(connection, await self._dial(), timeout_s)
             async with asyncio.timeout(timeout_s):  # wait_for of Python 3.11 can swallow a cancellation
                 await connection.greeted
-        except (OmidError, OSError, TimeoutError) as error:
+        except DIAL_FAILS as error:
             connection.close(ConnectionBroken("no handshake", sent=False))
             raise no_tso(error) from error
         except BaseException:  # cancelled: a connection that nobody knows would keep the TSO from ever ending (T14)
             connection.close(ConnectionBroken("no handshake", sent=False))
             raise
-        if self._closed:  # meanwhile
-            connection.close(ConnectionBroken("the session was closed", sent=False))
-            self._check_open()
-        self._met(conversation)
-        return connection
+        return self._keep(connection, conversation)
 
 
 async def _attach(connection: _Connection, dialled: Dialled, timeout_s: float) -> None:
@@ -219,8 +228,10 @@ class _Connection(asyncio.Protocol):
         while not self.broken:
             self._is_silent = bool(self._waiting) or not self.greeted.done()
             await asyncio.sleep(LOOK_S)
-            if self._is_silent and (self._waiting or not self.greeted.done()) and await asyncio.to_thread(has_moved):
-                self._reject(ConnectionAbortedError("it is silent, and another TSO leads"))
+            if self._is_silent and (self._waiting or not self.greeted.done()):
+                with contextlib.suppress(RuntimeError, MemoryError):  # no thread to look in: it looks again
+                    if await asyncio.to_thread(has_moved):
+                        self._reject(ConnectionAbortedError("it is silent, and another TSO leads"))
 
     def _reject(self, error: Exception) -> None:
         if not self.greeted.done():

@@ -11,7 +11,6 @@ import contextlib
 import os
 import select
 import socket
-import struct
 import threading
 import time
 import weakref
@@ -20,7 +19,9 @@ from typing import Final, TypeVar
 
 from pyomid.client.drive import Blocking, Handler, Pause, drive
 from pyomid.client.session.client_protocol import ClientProtocol, is_answered
+from pyomid.client.session.connecting import bound_sends
 from pyomid.client.session.request_retry import (
+    DIAL_FAILS,
     LOOK_S,
     AskTime,
     Attempt,
@@ -30,6 +31,7 @@ from pyomid.client.session.request_retry import (
     is_closed,
     no_tso,
     not_in_time,
+    others_dial,
     this_process,
 )
 from pyomid.errors import OmidError
@@ -47,7 +49,7 @@ Dial = Callable[[], socket.socket]
 RECEIVE_BYTES: Final = 1 << 16
 
 
-class TsoSession(SessionBase, TsoCalls):
+class TsoSession(SessionBase["_Connection"], TsoCalls):
     """`ports.Tso` over a connection. Thread-safe; a forked child gets a connection of its own (C5).
 
     `has_moved`: where TSOs take turns, whether another one leads now than the one that was dialled last; answers soon,
@@ -77,7 +79,6 @@ class TsoSession(SessionBase, TsoCalls):
             Blocking: lambda e: e.call(),
             Attempt: lambda e: self._connected(e.timeout_s).ask(e.request, e.timeout_s),
         }
-        self._connection: _Connection | None = None
         self._dialling = threading.RLock()
         """One that knows its owner: who was interrupted while taking it still knows whether to give it back."""
 
@@ -130,17 +131,13 @@ class TsoSession(SessionBase, TsoCalls):
         connection = self._connection
         if connection is not None and not connection.broken:
             return connection
-        # Each waits for the one that dials, but not without end: a hundred threads behind a server that takes no
-        # connection must not wait a hundred times as long.
         dialling = self._dialling
         try:
             if not dialling.acquire(timeout=self._retry_s):
-                raise ConnectionBroken(
-                    f"other threads have been looking for a TSO for {self._retry_s:.1f} s", sent=False
-                )
+                raise others_dial(self._retry_s)
             connection = self._connection
             if connection is None or connection.broken:
-                connection = self._connection = self._open(timeout_s)
+                connection = self._open(timeout_s)
             return connection
         finally:
             try:  # noqa: SIM105 - nothing may be called before the release, where an interrupt could come in
@@ -154,21 +151,15 @@ class TsoSession(SessionBase, TsoCalls):
             connection = _Connection(
                 self._dial(), conversation, timeout_s=timeout_s, clock=self._clock, has_moved=self._has_moved
             )
-        except (OmidError, OSError) as error:
+        except DIAL_FAILS as error:
             raise no_tso(error) from error
-        self._met(conversation)
-        return connection
+        return self._keep(connection, conversation)
 
     def _after_fork(self) -> None:
         """Nothing of the parent is used: not its socket, whose answers are the parent's, and none of its locks."""
         self._pid = os.getpid()
         self._connection = None
         self._dialling = threading.RLock()
-
-
-def _timeval(timeout_s: float) -> bytes:
-    """`struct timeval` for the system's own time-out of a blocking send."""
-    return struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
 
 
 class _Slot:
@@ -222,8 +213,7 @@ class _Connection:
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
         self._greet(timeout_s)
-        sock.settimeout(None)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
+        bound_sends(sock, timeout_s)
 
     def ask(self, request: Request, timeout_s: float) -> Answer:
         """The answer, or `ConnectionBroken`. Whatever is thrown in here, and wherever: the others go on reading, or

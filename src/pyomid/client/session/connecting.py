@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,20 @@ def read_token(path: str) -> bytes:
     return token
 
 
+def bound_sends(sock: socket.socket | TlsSocket, timeout_s: float) -> None:
+    """Blocking from now on; a send in which nothing moves for so long fails with `OSError`."""
+    if isinstance(sock, TlsSocket):
+        sock.settimeout(timeout_s)
+        return
+    sock.settimeout(None)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout_s))
+
+
+def _timeval(timeout_s: float) -> bytes:
+    """`struct timeval` for the system's own time-out of a blocking send."""
+    return struct.pack("ll", int(timeout_s), int(timeout_s % 1 * 1_000_000))
+
+
 class TlsSocket:
     """An `SSLSocket` that one thread may read while another writes: OpenSSL's own object bears one at a time.
 
@@ -115,7 +130,8 @@ class TlsSocket:
                 self._wait(select.POLLIN)
 
     def shutdown(self, how: int) -> None:
-        self._sock.shutdown(how)
+        """Of the plain socket: that of `SSLSocket` takes TLS away first, and a thread that sends then sends plainly."""
+        socket.socket.shutdown(self._sock, how)
 
     def close(self) -> None:
         self._sock.close()

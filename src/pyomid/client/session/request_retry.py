@@ -15,7 +15,7 @@ import os
 import platform
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final, TypeGuard, TypeVar
+from typing import Final, Generic, Protocol, TypeGuard, TypeVar
 
 from pyomid.client.drive import Blocking, Pause
 from pyomid.client.session.client_protocol import ClientProtocol
@@ -56,8 +56,19 @@ class ConnectionBroken(Unavailable):
         self.reason = reason
 
 
+DIAL_FAILS: Final = (OmidError, OSError, RuntimeError, MemoryError)
+"""What a dial may raise: of no TSO, of the network, or of a system that gives no thread or no memory to dial with.
+Nothing was sent; it is tried again."""
+
+
 def no_tso(error: Exception) -> ConnectionBroken:
     return ConnectionBroken(f"no TSO to talk to: {error}", sent=False, reason=error)
+
+
+def others_dial(retry_s: float) -> ConnectionBroken:
+    """Each waits for the one that dials, but not without end: a hundred behind a server that takes no connection must
+    not wait a hundred times as long."""
+    return ConnectionBroken(f"others have been looking for a TSO for {retry_s:.1f} s", sent=False)
 
 
 def is_closed() -> ConnectionBroken:
@@ -76,7 +87,16 @@ def not_in_time() -> ConnectionBroken:
 T = TypeVar("T")
 
 
-class SessionBase:
+class AnyConnection(Protocol):
+    """What a session keeps, as far as `SessionBase` uses it."""
+
+    def close(self, why: ConnectionBroken) -> None: ...
+
+
+C = TypeVar("C", bound=AnyConnection)
+
+
+class SessionBase(Generic[C]):
     """What a session keeps of the TSO that it talks to, and its requests as steps.
 
     `request_s` is one try's patience, `retry_s` that of the whole request: longer than a fail-over.
@@ -97,6 +117,7 @@ class SessionBase:
         self._extended: bool | None = None
         self._write_set_ids_max = 0
         self._pid = os.getpid()
+        self._connection: C | None = None
 
     @property
     def epoch(self) -> int:
@@ -117,8 +138,18 @@ class SessionBase:
     def _new_conversation(self) -> ClientProtocol:
         return ClientProtocol(token=self._token, commit_retry_s=self._retry_s, database_id=self._database_id)
 
+    def _keep(self, connection: C, conversation: ClientProtocol) -> C:
+        """Behind a handshake: the connection from now on. `Misuse`, and the connection is closed, where the session was
+        closed meanwhile: `close` saw no connection, or this sees that it was called."""
+        self._met(conversation)
+        self._connection = connection
+        if self._closed:
+            self._connection = None
+            connection.close(ConnectionBroken("the session was closed", sent=False))
+            self._check_open()
+        return connection
+
     def _met(self, conversation: ClientProtocol) -> None:
-        """Behind a handshake."""
         server = conversation.server
         self._database_id = conversation.database_id
         self._extended = conversation.extended
