@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +26,9 @@ from java_omid import JavaClient, JavaTso
 from pyomid.cells import CellBatch, batch_of
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
-from pyomid.protocol.commit_cache import CommitCache
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.native.hashing import name_ids
-from pyomid.protocol.reading import Snapshot, check_snapshot_steps, resolve_batch_steps
-from pyomid.protocol.visibility import visible_cells
+from pyomid.protocol.reading import CommitCache, Snapshot, read_batch_steps
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.deployment import create_database
 from pyomid.storage.hbase.rpc.client import Cluster
@@ -211,12 +210,11 @@ def snapshots(report: Report, setting: Setting, rows: int) -> None:
 
     def scan(table: str = table) -> int:
         """As a Spark task reads: every start without a shadow cell looked up once."""
-        found, cache, snapshot = 0, CommitCache(100_000), database.parts.tso.begin()
+        found, cache, snapshot = 0, CommitCache(100_000), database.deployment.tso.begin()
         reader = Snapshot(snapshot.start_ts, snapshot.epoch)
-        for each in setting.store.scan(table, KeyRange()):
-            resolved = database.driver.run(resolve_batch_steps(table, each, None, reader, cache))
-            found += len(visible_cells(resolved, reader.start_ts).cells)
-        database.driver.run(check_snapshot_steps(reader))
+        for each in chain(setting.store.scan(table, KeyRange()), (None,)):
+            seen = database.driver.run(read_batch_steps(table, each, None, reader, cache))
+            found += 0 if seen is None else len(seen[1].cells)
         return found
 
     samples = turns(
@@ -342,7 +340,7 @@ def loads(report: Report, setting: Setting) -> None:
 
 def bulk_transaction(database: Database, table: str, rows: CellBatch, *, complete: bool = True) -> int:
     """Write, commit by row ids, shadow cells, completion. Returns the start."""
-    parts, name = database.parts, table.encode()
+    parts, name = database.deployment, table.encode()
     start_ts = parts.tso.begin().start_ts
     parts.store.write_batch(table, start_ts, rows)
     ids = tuple(name_ids(name, [rows.row_key(index) for index in range(rows.rows)]))

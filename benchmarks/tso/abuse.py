@@ -30,10 +30,9 @@ from benchmarks._report import machine_lines
 
 from pyomid.errors import Unavailable
 from pyomid.types import BeginReply, CommitRequest, WriteSetLevel
+from pyomid.wire.codec import Handshake, Outgoing, decode_answer, encode_handshake, encode_request
 from pyomid.wire.frames import FrameCutter, frame
 from pyomid.wire.messages import AdvanceHorizon, AskStatus, Begin, Complete, Fence, GrantLease, Request, Seal
-from pyomid.wire.requests import Handshake, encode_handshake, encode_request
-from pyomid.wire.responses import Outgoing, decode_answer
 
 LONG: Final = 10 << 20
 """What one frame may hold."""

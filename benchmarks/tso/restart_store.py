@@ -16,10 +16,9 @@ import numpy as np
 
 from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState
 from pyomid.types import LeaderStateChanges, PendingCommit
+from pyomid.wire.codec import Handshake, decode_answer, encode_handshake, encode_request
 from pyomid.wire.frames import FrameCutter
 from pyomid.wire.messages import Begin
-from pyomid.wire.requests import Handshake, encode_handshake, encode_request
-from pyomid.wire.responses import decode_answer
 
 LEASES = 1_000
 BRANCHES = 10_000

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyomid.client.aio.database import AsyncDatabase
+    from pyomid.client.aio import AsyncDatabase
 
 __all__ = ["connect"]
 

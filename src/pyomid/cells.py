@@ -221,7 +221,7 @@ def _values(cells: Mapping[Column, bytes | None]) -> Iterable[bytes | None]:
 
 
 def without_values(batch: CellBatch) -> CellBatch:
-    """The names of a batch's cells, all tombstones now: for who keeps them longer than the values are wanted."""
+    """The names of a batch's cells, all as tombstones, to be kept longer than the values."""
     keys_end = int((batch.row_off + batch.row_len).max(initial=0))
     return replace(
         batch,

@@ -110,9 +110,9 @@ class Settings:
     drops, the entry is read in each transaction."""
 
     folder_access: str = "owner"
-    """Embedded: who may use the folder. `owner`: only its owner may read its files. `group`: a new folder is made for
-    its group too, and a folder that another user made so may be used; the first user that comes starts the TSO for
-    all."""
+    """Embedded: the users of the folder. `owner`: only its owner may read its files. `group`: a new folder is made for
+    its group too, and a folder that another user made so may be used. The first of these users starts the TSO for all.
+    """
 
     map_size_gib: float = 64.0
     """Embedded: the size to which each of the folder's LMDB environments may grow. This is address space, not disk
@@ -128,9 +128,9 @@ class Settings:
     disk flush for each write."""
 
     others_seal: bool = False
-    """HBase, for a TSO: others place invalidation markers within its epoch too: Java clients that call `fence()` or
-    read in low-latency mode. The TSO then reads the markers of each flush back before it answers, one more round trip
-    for each flush."""
+    """HBase, for a TSO: other clients place invalidation markers within its epoch too: Java clients that call `fence()`
+    or read in low-latency mode. The TSO then reads the markers of each flush back before it answers, one more round
+    trip for each flush."""
 
     tls_ca: str = ""
     """HBase: a file with the authority (PEM) that must have signed the TSO's certificate. With it, connections to the
@@ -234,7 +234,7 @@ _LOWEST: Final[dict[str, float]] = {
     "completion_cells_max": 1,
     "map_size_gib": 0.001,
 }
-"""The least that makes sense; 0 for the rest."""
+"""The least values that make sense; 0 for the other options."""
 
 
 _CHOICES: Final = {
@@ -242,10 +242,10 @@ _CHOICES: Final = {
     "ceiling": ("hbase", "zookeeper"),
     "durability": ("table", "sync", "fsync"),
 }
-"""The words that an option of words may be."""
+"""The values of options that take one of a few words."""
 
 _OF_HBASE: Final = ("ceiling", "durability", "others_seal", "tls_ca", "tls_cert", "tls_key", "token_file")
-"""Refused where they would mean nothing."""
+"""Refused for other stores, where they would mean nothing."""
 
 
 def _check(name: str, value: object) -> None:

@@ -44,7 +44,7 @@ POINTS: Final[dict[str, str]] = {
     "client.withdraw.begun": "the catalog's entry says that the table is being withdrawn, its writers still commit",
     "client.withdraw.looked": "it was looked for rows behind the fence, the entry says still that it is withdrawn",
     "tso.flush.before": "a batch of commits is decided, none of its entries sent",
-    "tso.flush.after": "a batch's entries are durable, nobody told",
+    "tso.flush.after": "a batch's entries are durable, no client told",
     "tso.decision.before": "the pending record of a large commit is durable, its decision is not",
     "tso.decision.after": "a large commit is decided for ever, no branch has its entry",
     "tso.branches.before": "before the entries of a large commit's branches",
@@ -59,9 +59,9 @@ POINTS: Final[dict[str, str]] = {
     "spark.task.written": "all of a task's rows are durable, Spark does not know yet",
     "spark.write.noted": "the driver has the branches of one write",
     "spark.commit.before": "all branches durable, nothing sent to the TSO",
-    "spark.commit.after": "committed, and the marker has its shadow cell",
-    "spark.adopt.piece_done": "every cell of a piece is adopted, Spark does not know yet",
-    "spark.adopt.before_register": "every cell of the table is adopted, the catalog does not know the table",
+    "spark.commit.after": "committed, and the idempotency key has its shadow cell",
+    "spark.adopt.piece_done": "every cell of a partition is imported, Spark does not know yet",
+    "spark.adopt.before_register": "every cell of the table is imported, the catalog does not know the table",
 }
 """Every place, with what is true there. Each package prefixes its own: client, tso, spark."""
 

@@ -65,7 +65,7 @@ class StoreFull(Unavailable):
 
 
 class Deposed(Unavailable):
-    """Another TSO holds a newer epoch: whoever sees this about itself serves no more."""
+    """Another TSO holds a newer epoch. A TSO that learns this about itself serves no more."""
 
     code = "OMID-DEPOSED"
 

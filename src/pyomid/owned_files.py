@@ -1,10 +1,10 @@
-"""Files in a folder that belongs to one user, or to a group that shares it: no link is followed, nobody else reads.
+"""Files in a folder of one user, or of a group that shares it: no link is followed, no other user reads.
 
     folder made         0700, its files 0600          shared by a group: 02770 and 0660, which LAYOUT's own mode records
     folder opened       its owner is this user, or it is shared with a group of this user's and the user asked for it
     file opened         O_NOFOLLOW, a regular file: a link would have its target overwritten
 
-Whoever may write in the folder may replace its files; so a folder that everybody may write in is refused.
+A user who may write in the folder may replace its files; so a folder that everybody may write in is refused.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from pyomid.errors import Misuse
 
 LAYOUT_FILE: Final = "LAYOUT"
-"""What makes a folder a database. Its mode says for whom."""
+"""The file that makes a folder a database. Its mode says for which users."""
 
 FileId = tuple[int, int]
 """Device and inode: a file, whatever its name."""
@@ -33,7 +33,7 @@ def file_id(status: os.stat_result) -> FileId:
 
 
 def id_at(path: str | os.PathLike[str], *, dir_fd: int | None = None) -> FileId | None:
-    """Of what lies there, a link itself included; None where nothing does."""
+    """The id of the file at `path`, of a link itself too; None if there is none."""
     try:
         return file_id(os.stat(path, dir_fd=dir_fd, follow_symlinks=False))
     except (FileNotFoundError, NotADirectoryError):
@@ -57,9 +57,9 @@ def folder_mode(shared: bool) -> int:
 
 
 def open_own(path: str | os.PathLike[str], flags: int, *, shared: bool = False, dir_fd: int | None = None) -> int:
-    """`os.open` of a regular file that is no link; one that is made is the owner's, or the group's too.
+    """`os.open` of a regular file that is not a link. A new file is the owner's, or the group's too.
 
-    `OSError` as the system raises it, but `Misuse` for a link and for what is no file.
+    `OSError` as the system raises it, but `Misuse` for a link and for anything that is not a file.
     """
     try:
         fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, file_mode(shared), dir_fd=dir_fd)
@@ -80,8 +80,8 @@ def open_own(path: str | os.PathLike[str], flags: int, *, shared: bool = False, 
 
 
 def make_folder(path: Path, *, shared: bool) -> None:
-    """There, for its owner (or the group) alone, parents as the umask has them. One that lies there empty becomes so;
-    of one with other things in it the mode is left."""
+    """The folder exists on return, for its owner (or the group) alone; its parents follow the umask. An empty folder
+    gets this mode, too; a folder that holds other things keeps its mode."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=_OWNER_FOLDER, exist_ok=True)
     status = os.stat(path)
@@ -90,7 +90,7 @@ def make_folder(path: Path, *, shared: bool) -> None:
 
 
 def check_owner(folder: Path, *, shared: bool) -> None:
-    """`Misuse` where the folder is another user's and not shared with this one, or where everybody may write."""
+    """`Misuse` if the folder is another user's and not shared with this one, or if everybody may write in it."""
     status = os.stat(folder)
     if not stat.S_ISDIR(status.st_mode):
         raise Misuse(f"{folder} is not a folder", folder=str(folder))
@@ -118,7 +118,7 @@ def check_owner(folder: Path, *, shared: bool) -> None:
 
 
 def user_text(uid: int) -> str:
-    """By name where it has one."""
+    """The user by name, or by number if it has no name."""
     try:
         return f"user {pwd.getpwuid(uid).pw_name}"
     except KeyError:

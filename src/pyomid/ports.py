@@ -1,23 +1,26 @@
-"""The interfaces between packages, as obligations. Who implements one passes its conformance suite.
+"""The interfaces between packages, as obligations. Every implementation passes the conformance suite of its port.
 
-*Durable* means: survives loss of power, and is found from then on by every look-up and every conditional
-write of any process. *Fresh* means: sees everything that was durable before the call began.
-Errors: `Unavailable` (nothing happened, or for a write: it may have happened in part, and the transaction
-is rollback-only), `StoreFull`, `Corruption`, `UnknownTable`, `Misuse`. Foreign exceptions never pass.
+*Durable* means: it survives loss of power, and every later look-up and every later conditional write of any process
+finds it. *Fresh* means: it sees everything that was durable before the call began.
+Errors: `Unavailable` (nothing happened; a write may have happened in part, and its transaction becomes rollback-only),
+`StoreFull`, `Corruption`, `UnknownTable`, `Misuse`. Foreign exceptions never pass.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch, CellNames
+from pyomid.config import Settings
 from pyomid.errors import UnknownTable
 from pyomid.types import (
     BeginReply,
@@ -47,9 +50,9 @@ class Capabilities:
     """What a store can do that not every store can."""
 
     pipelined_writes: bool = False
-    """It takes rows while its caller goes on, over a network: writes are sent before the flush waits for them."""
+    """It takes writes over a network while its caller goes on; the flush waits for them."""
     foreign_tables: bool = False
-    """Others make and write tables in it, too (HBase); such tables can be imported."""
+    """Other programs make and write tables in it, too (HBase). Such tables can be imported."""
 
 
 class DataStore(ABC):
@@ -63,21 +66,22 @@ class DataStore(ABC):
     @property
     @abstractmethod
     def limits(self) -> StoreLimits:
-        """What one cell may hold: a client refuses at once what `write_cells` would refuse at the flush."""
+        """What one cell may hold. A client refuses at once what `write_cells` would refuse at the flush."""
 
     @abstractmethod
     def write_cells(self, table: str, version: int, rows: Sequence[RowWrite]) -> None:
         """When this returns every cell is durable under `version`, without shadow cells.
 
         A cell already there under the same version is replaced; other columns of that row and version stay.
-        Fails before writing where a row key, value or qualifier is over the store's limit (`Misuse`).
+        `Misuse`, before anything is written, if a row key, value or qualifier is over the store's limit.
         """
 
     @abstractmethod
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
-        """`write_cells` for bulk: one record a row, rows sorted ascending and unique; versions in `batch` are ignored.
+        """`write_cells`, vectorized: one record a row, rows sorted ascending and unique; versions in `batch` are
+        ignored.
 
-        Writes in bounded pieces, so that other writers get their turn between two of them.
+        Writes in bounded parts, so that other writers get their turn between two of them.
         """
 
     @abstractmethod
@@ -91,10 +95,10 @@ class DataStore(ABC):
     ) -> list[list[Cell]]:
         """Every stored version of the wanted columns of each row, with its shadow cell, from one fresh read.
 
-        One list a row, in the order asked, cells in any order. `columns` None is all; with `columns`, family
-        tombstones (empty qualifier) of their families are returned too. A Column with empty qualifier asks
-        for the whole family. Versions that `bounds` does not need may be left out: what is returned of a row is of
-        one read, and whole down to where its columns end.
+        One list for each row, in the order of `rows`, cells in any order. `columns` None is all; with `columns`, family
+        tombstones (empty qualifier) of their families are returned too. A Column with empty qualifier asks for the
+        whole family. Versions that `bounds` does not need may be left out. The cells of one row are of one read, and
+        whole down to where its columns end.
         """
 
     @abstractmethod
@@ -108,13 +112,13 @@ class DataStore(ABC):
     ) -> Iterator[CellBatch]:
         """The same for a range, ascending by row, as batches of whole rows.
 
-        Each batch is fetched fresh when it is asked for, and may hold fewer rows than the maximum, but never
-        part of a row. Closing the iterator frees what it holds; no read transaction outlives a batch.
+        Each batch is fetched fresh when it is asked for. It may hold fewer rows than the maximum, but never part of a
+        row. Closing the iterator frees its resources; no read transaction outlives a batch.
         """
 
     @abstractmethod
     def write_shadow_cells(self, table: str, shadows: Sequence[ShadowWrite]) -> None:
-        """Durable on return. Idempotent. A cell that is gone gets no shadow cell (it would be an orphan)."""
+        """Durable on return. Idempotent. A cell that is gone gets no shadow cell."""
 
     @abstractmethod
     def delete_versions(self, table: str, cells: Sequence[CellVersion]) -> None:
@@ -124,10 +128,10 @@ class DataStore(ABC):
     def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
         """Compaction's writes over a batch that was read before: durable on return; idempotent.
 
-        `heals` are indices of records of `batch`: their `rec_commit` becomes the shadow cell of each of their
-        cells that is still there and is not dropped. `drops` are indices of cells: exactly these versions go,
-        with their shadow cells. All changes of one row take effect together or not at all (K3); what was
-        written to the row since the batch was read stays. Both index arrays ascend.
+        `heals` are indices of records of `batch`: their `rec_commit` becomes the shadow cell of each of their cells
+        that is still there and is not dropped. `drops` are indices of cells: exactly these versions go, with their
+        shadow cells. All changes of one row take effect together or not at all (K3); what was written to the row since
+        the batch was read stays. Both index arrays ascend.
         """
 
     @abstractmethod
@@ -136,37 +140,38 @@ class DataStore(ABC):
 
     @abstractmethod
     def split_points(self, table: str, key_range: KeyRange, pieces: int) -> list[bytes]:
-        """Up to `pieces` - 1 row keys, ascending and strictly inside the range, that cut it into parts of about
-        equal size: how a bulk reader divides a large region among its tasks. An estimate; fewer for a small range."""
+        """Up to `pieces` - 1 row keys, ascending and strictly inside the range, that cut it into partitions of about
+        equal size, so that a Spark read divides a large region among its tasks. An estimate; fewer for a small range.
+        """
 
     @abstractmethod
     def flush_and_merge(self, table: str, region: KeyRange) -> None:
-        """Brings what is only in memory to where `scan` for compaction sees it (K4); may do nothing."""
+        """Brings data that are only in memory to where compaction's scan sees them (K4). It may do nothing."""
 
     @abstractmethod
     def create_table(self, info: TableInfo) -> None:
-        """The physical table exists, all versions kept. Idempotent. The catalog entry is not its business.
+        """The physical table exists on return, and keeps all versions. Idempotent. It does not touch the catalog entry.
 
-        In a store that holds others' tables one that exists is named by no earlier `withdraw_table` any more.
+        In a store with foreign tables an existing table is named by no earlier `withdraw_table` any more.
         """
 
     @abstractmethod
     def withdraw_table(self, table: str) -> object | None:
-        """The first half of a drop: names the table that has the name now, for `drop_table`. None where there is none.
+        """The first half of a drop: names the physical table of that name, for `drop_table`. None if there is none.
 
-        It may serve nobody (`Unavailable`) until it is dropped, or given back.
+        The table may be `Unavailable` until it is dropped, or given back.
         """
 
     @abstractmethod
     def give_back_table(self, table: str) -> None:
-        """What was withdrawn by mistake serves again."""
+        """A table that was withdrawn by mistake serves again."""
 
     @abstractmethod
     def drop_table(self, table: str, withdrawn: object | None = None) -> bool:
         """The table and its cells are gone on return. Idempotent.
 
-        With `withdrawn` only that one goes; False, and nothing is dropped, where another has its name by now. Without
-        it whatever has the name goes: for tests and tools.
+        With `withdrawn` only that table goes: False, and nothing is dropped, if another one has its name by now.
+        Without it any table of that name goes: for tests and tools.
         """
 
     @abstractmethod
@@ -175,44 +180,44 @@ class DataStore(ABC):
     # ── pipelined writes: sent ahead where `capabilities` says so, else written at once ─────────────────────────────
 
     def begin_write(self, table: str, version: int, batch: CellBatch) -> object:
-        """Sends what `write_batch` writes and waits for no answer. What is raised was raised before anything was sent.
-        Until the end any part of it may be there or come, in any order with what else was begun: the caller ends it
-        before it writes one of its cells again, or reads them."""
+        """Sends the cells of `write_batch` and waits for no answer. An error means that nothing was sent. Until the end
+        any part of it may be there or still arrive, in any order with other writes under way: the caller ends it before
+        it writes one of its cells again, or reads them."""
         self.write_batch(table, version, batch)
         return None
 
     def end_writes(self, begun: Sequence[Any]) -> None:  # noqa: B027 - nothing is under way
-        """All of them durable on return. An error (as of `write_batch`) comes when every one of them has ended. Each is
-        ended once, by any thread; a write that is never ended may still take effect."""
+        """All of them are durable on return. An error (as of `write_batch`) comes when every one of them has ended.
+        Each is ended once, by any thread. A write that is never ended may still take effect."""
 
     def write_shadow_batches(self, table: str, version: int, batches: Sequence[CellBatch], commit_ts: int) -> None:
         """`write_shadow_cells` beside every cell of batches that were written under `version`."""
         self.write_shadow_cells(table, [ShadowWrite(name, commit_ts) for name in CellNames(batches, version)])
 
-    # ── foreign tables: in a store where others make and write tables, too ──────────────────────────────────────────
+    # ── foreign tables: in a store where other programs make and write tables, too ─────────────────────────────────
 
     def foreign_tables(self) -> dict[str, list[str]]:
-        """Every table that is not pyomid's or Omid's own, with its families; whoever made it."""
+        """Every table but those of pyomid and Omid themselves, with its families."""
         return {}
 
     def holds_shadow_cells(self, table: str, *, rows_max: int) -> bool:
-        """Whether transactions wrote it, by the first `rows_max` rows of each region."""
+        """Whether transactions wrote it, judged by the first `rows_max` rows of each region."""
         return False
 
-    def check_names(self, table: str, key_range: KeyRange) -> None:  # noqa: B027 - nobody else names columns
-        """`Misuse` where a column of the range has a name by which transactions know their own cells."""
+    def check_names(self, table: str, key_range: KeyRange) -> None:  # noqa: B027 - only pyomid names columns
+        """`Misuse` if a column of the range has a name that transactions use for shadow cells."""
 
     def check_table(self, table: str, families: Iterable[bytes]) -> object:
-        """`UnknownTable` where there is none; `Misuse` that says what to alter where one of these families is not
-        there or could lose what transactions need."""
+        """`UnknownTable` if there is none. `Misuse`, which says what to alter, if one of these families is missing or
+        could lose versions that transactions need."""
         return None
 
-    def check_leases(self, table: str) -> None:  # noqa: B027 - nobody else drops versions
-        """`Misuse` where others may drop versions of this table that a lease holds; says what to alter."""
+    def check_leases(self, table: str) -> None:  # noqa: B027 - only pyomid drops versions
+        """`Misuse`, which says what to alter, if other programs may drop versions of this table that a lease holds."""
 
 
 FlushEnded = Callable[["tuple[list[int], int] | Exception"], None]
-"""Told the end of a flush: the starts that a mark refused, and the epoch; or its error."""
+"""Called at the end of a flush: with the starts that a marker refused, and the epoch; or with its error."""
 
 
 class FlushLoop(Protocol):
@@ -223,54 +228,54 @@ class FlushLoop(Protocol):
 
     @property
     def may_wait(self) -> bool:
-        """Whether the flush may hold up the loop: one commit, and nobody else is served meanwhile."""
+        """Whether the flush may hold up the loop: it is a single commit, and no other peer waits."""
 
     def on_thread(self, work: Callable[[], tuple[list[int], int]], ended: FlushEnded) -> None:
-        """`ended` is told the result or error of `work`, on the loop."""
+        """Runs `work` on a thread. `ended` gets its result or error, on the loop."""
 
     def watch(self, fileno: int, is_readable: Callable[[], None]) -> None:
-        """Called by the loop whenever the descriptor is readable, until the loop ends. Any number of times."""
+        """Calls `is_readable` whenever the descriptor is readable, until the loop ends. May be called many times."""
 
 
 class CommitTable(ABC):
-    """start → commit, and marks start → invalid. Starts are multiples of 50.
+    """start → commit, and invalidation markers start → invalid. Starts are multiples of 50.
 
-    An implementation says what a table does, blocking; how a service's flushes leave it without a thread, and what
-    goes for many at once, has defaults.
+    An implementation defines the blocking calls. Calls for many starts at once, and flushes of a service that wait on
+    no thread, have defaults.
     """
 
     @abstractmethod
     def lookup(self, starts: Sequence[int]) -> list[int]:
-        """For each start: its commit timestamp, `NOT_FOUND` or `SEALED` (the mark wins). One fresh read."""
+        """For each start: its commit timestamp, `NOT_FOUND` or `SEALED` (the marker wins). One fresh read."""
 
     @abstractmethod
     def put(self, entries: Sequence[tuple[int, int]]) -> list[int]:
-        """Entries (start, commit), durable on return. Returns the starts that a mark refused; empty where the
-        store cannot tell (plain writes): then only `LeaderState.read` after it makes the answer safe."""
+        """Entries (start, commit), durable on return. Returns the starts that a marker refused. Empty if the store
+        cannot tell (its writes are not conditional): then only `LeaderState.read` after it makes the answer safe."""
 
     @abstractmethod
     def put_unless_sealed(self, start: int, commit_ts: int) -> bool:
-        """The decision of a large commit: one conditional write; False where a mark stands."""
+        """The decision of a large commit: one conditional write. False if a marker stands."""
 
     @abstractmethod
     def put_branches(self, branches: Sequence[int], commit_ts: int) -> None:
-        """Entries of a decided commit's branches; each replaces a mark in one mutation (T13)."""
+        """Entries of a decided commit's branches. Each replaces a marker in one mutation (T13)."""
 
     @abstractmethod
     def seal(self, start: int) -> SealOutcome:
-        """The mark, iff no commit is there; durable on return. A mark already there counts as placed."""
+        """Places the marker iff no commit is there, durable on return. A marker already there counts as placed."""
 
     @abstractmethod
     def delete(self, starts: Sequence[int]) -> None:
-        """Completion: the entries go. Idempotent; marks stay."""
+        """Completion: the entries go. Idempotent. Markers stay."""
 
     @abstractmethod
     def delete_below(self, horizon: int) -> int:
-        """Sanitising: entries and marks with start < `horizon` go. Returns how many."""
+        """Sanitizing: entries and markers with start < `horizon` go. Returns how many."""
 
     @abstractmethod
     def entries(self) -> Iterator[tuple[int, int]]:
-        """All entries and marks (start, commit or SEALED) for status and verification; not one snapshot."""
+        """All entries and markers (start, commit or SEALED), for status and verification. Not one snapshot."""
 
     @abstractmethod
     def count(self) -> int: ...
@@ -281,29 +286,29 @@ class CommitTable(ABC):
     # ── many at once ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def put_block(self, entries: NDArray[np.int64]) -> list[int]:
-        """`put` of rows (start, commit). The array is the caller's again on return."""
+        """`put` of rows (start, commit). The caller may reuse the array on return."""
         return self.put([(start, commit_ts) for start, commit_ts in entries.tolist()])
 
     def seal_many(self, starts: Sequence[int]) -> list[SealOutcome]:
-        """`seal` of each, in order; all durable on return. A take-over finds thousands."""
+        """`seal` of each, in order, all durable on return. A take-over finds thousands."""
         return [self.seal(start) for start in starts]
 
     def lookup_then_watermarks(self, starts: Sequence[int]) -> tuple[list[int], int, int] | None:
-        """`lookup`, then W and H as they were read *after* all entries were, in one round trip.
+        """`lookup`, then W and H, read *after* all entries were, in one round trip.
 
-        None where that is not to be had: both are asked for again by calls of their own, in that order.
+        None if the store cannot do that: the caller makes two calls, in that order.
         """
         return None
 
     # ── of the service that flushes ──────────────────────────────────────────────────────────────────────────────
 
     def submit(self, entries: NDArray[np.int64], ended: FlushEnded, loop: FlushLoop) -> None:
-        """Begins to put rows (start, commit); `ended` is told when all of them are durable, with the epoch as it was
-        read *after* that (T5), or of the error. There may be no rows: then it is the epoch alone.
+        """Begins to put rows (start, commit). `ended` is called when all of them are durable, with the epoch that was
+        read *after* that (T5), or with the error. Without rows it is called with the epoch alone.
 
-        Told once, on the loop; perhaps within the call, which waits for the store only where `loop.may_wait`. What
-        the call itself raises is the flush's error. The array stays as it is until the end. Several may be under way,
-        and end in any order.
+        `ended` is called once, on the loop, perhaps within this call, which waits for the store only if
+        `loop.may_wait`. An error that this call raises is the flush's. The caller does not change the array before the
+        end. Several flushes may be under way, and end in any order.
         """
 
         def flush() -> tuple[list[int], int]:
@@ -314,30 +319,30 @@ class CommitTable(ABC):
 
     @property
     def flights_max(self) -> int:
-        """So many flushes under way are faster than fewer, larger ones."""
+        """Up to this number, more flushes under way are faster than fewer, larger ones."""
         return sys.maxsize
 
     def leave_loop(self) -> None:  # noqa: B027
-        """The loop ends: nothing is submitted any more. What is under way may fail."""
+        """The loop ends: nothing is submitted any more. Flushes under way may fail."""
 
     def delete_at_once(self, starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """`delete` as far as it waits neither for the store nor for a thread; returns those that are left."""
+        """`delete` as far as it waits neither for the store nor for a thread. Returns the starts that are left."""
         return starts
 
     def serve_epoch(self, epoch: int) -> None:  # noqa: B027
-        """From now on a write may be refused once the leader state holds another epoch: `Deposed`."""
+        """From now on a write may be refused with `Deposed` once the leader state holds another epoch."""
 
     def prepare(self) -> None:  # noqa: B027
-        """Before the first of many flushes: loads what they need. Blocking."""
+        """Loads what flushes need, before the first of many. Blocking."""
 
 
 class LeaderState(ABC):
-    """The row that says who leads, and what must not be forgotten (protocol.md, Leadership)."""
+    """The row that names the leader's epoch and holds what a new leader must know (protocol.md, Leadership)."""
 
     @abstractmethod
     def database_id(self) -> bytes:
-        """Random, and this database's for as long as it lives: one made in its place has another. The first who asks,
-        a TSO, makes it; durable on return."""
+        """Random, and constant while the database lives: a database made in its place has another one. The first call,
+        a TSO's, makes it. Durable on return."""
 
     @abstractmethod
     def read(self) -> LeaderRecord:
@@ -345,11 +350,11 @@ class LeaderState(ABC):
 
     @abstractmethod
     def read_watermarks(self) -> tuple[int, int]:
-        """Fresh (W, H): cheaper than `read` where the store can."""
+        """Fresh (W, H): cheaper than `read` if the store can."""
 
     @abstractmethod
     def take_over(self, *, expected: int, epoch: int, ceiling: int) -> bool:
-        """Compare-and-set of the epoch (and ceiling); everything else stays. False: another was faster, or the
+        """Compare-and-set of the epoch (and ceiling); everything else stays. False if another TSO was faster, or if the
         row's ceiling is above `epoch`: the old leader moved it after it was read, and may hand out timestamps above
         `epoch` (decision 0003)."""
 
@@ -357,9 +362,9 @@ class LeaderState(ABC):
     def update(self, epoch: int, changes: LeaderStateChanges) -> None:
         """All changes durable together, or `Deposed` and none, iff the row holds another epoch.
 
-        One whose answer was lost may have taken effect, but never does so after a later one (decision 0004): over a
-        network this is a compare-and-set of the whole row. Else W, H and the ceiling would go back, and leases and
-        pending records come back from the dead.
+        An update whose answer was lost may have taken effect, but never does so after a later one (decision 0004): over
+        a network this is a compare-and-set of the whole row. Otherwise W, H and the ceiling could go back, and ended
+        leases and pending records return.
         """
 
 
@@ -386,26 +391,28 @@ class Catalog(ABC):
     def change_entry(self, old: TableEntry | None, new: TableEntry) -> bool:
         """Compare-and-set: True iff `new` stands where `old` stood (None: where nothing stood), durably.
 
-        Nobody has put `new.nonce` before. One whose answer was lost may take effect later, but only while `old` stands:
-        on top of nothing, which comes back, only an entry that nobody goes by may be put (`TableState.CREATING`).
+        `new.nonce` was never put before. A change whose answer was lost may take effect later, but only while `old`
+        stands. "Nothing" can come back, so only an entry that no reader goes by (`TableState.CREATING`) may be put
+        where nothing stood.
         """
 
     @abstractmethod
     def remove_entry(self, old: TableEntry) -> None:
-        """Where `old` stands nothing stands on return; the table's region watermarks go with it."""
+        """Removes `old` if it still stands, and the table's region watermarks with it."""
 
     def tables(self) -> list[TableInfo]:
-        """Those that are `PRESENT`, which users see, and to which the TSO decides commits without a mark (K6): fresh,
+        """Tables that are `PRESENT`: users see them, and the TSO decides commits to them without a mark (K6). Fresh,
         sorted by name."""
         return [each.info for each in self.entries() if each.state is TableState.PRESENT]
 
     def registered(self) -> list[TableInfo]:
-        """Those that may hold committed cells, what is being dropped included: what sanitising goes by. Not the TSO: a
-        commit to a table that is being dropped leaves a mark, as its records will not speak for the table made next."""
+        """Tables that may hold committed cells, those being dropped included: sanitizing goes by them. The TSO does
+        not: a commit to a table that is being dropped leaves a mark, because the table's records do not count for the
+        next table of that name."""
         return [each.info for each in self.entries() if each.state is not TableState.CREATING]
 
     def table(self, name: str) -> TableInfo:
-        """`UnknownTable` where none is `PRESENT`."""
+        """`UnknownTable` if none is `PRESENT`."""
         found = self.entry(name)
         if found is None or found.state is not TableState.PRESENT:
             raise UnknownTable(f"there is no table {name!r} in the catalog", table=name)
@@ -413,42 +420,42 @@ class Catalog(ABC):
 
     @abstractmethod
     def mark_unknown_table(self, table_id: int) -> None:
-        """K6: a commit named this table id; the sanitiser refuses until it is registered. Each mark has a new nonce,
-        and replaces the one that stands: it counts for commits from now on."""
+        """K6: a commit named this table id; sanitizing refuses until the table is registered. Each mark has a new
+        nonce, and replaces the one that stands: it counts for commits from now on."""
 
     @abstractmethod
     def unknown_tables(self) -> dict[int, bytes]:
-        """Fresh: the table id of every mark, and its nonce. Tables that were registered since are among them, and
-        `TABLES_UNCONFIRMED` may be."""
+        """Fresh: the table id of every mark, and its nonce. Marks of tables that were registered since are included;
+        `TABLES_UNCONFIRMED` may be among them."""
 
     @abstractmethod
     def clear_unknown_table(self, table_id: int, nonce: bytes) -> None:
-        """The mark goes if it still has this nonce. When it may: `client.unregistered_tables`."""
+        """The mark goes if it still has this nonce. `client.unregistered_tables` says when it may."""
 
     @abstractmethod
     def put_region_watermark(self, record: RegionWatermark) -> None:
-        """Beside it stay those of the same range and generation that `protocol.region_watermarks.kept` says."""
+        """Records of the same range and generation stay as `protocol.region_watermarks.kept` says."""
 
     @abstractmethod
     def region_watermarks(self, table: str) -> list[RegionWatermark]:
-        """By first key; of one range the newest first."""
+        """Sorted by first key; the newest of a range first."""
 
     @abstractmethod
     def drop_region_watermarks(self, newest: Sequence[RegionWatermark]) -> None:
-        """All records of these ranges, each where the newest is still the one given."""
+        """Removes all records of these ranges, of each only if its newest record is still the given one."""
 
 
 class Tso(ABC):
     """A client's session with the TSO. Thread-safe; one connection shared by all threads of the process.
 
-    `Unavailable` where the request certainly did nothing; a commit whose answer was lost is sent again as a
-    retry, and raises `OutcomeUnknown` when that cannot settle it.
+    `Unavailable` if the request certainly did nothing. A commit whose answer was lost is sent again as a retry, and
+    raises `OutcomeUnknown` if that gives no answer either.
     """
 
     @property
     @abstractmethod
     def extended(self) -> bool:
-        """Whether it knows leases, branches, seals and table-level commits. Apache Omid's own TSO does not."""
+        """Whether the TSO knows leases, branches, seals and table-level commits. Apache Omid's own does not."""
 
     @property
     def write_set_ids_max(self) -> int:
@@ -469,34 +476,35 @@ class Tso(ABC):
 
     @abstractmethod
     def grant_lease(self, start_ts: int, term_s: float | None = None) -> float:
-        """Durable on return; returns the granted term. `SnapshotTooOld` where W has passed `start_ts`."""
+        """Durable on return. Returns the granted term. `SnapshotTooOld` if W has passed `start_ts`."""
 
     @abstractmethod
     def share_lease(self, start_ts: int, term_s: float | None = None) -> tuple[int, float]:
-        """For a snapshot whose end nobody will tell: a lease on `start_ts` or an older start, which others may share,
-        and the term for which it is kept from now. Durable on return; kept longer by asking again, and not ended.
+        """For a snapshot whose end is never told: a lease on `start_ts` or an older start, which others may share, and
+        the term for which it is kept from now. Durable on return. Another request keeps it longer; no request ends it.
         Within that term every start at or above the leased one is kept as well. `SnapshotTooOld` as `grant_lease`.
         """
 
     @abstractmethod
     def renew_lease(self, start_ts: int) -> float:
-        """`SnapshotTooOld` where the lease is gone."""
+        """`SnapshotTooOld` if the lease is gone."""
 
     @abstractmethod
     def end_lease(self, start_ts: int, *, shared: bool = False) -> None:
-        """Its owner needs it no more; who shares it keeps it, unless `shared` ends it for them, too."""
+        """Its owner needs it no more. Those who share it keep it, unless `shared` ends it for them, too."""
 
     @abstractmethod
     def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
-        """Marks through the TSO: answered after the batches that may hold these starts, refused from then on."""
+        """Places markers through the TSO. It answers after the batches that may hold these starts, and refuses their
+        commits from then on."""
 
     @abstractmethod
     def complete(self, starts: Sequence[int]) -> None:
-        """Commit-table entries go (law 5 is the caller's). Not waited for."""
+        """Deletes commit-table entries some time later (the caller keeps law 5)."""
 
     @abstractmethod
     def advance_horizon(self, horizon: int) -> int:
-        """Law 7, second half: H durable, then entries below it deleted. Returns how many went."""
+        """Law 7, second half: H is made durable, then entries below it are deleted. Returns how many."""
 
     @abstractmethod
     def status(self) -> Status: ...
@@ -505,10 +513,55 @@ class Tso(ABC):
     def close(self) -> None: ...
 
 
+class AsyncTso(Protocol):
+    """A session with the TSO for one event loop: what every transaction asks, awaited. Errors as of `Tso`."""
+
+    async def begin(self, *, not_before: int = 0) -> BeginReply: ...
+
+    async def commit(self, request: CommitRequest) -> CommitReply: ...
+
+    async def close(self) -> None: ...
+
+
 Clock = Callable[[], float]
-"""Monotonic seconds that count suspension (CLOCK_BOOTTIME); injected everywhere time matters."""
+"""Monotonic seconds that count suspension; injected everywhere time matters."""
 
 Sleep = Callable[[float], None]
+
+
+def boot_clock() -> float:
+    """The system's `Clock`: it goes on while the machine sleeps (T4)."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One open database: its ports, settings and clock, chosen by `wiring` and handed to a client together."""
+
+    store: DataStore
+    commit_table: CommitTable
+    leader_state: LeaderState
+    catalog: Catalog
+    tso: Tso
+    settings: Settings
+    clock: Clock = boot_clock
+    closers: tuple[Callable[[], None], ...] = field(default=())
+    """What else ends with it, called after the ports are closed."""
+    is_gone: Callable[[], bool] = field(default=_never)
+    """Whether another database, or none, lies where this one was opened: then only a new connection helps."""
+    loop_session: Callable[[], AsyncTso] | None = field(default=None)
+    """Opens another session with the same TSO, for the running event loop; its user closes it. None: only threads can
+    ask this TSO."""
+
+    def close(self) -> None:
+        """Session, then commit table, then store, whatever one of them raises. A second call does nothing."""
+        with ExitStack() as last_first:
+            for close in reversed((self.tso.close, self.commit_table.close, self.store.close, *self.closers)):
+                last_first.callback(close)
 
 
 Catalogue = Catalog

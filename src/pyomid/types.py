@@ -17,12 +17,12 @@ TIMESTAMP_STEP: Final = 50
 TIMESTAMP_MAX: Final = (1 << 63) - 1
 
 NOT_FOUND: Final = 0
-"""A commit-table look-up's answer: neither entry nor mark."""
+"""A commit-table look-up's answer: neither entry nor invalidation marker."""
 SEALED: Final = -1
-"""A commit-table look-up's answer: an invalidation mark stands (it wins over an entry, R2)."""
+"""A commit-table look-up's answer: an invalidation marker stands (it wins over an entry, R2)."""
 
 TABLES_UNCONFIRMED: Final = 1 << 64
-"""No table's id. Its mark says: another kind of TSO led, which marks nothing, so any table may be missing (K6)."""
+"""No table's id. Its mark says that a TSO led which leaves no marks, so any table may be missing (K6)."""
 
 
 def start_of(version: int) -> int:
@@ -41,7 +41,7 @@ class Column(NamedTuple):
 
 
 class CellVersion(NamedTuple):
-    """The name of one stored cell, without its value: what a heal or an exact delete is aimed at."""
+    """The name of one stored cell, without its value: the target of a repair or an exact delete."""
 
     row: bytes
     family: bytes
@@ -84,11 +84,11 @@ class ReadBounds:
         return self.at_least <= version < self.below
 
     def ends_column(self, cell: Cell) -> bool:
-        """Nobody with these bounds needs older versions of this cell's column."""
+        """A reader with these bounds needs no older versions of this cell's column."""
         return 0 < cell.commit_ts < self.committed_below and (bool(cell.qualifier) or cell.value is None)
 
     def needed(self, cells: Iterable[Cell]) -> list[Cell]:
-        """Of all cells of a row those that the reader needs."""
+        """The cells of a row that the reader needs."""
         needed: list[Cell] = []
         ended: set[Column] = set()
         for cell in sorted(cells, key=lambda each: -each.version):
@@ -134,8 +134,8 @@ def prefix_range(prefix: bytes) -> KeyRange:
 
 
 def narrowed_range(start: bytes | None, stop: bytes | None, prefix: bytes | None) -> KeyRange | None:
-    """The keys from `start` to `stop` that begin with `prefix`. None where the bounds leave nothing of the prefix:
-    who says both mostly takes a bound for what follows the prefix."""
+    """The keys from `start` to `stop` that begin with `prefix`. None if the bounds leave nothing of the prefix: such a
+    caller mostly takes a bound for the part after the prefix."""
     inside = KeyRange() if prefix is None else prefix_range(prefix)
     stops = [bound for bound in (stop, inside.stop) if bound is not None]
     found = KeyRange(max(start or b"", inside.start), min(stops) if stops else None)
@@ -145,7 +145,7 @@ def narrowed_range(start: bytes | None, stop: bytes | None, prefix: bytes | None
 
 
 class ConflictLevel(StrEnum):
-    """What two transactions must both write to conflict; a property of the table (T9)."""
+    """The unit that two transactions must both write to conflict; a property of the table (T9)."""
 
     CELL = "cell"
     ROW = "row"
@@ -159,7 +159,7 @@ class WriteSetLevel(IntEnum):
 
 
 class SealOutcome(NamedTuple):
-    """`placed`: the mark stands and the start can never commit. Else `commit_ts` is what was found."""
+    """`placed`: the marker stands and the start can never commit. Otherwise `commit_ts` is the commit found."""
 
     placed: bool
     commit_ts: int = 0
@@ -172,12 +172,12 @@ class BeginReply:
     start_ts: int
     epoch: int = 0
     fenced_ts: int = 0
-    """The newest fence that this TSO drew on any table so far; `TIMESTAMP_MAX` where it does not tell (Apache Omid's):
-    nothing that was read before the start is to be gone by (`protocol.rule_age`)."""
+    """The newest fence that this TSO drew on any table so far; `TIMESTAMP_MAX` if it does not tell (Apache Omid's):
+    then no rules that were read before the start may be used (`protocol.commit.may_go_by`)."""
 
 
 class AbortReason(StrEnum):
-    """Why a commit was refused; what a client or a metric tells apart."""
+    """Why a commit was refused, as clients and metrics distinguish it."""
 
     CONFLICT = "conflict"
     LOW_WATERMARK = "low_watermark"
@@ -190,7 +190,7 @@ class AbortReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommitReply:
-    """The decision: `commit_ts` > 0 is committed and durable; else aborted, with what caused it if known."""
+    """The decision: `commit_ts` > 0 is committed and durable; otherwise aborted, with the cause if it is known."""
 
     start_ts: int
     commit_ts: int = 0
@@ -206,9 +206,9 @@ class CommitReply:
 class CommitRequest:
     """Everything the TSO needs to decide one commit. Ids are signed 64 bit (`protocol.hashing`).
 
-    `branches` non-empty makes it a large commit; `level` TABLE claims `table_ids` as a whole, and `cell_ids` are
-    then a few cells of other tables, checked as ever: a run's marker. `is_plain`: of a peer that knows no level but
-    IDS, Apache Omid's client.
+    `branches` make it a large commit. `level` TABLE claims `table_ids` as a whole; `cell_ids` are then a few cells of
+    other tables, an idempotency key for example, which are checked as ever. `is_plain`: from a peer that knows only the
+    level IDS, Apache Omid's client.
     """
 
     start_ts: int
@@ -292,30 +292,30 @@ class TableInfo:
     families: tuple[bytes, ...]
     conflict_level: ConflictLevel = ConflictLevel.CELL
     generation: int = 1
-    """Raised whenever the table's data were replaced from outside (restore, clone, bulk load): K5."""
+    """Raised whenever data were replaced from outside (restore, clone, bulk load): K5."""
     schema: TableSchema | None = None
 
 
 class TableState(StrEnum):
-    """How far a table's making or dropping has come (protocol.md, Catalog)."""
+    """How far the creation or the drop of a table has come (protocol.md, Catalog)."""
 
     CREATING = "creating"
-    """No table yet: its physical table may be there or not."""
+    """Not a table yet: its physical table may be there or not."""
     PRESENT = "present"
     WITHDRAWING = "withdrawing"
     """No table for now: who made it looks whether it is empty, and drops it, or lets it be PRESENT again."""
     DROPPING = "dropping"
-    """No table any more: fence, rows and entry go in this order."""
+    """Not a table any more: fence, rows and entry go in this order."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """What the catalog holds under a table's name."""
+    """The catalog's entry for a table's name."""
 
     info: TableInfo
     state: TableState
     nonce: str
-    """Unique to the write that put it: no later entry compares equal. Empty in one that an earlier version put."""
+    """Unique to the write that put the entry: no later entry compares equal. Empty in entries of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,12 +338,12 @@ class RegionWatermark:
     key_range: KeyRange
     watermark: int
     recorded_at_s: float
-    """Wall clock of the record, seconds since 1970: sanitising takes only records older than the longest retry."""
+    """Wall clock of the record, seconds since 1970: sanitizing counts only records older than the longest retry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a person would ask a running TSO: `pyomid status`."""
+    """The state of a running TSO, for people: `pyomid status`."""
 
     epoch: int
     last_ts: int

@@ -1,7 +1,7 @@
-"""Chooses the concrete parts of a database by its URL. Besides the command line the only place that knows every
-package.
+"""Chooses the implementations of a database's ports by its URL. Besides the command line it is the only module that
+knows every package.
 
-Deployment of kinds that are not asked for are not imported.
+Implementations of other kinds are not imported.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from pyomid.client.deployment import Deployment, boot_clock
 from pyomid.config import Address, EmbeddedAddress, HBaseAddress, MemoryAddress, Settings, parse_url
 from pyomid.errors import Misuse
+from pyomid.ports import Deployment, boot_clock
 
 if TYPE_CHECKING:
     import ssl
 
-    from pyomid.client.aio.database import AsyncDatabase
+    from pyomid.client.aio import AsyncDatabase
     from pyomid.client.database import Database
-    from pyomid.client.session.aio import AsyncTsoSession, Dialled
+    from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
     from pyomid.oracle.settings import TsoSettings
     from pyomid.server.leadership import Leadership
     from pyomid.server.store_calls import TsoStores
@@ -34,29 +34,29 @@ if TYPE_CHECKING:
     from pyomid.storage.hbase.zookeeper import ZooKeeper
 
 _TSO_STORE_TRY_S: Final = 10.0
-"""How long one store call of a TSO over HBase goes on trying by itself; the machine repeats it for longer."""
+"""A store call of a TSO over HBase tries for so long by itself; the machine repeats it for longer."""
 
 
 def open_database(url: str, **options: Any) -> Database:
-    """What `pyomid.connect` returns; owns its parts."""
+    """The result of `pyomid.connect`, which owns its deployment."""
     from pyomid.client.database import Database
 
     return Database(open_deployment(url, **options), url=url)
 
 
 async def open_async_database(url: str, **options: Any) -> AsyncDatabase:
-    """What `pyomid.aio.connect` returns; owns its parts."""
-    from pyomid.client.aio.database import AsyncDatabase
+    """The result of `pyomid.aio.connect`, which owns its deployment."""
+    from pyomid.client.aio import AsyncDatabase
 
     database = await asyncio.to_thread(open_database, url, **options)
-    loop_session = database.parts.loop_session
+    loop_session = database.deployment.loop_session
     return AsyncDatabase(database, loop_session() if loop_session is not None else None)
 
 
 def tso_folder(store: str) -> Path | None:
     """The folder whose lock a TSO must hold before it opens the stores at the URL `store`; None: no folder.
 
-    Made where it is new; `Misuse` where it cannot be one (`open_folder`).
+    Makes a new folder. `Misuse` if that cannot be (`open_folder`).
     """
     if store == "memory":
         return None
@@ -65,14 +65,14 @@ def tso_folder(store: str) -> Path | None:
 
 
 def _open_folder(address: EmbeddedAddress, settings: Settings) -> Path:
-    """Made or opened for those whom the settings name."""
+    """Makes or opens the folder, for the users that the settings name."""
     from pyomid.storage.embedded.layout import open_folder
 
     return open_folder(address.folder, shared=settings.folder_access == "group")
 
 
 def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
-    """What a TSO writes to at the URL `store` ("memory": nowhere), and what closes it all."""
+    """The stores of a TSO at the URL `store` ("memory": nothing is kept), and a function that closes them."""
     from pyomid.server.store_calls import TsoStores
 
     if store == "memory":
@@ -106,7 +106,7 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
 
 
 def open_leadership(store: str, address: str, *, lease_s: float) -> Leadership | None:
-    """How the TSO of `store`, reached at `address`, comes to lead; None where a folder's lock or nothing decides."""
+    """The leader election of the TSO of `store`, reached at `address`. None if a folder's lock or nothing decides."""
     if store == "memory":
         return None
     place, _ = parse_url(store)
@@ -122,26 +122,26 @@ def open_leadership(store: str, address: str, *, lease_s: float) -> Leadership |
 def open_deployment(url: str, **options: Any) -> Deployment:
     """Everything that a client of the database needs, opened; the caller closes it.
 
-    `Misuse` for a bad URL or option, `Unavailable` where no TSO or store answers, `Corruption` for a folder whose
-    layout is not what it says.
+    `Misuse` for a bad URL or option, `Unavailable` if no TSO or store answers, `Corruption` for a folder whose layout
+    is not what it says.
     """
     address, settings = parse_url(url, **options)
-    return parts_at(address, settings)
+    return deployment_at(address, settings)
 
 
-def parts_at(address: Address, settings: Settings) -> Deployment:
-    """`open_deployment` after the URL has been read."""
+def deployment_at(address: Address, settings: Settings) -> Deployment:
+    """`open_deployment`, of a parsed URL."""
     match address:
         case MemoryAddress():
-            return _memory_parts(address, settings)
+            return _memory_deployment(address, settings)
         case HBaseAddress():
-            return _hbase_parts(address, settings)
+            return _hbase_deployment(address, settings)
         case EmbeddedAddress():
-            return _embedded_parts(address, settings)
+            return _embedded_deployment(address, settings)
 
 
 def tso_settings(settings: Settings) -> TsoSettings:
-    """What of a database's settings is its TSO's."""
+    """The TSO's share of a database's settings."""
     from pyomid.oracle.settings import TsoSettings
 
     return TsoSettings(
@@ -151,23 +151,23 @@ def tso_settings(settings: Settings) -> TsoSettings:
     )
 
 
-def _embedded_parts(address: EmbeddedAddress, settings: Settings) -> Deployment:
-    """The TSO first: it makes the commit table's environment, which clients only read."""
+def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deployment:
+    """Asks the TSO first: it makes the commit table's environment, which clients only read."""
     from pyomid.client.session.blocking import TsoSession
     from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 
     folder, map_bytes = _open_folder(address, settings), _map_bytes(settings)
-    dial = folder_dial(folder, settings)
+    connector = folder_connector(folder, settings)
     patience = _Patience(request_s=settings.request_seconds, retry_s=settings.commit_retry_seconds)
     store = EmbeddedStore(folder, map_bytes=map_bytes)
 
     def loop_session() -> AsyncTsoSession:
-        from pyomid.client.session.aio import AsyncTsoSession, Dialled
+        from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
 
-        return AsyncTsoSession(lambda: asyncio.to_thread(lambda: Dialled(dial())), **patience)
+        return AsyncTsoSession(lambda: asyncio.to_thread(lambda: ConnectedSocket(connector())), **patience)
 
     try:
-        tso = TsoSession(dial, clock=boot_clock, **patience)
+        tso = TsoSession(connector, clock=boot_clock, **patience)
         tso.status()
         commit_table = EmbeddedCommitTable(folder, writable=False, map_bytes=map_bytes)
         leader_state = EmbeddedLeaderState(folder, writable=False, map_bytes=map_bytes)
@@ -190,22 +190,22 @@ def _embedded_parts(address: EmbeddedAddress, settings: Settings) -> Deployment:
 
 
 class _Patience(TypedDict):
-    """How long a session waits, in seconds: for one try, for the whole request."""
+    """How long a session waits, in seconds: for one attempt, for the whole request."""
 
     request_s: float
     retry_s: float
 
 
-def folder_dial(folder: Path, settings: Settings) -> Callable[[], socket.socket]:
-    """Connects to the folder's TSO, starting one with these settings where there is none."""
-    from pyomid.server.launcher import dial_folder
+def folder_connector(folder: Path, settings: Settings) -> Callable[[], socket.socket]:
+    """Connects to the folder's TSO; starts one with these settings if there is none."""
+    from pyomid.server.launcher import connect_to_folder
 
-    return partial(dial_folder, folder, tso_command(folder, settings))
+    return partial(connect_to_folder, folder, tso_command(folder, settings))
 
 
 def tso_command(folder: Path, settings: Settings) -> list[str]:
-    """What starts the folder's TSO: this interpreter, so that client and TSO are one version. Not from the client's
-    working directory (-P): a file that lies there is none of the TSO's modules."""
+    """The command that starts the folder's TSO. It runs this interpreter, so that client and TSO are of one version,
+    and with -P, so that no file in the client's working directory is taken for a module of the TSO."""
     options = {
         "--idle-exit": settings.tso_idle_exit_seconds,
         "--conflict-map-entries": settings.conflict_map_entries,
@@ -225,18 +225,18 @@ _memory_databases: Final[dict[str, Deployment]] = {}
 _memory_lock: Final = threading.Lock()
 
 
-def _memory_parts(address: MemoryAddress, settings: Settings) -> Deployment:
-    """Every connection to one name shares stores and TSO, which live as long as the process; the settings of the
-    first one are the TSO's.
+def _memory_deployment(address: MemoryAddress, settings: Settings) -> Deployment:
+    """Connections to one name share stores and TSO, which live as long as the process. The TSO has the settings of the
+    first connection.
     """
     with _memory_lock:
         shared = _memory_databases.get(address.name)
         if shared is None:
-            shared = _memory_databases[address.name] = _new_memory_parts(settings)
+            shared = _memory_databases[address.name] = _new_memory_deployment(settings)
     return replace(shared, settings=settings)
 
 
-def _new_memory_parts(settings: Settings) -> Deployment:
+def _new_memory_deployment(settings: Settings) -> Deployment:
     from pyomid.server.local import LocalTso
     from pyomid.server.store_calls import TsoStores
     from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
@@ -259,7 +259,7 @@ def _hbase_options(settings: Settings) -> HBaseOptions:
 
 
 def _credentials(settings: Settings) -> tuple[ssl.SSLContext | None, bytes]:
-    """What a cluster's TSO is trusted by, and the token that it is shown. `Misuse` before anything is dialled."""
+    """TLS to trust a cluster's TSO by, and the token to show it. `Misuse` before anything is connected."""
     from pyomid.client.session.connecting import read_token, trusting
 
     if not settings.tls_ca and (settings.tls_cert or settings.tls_key):
@@ -268,40 +268,40 @@ def _credentials(settings: Settings) -> tuple[ssl.SSLContext | None, bytes]:
     return tls, read_token(settings.token_file) if settings.token_file else b""
 
 
-class _LeaderDial:
-    """A session's connections to whoever leads a cluster; a certificate is held against the host that it announced."""
+class _LeaderConnector:
+    """A session's connections to the leader of a cluster. The certificate must be that of the host it announced."""
 
     def __init__(self, zookeeper: ZooKeeper, tls: ssl.SSLContext | None, timeout_s: float) -> None:
         self._zookeeper = zookeeper
         self._tls = tls
         self._timeout_s = timeout_s
-        self._dialled: AnnouncedTso | None = None
+        self._connected_to: AnnouncedTso | None = None
 
     def __call__(self) -> socket.socket:
-        return self._dial(self._tls)[0]
+        return self._connect(self._tls)[0]
 
-    def for_loop(self) -> Dialled:
-        """Without TLS yet: the event loop begins it."""
-        from pyomid.client.session.aio import Dialled
+    def for_loop(self) -> ConnectedSocket:
+        """Without TLS, which the event loop begins."""
+        from pyomid.client.session.aio import ConnectedSocket
 
-        sock, tso = self._dial(None)
-        return Dialled(sock, self._tls, tso.host)
+        sock, tso = self._connect(None)
+        return ConnectedSocket(sock, self._tls, tso.host)
 
-    def _dial(self, tls: ssl.SSLContext | None) -> tuple[socket.socket, AnnouncedTso]:
-        from pyomid.client.session.connecting import tcp_dial
+    def _connect(self, tls: ssl.SSLContext | None) -> tuple[socket.socket, AnnouncedTso]:
+        from pyomid.client.session.connecting import tcp_connector
         from pyomid.storage.hbase.coordination import find_tso
 
-        self._dialled = tso = find_tso(self._zookeeper)
-        return tcp_dial(tso.address, tls=tls, timeout_s=self._timeout_s)(), tso
+        self._connected_to = tso = find_tso(self._zookeeper)
+        return tcp_connector(tso.address, tls=tls, timeout_s=self._timeout_s)(), tso
 
     def has_moved(self) -> bool:
         """`TsoSession`'s `has_moved`."""
         from pyomid.storage.hbase.coordination import leads_another
 
-        return self._dialled is not None and leads_another(self._zookeeper, self._dialled)
+        return self._connected_to is not None and leads_another(self._zookeeper, self._connected_to)
 
 
-def _hbase_parts(address: HBaseAddress, settings: Settings) -> Deployment:
+def _hbase_deployment(address: HBaseAddress, settings: Settings) -> Deployment:
     """Stores by HBase's native RPC, the TSO found through the cluster's ZooKeeper."""
     from pyomid.client.session.blocking import TsoSession
     from pyomid.client.session.shared_commit_table import SharedTableTso
@@ -312,8 +312,8 @@ def _hbase_parts(address: HBaseAddress, settings: Settings) -> Deployment:
     database = open_hbase(address.quorum, address.znode, options=_hbase_options(settings))
     patience = _Patience(request_s=settings.request_seconds, retry_s=settings.commit_retry_seconds)
 
-    def leader_dial() -> _LeaderDial:
-        return _LeaderDial(database.zookeeper, tls, settings.request_seconds)
+    def leader_connector() -> _LeaderConnector:
+        return _LeaderConnector(database.zookeeper, tls, settings.request_seconds)
 
     def announced_epoch() -> int:
         return find_tso(database.zookeeper).epoch
@@ -321,18 +321,23 @@ def _hbase_parts(address: HBaseAddress, settings: Settings) -> Deployment:
     def loop_session() -> AsyncTsoSession:
         from pyomid.client.session.aio import AsyncTsoSession
 
-        dial = leader_dial()
+        connector = leader_connector()
         return AsyncTsoSession(
-            lambda: asyncio.to_thread(dial.for_loop),
-            has_moved=dial.has_moved,
+            lambda: asyncio.to_thread(connector.for_loop),
+            has_moved=connector.has_moved,
             announced_epoch=announced_epoch,
             token=token,
             **patience,
         )
 
-    dial = leader_dial()
+    connector = leader_connector()
     session = TsoSession(
-        dial, has_moved=dial.has_moved, announced_epoch=announced_epoch, token=token, clock=boot_clock, **patience
+        connector,
+        has_moved=connector.has_moved,
+        announced_epoch=announced_epoch,
+        token=token,
+        clock=boot_clock,
+        **patience,
     )
     return Deployment(
         database.store,

@@ -8,15 +8,15 @@ from concurrent.futures import Executor
 from typing import Any
 
 import pytest
+from pyomid.client.transaction_base import State
 
 import pyomid
 import pyomid.aio
-from pyomid.client.aio.database import AsyncDatabase
+from pyomid.client.aio import AsyncDatabase
 from pyomid.client.session import aio
 from pyomid.client.session.aio import AsyncTsoSession
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.request_retry import ConnectionBroken
-from pyomid.client.transaction_base import State
 from pyomid.errors import ConflictError, Misuse, OutcomeUnknown, Unavailable
 from pyomid.types import CommitRequest
 
@@ -101,14 +101,14 @@ def test_an_outcome_without_threads_is_told(
 def test_a_task_without_a_thread_to_dial_asks_again(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body(_: AsyncDatabase, session: AsyncTsoSession) -> None:
         broken(session._connection)
-        dial, errors = session._dial, [RuntimeError(NO_THREAD), MemoryError()]
+        dial, errors = session._connect, [RuntimeError(NO_THREAD), MemoryError()]
 
-        async def lacking() -> aio.Dialled:
+        async def lacking() -> aio.ConnectedSocket:
             if errors:
                 raise errors.pop()
             return await dial()
 
-        monkeypatch.setattr(session, "_dial", lacking)
+        monkeypatch.setattr(session, "_connect", lacking)
         await session.begin()
         assert not errors
 
@@ -119,7 +119,7 @@ def test_a_thread_without_means_to_dial_asks_again(embedded_url: str, monkeypatc
     with pyomid.connect(embedded_url) as db:
         session = db.parts.tso
         assert isinstance(session, TsoSession)
-        dial, errors = session._dial, [RuntimeError(NO_THREAD), MemoryError()]
+        dial, errors = session._connect, [RuntimeError(NO_THREAD), MemoryError()]
 
         def lacking() -> Any:
             if errors:
@@ -128,7 +128,7 @@ def test_a_thread_without_means_to_dial_asks_again(embedded_url: str, monkeypatc
 
         session.begin()
         broken(session._connection)
-        monkeypatch.setattr(session, "_dial", lacking)
+        monkeypatch.setattr(session, "_connect", lacking)
         session.begin()
         assert not errors
 
@@ -137,10 +137,10 @@ def test_a_lost_answer_without_threads_is_unknown(embedded_url: str, monkeypatch
     async def body(_: AsyncDatabase, session: AsyncTsoSession) -> None:
         start_ts = (await session.begin()).start_ts
 
-        async def lacking() -> aio.Dialled:
+        async def lacking() -> aio.ConnectedSocket:
             raise RuntimeError(NO_THREAD)
 
-        monkeypatch.setattr(session, "_dial", lacking)
+        monkeypatch.setattr(session, "_connect", lacking)
         monkeypatch.setattr(session, "_retry_s", 0.05)
         monkeypatch.setattr(aio._Connection, "data_received", lambda connection, _: broken(connection))
         with pytest.raises(OutcomeUnknown, match=NO_THREAD):
@@ -153,7 +153,7 @@ def test_tasks_wait_for_the_one_that_dials_a_bounded_time(embedded_url: str, mon
     async def body(_: AsyncDatabase, session: AsyncTsoSession) -> None:
         broken(session._connection)
         monkeypatch.setattr(session, "_retry_s", 0.05)
-        async with asyncio.timeout(10), session._dialling:
+        async with asyncio.timeout(10), session._connecting:
             with pytest.raises(Unavailable, match="others have been looking"):
                 await session.begin()
 
@@ -166,14 +166,14 @@ def test_a_session_closed_while_it_dials_keeps_nothing(embedded_url: str, monkey
         assert isinstance(session, TsoSession)
         session.begin()
         broken(session._connection)
-        dial, dialled = session._dial, []
+        dial, dialled = session._connect, []
 
         def closed_meanwhile() -> Any:
             dialled.append(dial())
             session.close()
             return dialled[-1]
 
-        monkeypatch.setattr(session, "_dial", closed_meanwhile)
+        monkeypatch.setattr(session, "_connect", closed_meanwhile)
         with pytest.raises(Misuse, match="closed"):
             session.begin()
         with pytest.raises(BrokenPipeError):

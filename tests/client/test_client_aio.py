@@ -11,10 +11,9 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client.aio.database import AsyncDatabase
-from pyomid.client.aio.transaction import AsyncTransaction
+from pyomid.client.aio import AsyncDatabase, AsyncTransaction
 from pyomid.client.idempotency import AlreadyDone
-from pyomid.client.transaction_base import State
+from pyomid.client.transaction import State
 from pyomid.errors import ConflictError, Misuse, TransactionEnded
 from pyomid.types import CommitReply, CommitRequest
 
@@ -127,14 +126,14 @@ def test_a_cancelled_commit_is_of_unknown_outcome_and_its_transaction_is_over(
 ) -> None:
     async def body(db: AsyncDatabase) -> None:
         gate, asked, loop = threading.Event(), asyncio.Event(), asyncio.get_running_loop()
-        real = db.parts.tso.commit
+        real = db.deployment.tso.commit
 
         def slow(request: CommitRequest) -> CommitReply:
             loop.call_soon_threadsafe(asked.set)
             assert gate.wait(60)
             return real(request)
 
-        monkeypatch.setattr(db.parts.tso, "commit", slow)
+        monkeypatch.setattr(db.deployment.tso, "commit", slow)
         tx = await db.begin()
         await (await tx.table("t")).put(b"k", {b"f:x": b"1"})
         commit = asyncio.ensure_future(tx.commit())

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pyomid
-from pyomid.client.background import CELLS_AT_ONCE, Background, run_together
-from pyomid.client.transaction_base import State
+from pyomid.client.background import Background, run_together
+from pyomid.client.transaction import State
 from pyomid.errors import Unavailable
 from pyomid.protocol import effects
-from pyomid.protocol.commit import complete_steps, rollback_steps
+from pyomid.protocol.commit import CELLS_AT_ONCE, complete_steps, rollback_steps
 from pyomid.protocol.effects import Effect
 from pyomid.types import CellVersion, ShadowWrite
 

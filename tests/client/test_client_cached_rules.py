@@ -13,7 +13,7 @@ import pyomid.aio
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError
 from pyomid.ports import Catalog
-from pyomid.protocol.rule_age import may_go_by
+from pyomid.protocol.commit import may_go_by
 from pyomid.types import TIMESTAMP_MAX, BeginReply, TableEntry
 
 
@@ -110,9 +110,9 @@ class CountingCatalog:
 
 
 def test_rules_are_read_once_while_no_table_is_dropped(memory_db: Database) -> None:
-    counting = CountingCatalog(memory_db.parts.catalog)
+    counting = CountingCatalog(memory_db.deployment.catalog)
     settings = replace(memory_db.settings, catalog_cache_seconds=1000.0)
-    kept = Database(replace(memory_db.parts, settings=settings, catalog=counting))  # type: ignore[arg-type]
+    kept = Database(replace(memory_db.deployment, settings=settings, catalog=counting))  # type: ignore[arg-type]
 
     def transactions() -> int:
         for number in range(10):

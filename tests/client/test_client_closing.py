@@ -10,7 +10,7 @@ import pytest
 
 import pyomid
 from pyomid.client import database
-from pyomid.client.deployment import Deployment
+from pyomid.ports import Deployment
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(60)]
 

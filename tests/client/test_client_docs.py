@@ -70,7 +70,7 @@ def test_a_program_that_ends_without_close_completes_what_it_committed(tmp_path:
     )
     run_script(program, url)
     with pyomid.connect(url) as db:
-        ((cell,),) = db.parts.store.read_rows("t", [b"k"])
+        ((cell,),) = db.deployment.store.read_rows("t", [b"k"])
         assert cell.commit_ts > cell.version
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid.client.session.aio import AsyncTsoSession, Dialled
+from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.request_retry import ConnectionBroken
 from pyomid.config import Settings
 from pyomid.errors import Misuse
-from pyomid.wiring import folder_dial
+from pyomid.wiring import folder_connector
 
 
 class Dial:
@@ -24,7 +24,7 @@ class Dial:
         self.folder = folder
 
     def __call__(self) -> socket.socket:
-        return folder_dial(self.folder, Settings(tso_idle_exit_seconds=1))()
+        return folder_connector(self.folder, Settings(tso_idle_exit_seconds=1))()
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_an_asyncio_session_refuses_it_too(folders: list[Path]) -> None:
     dial = Dial(folders[0])
 
     async def go() -> None:
-        session = AsyncTsoSession(lambda: asyncio.to_thread(lambda: Dialled(dial())))
+        session = AsyncTsoSession(lambda: asyncio.to_thread(lambda: ConnectedSocket(dial())))
         await session.begin()
         dial.folder = folders[1]
         assert session._connection is not None

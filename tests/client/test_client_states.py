@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from pyomid.client.transaction_base import ENDED, TRANSITIONS, Event, State, next_state
+from pyomid.client.transaction import ENDED, TRANSITIONS, Event, State, next_state
 from pyomid.errors import TransactionEnded
 
 pytestmark = pytest.mark.fast
@@ -39,7 +39,7 @@ def test_every_state_is_reached_and_every_one_that_is_no_end_can_end() -> None:
 
 
 def test_no_event_leads_from_rollback_only_to_a_commit() -> None:
-    assert not {State.COMMITTED, State.COMMITTING} & _reachable(State.DOOMED)
+    assert not {State.COMMITTED, State.COMMITTING} & _reachable(State.ROLLBACK_ONLY)
 
 
 def _can_end(state: State) -> bool:

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 import pyomid.aio
-from pyomid.client.aio.database import AsyncDatabase
-from pyomid.client.transaction_steps import TransactionSteps
-from pyomid.client.write_buffer import WriteBuffer
+from pyomid.client.aio import AsyncDatabase
+from pyomid.client.transaction_steps import TransactionSteps, WriteBuffer
 from pyomid.errors import Misuse
-from pyomid.protocol.commit_cache import CommitCache
 from pyomid.protocol.effects import WriteCells
+from pyomid.protocol.reading import CommitCache
 from pyomid.types import BeginReply, Column, TableInfo
 
 pytestmark = pytest.mark.fast
@@ -40,8 +39,8 @@ class Gate:
 
 
 def held_up(db: AsyncDatabase, monkeypatch: pytest.MonkeyPatch, method: str) -> Gate:
-    gate = Gate(getattr(db.parts.store, method))
-    monkeypatch.setattr(db.parts.store, method, gate)
+    gate = Gate(getattr(db.deployment.store, method))
+    monkeypatch.setattr(db.deployment.store, method, gate)
     return gate
 
 
@@ -92,24 +91,24 @@ def test_a_commit_beside_a_flush_is_refused_and_ends_nothing(memory_url: str, mo
     with_database(memory_url, body)
 
 
-def workspace() -> TransactionSteps:
+def new_steps() -> TransactionSteps:
     return TransactionSteps(BeginReply(50, 0), CommitCache(10), flush_bytes=1 << 20)
 
 
-def held(space: TransactionSteps, row: bytes, value: bytes) -> None:
+def put(space: TransactionSteps, row: bytes, value: bytes) -> None:
     cells: Mapping[Column, bytes | None] = {X: value}
-    space.hold(INFO, row, cells)
+    space.buffer(INFO, row, cells)
 
 
-def test_a_write_held_during_a_flush_stays_for_the_next() -> None:
-    """The workspace itself keeps it: a signal's handler that writes comes in here too."""
-    space = workspace()
-    held(space, b"a", b"1")
+def test_a_write_put_during_a_flush_stays_for_the_next() -> None:
+    """The write buffer itself keeps it: a signal's handler that writes comes in here too."""
+    space = new_steps()
+    put(space, b"a", b"1")
     steps = space.flush_steps()
     first = next(steps)
-    held(space, b"b", b"2")
-    held(space, b"a", b"3")
-    space.hold(TableInfo("other", (b"f",)), b"c", {X: b"4"})
+    put(space, b"b", b"2")
+    put(space, b"a", b"3")
+    space.buffer(TableInfo("other", (b"f",)), b"c", {X: b"4"})
     with pytest.raises(StopIteration):
         steps.send(None)
     later = list(space.flush_steps())
@@ -123,18 +122,18 @@ def test_a_write_held_during_a_flush_stays_for_the_next() -> None:
 
 def test_a_write_that_failed_is_shown_under_later_ones() -> None:
     own = WriteBuffer(INFO)
-    own.hold(b"a", {X: b"1"})
+    own.put(b"a", {X: b"1"})
     rows, _ = own.take_rows()
-    own.hold(b"a", {Column(b"f", b"y"): b"2"})
-    own.take_back(rows)
+    own.put(b"a", {Column(b"f", b"y"): b"2"})
+    own.restore(rows)
     assert own.overlay(b"a") == {X: b"1", Column(b"f", b"y"): b"2"}
     assert own.touched
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), RuntimeError("can't start new thread")])
 def test_writes_that_did_not_end_leave_it_torn(error: BaseException) -> None:
-    space = workspace()
-    held(space, b"a", b"1")
+    space = new_steps()
+    put(space, b"a", b"1")
     steps = space.flush_steps()
     next(steps)
     with pytest.raises(type(error)):

@@ -11,8 +11,7 @@ import pytest
 
 import pyomid
 from pyomid.client.database import Database
-from pyomid.client.transaction import Transaction
-from pyomid.client.transaction_base import State, refusal
+from pyomid.client.transaction import State, Transaction, refusal
 from pyomid.errors import ConflictError, Misuse, MisuseType, SnapshotTooOld, TransactionEnded, UnknownTable
 from pyomid.types import AbortReason, CommitReply
 
@@ -143,7 +142,7 @@ def test_a_rolled_back_transaction_leaves_no_cell_and_a_committed_one_its_shadow
     loser.flush()
     loser.rollback()
     assert db.drain(10)
-    kept, gone = db.parts.store.read_rows("t", [b"kept", b"gone"])
+    kept, gone = db.deployment.store.read_rows("t", [b"kept", b"gone"])
     assert gone == []
     assert [cell.commit_ts > cell.version for cell in kept] == [True]
     status = db.status()

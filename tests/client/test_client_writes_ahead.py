@@ -16,12 +16,11 @@ from test_client_table import Model, apply_to_model, apply_to_table, borders, ch
 
 import pyomid
 from pyomid.cells import CellBatch, CellNames
-from pyomid.client.aio.database import AsyncDatabase
-from pyomid.client.aio.table import AsyncTable
+from pyomid.client.aio import AsyncDatabase, AsyncTable
 from pyomid.client.background import Background
 from pyomid.client.database import Database
-from pyomid.client.transaction_base import State
-from pyomid.client.transaction_steps import AHEAD_MAX, BATCH_ROWS_MIN
+from pyomid.client.transaction import State
+from pyomid.client.transaction_steps import BATCH_ROWS_MIN, PIPELINED_WRITES_MAX
 from pyomid.errors import ConflictError, OmidError, StoreFull, TransactionEnded, Unavailable
 from pyomid.ports import Capabilities, DataStore
 from pyomid.protocol import effects
@@ -101,12 +100,14 @@ def late_database(
     store = LateStore(parts.store, at_once=at_once, fails=fails)
     tso: Any = parts.tso if commit is None else Around(parts.tso, commit=commit)
     with Database(replace(parts, store=store, tso=tso), url=url) as database:
-        assert database.writes_ahead
+        assert database.pipelined_writes
         yield database, store
 
 
 def stored(db: Database, table: str = "t") -> list[CellVersion]:
-    return [cell.name for batch in db.parts.store.scan(table, pyomid.types.KeyRange()) for cell in batch.all_cells()]
+    return [
+        cell.name for batch in db.deployment.store.scan(table, pyomid.types.KeyRange()) for cell in batch.all_cells()
+    ]
 
 
 def put_rows(tx: pyomid.Transaction, count: int, *, first: int = 0) -> None:
@@ -191,15 +192,15 @@ def test_only_so_many_are_on_their_way(memory_url: str) -> None:
     with late_database(f"{memory_url}?{EACH}") as (db, store):
         db.create_table("t", families=["f"])
         with db.begin() as tx:
-            put_rows(tx, 3 * AHEAD_MAX)
-        assert store.most_on_their_way == AHEAD_MAX
+            put_rows(tx, 3 * PIPELINED_WRITES_MAX)
+        assert store.most_on_their_way == PIPELINED_WRITES_MAX
 
 
 REVEALS: dict[str, Callable[[pyomid.Transaction], object]] = {
     "commit": lambda tx: tx.commit(),
     "read": lambda tx: tx.table("t").get(b"nobody"),
     "flush": lambda tx: tx.flush(),
-    "more writes": lambda tx: put_rows(tx, 2 * AHEAD_MAX, first=3),
+    "more writes": lambda tx: put_rows(tx, 2 * PIPELINED_WRITES_MAX, first=3),
 }
 
 
@@ -215,7 +216,7 @@ def test_a_failed_write_comes_to_light_and_makes_the_transaction_rollback_only(
         put_rows(tx, 3)
         with pytest.raises(type(error), match="lost"):
             REVEALS[how](tx)
-        assert tx.state is State.DOOMED
+        assert tx.state is State.ROLLBACK_ONLY
         with pytest.raises(TransactionEnded, match="lost"):
             tx.commit()
         assert tx.table("t").get(b"%05d" % (nth - 1)) == {b"f:x": b"1", b"f:y": b"2"}
@@ -283,10 +284,10 @@ def test_every_cell_gets_its_shadow_cell_and_the_entry_goes(memory_url: str, bef
             tx.flush()
             put_rows(tx, 200, first=before)
         assert db.drain(60.0)
-        cells = [cell for batch in db.parts.store.scan("t", pyomid.types.KeyRange()) for cell in batch.all_cells()]
+        cells = [cell for batch in db.deployment.store.scan("t", pyomid.types.KeyRange()) for cell in batch.all_cells()]
         assert len(cells) == 2 * (before + 200)
         assert {cell.commit_ts for cell in cells} == {tx.commit_ts}
-        assert db.parts.commit_table.count() == 0
+        assert db.deployment.commit_table.count() == 0
         assert (store.shadow_batches > 0) == (before == 0)
 
 
@@ -320,7 +321,7 @@ def test_of_what_left_the_names_alone_are_kept(memory_url: str) -> None:
         for number in range(100):
             tx.table("t").put(b"%05d" % number, {b"f:x": b"v" * 10_000})
         tx.flush()
-        names = tx.workspace.write_set()["t"]
+        names = tx.writes.write_set()["t"]
         assert isinstance(names, CellNames)
         assert sorted(names) == sorted(stored(db))
         assert sum(batch.buffer.nbytes for batch in names.batches) == 100 * len(b"00000")
@@ -331,8 +332,8 @@ def test_of_what_left_the_names_alone_are_kept(memory_url: str) -> None:
 
 
 def test_a_store_that_does_not_take_writes_ahead_gets_none(memory_db: Database) -> None:
-    assert not memory_db.parts.store.capabilities.pipelined_writes
-    assert not memory_db.writes_ahead
+    assert not memory_db.deployment.store.capabilities.pipelined_writes
+    assert not memory_db.pipelined_writes
 
 
 def test_the_last_effects_of_a_rollback_are_the_deletes() -> None:

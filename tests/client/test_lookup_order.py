@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from pyomid.client.deployment import Deployment
 from pyomid.client.drive import store_handlers
 from pyomid.config import Settings
+from pyomid.ports import Deployment
 from pyomid.protocol.effects import LookupThenWatermarks
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState, MemoryStore
 from pyomid.types import LeaderStateChanges

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from pyomid.cells import batch_of
-from pyomid.protocol.commit_cache import CommitCache
 from pyomid.protocol.compaction import compact_region_steps
 from pyomid.protocol.effects import (
     CleanBatch,
@@ -24,7 +23,7 @@ from pyomid.protocol.effects import (
     Steps,
     T,
 )
-from pyomid.protocol.reading import Snapshot, read_rows_steps
+from pyomid.protocol.reading import CommitCache, Snapshot, read_rows_steps
 from pyomid.storage.memory import MemoryCommitTable, MemoryLeaderState, MemoryStore
 from pyomid.types import CellVersion, Column, KeyRange, LeaderStateChanges, RowWrite, ShadowWrite, TableInfo
 

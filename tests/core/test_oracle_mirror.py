@@ -32,8 +32,8 @@ from pyomid.oracle.native.compiled_oracle import CompiledOracle
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.takeover import TakenOver
 from pyomid.types import NOT_FOUND, TIMESTAMP_STEP, CommitRequest, SealOutcome, WriteSetLevel
+from pyomid.wire.codec import encode_request
 from pyomid.wire.messages import Begin, Complete, EndLease, Fence, GrantLease, Request, Seal
-from pyomid.wire.requests import encode_request
 from simulation.mirror import MirrorOracle
 
 pytestmark = pytest.mark.fast

@@ -11,7 +11,7 @@ import pytest
 from pyomid.errors import Misuse
 from pyomid.protocol import effects
 from pyomid.protocol.hashing import table_id
-from pyomid.protocol.sanitize import Sanitised, sanitise_steps
+from pyomid.protocol.sanitize import Sanitized, sanitize_steps
 from pyomid.storage.memory import MemoryCatalog
 from pyomid.testing.conformance import put_entry
 from pyomid.types import TABLES_UNCONFIRMED, KeyRange, RegionWatermark, TableInfo
@@ -24,7 +24,7 @@ JAVA = table_id(b"java")
 
 def sanitise(
     catalog: MemoryCatalog, between: Callable[[int], None] = lambda step: None, retry_bound_s: float = 0.0
-) -> Sanitised:
+) -> Sanitized:
     """`between(n)` comes before the n-th look."""
     answers: dict[type, Callable[[Any], Any]] = {
         effects.ReadWatermarks: lambda _: (W, 0),
@@ -34,13 +34,13 @@ def sanitise(
         effects.DropRegionWatermarks: lambda effect: catalog.drop_region_watermarks(effect.newest),
         effects.AdvanceHorizon: lambda _: 0,
     }
-    steps = sanitise_steps(now_s=5000.0, retry_bound_s=retry_bound_s)
+    steps = sanitize_steps(now_s=5000.0, retry_bound_s=retry_bound_s)
     result, step = None, 0
     while True:
         try:
             effect = steps.send(result)
         except StopIteration as end:
-            done: Sanitised = end.value
+            done: Sanitized = end.value
             return done
         between(step)
         step += 1

@@ -27,7 +27,7 @@ def give_up_the_lease(quorum: str) -> None:
 
 def confirm_tables(database: Database) -> None:
     """As an operator would: Java TSOs lead the same HBase in other tests, and each leaves sanitising shut (K6)."""
-    confirm(database.parts, database.parts.catalog.unknown_tables().get(TABLES_UNCONFIRMED))
+    confirm(database.deployment, database.deployment.catalog.unknown_tables().get(TABLES_UNCONFIRMED))
 
 
 class TsoProcess:

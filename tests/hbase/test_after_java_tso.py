@@ -16,7 +16,7 @@ from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
 from pyomid.errors import Misuse
 from pyomid.protocol.hashing import table_id
-from pyomid.protocol.sanitize import Sanitised, sanitise_steps
+from pyomid.protocol.sanitize import Sanitized, sanitize_steps
 from pyomid.types import TABLES_UNCONFIRMED
 
 SOURCES = Path(__file__).parent / "java"
@@ -45,8 +45,8 @@ def forgotten(hbase: HBaseServer, url: str, table_name: str, tmp_path: Path) -> 
         tso_of_ours.stop()
 
 
-def sanitise(database: Database) -> Sanitised:
-    done: Sanitised = database.driver.run(sanitise_steps(now_s=time.time() + 1.0, retry_bound_s=0.0))
+def sanitise(database: Database) -> Sanitized:
+    done: Sanitized = database.driver.run(sanitize_steps(now_s=time.time() + 1.0, retry_bound_s=0.0))
     return done
 
 
@@ -66,14 +66,14 @@ def test_a_table_the_runbook_forgot_keeps_its_commits(
             sanitise(database)
         assert main(command.split()[1:]) == 0
         assert main(["tables", url, "confirm", "--yes"]) == 0
-        assert TABLES_UNCONFIRMED not in database.parts.catalog.unknown_tables()
+        assert TABLES_UNCONFIRMED not in database.deployment.catalog.unknown_tables()
         assert forgotten in sanitise(database).held_back_by
         with database.begin() as tx:
             assert tx.table(forgotten).get(b"torn") == {b"f:q": b"v"}
         tso.stop()
     with TsoProcess(url, tmp_path / "again.log") as tso, pyomid.connect(url) as database:
         tso.wait_until_leading()
-        assert TABLES_UNCONFIRMED not in database.parts.catalog.unknown_tables(), "only ours led in between"
+        assert TABLES_UNCONFIRMED not in database.deployment.catalog.unknown_tables(), "only ours led in between"
         tso.stop()
 
 
@@ -81,7 +81,7 @@ def test_the_mark_of_a_table_that_is_gone_is_forgotten(
     url: str, database: Database, table_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It was made and dropped behind pyomid's back: to register it would be to make it again."""
-    catalog, number = database.parts.catalog, table_id(table_name.encode())
+    catalog, number = database.deployment.catalog, table_id(table_name.encode())
     catalog.mark_unknown_table(number)
     assert main(["tables", url, "discover"]) == 0
     assert str(number) in capsys.readouterr().out

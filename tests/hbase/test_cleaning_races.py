@@ -17,10 +17,10 @@ from hbase_processes import TsoProcess, confirm_tables
 import pyomid
 from pyomid.client.database import Database
 from pyomid.errors import Misuse, OmidError
-from pyomid.protocol.commit_cache import CommitCache
 from pyomid.protocol.compaction import compact_region_steps
 from pyomid.protocol.hashing import cell_id, table_id
-from pyomid.protocol.sanitize import sanitise_steps
+from pyomid.protocol.reading import CommitCache
+from pyomid.protocol.sanitize import sanitize_steps
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.types import Column, CommitRequest, KeyRange, RowWrite
 from region_admin import OperatorsAdmin
@@ -59,7 +59,7 @@ class Writer:
         self._thread.start()
 
     def write(self, row: bytes) -> None:
-        parts, name = self._database.parts, self.table.encode()
+        parts, name = self._database.deployment, self.table.encode()
         start_ts = parts.tso.begin().start_ts
         parts.store.write_cells(self.table, start_ts, [RowWrite(row, ((Q, b"v"),))])
         reply = parts.tso.commit(CommitRequest(start_ts, (cell_id(name, row, *Q),), (table_id(name),)))
@@ -89,7 +89,7 @@ def compact(database: Database, table: str, region: KeyRange) -> int:
 
 
 def sanitise(database: Database) -> int:
-    return database.driver.run(sanitise_steps(now_s=time.time() + 1.0, retry_bound_s=0.0)).entries_deleted
+    return database.driver.run(sanitize_steps(now_s=time.time() + 1.0, retry_bound_s=0.0)).entries_deleted
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -128,7 +128,7 @@ def test_nothing_is_lost_between_compaction_split_and_sanitising(
             seen, watermark = len(writers[0].acknowledged), database.status().tso.watermark
             wait_until(lambda: len(writers[0].acknowledged) >= seen + 50, "the writer has written")  # noqa: B023
             wait_until(lambda: database.status().tso.watermark > watermark, "W moves")  # noqa: B023
-            for region in database.parts.store.regions(table_name):
+            for region in database.deployment.store.regions(table_name):
                 healed += compact(database, table_name, region)
             split_at = b"%02x" % (256 // ROUNDS * round_ + 20)
             reshape(cluster, table_name, lambda admin: admin.split(table_name, split_at))  # noqa: B023
@@ -136,7 +136,7 @@ def test_nothing_is_lost_between_compaction_split_and_sanitising(
                 database.create_table(f"{table_name}_late", ["f"])
                 writers.append(Writer(database, f"{table_name}_late"))
             for name in [*others, *(writer.table for writer in writers[1:])]:
-                for region in database.parts.store.regions(name):
+                for region in database.deployment.store.regions(name):
                     compact(database, name, region)
             deleted += sanitise(database)
     finally:
@@ -144,7 +144,7 @@ def test_nothing_is_lost_between_compaction_split_and_sanitising(
             writer.stop()
     assert healed > 0
     assert deleted > 0, "the sanitiser never took an entry: nothing was put to the test"
-    assert len(database.parts.store.regions(table_name)) == ROUNDS + 1
+    assert len(database.deployment.store.regions(table_name)) == ROUNDS + 1
     for writer in writers:
         assert writer.acknowledged
         with database.begin() as tx:
@@ -162,15 +162,15 @@ def test_a_region_without_a_record_holds_the_sanitiser_back(
     wait_until(lambda: len(writer.acknowledged) >= 20, "the writer has written")
     writer.stop()
     reshape(cluster, table_name, lambda admin: admin.split(table_name, b"80"))
-    first, _ = database.parts.store.regions(table_name)
+    first, _ = database.deployment.store.regions(table_name)
     newest = max(writer.acknowledged.values())
     wait_until(lambda: _w(database) > newest, "W passes what was written")
     compact(database, table_name, first)
     reshape(cluster, table_name, lambda admin: admin.merge(table_name, b"80"))
-    (whole,) = database.parts.store.regions(table_name)
-    before = database.parts.commit_table.lookup(_starts(database, table_name))
+    (whole,) = database.deployment.store.regions(table_name)
+    before = database.deployment.commit_table.lookup(_starts(database, table_name))
     sanitise(database)
-    assert database.parts.commit_table.lookup(_starts(database, table_name)) == before
+    assert database.deployment.commit_table.lookup(_starts(database, table_name)) == before
     compact(database, table_name, whole)
     with database.begin() as tx:
         assert {row for row, _ in tx.table(table_name).scan()} == writer.acknowledged.keys()
@@ -182,5 +182,5 @@ def _w(database: Database) -> int:
 
 
 def _starts(database: Database, table: str) -> list[int]:
-    found = {cell.version for batch in database.parts.store.scan(table, KeyRange()) for cell in batch.all_cells()}
+    found = {cell.version for batch in database.deployment.store.scan(table, KeyRange()) for cell in batch.all_cells()}
     return sorted(found)

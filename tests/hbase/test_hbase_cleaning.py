@@ -9,14 +9,14 @@ import pytest
 from test_ports import empty_table
 
 from pyomid.cells import batch_of
-from pyomid.client.deployment import Deployment
 from pyomid.client.drive import Driver
 from pyomid.config import Settings
 from pyomid.errors import Misuse
 from pyomid.oracle.settings import TsoSettings
-from pyomid.protocol.commit_cache import CommitCache
+from pyomid.ports import Deployment
 from pyomid.protocol.compaction import compact_region_steps
-from pyomid.protocol.sanitize import sanitise_steps
+from pyomid.protocol.reading import CommitCache
+from pyomid.protocol.sanitize import sanitize_steps
 from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.hbase.catalog import HBaseCatalog
@@ -80,7 +80,7 @@ class Cleaned:
             self.driver.run(steps)
 
     def sanitise(self) -> int:
-        return self.driver.run(sanitise_steps(now_s=self.clock() + 3600.0, retry_bound_s=60.0)).entries_deleted
+        return self.driver.run(sanitize_steps(now_s=self.clock() + 3600.0, retry_bound_s=60.0)).entries_deleted
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ import pyomid.aio
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
 from pyomid.errors import Deposed, OmidError
-from pyomid.server.leadership import DOUBT_EXIT_CODE, boot_clock
+from pyomid.ports import boot_clock
+from pyomid.server.leadership import DOUBT_EXIT_CODE
 from pyomid.storage.hbase.coordination import LeaderLease, find_tso
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.rpc.client import Cluster
@@ -52,7 +53,7 @@ def test_a_standby_takes_over_and_nothing_acknowledged_is_lost(url: str, tmp_pat
             writer.start()
             while len(acknowledged) < 20:
                 stop.wait(0.01)
-            first_epoch = database.parts.leader_state.read().epoch
+            first_epoch = database.deployment.leader_state.read().epoch
             one.kill()
             before = len(acknowledged)
             two.wait_until_leading()
@@ -60,7 +61,7 @@ def test_a_standby_takes_over_and_nothing_acknowledged_is_lost(url: str, tmp_pat
                 stop.wait(0.01)
             stop.set()
             writer.join()
-            assert database.parts.leader_state.read().epoch > first_epoch
+            assert database.deployment.leader_state.read().epoch > first_epoch
             with database.begin() as tx:
                 found = {int(row) for row, _ in tx.table(table_name).scan()}
             assert set(acknowledged) <= found
@@ -169,7 +170,7 @@ def test_clients_are_told_the_leader_s_address(url: str, hbase: HBaseServer, tso
     zookeeper.close()
     assert announced.address == tso.address
     with pyomid.connect(url) as database:
-        assert database.status().tso.epoch == database.parts.leader_state.read().epoch == announced.epoch
+        assert database.status().tso.epoch == database.deployment.leader_state.read().epoch == announced.epoch
 
 
 class TestLease:

@@ -13,9 +13,9 @@ from dataclasses import replace
 import pytest
 from led_tables import EPOCH, commits_of
 
-from pyomid.client.deployment import Deployment
 from pyomid.client.drive import store_handlers
 from pyomid.config import Settings
+from pyomid.ports import Deployment
 from pyomid.protocol.effects import LookupThenWatermarks
 from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.codec.layout import commit_row

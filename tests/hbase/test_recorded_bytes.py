@@ -17,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyomid.client.session.client_protocol import ClientProtocol
 from pyomid.errors import Misuse, OmidError
 from pyomid.protocol.hashing import cell_id, row_id, table_id
 from pyomid.storage.hbase.codec.batches import BatchDecoder
@@ -50,10 +49,10 @@ from pyomid.storage.hbase.rpc.hbase_pb2 import MultiResponse, ScanResponse
 from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.storage.hbase.timestamp_ceiling import CEILING_ZNODE
 from pyomid.types import TIMESTAMP_MAX, BeginReply, Cell, CommitReply, CommitRequest, KeyRange
+from pyomid.wire.client_protocol import ClientProtocol
+from pyomid.wire.codec import Handshake, HandshakeReply, decode_answer, decode_request, encode_answer, encode_request
 from pyomid.wire.frames import FrameCutter, ProtocolError, frame
 from pyomid.wire.messages import Begin, Fence, FenceReply, Refused
-from pyomid.wire.requests import Handshake, decode_request, encode_request
-from pyomid.wire.responses import HandshakeReply, decode_answer, encode_answer
 
 pytestmark = pytest.mark.fast
 

@@ -36,7 +36,7 @@ from test_spark_verification import (  # noqa: F401
 import pyomid
 import pyomid.spark
 from pyomid.cli.hbase_server import HBaseServer
-from pyomid.client.idempotency import MARKERS_TABLE
+from pyomid.client.idempotency import KEYS_TABLE
 from pyomid.spark.databases import connection
 from pyomid.spark.datasource import OmidDataSource
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
@@ -81,10 +81,10 @@ def drop_all(url: str) -> None:
     with pyomid.connect(url) as database:
         confirm_tables(database)
         for table in database.tables():
-            if table.name != MARKERS_TABLE:
+            if table.name != KEYS_TABLE:
                 database.drop_table(table.name)
-        remove_entry(database.parts.catalog, MARKERS_TABLE)
-        database.parts.store.drop_table(MARKERS_TABLE)
+        remove_entry(database.deployment.catalog, KEYS_TABLE)
+        database.deployment.store.drop_table(KEYS_TABLE)
 
 
 KEYS = [f"{number:04}" for number in range(400)]

@@ -15,10 +15,10 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client.aio.database import AsyncDatabase
+from pyomid.client.aio import AsyncDatabase
 from pyomid.client.database import Database
 from pyomid.client.drive import Blocking, CallProgram
-from pyomid.client.transaction_base import State
+from pyomid.client.transaction import State
 from pyomid.errors import OmidError
 from pyomid.protocol import effects
 from pyomid.protocol.effects import Effect
@@ -132,7 +132,7 @@ def assert_true(db: Database, tx: pyomid.Transaction, raised: BaseException | No
     assert (raised is None) <= (state is State.COMMITTED)
     assert db.drain(60)
     if state is State.ROLLED_BACK:  # others may have read it before its cells were deleted
-        assert db.parts.commit_table.lookup([tx.start_ts])[0] <= 0, "told as rolled back, and decided"
+        assert db.deployment.commit_table.lookup([tx.start_ts])[0] <= 0, "told as rolled back, and decided"
     with db.begin() as reader:
         row = reader.table("t").get(b"k")
     seen = {name for name, value in row.items() if value == b"new"}

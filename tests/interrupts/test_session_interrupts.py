@@ -15,30 +15,23 @@ import pytest
 
 import pyomid
 from interrupts import Interrupter, every_place
-from pyomid.client import (
-    background,
-    drive,
-    table,
-    transaction,
-    transaction_base,
-    transaction_steps,
-    write_buffer,
-)
+from pyomid.client import background, drive, table, transaction, transaction_steps
 from pyomid.client.database import Database
-from pyomid.client.session import blocking, client_protocol, leases, request_retry
+from pyomid.client.session import blocking, leases, request_retry
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.request_retry import ConnectionBroken
-from pyomid.client.transaction_base import State
+from pyomid.client.transaction import State
 from pyomid.errors import OmidError
 from pyomid.protocol import commit
 from pyomid.storage.embedded import environment
+from pyomid.wire import client_protocol
 from pyomid.wire.messages import Begin
 
 SESSION = (blocking, client_protocol, drive, request_retry)
 CLIENT = (
     *SESSION,
-    *(background, leases, table, transaction, transaction_base, transaction_steps),
-    *(write_buffer, commit, environment),
+    *(background, leases, table, transaction, transaction_steps),
+    *(commit, environment),
 )
 WAIT_S = 60.0
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -56,8 +49,8 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 
 def session(database: Database) -> TsoSession:
-    assert isinstance(database.parts.tso, TsoSession)
-    return database.parts.tso
+    assert isinstance(database.deployment.tso, TsoSession)
+    return database.deployment.tso
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +63,8 @@ def assert_all_free(database: Database, other_thread: ThreadPoolExecutor) -> Non
     """Another thread has its answer; then nobody waits, and nothing is held."""
     tso = session(database)
     other_thread.submit(tso.begin).result(WAIT_S)
-    assert other_thread.submit(tso._dialling.acquire, False).result(WAIT_S)
-    other_thread.submit(tso._dialling.release).result(WAIT_S)
+    assert other_thread.submit(tso._connecting.acquire, False).result(WAIT_S)
+    other_thread.submit(tso._connecting.release).result(WAIT_S)
     connection = tso._connection
     assert connection is not None
     assert not connection.broken
@@ -113,7 +106,7 @@ def test_an_interrupted_request_leaves_the_session_whole(
         connection = tso._connection
         assert connection is not None
         assert not connection._slots
-        assert not connection._somebody_reads
+        assert not connection._has_leader
 
     assert every_place(SESSION, error, scene) > 40
 
@@ -209,7 +202,7 @@ def outcome_is_told(db: Database, other_thread: ThreadPoolExecutor, error: Any, 
             assert seen
         elif state is not State.UNKNOWN:
             assert not seen
-        if begun and state in (State.ACTIVE, State.DOOMED):
+        if begun and state in (State.ACTIVE, State.ROLLBACK_ONLY):
             begun[0].rollback()
 
     return every_place(CLIENT, error, scene, step=step)

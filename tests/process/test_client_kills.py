@@ -59,9 +59,9 @@ def check_cells(db: Database) -> None:
     for name in ("checking", "savings", "ledger"):
         with db.begin() as tx:
             keys = [key for key, _ in tx.table(name).scan()]
-        for cells in db.parts.store.read_rows(name, keys):
+        for cells in db.deployment.store.read_rows(name, keys):
             for cell in cells:
-                (entry,) = db.parts.commit_table.lookup([start_of(cell.version)])
+                (entry,) = db.deployment.commit_table.lookup([start_of(cell.version)])
                 assert cell.commit_ts == 0 or cell.commit_ts > cell.version
                 assert entry <= 0 or cell.commit_ts in (0, entry)
                 seen = 0 < entry < read.start_ts

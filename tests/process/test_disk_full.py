@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid.client.transaction_base import State
+from pyomid.client.transaction import State
 from pyomid.errors import StoreFull, TransactionEnded
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
@@ -40,7 +40,7 @@ def test_a_full_store_dooms_the_transaction_that_met_it_and_keeps_every_committe
         db.create_table("t", families=["f"])
         tx, committed = fill(db)
         assert committed > 0
-        assert tx.state is State.DOOMED
+        assert tx.state is State.ROLLBACK_ONLY
         with pytest.raises(TransactionEnded, match="rollback-only"):
             tx.commit()
         tx.rollback()

@@ -11,12 +11,12 @@ from typing import Any, Final
 from front_end_world import FrontProcess, FrontWorld
 from green_threads import Loop, wait
 
-from pyomid.client.aio.database import AsyncDatabase
+from pyomid.client.aio import AsyncDatabase
 from pyomid.client.database import Database
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, Unavailable, UnknownTable
 from pyomid.protocol.compaction import compact_region_steps
-from pyomid.protocol.sanitize import sanitise_steps
+from pyomid.protocol.sanitize import sanitize_steps
 from pyomid.testing.history import Item, Outcome, Read, Scan, Transaction, Write
 from pyomid.types import ConflictLevel, TableInfo
 from simulation.actors import COLUMNS, FAMILY, RETRY_BOUND_S, ROWS, TABLES, Client, Steps
@@ -374,7 +374,7 @@ def maintain(process: FrontProcess, database: Database, *, lazy: bool) -> bool:
     """One round; whether every step of it was answered."""
     try:
         for info in database.tables():
-            for region in database.parts.store.regions(info.name):
+            for region in database.deployment.store.regions(info.name):
                 if lazy and process.choices.chance(0.3):
                     continue
                 now_s = process.world.universe.now_s
@@ -387,7 +387,7 @@ def maintain(process: FrontProcess, database: Database, *, lazy: bool) -> bool:
             return False
         if not lazy:
             wait(Sleep(RETRY_BOUND_S + 1.0))
-        database.driver.run(sanitise_steps(now_s=process.world.universe.now_s, retry_bound_s=RETRY_BOUND_S))
+        database.driver.run(sanitize_steps(now_s=process.world.universe.now_s, retry_bound_s=RETRY_BOUND_S))
     except (Unavailable, SnapshotTooOld, Misuse, UnknownTable):
         return False
     return True

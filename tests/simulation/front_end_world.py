@@ -19,19 +19,19 @@ from unittest.mock import patch
 import green_threads
 from green_threads import drive, simulated, spawn, this_green, wait
 
-import pyomid.client.aio.database
+import pyomid.client.aio
 import pyomid.client.background
 import pyomid.client.session.leases
 import pyomid.spark.databases
 import pyomid.spark.transactions
 from pyomid.client.database import Database
-from pyomid.client.deployment import Deployment
 from pyomid.config import Settings
+from pyomid.ports import Deployment
 from pyomid.protocol import effects
 from pyomid.testing.conformance import put_entry
 from pyomid.types import KeyRange, TableInfo
 from pyomid.wire import messages as req
-from pyomid.wire.oracle_calls import TsoCalls
+from pyomid.wire.client_protocol import TsoCalls
 from simulation.actors import FAMILY, RETRY_BOUND_S, Client, Plan, World, lost
 from simulation.build import Build
 from simulation.compiled import MirrorBuild
@@ -41,7 +41,7 @@ from simulation.universe import Call, Choices, Process, Task
 MODULES: Final[list[Any]] = [
     pyomid.client.background,
     pyomid.client.session.leases,
-    pyomid.client.aio.database,
+    pyomid.client.aio,
     pyomid.spark.databases,
     pyomid.spark.transactions,
 ]

@@ -17,7 +17,7 @@ from populations import Populate, remakers, runners, spark_jobs, streams
 
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.client.retry import cause_of
-from pyomid.client.transaction_base import State
+from pyomid.client.transaction import State
 from pyomid.errors import AlreadyCommitted, ConflictError, SnapshotTooOld
 from pyomid.protocol.effects import ReadTables, ReadUnknownTables, WriteShadowCells
 from pyomid.spark.large_transaction import LargeTransaction, TableWrites
@@ -53,7 +53,7 @@ def _decides_again(original: Any, lost: Any) -> None:
     except ConflictError as error:
         begun = conn.parts.tso.begin(not_before=cause_of(error))
         again = LargeTransaction(conn, begun, level=lost._level, transaction_id=lost.transaction_id, lease=None)
-        again.workspace.tables.update({name: _copied(conn, table) for name, table in lost.workspace.tables.items()})
+        again.writes.tables.update({name: _copied(conn, table) for name, table in lost.writes.tables.items()})
         original(again)
 
 
@@ -79,13 +79,13 @@ def _without_id(original: Any, writes: Any) -> Any:
 
 
 def _repair_is_heard(original: Any, writes: Any, commit_ts: int) -> None:
-    shadows = tuple(ShadowWrite(cell, commit_ts) for cell in writes._marker)
+    shadows = tuple(ShadowWrite(cell, commit_ts) for cell in writes._key_cells)
     writes._conn.driver.perform(WriteShadowCells("PYOMID_MARKERS", shadows))
 
 
-def _held_is_cleared_at_the_end(original: Any, space: Any, own: Any) -> Any:
+def _buffer_is_cleared_at_the_end(original: Any, space: Any, own: Any) -> Any:
     yield from original(space, own)
-    own._clear_held()
+    own._clear()
 
 
 def _thread_or_error(original: Any, background: Any) -> bool:
@@ -248,7 +248,7 @@ SHIPPED_MUTANTS: Final = (
         "C7",
         "a run claims no durable id: it counts twice",
         runners,
-        ("client.retry:claim_marker_steps", nothing),
+        ("client.retry:claim_key_steps", nothing),
     ),
     _m(
         "C7b",
@@ -267,7 +267,7 @@ SHIPPED_MUTANTS: Final = (
         "S8",
         "an error of the repair is told as one of the commit: the job runs twice",
         _WRITER + "test_a_failure_behind_the_answer_does_not_say_not_committed",
-        ("spark.large_transaction:BranchWrites.repair_marker", _repair_is_heard),
+        ("spark.large_transaction:BranchWrites.repair_key", _repair_is_heard),
     ),
     _m(
         "S8b",
@@ -298,13 +298,13 @@ SHIPPED_MUTANTS: Final = (
         "C1",
         "a transaction of which a write failed may be committed: without it",
         "tests/client/test_client_failures.py::test_one_failed_put_of_five_makes_the_transaction_rollback_only",
-        ("client.transaction_base:TransactionBase._fail", _alive_again),
+        ("client.transaction:TransactionBase._fail", _alive_again),
     ),
     _m(
         "C9",
         "an interrupt behind the request passes for one before it: a commit that stands is told as failed",
         "tests/interrupts/test_driver_interrupts.py::test_the_outcome_told_is_true_wherever_it_is_thrown",
-        ("client.transaction_base:TransactionBase._fail", _as_if_it_had_not_left),
+        ("client.transaction:TransactionBase._fail", _as_if_it_had_not_left),
     ),
     _m(
         "C8",
@@ -317,22 +317,22 @@ SHIPPED_MUTANTS: Final = (
         "C2",
         "a scan lacks what left for the store behind the calls that it asked ahead",
         "tests/client/test_client_table.py::test_a_scan_sees_own_writes_behind_what_was_asked_ahead",
-        ("client.write_buffer:OpenScan.note_left", answers(None)),
+        ("client.transaction_steps:OpenScan.note_left", answers(None)),
     ),
     _m(
         "C2b",
-        "a write held during a flush is forgotten at its end, and the commit succeeds without it",
-        "tests/client/test_client_tasks.py::test_a_write_held_during_a_flush_stays_for_the_next",
-        ("client.transaction_steps:TransactionSteps._write_steps", _held_is_cleared_at_the_end),
+        "a write put during a flush is forgotten at its end, and the commit succeeds without it",
+        "tests/client/test_client_tasks.py::test_a_write_put_during_a_flush_stays_for_the_next",
+        ("client.transaction_steps:TransactionSteps._write_steps", _buffer_is_cleared_at_the_end),
     ),
     # A table's rules and lives
     _m(
         "T9",
         "rules of a dropped table are gone by: ids of cells meet ids of rows, an update is lost",
         "tests/client/test_client_cached_rules.py::test_a_client_goes_by_no_rules_of_a_table_that_is_gone[memory]",
-        ("protocol.rule_age:may_go_by", answers(True)),
+        ("protocol.commit:may_go_by", answers(True)),
     ),
-    _m("T9b", "the same, met by chance", remakers, ("protocol.rule_age:may_go_by", answers(True))),
+    _m("T9b", "the same, met by chance", remakers, ("protocol.commit:may_go_by", answers(True))),
     _m(
         "T9c",
         "a start does not tell the newest fence: clients go by rules of a table that is gone",

@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 
 import pyomid.client.database
-import pyomid.protocol.rule_age
+import pyomid.protocol.commit
 from pyomid.errors import Misuse
 from pyomid.oracle.tables import KnownTables
 from simulation.hooks import Hook, answers, installed, relayed, without_step
 
 pytestmark = pytest.mark.fast
 
-HOOK = Hook("protocol.rule_age:may_go_by", answers("replaced"))
+HOOK = Hook("protocol.commit:may_go_by", answers("replaced"))
 
 
 def test_every_importer_meets_what_stands_in_its_place() -> None:
-    before = pyomid.protocol.rule_age.may_go_by
+    before = pyomid.protocol.commit.may_go_by
     with installed([HOOK]):
-        assert pyomid.protocol.rule_age.may_go_by(1, None) == "replaced"  # type: ignore[arg-type, comparison-overlap]
-        assert pyomid.client.database.may_go_by is pyomid.protocol.rule_age.may_go_by
-        inside = pyomid.protocol.rule_age.may_go_by
-    assert pyomid.protocol.rule_age.may_go_by is pyomid.client.database.may_go_by is before
+        assert pyomid.protocol.commit.may_go_by(1, None) == "replaced"  # type: ignore[arg-type, comparison-overlap]
+        assert pyomid.client.database.may_go_by is pyomid.protocol.commit.may_go_by
+        inside = pyomid.protocol.commit.may_go_by
+    assert pyomid.protocol.commit.may_go_by is pyomid.client.database.may_go_by is before
     assert not [name for name, module in list(sys.modules.items()) if any(x is inside for x in vars(module).values())]
 
 
@@ -37,13 +37,13 @@ def test_two_hooks_of_one_place_go_in_turn() -> None:
 
 
 def test_a_hook_that_fails_leaves_those_before_it_out_too() -> None:
-    before = pyomid.protocol.rule_age.may_go_by
+    before = pyomid.protocol.commit.may_go_by
     with (
         pytest.raises(Misuse, match="names nothing"),
         installed([HOOK, Hook("client.table_admin:gone", answers(None))]),
     ):
         pytest.fail("it was installed")
-    assert pyomid.protocol.rule_age.may_go_by is before
+    assert pyomid.protocol.commit.may_go_by is before
 
 
 def test_a_property_and_a_static_method_stay_what_they_are() -> None:

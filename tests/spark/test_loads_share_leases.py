@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from test_writer import push_watermark_past
 
 import pyomid.spark
-from pyomid.client.transaction_base import State
+from pyomid.client.transaction import State
 from pyomid.errors import SnapshotTooOld, TransactionEnded
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.datasource import OmidDataSource, OmidReader
@@ -200,7 +200,7 @@ def test_a_transaction_that_lost_its_lease_says_so_at_its_next_use(url: str) -> 
     tx = begin(connection(url))
     assert tx._lease is not None
     tx._lease.lost = SnapshotTooOld("the lease is gone", start_ts=tx.start_ts)
-    for use, state in ((lambda: tx.read("t"), State.DOOMED), (tx.commit, State.ROLLED_BACK)):
+    for use, state in ((lambda: tx.read("t"), State.ROLLBACK_ONLY), (tx.commit, State.ROLLED_BACK)):
         with pytest.raises(SnapshotTooOld, match="the lease is gone"):
             use()
         assert tx.state is state

@@ -18,7 +18,7 @@ from spark_sessions import run_driver
 import pyomid
 import pyomid.spark
 from pyomid import crashpoints
-from pyomid.client.transaction_base import State
+from pyomid.client.transaction import State
 from pyomid.spark import RunState
 from pyomid.spark.datasource import OmidDataSource
 

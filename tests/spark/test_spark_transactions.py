@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 
 import pyomid
 import pyomid.spark
-from pyomid.client.transaction_base import State
+from pyomid.client.transaction import State
 from pyomid.errors import AlreadyCommitted, ConflictError, Corruption, Misuse, SnapshotTooOld, TransactionEnded
 from pyomid.spark import RunState, SparkTransaction
 

@@ -282,12 +282,12 @@ def test_ids_that_fit_the_limit_are_named_and_one_more_is_not(
     fits = 16 if transaction_id is None else 15
     transaction = begun_by(conn, "auto", transaction_id)
     write(transaction, info, many(info, fits))
-    request = transaction.workspace.commit_request()
+    request = transaction.writes.commit_request()
     assert (len(request.cell_ids), request.level.name, caplog.records) == (16, "IDS", [])
     one_more = write(transaction, info, many(info, 1, first=fits))
-    request = transaction.workspace.commit_request()
+    request = transaction.writes.commit_request()
     assert (one_more.ids_count, request.level.name, len(request.table_ids)) == (1, "TABLE", 1)
-    assert not any(len(report.ids) for report in transaction.workspace.reports)
+    assert not any(len(report.ids) for report in transaction.writes.reports)
     write(transaction, info, many(info, 100, first=100))
     (told,) = caplog.records
     assert "claims as a whole every table that it writes (t)" in told.getMessage()
@@ -421,7 +421,7 @@ def test_a_table_in_which_another_committed_stays(conn: Connection, at_point: An
     if when == "before":
         other.commit()
     else:
-        at_point(when, lambda: conn.driver.run(commit_steps(other.workspace.commit_request(), {})))
+        at_point(when, lambda: conn.driver.run(commit_steps(other.writes.commit_request(), {})))
     load.rollback()
     assert rows_of_new(conn) == [("kept", 1, None)]
 
@@ -430,7 +430,7 @@ def test_who_wrote_and_did_not_commit_before_the_table_went_loses(conn: Connecti
     load = begun_by(conn, None)
     made_by(load)
     other = one_row(begun_by(conn, None))
-    request = other.workspace.commit_request()
+    request = other.writes.commit_request()
     load.rollback()
     with pytest.raises(ConflictError, match="dropped or made anew"):
         other.commit()
@@ -441,7 +441,7 @@ def test_who_wrote_and_did_not_commit_before_the_table_went_loses(conn: Connecti
 def test_nobody_commits_behind_the_look_of_a_withdrawal(conn: Connection, at_point: Any) -> None:
     load = begun_by(conn, None)
     made_by(load)
-    request = one_row(begun_by(conn, None)).workspace.commit_request()
+    request = one_row(begun_by(conn, None)).writes.commit_request()
     replies: list[bool] = []
     at_point("client.withdraw.looked", lambda: replies.append(conn.parts.tso.commit(request).committed))
     load.rollback()

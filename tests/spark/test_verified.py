@@ -109,5 +109,5 @@ def test_an_orphan_that_compaction_cannot_have_left_is_a_doubt(conn: Connection)
 
 def test_a_marker_names_the_branches_of_its_run(conn: Connection) -> None:
     _, branches, _ = large_commit(conn, transactionId="load")
-    (cells,) = conn.parts.store.read_rows(idempotency.MARKERS_TABLE, [b"load"], [idempotency.BRANCHES_COLUMN])
+    (cells,) = conn.parts.store.read_rows(idempotency.KEYS_TABLE, [b"load"], [idempotency.BRANCHES_COLUMN])
     assert [(idempotency.branches_of(cell.value or b""), cell.commit_ts > 0) for cell in cells] == [(branches, True)]

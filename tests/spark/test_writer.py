@@ -11,7 +11,7 @@ import pytest
 
 import pyomid
 from pyomid import crashpoints
-from pyomid.client.transaction_base import State
+from pyomid.client.transaction import State
 from pyomid.errors import ConflictError, Misuse, Unavailable
 from pyomid.protocol.compaction import compact_region_steps
 from pyomid.protocol.effects import WriteShadowCells
@@ -257,7 +257,7 @@ def test_a_write_whose_id_is_done_makes_no_table_anew(conn: Connection) -> None:
 @pytest.mark.parametrize(
     ("point", "state", "seen", "is_leased"),
     [
-        ("client.flush.after", State.DOOMED, [], True),
+        ("client.flush.after", State.ROLLBACK_ONLY, [], True),
         ("client.commit.answered", State.UNKNOWN, [("a", 1)], False),
         ("spark.commit.after", State.COMMITTED, [("a", 1)], False),
     ],
@@ -287,7 +287,7 @@ def test_an_interrupted_commit_leaves_a_true_state(
     assert transaction.state is state
     assert transaction.is_leased == is_leased
     assert (transaction.start_ts in conn.leases._held) == is_leased
-    if state is State.DOOMED:
+    if state is State.ROLLBACK_ONLY:
         transaction.rollback()
     assert rows_of(conn) == seen
     save(conn, ("b", 2), transactionId="load")

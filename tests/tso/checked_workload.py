@@ -14,8 +14,8 @@ from types import TracebackType
 from service_process import RawPeer
 
 from pyomid.types import BeginReply, CommitReply, CommitRequest
+from pyomid.wire.codec import encode_request
 from pyomid.wire.messages import Begin
-from pyomid.wire.requests import encode_request
 
 HOT_CELLS = 8
 PATIENCE_S = 90.0

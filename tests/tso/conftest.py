@@ -18,7 +18,7 @@ from service_process import is_alive, kill_tso, tso_pid
 from pyomid.client.session.blocking import TsoSession
 from pyomid.config import Settings
 from pyomid.storage.embedded import open_folder
-from pyomid.wiring import folder_dial
+from pyomid.wiring import folder_connector
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def session_of() -> Iterator[Callable[..., TsoSession]]:
 
     def make(path: Path, *, request_s: float = 5.0, retry_s: float = 30.0, **settings: float) -> TsoSession:
         chosen = Settings(**{"tso_idle_exit_seconds": 20.0, "conflict_map_entries": 65536, **settings})  # type: ignore[arg-type]
-        opened.append(TsoSession(folder_dial(path, chosen), request_s=request_s, retry_s=retry_s))
+        opened.append(TsoSession(folder_connector(path, chosen), request_s=request_s, retry_s=retry_s))
         return opened[-1]
 
     yield make

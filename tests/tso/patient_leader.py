@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from pyomid.oracle.settings import TsoSettings
-from pyomid.server.leadership import boot_clock
+from pyomid.ports import boot_clock
 from pyomid.server.startup import ServiceOptions, serve
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState

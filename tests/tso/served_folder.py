@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pyomid.client.session.aio import AsyncTsoSession, Dialled
+from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.server.service import TsoService
@@ -93,8 +93,8 @@ class Served:
     def session(self, *, request_s: float = DEADLINE_S) -> AsyncTsoSession:
         address = self.listener.getsockname()
 
-        async def dial() -> Dialled:
-            return Dialled(await asyncio.to_thread(socket.create_connection, address))
+        async def dial() -> ConnectedSocket:
+            return ConnectedSocket(await asyncio.to_thread(socket.create_connection, address))
 
         self.sessions.append(AsyncTsoSession(dial, request_s=request_s, retry_s=request_s))
         return self.sessions[-1]

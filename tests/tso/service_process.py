@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.connecting import tcp_dial
+from pyomid.client.session.connecting import tcp_connector
 from pyomid.server.leadership import holder
+from pyomid.wire.codec import Handshake, Outgoing, decode_answer, encode_handshake
 from pyomid.wire.frames import FrameCutter
-from pyomid.wire.requests import Handshake, encode_handshake
-from pyomid.wire.responses import Outgoing, decode_answer
 
 COMMAND = [sys.executable, "-m", "pyomid", "tso"]
 
@@ -33,7 +32,7 @@ class Service:
     log: Path
 
     def session(self, **more: Any) -> TsoSession:
-        return TsoSession(tcp_dial(self.address), **{"request_s": 5.0, "retry_s": 5.0, **more})
+        return TsoSession(tcp_connector(self.address), **{"request_s": 5.0, "retry_s": 5.0, **more})
 
     def connect(self, *, timeout_s: float = 60.0) -> socket.socket:
         host, _, port = self.address.rpartition(":")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from service_process import served
 
-from pyomid.client.session.aio import AsyncTsoSession, Dialled
-from pyomid.client.session.connecting import tcp_dial
+from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
+from pyomid.client.session.connecting import tcp_connector
 from pyomid.errors import Misuse, OmidError, SnapshotTooOld, Unavailable
 from pyomid.types import CommitRequest, SealOutcome, Status
 from pyomid.wire.messages import (
@@ -34,8 +34,8 @@ def cell(number: int) -> int:
 
 
 def session(address: str, **more: float) -> AsyncTsoSession:
-    async def dial() -> Dialled:
-        return Dialled(await asyncio.to_thread(tcp_dial(address)))
+    async def dial() -> ConnectedSocket:
+        return ConnectedSocket(await asyncio.to_thread(tcp_connector(address)))
 
     return AsyncTsoSession(dial, **{"request_s": 5.0, "retry_s": 5.0, **more})
 

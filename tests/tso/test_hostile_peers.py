@@ -20,6 +20,7 @@ from service_process import RawPeer, Service, served
 
 from pyomid.storage.embedded import EmbeddedCommitTable, open_folder
 from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
+from pyomid.wire.codec import Handshake, encode_handshake, encode_request
 from pyomid.wire.frames import frame
 from pyomid.wire.messages import (
     AdvanceHorizon,
@@ -33,7 +34,6 @@ from pyomid.wire.messages import (
     RenewLease,
     Seal,
 )
-from pyomid.wire.requests import Handshake, encode_handshake, encode_request
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 

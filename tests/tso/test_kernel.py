@@ -37,10 +37,9 @@ from pyomid.oracle.status_oracle import BucketMap
 from pyomid.oracle.takeover import TakenOver
 from pyomid.server.native.switch import switch_to_native
 from pyomid.types import TIMESTAMP_STEP, BeginReply, CommitRequest, WriteSetLevel
+from pyomid.wire.codec import Incoming, decode_answer, decode_request, encode_answer, encode_request
 from pyomid.wire.frames import HEADER_BYTES, ProtocolError, frame
 from pyomid.wire.messages import Begin, Complete, Fence, FenceReply, Seal
-from pyomid.wire.requests import Incoming, decode_request, encode_request
-from pyomid.wire.responses import decode_answer, encode_answer
 
 pytestmark = pytest.mark.fast
 

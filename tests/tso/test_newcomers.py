@@ -14,7 +14,7 @@ import pytest
 from service_process import RawPeer, served
 
 from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.connecting import tcp_dial
+from pyomid.client.session.connecting import tcp_connector
 from pyomid.server.peer import Connection
 from pyomid.server.unauthenticated import UnauthenticatedPeers
 
@@ -50,7 +50,7 @@ def test_half_open_tls_connections_keep_nobody_out(certificate: Path, tmp_path: 
     with served(tmp_path, *options, "--handshake-timeout", "60", before=FEW_FILES) as running:
         context = ssl.create_default_context(cafile=str(certificate / "server.pem"))
         with silent(running.address):
-            tso = TsoSession(tcp_dial(running.address, tls=context, timeout_s=20.0), request_s=20.0, retry_s=20.0)
+            tso = TsoSession(tcp_connector(running.address, tls=context, timeout_s=20.0), request_s=20.0, retry_s=20.0)
             assert tso.begin().start_ts
             with silent(running.address):
                 assert tso.begin().start_ts, "one who had its handshake never gives way"

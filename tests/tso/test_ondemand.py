@@ -54,8 +54,8 @@ def test_t14_a_start_storm_ends_with_one_tso(folder: Path) -> None:
     """Eight processes at once, nobody serving."""
     program = (
         "import sys; from pathlib import Path; from pyomid.config import Settings;"
-        "from pyomid.client.session.blocking import TsoSession; from pyomid.wiring import folder_dial;"
-        "tso = TsoSession(folder_dial(Path(sys.argv[1]), Settings(tso_idle_exit_seconds=20.0)), retry_s=60.0);"
+        "from pyomid.client.session.blocking import TsoSession; from pyomid.wiring import folder_connector;"
+        "tso = TsoSession(folder_connector(Path(sys.argv[1]), Settings(tso_idle_exit_seconds=20.0)), retry_s=60.0);"
         "print(tso.status().epoch, tso.begin().start_ts)"
     )
     clients = [

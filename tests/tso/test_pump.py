@@ -20,10 +20,9 @@ from service_process import RawPeer, Service, served
 from pyomid.server.native.socket_loop import SocketReplies
 from pyomid.server.native.sockets import LoopState, Segment, Slot, add_out
 from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
+from pyomid.wire.codec import Handshake, decode_answer, encode_answer, encode_request
 from pyomid.wire.frames import FrameCutter
 from pyomid.wire.messages import Begin, Fence, FenceReply
-from pyomid.wire.requests import Handshake, encode_request
-from pyomid.wire.responses import decode_answer, encode_answer
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 

@@ -17,13 +17,12 @@ import pytest
 from service_process import COMMAND, Service, served
 
 from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.connecting import tcp_dial
+from pyomid.client.session.connecting import tcp_connector
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
+from pyomid.wire.codec import Handshake, HandshakeReply, encode_request
 from pyomid.wire.frames import frame
 from pyomid.wire.messages import Begin, Fence, Refused
-from pyomid.wire.requests import Handshake, encode_request
-from pyomid.wire.responses import HandshakeReply
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -283,7 +282,7 @@ def test_nobody_there_is_unavailable_and_a_commit_that_was_sent_is_unknown(tmp_p
         with pytest.raises(Unavailable):
             tso.begin()
         with pytest.raises(Misuse, match="HOST:PORT"):
-            TsoSession(tcp_dial("nowhere"))
+            TsoSession(tcp_connector("nowhere"))
 
 
 def test_t11_strangers_who_send_damaged_requests_never_disturb_a_checked_workload(service: Service) -> None:

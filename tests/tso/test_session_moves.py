@@ -19,11 +19,11 @@ from service_process import Service, served
 
 from pyomid.client.session import aio as aio_module
 from pyomid.client.session import blocking as session_module
-from pyomid.client.session.aio import AsyncTsoSession, Dialled
+from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
 from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.client_protocol import ClientProtocol
-from pyomid.client.session.connecting import tcp_dial
+from pyomid.client.session.connecting import tcp_connector
 from pyomid.types import CommitRequest
+from pyomid.wire.client_protocol import ClientProtocol
 
 pytestmark = pytest.mark.process
 
@@ -44,7 +44,7 @@ class Leaders:
 
     def dial(self) -> socket.socket:
         self.dialled.append(self.leader)
-        return tcp_dial(self.leader.address)()
+        return tcp_connector(self.leader.address)()
 
     def has_moved(self) -> bool:
         is_alone = self._looking.acquire(blocking=False)
@@ -106,7 +106,7 @@ def session_with(leaders: Leaders) -> Iterator[tuple[TsoSession, Callable[..., F
 def on_a_loop(leaders: Leaders, scenario: Callable[[AsyncTsoSession], Awaitable[None]]) -> None:
     async def go() -> None:
         session = AsyncTsoSession(
-            lambda: asyncio.to_thread(lambda: Dialled(leaders.dial())),
+            lambda: asyncio.to_thread(lambda: ConnectedSocket(leaders.dial())),
             request_s=FOR_EVER_S,
             retry_s=FOR_EVER_S,
             has_moved=leaders.has_moved,

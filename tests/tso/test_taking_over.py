@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.connecting import tcp_dial
+from pyomid.client.session.connecting import tcp_connector
 from pyomid.errors import Unavailable
-from pyomid.server.launcher import dial_folder
+from pyomid.server.launcher import connect_to_folder
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -45,7 +45,7 @@ def test_a_leader_keeps_its_lease_while_it_takes_over() -> None:
         assert line(process) == "takes over"
         assert line(process) == "announced"
         address = line(process).removeprefix("serving on ")
-        tso = TsoSession(tcp_dial(address), request_s=20.0, retry_s=40.0)
+        tso = TsoSession(tcp_connector(address), request_s=20.0, retry_s=40.0)
         assert tso.begin().start_ts > 0
         tso.close()
         process.send_signal(signal.SIGTERM)
@@ -72,10 +72,10 @@ def test_a_client_whose_tso_cannot_be_started_in_time_is_told_so(tmp_path: Path)
     """The started process hangs, and so does a child of it that holds its standard error open."""
     hangs = [sys.executable, "-c", "import os, time; os.fork(); time.sleep(20)"]
     with pytest.raises(Unavailable, match=r"the TSO of .* did not answer within 1 s"):
-        dial_folder(tmp_path, hangs, timeout_s=1.0)
+        connect_to_folder(tmp_path, hangs, timeout_s=1.0)
 
 
-def test_threads_that_wait_for_another_threads_dialling_give_up_by_their_own_deadline() -> None:
+def test_threads_that_wait_for_another_threads_connecting_give_up_by_their_own_deadline() -> None:
     release = threading.Event()
     dialling = threading.Event()
 
@@ -96,7 +96,7 @@ def test_threads_that_wait_for_another_threads_dialling_give_up_by_their_own_dea
     first = threading.Thread(target=begin)
     first.start()
     dialling.wait(60.0)
-    with pytest.raises(Unavailable, match="other threads have been looking for a TSO"):
+    with pytest.raises(Unavailable, match="others have been looking for a TSO"):
         session.begin()
     release.set()
     first.join()

@@ -17,13 +17,13 @@ import pytest
 from service_process import Service, served
 
 from pyomid.client.session import blocking
-from pyomid.client.session.aio import AsyncTsoSession, Dialled
+from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
 from pyomid.client.session.blocking import TsoSession
-from pyomid.client.session.client_protocol import ClientProtocol
-from pyomid.client.session.connecting import tcp_dial
+from pyomid.client.session.connecting import tcp_connector
 from pyomid.client.session.request_retry import ConnectionBroken
 from pyomid.errors import Misuse, Unavailable
 from pyomid.types import CommitRequest
+from pyomid.wire.client_protocol import ClientProtocol
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
@@ -52,7 +52,7 @@ def options(certificates: Path) -> tuple[str, ...]:
 
 
 def session(running: Service, context: ssl.SSLContext | None) -> TsoSession:
-    return TsoSession(tcp_dial(running.address, tls=context, timeout_s=2.0), request_s=3.0, retry_s=1.0)
+    return TsoSession(tcp_connector(running.address, tls=context, timeout_s=2.0), request_s=3.0, retry_s=1.0)
 
 
 def test_threads_share_a_tls_connection(certificates: Path, tmp_path: Path) -> None:
@@ -103,8 +103,10 @@ def test_clients_must_show_a_certificate_where_told(certificates: Path, tmp_path
 def test_an_event_loop_speaks_tls_and_trusts_no_stranger(certificates: Path, tmp_path: Path) -> None:
     async def scenario(running: Service) -> None:
         def loop_session(context: ssl.SSLContext, host: str = "127.0.0.1") -> AsyncTsoSession:
-            dial = tcp_dial(running.address)
-            return AsyncTsoSession(lambda: asyncio.to_thread(lambda: Dialled(dial(), context, host)), retry_s=1.0)
+            dial = tcp_connector(running.address)
+            return AsyncTsoSession(
+                lambda: asyncio.to_thread(lambda: ConnectedSocket(dial(), context, host)), retry_s=1.0
+            )
 
         trusting = ssl.create_default_context(cafile=str(certificates / "ca.pem"))
         good = loop_session(trusting)
@@ -127,7 +129,7 @@ def tls_pair(certificates: Path) -> Iterator[tuple[socket.socket, socket.socket]
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        dial = tcp_dial(
+        dial = tcp_connector(
             f"127.0.0.1:{listener.getsockname()[1]}",
             tls=ssl.create_default_context(cafile=str(certificates / "ca.pem")),
             timeout_s=30.0,

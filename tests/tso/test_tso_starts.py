@@ -10,7 +10,7 @@ import pytest
 import pyomid
 from pyomid.errors import OmidError, StoreFull, Unavailable
 from pyomid.server import launcher
-from pyomid.server.launcher import dial_folder
+from pyomid.server.launcher import connect_to_folder
 from pyomid.server.leadership import LOCK_FILE, holder
 from pyomid.server.logs import LOG_FILE
 from pyomid.storage.embedded import open_folder
@@ -99,7 +99,7 @@ def starts_of(folder: Path, time: FakeTime, program: str, for_s: float) -> tuple
     command = [sys.executable, "-S", "-c", f"open({str(folder / 'starts')!r}, 'a').write('x')\n{program}"]
     while time.now_s < until_s:
         try:
-            dial_folder(folder, command, timeout_s=until_s - time.now_s, clock=time.clock, sleep=time.sleep)
+            connect_to_folder(folder, command, timeout_s=until_s - time.now_s, clock=time.clock, sleep=time.sleep)
         except OmidError as error:
             errors.append(error)
             time.sleep(0.02)

@@ -24,10 +24,9 @@ from pyomid.server.startup import take_over_and_build
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 from pyomid.types import CommitRequest
+from pyomid.wire.codec import Handshake, Outgoing, decode_answer, encode_handshake, encode_request
 from pyomid.wire.frames import FrameCutter
 from pyomid.wire.messages import AskStatus, Begin, Complete, Fence, Request, Seal
-from pyomid.wire.requests import Handshake, encode_handshake, encode_request
-from pyomid.wire.responses import Outgoing, decode_answer
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
 

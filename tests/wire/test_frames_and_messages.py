@@ -17,6 +17,18 @@ from pyomid.types import (
     WriteSetLevel,
 )
 from pyomid.wire import omid_pb2 as pb
+from pyomid.wire.codec import (
+    CommitPart,
+    Handshake,
+    HandshakeReply,
+    Incoming,
+    Outgoing,
+    decode_answer,
+    decode_request,
+    encode_answer,
+    encode_handshake,
+    encode_request,
+)
 from pyomid.wire.frames import FrameCutter, FrameTooLong, ProtocolError, frame
 from pyomid.wire.messages import (
     AdvanceHorizon,
@@ -36,15 +48,6 @@ from pyomid.wire.messages import (
     Seal,
     SealReply,
 )
-from pyomid.wire.requests import (
-    CommitPart,
-    Handshake,
-    Incoming,
-    decode_request,
-    encode_handshake,
-    encode_request,
-)
-from pyomid.wire.responses import HandshakeReply, Outgoing, decode_answer, encode_answer
 
 pytestmark = pytest.mark.fast
 

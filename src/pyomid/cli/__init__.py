@@ -1,6 +1,6 @@
 """The `pyomid` command. Each module here that has `add_command` is a subcommand; `main` only chooses among them.
 
-Like `wiring` it may import every package, because it chooses concrete parts.
+Like `wiring` it may import every package, because it chooses concrete deployment.
 """
 
 from __future__ import annotations

@@ -43,23 +43,23 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_here(arguments: argparse.Namespace) -> int:
     import pyomid
     from pyomid.client.drive import Driver
-    from pyomid.client.import_table import check_adoptable, newest_adopted, register_adopted
-    from pyomid.protocol.import_table import adopt_range_steps
+    from pyomid.client.import_table import check_importable, import_timestamp, register_imported
+    from pyomid.protocol.import_table import import_range_steps
 
     with pyomid.connect(arguments.url) as database:
-        parts, table = database.parts, arguments.table
-        newest_ts = newest_adopted(parts, table, [family.encode() for family in arguments.families])
+        deployment, table = database.deployment, arguments.table
+        newest_ts = import_timestamp(deployment, table, [family.encode() for family in arguments.families])
         if not newest_ts:
             print(f"{table} was transactional already: nothing was done")
             return 0
-        regions = parts.store.regions(table)
+        regions = deployment.store.regions(table)
         for number, region in enumerate(regions, 1):
-            check_adoptable(parts, Driver(parts), table, region, newest_ts)
+            check_importable(deployment, Driver(deployment), table, region, newest_ts)
             print(f"region {number} of {len(regions)}: looked at", flush=True)
         for number, region in enumerate(regions, 1):
-            done = Driver(parts).run(adopt_range_steps(table, region, newest_ts))
-            print(f"region {number} of {len(regions)}: {done.adopted} of {done.records} records adopted", flush=True)
-        register_adopted(parts, table, arguments.families, ConflictLevel(arguments.conflict_level))
+            done = Driver(deployment).run(import_range_steps(table, region, newest_ts))
+            print(f"region {number} of {len(regions)}: {done.imported} of {done.records} records adopted", flush=True)
+        register_imported(deployment, table, arguments.families, ConflictLevel(arguments.conflict_level))
     print(f"{table} is transactional now")
     return 0
 

@@ -11,8 +11,8 @@ from pyomid.cli.status import table_lines
 from pyomid.types import TABLES_UNCONFIRMED, ConflictLevel, TableInfo, TableState
 
 if TYPE_CHECKING:
-    from pyomid.client.deployment import Deployment
     from pyomid.client.unregistered_tables import Discovery
+    from pyomid.ports import Deployment
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -67,34 +67,34 @@ def run(arguments: argparse.Namespace) -> int:
             case "register":
                 database.create_table(arguments.name, arguments.families, arguments.conflict_level, if_not_exists=True)
             case "drop":
-                if arguments.name not in [info.name for info in _half_dropped(database.parts)]:
+                if arguments.name not in [info.name for info in _half_dropped(database.deployment)]:
                     database.table_info(arguments.name)
                 if not arguments.yes and not _agreed(arguments.name):
                     print("nothing was dropped")
                     return 1
                 database.drop_table(arguments.name)
             case "discover":
-                print("\n".join(_found(discover(database.parts), arguments.url)) or "every table is registered")
+                print("\n".join(_found(discover(database.deployment), arguments.url)) or "every table is registered")
             case "confirm":
-                return _confirm(database.parts, arguments.url, anyway=arguments.yes)
+                return _confirm(database.deployment, arguments.url, anyway=arguments.yes)
             case "forget":
-                forget(database.parts, arguments.name)
+                forget(database.deployment, arguments.name)
             case _:
-                lines = [*table_lines(database.tables()), *_half_dropped_lines(database.parts, arguments.url)]
+                lines = [*table_lines(database.tables()), *_half_dropped_lines(database.deployment, arguments.url)]
                 print("\n".join(lines) or "no tables")
     return 0
 
 
-def _half_dropped(parts: Deployment) -> list[TableInfo]:
+def _half_dropped(deployment: Deployment) -> list[TableInfo]:
     """Tables whose drop was interrupted or is under way: they hold sanitizing back until it is done."""
-    return [entry.info for entry in parts.catalog.entries() if entry.state is TableState.DROPPING]
+    return [entry.info for entry in deployment.catalog.entries() if entry.state is TableState.DROPPING]
 
 
-def _half_dropped_lines(parts: Deployment, url: str) -> Iterator[str]:
-    for info in _half_dropped(parts):
+def _half_dropped_lines(deployment: Deployment, url: str) -> Iterator[str]:
+    for info in _half_dropped(deployment):
         finish = shlex.join(["pyomid", "tables", url, "drop", info.name])
         yield f"  {info.name}   is being dropped, and holds sanitizing back until it is gone: {finish} finishes it"
-    for entry in parts.catalog.entries():
+    for entry in deployment.catalog.entries():
         if entry.state is TableState.WITHDRAWING:
             families = [family.decode() for family in entry.info.families]
             level = ["--conflict-level", entry.info.conflict_level.value, "--if-not-exists"]
@@ -116,20 +116,20 @@ def _found(discovery: Discovery, url: str) -> Iterator[str]:
         )
 
 
-def _confirm(parts: Deployment, url: str, *, anyway: bool) -> int:
+def _confirm(deployment: Deployment, url: str, *, anyway: bool) -> int:
     """The mark is read before the tables are listed, so that one of a Java TSO that led meanwhile stays."""
     from pyomid.client.unregistered_tables import Discovery, confirm, discover
 
-    nonce = parts.catalog.unknown_tables().get(TABLES_UNCONFIRMED)
+    nonce = deployment.catalog.unknown_tables().get(TABLES_UNCONFIRMED)
     if nonce is None:
         print("nothing is to be confirmed")
         return 0
-    found = discover(parts).tables
+    found = discover(deployment).tables
     if found and not anyway:
         print("\n".join(_found(Discovery(found, []), url)))
         print("# nothing was confirmed: register these first, or say --yes")
         return 1
-    confirm(parts, nonce)
+    confirm(deployment, nonce)
     print("confirmed")
     return 0
 

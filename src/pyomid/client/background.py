@@ -1,10 +1,11 @@
-"""Work that no caller waits for: shadow cells and completion of finished transactions, heals, rollbacks.
+"""Background work: post-commit clean-up of finished transactions (shadow cells, commit-table entries), shadow-cell
+repair, rollbacks.
 
-One thread a database; where the system gives none, whoever waits does the work. What arrives within the linger is done
-together: the shadow cells of many transactions in one durable write a table, then their commit-table entries in one
-request (law 5 holds for each: its entry goes only after its own shadow cells returned). Whatever is lost here, by an
-error or with the process, readers, compaction and sanitising repair; so heals are dropped when there is too much to do,
-and nothing is ever tried twice.
+One thread for each database; if the system gives none, a thread that waits does the work. Jobs that arrive within the
+linger are done together: the shadow cells of many transactions in one durable write for each table, then their
+commit-table entries in one request (law 5 holds for each transaction: its entry goes only after its own shadow cells
+are durable). Readers, compaction and sanitizing repair whatever is lost here, by an error or with the process. So
+repairs are dropped when there is too much to do, and nothing is tried twice.
 """
 
 from __future__ import annotations
@@ -20,21 +21,18 @@ from typing import Any, Final
 
 from pyomid.errors import OmidError
 from pyomid.protocol import effects
-from pyomid.protocol.commit import WriteSet, complete_steps, rollback_steps
+from pyomid.protocol.commit import CELLS_AT_ONCE, WriteSet, complete_steps, rollback_steps
 from pyomid.protocol.effects import Effect, Steps
 
 logger = logging.getLogger(__name__)
 
-CELLS_AT_ONCE: Final = 5_000
-"""Cells in one merged write: bounded, so that other writers get their turn."""
-
 _LOOK_S: Final = 1.0
-"""Who waits for room looks as often whether the thread that makes it is alive."""
+"""A thread that waits for room checks at this interval that the background thread is alive."""
 
 
 @dataclass(slots=True)
 class BackgroundCounters:
-    """What was done, since the start; read for status and tests."""
+    """Counts since the start, for status and tests."""
 
     completed: int = 0
     rolled_back: int = 0
@@ -49,7 +47,7 @@ class _Job:
 
 
 class Background:
-    """Bounded by cells. `perform` runs one effect; it is called from the background thread only."""
+    """Bounded by cells. `perform` runs one effect, on the background thread or on a thread that waits for it."""
 
     def __init__(self, perform: Callable[[Effect], Any], *, linger_s: float, cells_max: int) -> None:
         self.counters = BackgroundCounters()
@@ -62,13 +60,14 @@ class Background:
         self._urgent = False
         self._closed = False
         self._lock = threading.RLock()
-        """Entered itself, not by its condition: that would enter in Python, where an interrupt can come in between."""
+        """Acquired itself, not through its condition: that acquires it in Python, where an interrupt can come between.
+        """
         self._changed = threading.Condition(self._lock)
         self._lacks_thread = False
         self._thread: threading.Thread | None = None
 
     def complete(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
-        """Shadow cells, then the entry. Waits for room: a committer that outruns its own completion slows down."""
+        """Shadow cells, then the entry. Waits for room: commits that outrun their own completion slow down."""
         cells = _cells(written)
         with self._lock:
             self._wait_for_room()
@@ -76,15 +75,15 @@ class Background:
             self.counters.completed += 1
 
     def roll_back(self, written: WriteSet, begun: Sequence[object] = ()) -> None:
-        """Exact deletes of a transaction that certainly never commits; waits for room likewise. `begun`: its writes
-        that may be on their way, awaited first (`effects.EndWrites`)."""
+        """Exact deletes of a transaction that certainly never commits. Waits for room likewise. `begun`: its writes
+        that may be under way, which are awaited first (`effects.EndWrites`)."""
         with self._lock:
             self._wait_for_room()
             self._add(_Job(_rollback_steps(written, tuple(begun)), _cells(written)))
             self.counters.rolled_back += 1
 
     def offer(self, effect: effects.Heal | effects.DeleteOrphans) -> None:
-        """Dropped when there is no room, or after the end."""
+        """Repairs later. Dropped if there is no room, or after the end."""
         cells = len(effect.shadows) if isinstance(effect, effects.Heal) else len(effect.cells)
         with self._lock:
             if self._cells + cells > self._cells_max or self._closed:
@@ -93,7 +92,7 @@ class Background:
             self._add(_Job(_single_step(effect), cells))
 
     def drain(self, timeout_s: float | None = None) -> bool:
-        """True when everything that was waiting is done; at once, without the linger."""
+        """Does everything that waits, without the linger. True when all is done, False after `timeout_s`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             self._urgent = True
@@ -107,7 +106,7 @@ class Background:
         return True
 
     def close(self, timeout_s: float | None = None) -> bool:
-        """Drains, then ends the thread. What does not fit in the time is left to the healers; False then."""
+        """Drains, then ends the thread. False if the time ran out: the rest is left to readers and compaction."""
         drained = self.drain(timeout_s)
         with self._lock:
             self._closed = True
@@ -127,12 +126,12 @@ class Background:
         self._cells += job.cells
         self._has_thread()
         if len(self._jobs) == 1 or self._cells >= self._cells_max:
-            self._changed.notify_all()  # Not for each: the thread that lingers would wake, and take the interpreter.
+            self._changed.notify_all()  # Not for each job: the lingering thread would wake, and take the interpreter.
 
     def _has_thread(self) -> bool:
-        """There is one that works, started now where there was none: the last try may have failed, or it died.
+        """Whether the background thread runs. Starts it if there is none: it may have died, or not have started.
 
-        A system that gives no more threads is no error of the commit that was answered already.
+        If the system gives no thread, this is not an error of the commit, which was answered already.
         """
         if self._thread is not None and self._thread.is_alive():
             return True
@@ -141,7 +140,7 @@ class Background:
             thread.start()
         except (RuntimeError, MemoryError) as error:
             if not self._lacks_thread:
-                logger.warning("no thread to complete transactions, whoever waits for it does it: %s", error)
+                logger.warning("no thread to complete transactions; threads that wait for completion do it: %s", error)
             self._lacks_thread, self._thread = True, None
             return False
         self._lacks_thread, self._thread = False, thread
@@ -152,7 +151,7 @@ class Background:
             self._wait_or_work(_LOOK_S)
 
     def _wait_or_work(self, wait_s: float | None) -> None:
-        """Until something changed, or not longer than this; done here where no thread will. With the lock held."""
+        """Waits for a change, at most `wait_s`; works itself if there is no thread. Called with the lock held."""
         if not self._jobs or self._has_thread():
             self._changed.wait(wait_s)
             return
@@ -175,7 +174,9 @@ class Background:
     def _work(self, jobs: Sequence[_Job]) -> None:
         try:
             run_together([job.steps for job in jobs], self._perform, self.failed)
-        except Exception as error:  # of the steps themselves: these jobs are left to the healers, the next ones not
+        except (
+            Exception
+        ) as error:  # an error of the steps themselves: only these jobs are left to readers and compaction
             self.failed(error)
 
     def _begin(self) -> list[_Job]:
@@ -189,7 +190,7 @@ class Background:
         self._changed.notify_all()
 
     def _take(self) -> list[_Job] | None:
-        """Everything that has gathered by the end of the linger; None at the end."""
+        """All jobs that arrived by the end of the linger; None after `close`."""
         with self._lock:
             while not self._jobs:
                 if self._closed:
@@ -204,7 +205,7 @@ class Background:
             return self._begin()
 
     def failed(self, error: Exception) -> None:
-        """The transactions concerned are committed or rolled back all the same."""
+        """Counts and logs. The transactions are committed or rolled back all the same."""
         self.counters.failures += 1
         if isinstance(error, OmidError):
             logger.warning("completion left to readers and compaction: %s", error)
@@ -215,9 +216,9 @@ class Background:
 def run_together(
     jobs: Iterable[Steps[None]], perform: Callable[[Effect], Any], failed: Callable[[Exception], None]
 ) -> None:
-    """Runs all jobs to their end, in rounds: what they wait for in one round is merged by kind and table.
+    """Runs all jobs to their end, in rounds. The effects of one round are merged by kind and table.
 
-    An error goes to the jobs whose effect it was merged from, and to `failed` once; the others go on.
+    An error goes to the jobs whose effects were merged, and to `failed` once. The others go on.
     """
     waiting = [(job, effect) for job in jobs if (effect := _next_effect(job, None)) is not None]
     while waiting:
@@ -245,7 +246,7 @@ def _next_effect(job: Steps[None], error: Exception | None) -> Effect | None:
 
 
 def _groups(waiting: Sequence[tuple[Steps[None], Effect]]) -> Iterable[list[tuple[Steps[None], Effect]]]:
-    """By kind and table, each of at most `CELLS_AT_ONCE` cells."""
+    """Jobs by kind of effect and table, in groups of at most `CELLS_AT_ONCE` cells."""
     open_groups: dict[tuple[type[Effect], str], list[tuple[Steps[None], Effect]]] = defaultdict(list)
     sizes: dict[tuple[type[Effect], str], int] = defaultdict(int)
     for job, effect in waiting:
@@ -298,7 +299,7 @@ def _size(effect: Effect) -> int:
 
 
 def _rollback_steps(written: WriteSet, begun: tuple[object, ...]) -> Steps[None]:
-    """What came to be written, whatever became of its writing, goes."""
+    """Deletes what may have been written, whatever became of the write."""
     if begun:
         with contextlib.suppress(OmidError):
             yield effects.EndWrites(begun)

@@ -23,21 +23,20 @@ from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, 
 
 from pyomid.client import table_admin
 from pyomid.client.background import Background, BackgroundCounters
-from pyomid.client.deployment import Deployment
 from pyomid.client.drive import Blocking, Driver
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import Backoff, check_function, check_result, run_steps
 from pyomid.client.session.leases import Lease, LeaseKeeper
 from pyomid.client.transaction import Transaction
 from pyomid.client.transaction_steps import TransactionSteps
-from pyomid.client.validation import TableRules
+from pyomid.client.validation import TableRules, find_table
 from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
-from pyomid.protocol.commit import WriteSet
-from pyomid.protocol.commit_cache import CommitCache
+from pyomid.ports import Deployment
+from pyomid.protocol.commit import WriteSet, may_go_by
 from pyomid.protocol.effects import Begin, Steps
-from pyomid.protocol.rule_age import may_go_by
+from pyomid.protocol.reading import CommitCache
 from pyomid.types import BeginReply, ConflictLevel, Status, TableInfo
 
 logger = logging.getLogger(__name__)
@@ -58,7 +57,7 @@ class Transactional(Protocol[P, R]):
 
 
 CLOSE_TIMEOUT_S: Final = 10.0
-"""How long close waits for completion in the background; the rest is left to readers and compaction."""
+"""Close waits so long for completion in the background; the rest is left to readers and compaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class DatabaseStatus:
 
 @dataclass(frozen=True, slots=True)
 class _KnownRules:
-    """A table's rules as they were read after the start `read_after` was handed out (`protocol.rule_age`)."""
+    """A table's rules as they were read after the start `read_after` was handed out (`protocol.commit.may_go_by`)."""
 
     rules: TableRules
     read_after: int
@@ -83,19 +82,19 @@ class _KnownRules:
 class Database:
     """An open database, as `pyomid.connect` returns it. Threads share it; a forked child opens its own."""
 
-    def __init__(self, parts: Deployment, *, url: str = "", sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, deployment: Deployment, *, url: str = "", sleep: Callable[[float], None] = time.sleep) -> None:
         self.url: Final = url
-        self.settings: Final[Settings] = parts.settings
-        self.commit_cache: Final = CommitCache(parts.settings.commit_cache_entries)
-        self.writes_ahead: Final = parts.store.capabilities.pipelined_writes
-        self._parts = parts
+        self.settings: Final[Settings] = deployment.settings
+        self.commit_cache: Final = CommitCache(deployment.settings.commit_cache_entries)
+        self.pipelined_writes: Final = deployment.store.capabilities.pipelined_writes
+        self._deployment = deployment
         self._pid = os.getpid()
         self._random = random.Random()
-        self._background = make_background(parts)
-        self._driver = Driver(parts, self._background, sleep=sleep)
+        self._background = make_background(deployment)
+        self._driver = Driver(deployment, self._background, sleep=sleep)
         self._tables: dict[str, _KnownRules] = {}
-        self.leases: Final = LeaseKeeper(parts.tso, parts.clock)
-        self._ending = _Ending(parts, self._background, self.leases)
+        self.leases: Final = LeaseKeeper(deployment.tso, deployment.clock)
+        self._ending = _Ending(deployment, self._background, self.leases)
         weakref.finalize(self, _forgotten, self._ending).atexit = False
 
     # Transactions
@@ -118,8 +117,8 @@ class Database:
         """Calls `function(tx, …)` in a transaction of its own and commits it; calls it again on `ConflictError`.
 
         The back-off is jittered, doubles, and is bounded, and so is the number of tries (settings `retries`,
-        `retry_backoff_ms`); then the last `ConflictError` is raised. What the function does outside of the database
-        happens again with each call.
+        `retry_backoff_ms`); after the last one its `ConflictError` is raised. Each call repeats what the function does
+        outside of the database.
         """
         result = self._run(None, function, *args, **kwargs)
         assert not isinstance(result, AlreadyDone)
@@ -135,9 +134,9 @@ class Database:
     ) -> R | AlreadyDone:
         """As `run`, but at most one of all runs under one id ever commits, in whatever process.
 
-        Returns `AlreadyDone` where one committed before. A lost answer is looked up by running again; `OutcomeUnknown`
-        only where that did not come to an end either (no TSO, tries used up): run it under the id again. The id is kept
-        in the table PYOMID_MARKERS until its row is deleted there.
+        Returns `AlreadyDone` if one committed before. A lost answer is looked up by another run. `OutcomeUnknown` comes
+        only if that did not end either (no TSO, no tries left): run it under the id again. The id is kept in the table
+        PYOMID_MARKERS until its row is deleted there.
         """
         return self._run(check_transaction_id(transaction_id), function, *args, **kwargs)
 
@@ -161,8 +160,7 @@ class Database:
     def transactional(self, function: Callable[Concatenate[Transaction, P], R]) -> Transactional[P, R]:
         """Decorator: `function(tx, …)` becomes `function(…)`, run as by `run`.
 
-        Called with a transaction as its first argument it takes part in that one instead, so that decorated functions
-        compose.
+        Called with a transaction as its first argument, it takes part in that one: decorated functions compose.
         """
         check_function(function)
 
@@ -184,50 +182,50 @@ class Database:
         *,
         if_not_exists: bool = False,
     ) -> TableInfo:
-        """Makes a table, durable on return. `Misuse` where the name is taken.
+        """Makes a table, durable on return. `Misuse` if the name is taken.
 
         `conflict_level`: "cell" (transactions conflict on a column of a row) or "row" (on a row); it never changes.
         """
         self.check_usable()
         return table_admin.create_table(
-            self._parts, name, families, conflict_level=conflict_level, if_not_exists=if_not_exists
+            self._deployment, name, families, conflict_level=conflict_level, if_not_exists=if_not_exists
         )
 
     def drop_table(self, name: str) -> None:
         """Removes the table and its rows; open transactions that wrote to it abort."""
         self.check_usable()
         self._tables.pop(name, None)
-        table_admin.drop_table(self._parts, name)
+        table_admin.drop_table(self._deployment, name)
 
     def tables(self) -> list[TableInfo]:
         """Every table of the catalog, system tables too, by name."""
         self.check_usable()
-        return self._parts.catalog.tables()
+        return self._deployment.catalog.tables()
 
     def table_info(self, name: str) -> TableInfo:
-        """One catalog entry; `UnknownTable` names the nearest that exists."""
+        """One catalog entry; `UnknownTable` names the nearest table that exists."""
         self.check_usable()
-        return table_admin.find_table(self._parts, name)
+        return find_table(self._deployment.catalog, name)
 
     # The whole
 
     def status(self) -> DatabaseStatus:
         self.check_usable()
         return DatabaseStatus(
-            tso=self._parts.tso.status(),
-            tables=tuple(self._parts.catalog.tables()),
-            commit_table_entries=self._parts.commit_table.count(),
+            tso=self._deployment.tso.status(),
+            tables=tuple(self._deployment.catalog.tables()),
+            commit_table_entries=self._deployment.commit_table.count(),
             background=self._background.counters,
         )
 
     def drain(self, timeout_s: float | None = None) -> bool:
-        """Waits until every finished transaction is completed; False when the time ran out."""
+        """Waits until every finished transaction is completed. False if the time ran out."""
         self.check_usable()
         return self._background.drain(timeout_s)
 
     def close(self) -> None:
-        """Completes finished transactions and closes the connection; a second call does nothing, or what a first one
-        that was interrupted left."""
+        """Completes finished transactions and closes the connection. A second call does nothing, or what an interrupted
+        first call left."""
         self._ending.close()
 
     def __enter__(self) -> Database:
@@ -245,8 +243,11 @@ class Database:
     # For pyomid's own use
 
     @property
-    def parts(self) -> Deployment:
-        return self._parts
+    def deployment(self) -> Deployment:
+        return self._deployment
+
+    parts = deployment
+    """Former name, kept for one release."""
 
     @property
     def background(self) -> Background:
@@ -259,7 +260,7 @@ class Database:
     def begin_steps(
         self, made: Callable[[BeginReply, Lease | None], T], not_before: int = 0, *, lease: bool = False
     ) -> Steps[T]:
-        """The begin of a transaction, as both front ends drive it; `made` makes theirs."""
+        """The begin of a transaction, as both front ends drive it. `made` makes the front end's transaction."""
         self.check_usable()
         begun: BeginReply = yield Begin(not_before)
         crash_point("client.begin.after")
@@ -272,7 +273,7 @@ class Database:
         return Transaction(self, begun, lease)
 
     def abandon(self) -> None:
-        """Forgets the connection as the death of its process would: nothing completed, nothing closed. For tests."""
+        """Forgets the connection as if its process had died: nothing is completed, nothing closed. For tests."""
         self._ending.forget()
 
     def check_usable(self) -> None:
@@ -286,41 +287,41 @@ class Database:
             raise Misuse(f"database {self.url} is closed")
 
     def table_rules(self, name: str, begun: BeginReply, *, leased: bool = False) -> TableRules:
-        """The catalog entry with its rules for a transaction that began so. `leased`: it is under a lease, which some
-        tables refuse.
+        """The rules of a table for a transaction whose begin was answered with `begun`. `leased`: it is under a lease;
+        `Misuse` if the table's store would not keep its snapshot.
         """
         rules = self._known_rules(name, begun)
         if leased:
-            table_admin.check_leases(self._parts, name)
+            self._deployment.store.check_leases(name)
         return rules
 
     def _known_rules(self, name: str, begun: BeginReply) -> TableRules:
-        now = self._parts.clock()
+        now = self._deployment.clock()
         found = self._tables.get(name) if isinstance(name, str) else None
         if found is not None and now < found.until_s and may_go_by(found.read_after, begun):
             return found.rules
-        info = table_admin.find_table(self._parts, name)
+        info = find_table(self._deployment.catalog, name)
         if found is not None and found.rules.info == info:
             rules = found.rules
         else:
-            rules = TableRules(info, self._parts.store.limits)
+            rules = TableRules(info, self._deployment.store.limits)
         self._tables[name] = _KnownRules(rules, begun.start_ts, now + self.settings.catalog_cache_seconds)
         return rules
 
     def end_committed(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
-        """Repair behind the answer: an error of it is not the commit's, and readers repair what it leaves."""
+        """Repair after the answer: its error is not the commit's, and readers repair what it leaves."""
         try:
             self.commit_cache.put(start_ts, commit_ts)
             self._background.complete(start_ts, commit_ts, written)
         except Exception as error:
             self._background.failed(error)
 
-    def end_rolled_back(self, workspace: TransactionSteps) -> None:
+    def end_rolled_back(self, writes: TransactionSteps) -> None:
         """As `end_committed`: compaction deletes what it leaves."""
         try:
-            written = workspace.write_set()
+            written = writes.write_set()
             if written:
-                self._background.roll_back(written, workspace.abandoned_writes())
+                self._background.roll_back(written, writes.abandoned_writes())
         except Exception as error:
             self._background.failed(error)
 
@@ -328,21 +329,21 @@ class Database:
         return Backoff.of(self.settings, self._random.uniform)
 
 
-def make_background(parts: Deployment) -> Background:
-    """The database's background, over its own parts."""
+def make_background(deployment: Deployment) -> Background:
+    """The database's background work, over its own deployment."""
     return Background(
-        Driver(parts).perform,
-        linger_s=parts.settings.completion_linger_ms / 1000,
-        cells_max=parts.settings.completion_cells_max,
+        Driver(deployment).perform,
+        linger_s=deployment.settings.completion_linger_ms / 1000,
+        cells_max=deployment.settings.completion_cells_max,
     )
 
 
 class _Ending:
-    """What closes a database: at `close`, at exit, or in a thread of its own when the last reference goes. Never in a
-    forked child, whose parent still uses the parts."""
+    """Closes a database: at `close`, at exit, or in a thread of its own when the last reference goes. Never in a forked
+    child: the parent still uses all of it."""
 
-    def __init__(self, parts: Deployment, background: Background, leases: LeaseKeeper) -> None:
-        self._parts = parts
+    def __init__(self, deployment: Deployment, background: Background, leases: LeaseKeeper) -> None:
+        self._deployment = deployment
         self._background = background
         self._leases = leases
         self._pid = os.getpid()
@@ -355,7 +356,7 @@ class _Ending:
         return os.getpid() == self._pid
 
     def close(self) -> None:
-        """Whatever is raised in one part, the others are closed; a call beside another waits for it."""
+        """Closes every part, whatever one of them raises. A call beside another one waits for it."""
         self.has_begun = True
         if not self.is_ours:
             return
@@ -372,7 +373,7 @@ class _Ending:
                             CLOSE_TIMEOUT_S,
                         )
                 finally:
-                    self._parts.close()
+                    self._deployment.close()
             self.forget()
 
     def forget(self) -> None:

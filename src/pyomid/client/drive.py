@@ -1,8 +1,8 @@
-"""Who performs the steps of the protocol and of the client: `drive` blocks, `adrive` awaits. There is no third loop.
+"""The two drivers of steps: `drive` blocks, `adrive` awaits. There is no third loop.
 
-A generator yields what it waits for (`protocol.effects`, and those below, which only a client has); the handler of that
-class performs it. Whatever is raised on the way, Ctrl-C, a cancellation and a thread that cannot start among it, goes
-into the steps at the effect it came in: what they must say or undo then is theirs to know, and no shell catches it.
+A generator yields an effect (of `protocol.effects`, or of those below, which only a client has), and the effect handler
+of its class performs it. Any error on the way, such as Ctrl-C, a cancellation, or a thread that cannot start, is thrown
+into the steps at that effect. The steps know what to report or undo then; no shell catches anything.
 
     Transaction.commit()  ──drive──▶  commit_steps  ◀──adrive──  AsyncTransaction.commit()
                                      │ WriteCells, SendCommit, Blocking …
@@ -20,9 +20,8 @@ from typing import Any, Final, Protocol, TypeVar
 
 from pyomid.cells import CellBatch, batch_of
 from pyomid.client.background import Background
-from pyomid.client.deployment import Deployment
 from pyomid.crashpoints import crash_point
-from pyomid.ports import Sleep
+from pyomid.ports import Deployment, Sleep
 from pyomid.protocol import effects
 from pyomid.protocol.effects import Effect, Steps
 from pyomid.types import CommitReply
@@ -35,7 +34,7 @@ Handler = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Blocking(Effect):
-    """→ what `call` returns, which may wait for a disk, a socket or another thread."""
+    """→ the result of `call`, which may wait for a disk, a socket or another thread."""
 
     call: Callable[[], Any]
 
@@ -49,7 +48,7 @@ class Pause(Effect):
 
 @dataclass(frozen=True, slots=True)
 class CallProgram(Effect):
-    """→ what the program's own function returns, or the coroutine that it returned."""
+    """→ the result of the program's own function, or of the coroutine that it returned."""
 
     call: Callable[[], Any]
 
@@ -58,7 +57,8 @@ class CallProgram(Effect):
 
 
 def drive(steps: Steps[T], handlers: Mapping[type[Effect], Handler]) -> T:
-    """What the steps return; their errors, and those of effects they do not catch. Performs in the calling thread."""
+    """The result of the steps. Raises their errors, and those of effects that they do not catch. Performs effects in
+    the calling thread."""
     resume: Callable[[Any], Effect] = steps.send
     value: Any = None
     thrown: BaseException | None = None
@@ -75,7 +75,7 @@ def drive(steps: Steps[T], handlers: Mapping[type[Effect], Handler]) -> T:
                     returned: T = error.value
                     return returned
                 elif isinstance(thrown, StopIteration) and error.__cause__ is thrown:
-                    raise thrown from None  # no generator may raise it: Python raised another in its place
+                    raise thrown from None  # a generator must not raise StopIteration: Python replaced it
                 else:
                     raise
     finally:
@@ -84,7 +84,7 @@ def drive(steps: Steps[T], handlers: Mapping[type[Effect], Handler]) -> T:
 
 
 async def adrive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Any]]) -> T:
-    """As `drive`, for one task of an event loop; a cancellation goes into the steps."""
+    """As `drive`, for one task of an event loop. A cancellation is thrown into the steps."""
     resume: Callable[[Any], Effect] = steps.send
     value: Any = None
     thrown: BaseException | None = None
@@ -101,7 +101,7 @@ async def adrive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Any]]) -
                     returned: T = error.value
                     return returned
                 elif isinstance(thrown, StopIteration) and error.__cause__ is thrown:
-                    raise thrown from None  # no generator may raise it: Python raised another in its place
+                    raise thrown from None  # a generator must not raise StopIteration: Python replaced it
                 else:
                     raise
     finally:
@@ -109,14 +109,16 @@ async def adrive(steps: Steps[T], perform: Callable[[Effect], Awaitable[Any]]) -
         steps.close()
 
 
-# Over real parts
+# Over a deployment
 
 
 class Driver:
     """Runs steps in the calling thread. Without a background, heals and orphan deletes are performed at once."""
 
-    def __init__(self, parts: Deployment, background: Background | None = None, *, sleep: Sleep = time.sleep) -> None:
-        self.handlers: Final = port_handlers(parts)
+    def __init__(
+        self, deployment: Deployment, background: Background | None = None, *, sleep: Sleep = time.sleep
+    ) -> None:
+        self.handlers: Final = port_handlers(deployment)
         self.handlers[Blocking] = self.handlers[CallProgram] = lambda e: e.call()
         self.handlers[Pause] = lambda e: sleep(e.pause_s)
         if background is not None:
@@ -145,9 +147,9 @@ class AsyncRun(Protocol):
 
 
 class AsyncDriver:
-    """Runs steps in the event loop. What `awaited` knows is awaited; what blocks on a disk or a socket runs in a
-    thread as `Driver` would, one call at a time for one transaction: of `tso_threads` where it asks the TSO, so that no
-    begin waits for a disk, of `store_threads` else.
+    """Runs steps in the event loop. Effects with a handler in `awaited` are awaited. Those that block on a disk or a
+    socket run in a thread as in `Driver`, one call at a time for one transaction: a thread of `tso_threads` if they ask
+    the TSO, so that no begin waits for a disk, else one of `store_threads`.
     """
 
     def __init__(
@@ -188,30 +190,30 @@ class AsyncDriver:
 ASKS_TSO: Final = frozenset({effects.Begin, effects.SendCommit, effects.SealStarts})
 
 
-# What each effect does to the ports
+# Effect handlers over the ports
 
 
-def port_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:
-    """Every effect, performed at once and in this thread."""
-    return {**store_handlers(parts), **tso_handlers(parts)}
+def port_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler]:
+    """Handlers of all effects, which perform at once and in this thread."""
+    return {**store_handlers(deployment), **tso_handlers(deployment)}
 
 
-def store_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:
+def store_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler]:
     """The effects that touch the store, the commit table, the leader state or the catalog."""
-    store, catalog, leader_state = parts.store, parts.catalog, parts.leader_state
+    store, catalog, leader_state = deployment.store, deployment.catalog, deployment.leader_state
     return {
         effects.ReadRows: lambda e: store.read_rows(e.table, e.rows, e.columns, bounds=e.bounds),
-        effects.ReadRange: lambda e: _read_range(parts, e),
-        effects.LookupThenWatermarks: lambda e: _look_up_then_watermarks(parts, e),
+        effects.ReadRange: lambda e: _read_range(deployment, e),
+        effects.LookupThenWatermarks: lambda e: _look_up_then_watermarks(deployment, e),
         effects.ReadWatermarks: lambda e: leader_state.read_watermarks(),
-        effects.WriteCells: lambda e: _write_cells(parts, e),
-        effects.BeginWrite: lambda e: _begin_write(parts, e),
-        effects.EndWrites: lambda e: _end_writes(parts, e),
-        effects.WriteShadowBatches: lambda e: _write_shadow_batches(parts, e),
-        effects.WriteShadowCells: lambda e: _write_shadow_cells(parts, e),
-        effects.Heal: lambda e: _heal(parts, e),
+        effects.WriteCells: lambda e: _write_cells(deployment, e),
+        effects.BeginWrite: lambda e: _begin_write(deployment, e),
+        effects.EndWrites: lambda e: _end_writes(deployment, e),
+        effects.WriteShadowBatches: lambda e: _write_shadow_batches(deployment, e),
+        effects.WriteShadowCells: lambda e: _write_shadow_cells(deployment, e),
+        effects.Heal: lambda e: _heal(deployment, e),
         effects.DeleteOrphans: lambda e: store.delete_versions(e.table, e.cells),
-        effects.DeleteVersions: lambda e: _delete_versions(parts, e),
+        effects.DeleteVersions: lambda e: _delete_versions(deployment, e),
         effects.CleanBatch: lambda e: store.clean_batch(e.table, e.batch, e.heals, e.drops),
         effects.FlushAndMerge: lambda e: store.flush_and_merge(e.table, e.region),
         effects.RecordWatermark: lambda e: catalog.put_region_watermark(e.record),
@@ -222,30 +224,32 @@ def store_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:
     }
 
 
-def tso_handlers(parts: Deployment) -> dict[type[effects.Effect], Handler]:
+def tso_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler]:
     """The effects that ask the TSO."""
-    tso = parts.tso
+    tso = deployment.tso
     return {
         effects.Begin: lambda e: tso.begin(not_before=e.not_before),
         effects.SealStarts: lambda e: tso.seal(e.starts),
-        effects.SendCommit: lambda e: _send_commit(parts, e),
-        effects.DeleteCommitEntries: lambda e: _complete(parts, e),
+        effects.SendCommit: lambda e: _send_commit(deployment, e),
+        effects.DeleteCommitEntries: lambda e: _complete(deployment, e),
         effects.AdvanceHorizon: lambda e: tso.advance_horizon(e.horizon),
     }
 
 
-def _look_up_then_watermarks(parts: Deployment, effect: effects.LookupThenWatermarks) -> tuple[list[int], int, int]:
-    """In one round trip where the commit table can; else, and where that failed, in two, in this order (R4)."""
-    both = parts.commit_table.lookup_then_watermarks(effect.starts)
+def _look_up_then_watermarks(
+    deployment: Deployment, effect: effects.LookupThenWatermarks
+) -> tuple[list[int], int, int]:
+    """In one round trip if the commit table can; otherwise, or if that failed, in two, in this order (R4)."""
+    both = deployment.commit_table.lookup_then_watermarks(effect.starts)
     if both is not None:
         return both
-    states = parts.commit_table.lookup(effect.starts)
-    return states, *parts.leader_state.read_watermarks()
+    states = deployment.commit_table.lookup(effect.starts)
+    return states, *deployment.leader_state.read_watermarks()
 
 
-def _read_range(parts: Deployment, effect: effects.ReadRange) -> CellBatch:
+def _read_range(deployment: Deployment, effect: effects.ReadRange) -> CellBatch:
     rows_max = _ALL_ROWS if effect.rows_max is None else effect.rows_max
-    batches = parts.store.scan(effect.table, effect.key_range, effect.columns, batch_rows_max=rows_max)
+    batches = deployment.store.scan(effect.table, effect.key_range, effect.columns, batch_rows_max=rows_max)
     first = next(batches, None)
     if first is None:
         return batch_of([])
@@ -260,53 +264,53 @@ def _read_range(parts: Deployment, effect: effects.ReadRange) -> CellBatch:
 _ALL_ROWS = 1 << 30
 
 
-def _write_cells(parts: Deployment, effect: effects.WriteCells) -> None:
+def _write_cells(deployment: Deployment, effect: effects.WriteCells) -> None:
     crash_point("client.flush.before")
-    parts.store.write_cells(effect.table, effect.version, effect.rows)
+    deployment.store.write_cells(effect.table, effect.version, effect.rows)
     crash_point("client.flush.after")
 
 
-def _begin_write(parts: Deployment, effect: effects.BeginWrite) -> object:
+def _begin_write(deployment: Deployment, effect: effects.BeginWrite) -> object:
     crash_point("client.flush.before")
-    return parts.store.begin_write(effect.table, effect.version, effect.batch)
+    return deployment.store.begin_write(effect.table, effect.version, effect.batch)
 
 
-def _end_writes(parts: Deployment, effect: effects.EndWrites) -> None:
-    parts.store.end_writes(effect.begun)
+def _end_writes(deployment: Deployment, effect: effects.EndWrites) -> None:
+    deployment.store.end_writes(effect.begun)
     crash_point("client.flush.after")
 
 
-def _write_shadow_batches(parts: Deployment, effect: effects.WriteShadowBatches) -> None:
+def _write_shadow_batches(deployment: Deployment, effect: effects.WriteShadowBatches) -> None:
     crash_point("client.complete.shadows_before")
-    parts.store.write_shadow_batches(effect.table, effect.version, effect.batches, effect.commit_ts)
+    deployment.store.write_shadow_batches(effect.table, effect.version, effect.batches, effect.commit_ts)
     crash_point("client.complete.shadows_after")
 
 
-def _send_commit(parts: Deployment, effect: effects.SendCommit) -> CommitReply:
+def _send_commit(deployment: Deployment, effect: effects.SendCommit) -> CommitReply:
     crash_point("client.commit.before")
-    reply = parts.tso.commit(effect.request)
+    reply = deployment.tso.commit(effect.request)
     crash_point("client.commit.answered")
     return reply
 
 
-def _write_shadow_cells(parts: Deployment, effect: effects.WriteShadowCells) -> None:
+def _write_shadow_cells(deployment: Deployment, effect: effects.WriteShadowCells) -> None:
     crash_point("client.complete.shadows_before")
-    parts.store.write_shadow_cells(effect.table, effect.shadows)
+    deployment.store.write_shadow_cells(effect.table, effect.shadows)
     crash_point("client.complete.shadows_after")
 
 
-def _complete(parts: Deployment, effect: effects.DeleteCommitEntries) -> None:
+def _complete(deployment: Deployment, effect: effects.DeleteCommitEntries) -> None:
     crash_point("client.complete.delete_before")
-    parts.tso.complete(effect.starts)
+    deployment.tso.complete(effect.starts)
     crash_point("client.complete.delete_after")
 
 
-def _delete_versions(parts: Deployment, effect: effects.DeleteVersions) -> None:
+def _delete_versions(deployment: Deployment, effect: effects.DeleteVersions) -> None:
     crash_point("client.rollback.before")
-    parts.store.delete_versions(effect.table, effect.cells)
+    deployment.store.delete_versions(effect.table, effect.cells)
     crash_point("client.rollback.after")
 
 
-def _heal(parts: Deployment, effect: effects.Heal) -> None:
+def _heal(deployment: Deployment, effect: effects.Heal) -> None:
     crash_point("client.heal.before")
-    parts.store.write_shadow_cells(effect.table, effect.shadows)
+    deployment.store.write_shadow_cells(effect.table, effect.shadows)

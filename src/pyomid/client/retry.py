@@ -1,4 +1,4 @@
-"""Running a function as a transaction, again on conflict, and at most once under a durable id."""
+"""Runs a function as a transaction: again on conflict, and at most once under a durable id."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pyomid.client import idempotency
 from pyomid.client.drive import Blocking, CallProgram, Pause
 from pyomid.client.idempotency import AlreadyDone
-from pyomid.client.table_admin import ensure_markers_table
+from pyomid.client.table_admin import ensure_keys_table
 from pyomid.errors import ConflictError, MisuseType, OmidError, OutcomeUnknown
 from pyomid.protocol.effects import Steps
 
@@ -30,8 +30,8 @@ R = TypeVar("R")
 class Backoff:
     """Full jitter: the n-th pause is uniform between 0 and a bound that doubles from `first_s` to `longest_s`.
 
-    Jitter, so that two losers do not meet again; from 0, because with `not_before` the next snapshot holds the
-    winner already and most retries may go at once.
+    Jitter keeps two losers from meeting again. It begins at 0 because with `not_before` the next snapshot holds the
+    winner already, so most retries may go at once.
     """
 
     first_s: float
@@ -41,7 +41,7 @@ class Backoff:
 
     @classmethod
     def of(cls, settings: Settings, uniform: Callable[[float, float], float], retries: int | None = None) -> Backoff:
-        """As the database is set; `retries`: where a run has its own."""
+        """From the database's settings. `retries`: a run's own number."""
         return cls(
             first_s=settings.retry_backoff_ms / 1000,
             longest_s=settings.retry_backoff_ms_max / 1000,
@@ -55,12 +55,12 @@ class Backoff:
 
 
 class Tries:
-    """The tries of one run, for every front end: what the end of each means.
+    """The tries of one run, for every front end: what the end of each try means.
 
     A try that conflicted is followed by another one, above the commit that won. With a durable id a lost answer is
-    followed by one too: it sees in its own snapshot whether the marker is there, and if the first should still commit,
-    the marker's conflict check lets only one of the two. Where no try follows, an answer that is lost until then stays
-    lost: whatever the last try ended with, the run may have committed.
+    followed by one too: it sees in its own snapshot whether the idempotency key is there, and should the first try
+    still commit, the key's conflict check lets only one of the two. If no try follows, a lost answer stays lost:
+    whatever the last try ended with, the run may have committed.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Tries:
         transaction_id: str | None,
         on_conflict: Callable[[ConflictError], None] | None = None,
     ) -> None:
-        """`on_conflict` is told of each conflict that another try follows."""
+        """`on_conflict` is called with each conflict that another try follows."""
         self.not_before = 0
         self._backoff = backoff
         self._transaction_id = transaction_id
@@ -78,8 +78,10 @@ class Tries:
         self._lost: OutcomeUnknown | None = None
 
     def pause_s(self, error: BaseException) -> float | None:
-        """Before the try after this one, which ended with `error`; None: raise it. `OutcomeUnknown` is raised here
-        where an earlier try may have committed and `error` would deny it; an error that is not pyomid's gets a note.
+        """The pause before the next try, after one that ended with `error`. None: the caller raises `error`.
+
+        Raises `OutcomeUnknown` if an earlier try may have committed and `error` would deny it; an error that is not
+        pyomid's gets a note instead.
         """
         self._failures += 1
         if isinstance(error, OmidError) and self._may_go_on(error) and self._failures <= self._backoff.retries:
@@ -105,7 +107,7 @@ class Tries:
 
 
 def check_function(function: object) -> None:
-    """`MisuseType` where calling it would run nothing: the transaction would commit without it."""
+    """`MisuseType` if calling it would run nothing: the transaction would commit without it."""
     kind = next((kind for kind, is_kind in _RUN_LATER.items() if _is(is_kind, function)), None)
     if kind is not None:
         raise MisuseType(
@@ -123,11 +125,11 @@ _RUN_LATER: Final = {
 
 
 def check_result(result: R, function: object) -> R:
-    """`MisuseType`, and so a rollback, where what was called only promised to run (a lambda around an `async def`)."""
+    """`MisuseType`, and so a rollback, if the function only promised to run (a lambda around an `async def`)."""
     if inspect.isawaitable(result):
         _never_awaited(result)
         raise MisuseType(
-            f"{_named(function)} returned {type(result).__name__}, which nobody awaits here: nothing was committed. "
+            f"{_named(function)} returned {type(result).__name__}, which is not awaited here: nothing was committed. "
             "Pass a plain function, or use a database of pyomid.aio",
             value=function,
         )
@@ -135,7 +137,7 @@ def check_result(result: R, function: object) -> R:
 
 
 def check_awaitable(result: R, function: object) -> R:
-    """`MisuseType`, and so a rollback, where there is nothing to await: what it did was not awaited either."""
+    """`MisuseType`, and so a rollback, if there is nothing to await: what it did was not awaited either."""
     if not inspect.isawaitable(result):
         _never_awaited(result)
         raise MisuseType(
@@ -151,7 +153,7 @@ def _is(is_kind: Callable[[Any], bool], function: object) -> bool:
 
 
 def _never_awaited(result: object) -> None:
-    """Ended before it began, so that Python does not warn of it as well."""
+    """Ends it before it begins, so that Python does not warn of it as well."""
     if inspect.iscoroutine(result) or inspect.isgenerator(result):
         result.close()
 
@@ -166,12 +168,12 @@ def run_steps(
     transaction_id: str | None,
     body: Callable[[Any], object],
 ) -> Steps[Any]:
-    """`body(transaction)` committed once, by as many `Tries` as it takes: what it returns, or `AlreadyDone`.
+    """Commits `body(transaction)` once, with as many `Tries` as it takes. Returns its result, or `AlreadyDone`.
 
-    `begin(not_before)`: a transaction of the front end.
+    `begin(not_before)` begins a transaction of the front end.
     """
     if transaction_id is not None:
-        yield Blocking(partial(ensure_markers_table, database.parts))
+        yield Blocking(partial(ensure_keys_table, database.deployment))
 
     def one_try_steps(not_before: int) -> Steps[Any]:
         transaction = yield from begin(not_before)
@@ -181,7 +183,7 @@ def run_steps(
 
 
 def tries_steps(tries: Tries, one_try_steps: Callable[[int], Steps[R]]) -> Steps[R]:
-    """The loop of every front end: what the first of `one_try_steps(not_before)` that succeeds returns."""
+    """The loop of every front end: returns the result of the first `one_try_steps(not_before)` that succeeds."""
     while True:
         try:
             return (yield from one_try_steps(tries.not_before))
@@ -196,22 +198,22 @@ def _try_steps(
     transaction: RowTransaction[Any], transaction_id: str | None, body: Callable[[Any], object]
 ) -> Steps[Any]:
     if transaction_id is not None:
-        done = yield from claim_marker_steps(transaction, transaction_id)
+        done = yield from claim_key_steps(transaction, transaction_id)
         if done is not None:
             return done
     return (yield CallProgram(partial(body, transaction)))
 
 
-def claim_marker_steps(transaction: RowTransaction[Any], transaction_id: str) -> Steps[AlreadyDone | None]:
-    """Reads the marker in the transaction's snapshot and, where it is not there, writes it with the rest."""
-    markers = yield from transaction.table_steps(idempotency.MARKERS_TABLE)
-    row = idempotency.marker_row(transaction_id)
-    done = idempotency.found_marker_named(transaction_id, (yield from markers.get_steps(row)))
-    if done is None and markers.hold_put(row, idempotency.named_marker_cell(transaction.start_ts)):
+def claim_key_steps(transaction: RowTransaction[Any], transaction_id: str) -> Steps[AlreadyDone | None]:
+    """Reads the idempotency key in the transaction's snapshot and, if it is not there, writes it with the rest."""
+    keys = yield from transaction.table_steps(idempotency.KEYS_TABLE)
+    row = idempotency.key_row(transaction_id)
+    done = idempotency.found_named_key(transaction_id, (yield from keys.get_steps(row)))
+    if done is None and keys.buffer_put(row, idempotency.named_key_cell(transaction.start_ts)):
         yield from transaction.send_steps()
     return done
 
 
 def cause_of(error: OmidError) -> int:
-    """The commit that caused an abort: the next begin must see it, or it aborts again (`not_before`)."""
+    """The commit that caused an abort. The next begin must see it, or it aborts again (`not_before`)."""
     return int(error.values.get("commit_ts", 0))

@@ -6,8 +6,8 @@
     accounts.rows([b"alice", b"bob"])                   # one request
     for key, row in accounts.scan(prefix=b"a", columns=[b"f:balance"], limit=10): ...
 
-Columns are named b"family:qualifier"; b"family" stands for a whole family where columns are chosen. Writes are held
-back and sent in batches; a get or scan is one request (and more where commits must be looked up), never one a cell.
+Columns are named b"family:qualifier"; b"family" stands for a whole family where columns are chosen. Writes are
+buffered and sent in batches. A get or scan is one request (more if commits must be looked up), never one for each cell.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Blocking, Run
-from pyomid.client.transaction_base import Event
 from pyomid.client.validation import TableRules, check_limit
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol.effects import Steps
@@ -32,12 +31,12 @@ Cells = Mapping[bytes, bytes]
 
 
 class TableBase:
-    """A table in one transaction's snapshot, with its own writes, as both front ends drive it."""
+    """A table in one transaction's snapshot, with its own writes, as steps for both front ends."""
 
     def __init__(self, transaction: RowTransaction[Any], rules: TableRules) -> None:
         self._transaction = transaction
         self._rules = rules
-        self._workspace = transaction.workspace
+        self._writes = transaction.writes
 
     @property
     def info(self) -> TableInfo:
@@ -58,11 +57,11 @@ class TableBase:
     ) -> Steps[dict[bytes, dict[bytes, bytes]]]:
         return self._transaction.alone(self._rows_steps(keys, columns))
 
-    def hold_put(self, key: bytes, cells: Cells) -> bool:
-        """The put itself; True: what is held back is to be sent now (`RowTransaction.send_steps`)."""
+    def buffer_put(self, key: bytes, cells: Cells) -> bool:
+        """Buffers a put. True: the buffered writes are to be sent now (`RowTransaction.send_steps`)."""
         self._transaction.begin_write()
         row, checked = checked_put(self._rules, key, cells)
-        return self._workspace.hold(self._rules.info, row, checked)
+        return self._writes.buffer(self._rules.info, row, checked)
 
     def delete_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
         return self._transaction.alone(self._delete_steps(keys, columns))
@@ -75,8 +74,8 @@ class TableBase:
         columns: Iterable[bytes] | None,
         limit: int | None,
     ) -> RowScan:
-        """The arguments of a scan, or an error before anything is read."""
-        self._transaction.step(Event.READ)
+        """Checks the arguments of a scan before anything is read."""
+        self._transaction.check_read()
         key_range = scan_range(self._rules, start, stop, prefix)
         selection = self._rules.selection(columns)
         return RowScan(self._transaction, self._rules.info, key_range, selection, check_limit(limit))
@@ -87,7 +86,7 @@ class TableBase:
         selection = self._rules.selection(columns)
         if selection == []:
             return {}
-        (row,) = yield from self._workspace.read_steps(self._rules.info, (checked,), selection)
+        (row,) = yield from self._writes.read_steps(self._rules.info, (checked,), selection)
         return named(row)
 
     def _rows_steps(
@@ -98,29 +97,29 @@ class TableBase:
         selection = self._rules.selection(columns)
         if not checked or selection == []:
             return {key: {} for key in checked}
-        found = yield from self._workspace.read_steps(self._rules.info, checked, selection)
+        found = yield from self._writes.read_steps(self._rules.info, checked, selection)
         return {key: named(row) for key, row in zip(checked, found, strict=True)}
 
     def _delete_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
-        self._transaction.step(Event.WRITE)
+        self._transaction.check_write()
         checked = check_keys(self._rules, keys)
         selection = self._rules.selection(columns)
         if selection is not None and all(column.qualifier for column in selection):
             for key in checked:
-                yield from self._hold_steps(key, dict.fromkeys(selection, None))
+                yield from self._buffer_steps(key, dict.fromkeys(selection, None))
             return
         yield from self._transaction.begin_read_steps()
-        found = yield from self._workspace.read_steps(self._rules.info, checked, selection)
+        found = yield from self._writes.read_steps(self._rules.info, checked, selection)
         for key, row in zip(checked, found, strict=True):
-            yield from self._hold_steps(key, dict.fromkeys(row, None))
+            yield from self._buffer_steps(key, dict.fromkeys(row, None))
 
-    def _hold_steps(self, key: bytes, cells: Mapping[Column, bytes | None]) -> Steps[None]:
-        if cells and self._workspace.hold(self._rules.info, key, cells):
+    def _buffer_steps(self, key: bytes, cells: Mapping[Column, bytes | None]) -> Steps[None]:
+        if cells and self._writes.buffer(self._rules.info, key, cells):
             yield from self._transaction.sent_steps()
 
 
 class RowScan:
-    """A scan under way: its rows batch by batch."""
+    """A scan: its rows batch by batch."""
 
     def __init__(
         self,
@@ -135,36 +134,34 @@ class RowScan:
         self._selection = selection
         self._rows_max = batch_rows(transaction.database.settings.scan_batch_rows, limit)
         self._left = limit
-        self._scan = transaction.workspace.begin_scan(info, key_range)
+        self._scan = transaction.writes.begin_scan(info, key_range)
         self._batches: Iterator[CellBatch] | None = None
         self._is_over = limit == 0 or selection == []
 
     def next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
-        """Some rows more, maybe none; None: there are no more."""
+        """The next rows, maybe none. None at the end of the scan."""
         return self._transaction.alone(self._next_steps())
 
     def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
         if self._is_over:
             return None
         yield from self._transaction.begin_read_steps()
-        workspace = self._transaction.workspace
+        writes = self._transaction.writes
         if self._batches is None or self._scan.is_overtaken:
             self._batches = self._ask(self._scan.begin_again())
         batch: CellBatch | None = yield Blocking(partial(next, self._batches, None))
-        rows: list[tuple[bytes, dict[Column, bytes]]] = []
         passed = self._scan.key_range
+        if batch is not None and not batch.rows:
+            return iter(())
+        rows = yield from writes.batch_steps(self._info, batch, self._selection)
         if batch is None:
             self._is_over = True
-            yield from workspace.scanned_steps()
-        elif batch.rows:
-            rows = yield from workspace.batch_steps(self._info, batch, self._selection)
-            passed = self._scan.pass_to(batch.row_key(batch.rows - 1) + b"\0")
         else:
-            return iter(())
-        return self._shown(self._limited(list(workspace.merged(self._info, rows, passed, self._selection))))
+            passed = self._scan.pass_to(batch.row_key(batch.rows - 1) + b"\0")
+        return self._shown(self._limited(list(writes.merged(self._info, rows, passed, self._selection))))
 
     def _ask(self, key_range: KeyRange) -> Iterator[CellBatch]:
-        store = self._transaction.database.parts.store
+        store = self._transaction.database.deployment.store
         return store.scan(self._info.name, key_range, self._selection, batch_rows_max=self._rows_max)
 
     def _limited(self, rows: list[tuple[bytes, dict[Column, bytes]]]) -> list[tuple[bytes, dict[Column, bytes]]]:
@@ -176,9 +173,9 @@ class RowScan:
         return rows
 
     def _shown(self, rows: list[tuple[bytes, dict[Column, bytes]]]) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        """As long as the transaction may read."""
+        """Yields as long as the transaction may read."""
         for key, row in rows:
-            self._transaction.step(Event.READ)
+            self._transaction.check_read()
             yield key, named(row)
 
 
@@ -190,16 +187,16 @@ class Table(TableBase):
         self._run = run
 
     def get(self, key: bytes, columns: Iterable[bytes] | None = None) -> dict[bytes, bytes]:
-        """The row's visible columns; {} where there is no such row."""
+        """The row's visible columns; {} if the row does not exist."""
         return self._run(self.get_steps(key, columns))
 
     def rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> dict[bytes, dict[bytes, bytes]]:
-        """Many rows by one request: every requested key, in the requested order; {} where there is no such row."""
+        """Many rows in one request: every requested key, in the requested order; {} for a row that does not exist."""
         return self._run(self.rows_steps(keys, columns))
 
     def put(self, key: bytes, cells: Cells) -> None:
         """Sets columns of the row; its other columns stay. Names and limits are checked now, the write leaves later."""
-        if self.hold_put(key, cells):
+        if self.buffer_put(key, cells):
             self._run(self._transaction.send_steps())
 
     def delete(self, key: bytes, columns: Iterable[bytes] | None = None) -> None:
@@ -211,7 +208,7 @@ class Table(TableBase):
         self._run(self.delete_steps([key], columns))
 
     def delete_rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
-        """`delete` of many rows, read in one request where they must be read."""
+        """`delete` of many rows, which are read in one request if they must be read."""
         self._run(self.delete_steps(keys, columns))
 
     def scan(
@@ -225,8 +222,9 @@ class Table(TableBase):
     ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
         """Rows from `start` (inclusive) to `stop` (exclusive), ascending by key, fetched in batches.
 
-        With `prefix`, those of them that begin with it; `Misuse` where start and stop, whole keys, leave nothing of it.
-        Own writes made while the scan runs are seen where it has not yet been. Ends with the transaction.
+        With `prefix`, only rows that begin with it; `Misuse` if start and stop, which are whole keys, leave none of
+        them. Own writes made while the scan runs are seen in the part that it has not reached. It ends with the
+        transaction.
         """
         return self._rows_of(self.begin_scan(start, stop, prefix, columns, limit))
 
@@ -235,11 +233,11 @@ class Table(TableBase):
             yield from rows
 
 
-# What they are checked by
+# Arguments, checked
 
 
 def named(row: Mapping[Column, bytes]) -> dict[bytes, bytes]:
-    """A row by its columns' full names."""
+    """A row under the full names of its columns."""
     return {_name(column): value for column, value in row.items()}
 
 
@@ -256,7 +254,7 @@ def check_keys(rules: TableRules, keys: object) -> list[bytes]:
 
 
 def checked_put(rules: TableRules, key: object, cells: object) -> tuple[bytes, dict[Column, bytes | None]]:
-    """The arguments of `put`, or an error before anything is held."""
+    """Checks the arguments of `put` before anything is buffered."""
     row = rules.row_key(key)
     if not isinstance(cells, Mapping):
         raise MisuseType(f"cells {cells!r} is {type(cells).__name__}, not a mapping of column to value", value=cells)
@@ -266,7 +264,7 @@ def checked_put(rules: TableRules, key: object, cells: object) -> tuple[bytes, d
 
 
 def scan_range(rules: TableRules, start: object, stop: object, prefix: object) -> KeyRange:
-    """The rows a scan asks for; start and stop inside the prefix narrow it."""
+    """The rows that a scan reads: start and stop inside the prefix narrow it."""
     low = rules.bound("start", start)
     high = None if stop is None else rules.bound("stop", stop)
     found = narrowed_range(low, high, None if prefix is None else rules.bound("prefix", prefix))
@@ -280,5 +278,5 @@ def scan_range(rules: TableRules, start: object, stop: object, prefix: object) -
 
 
 def batch_rows(batch_rows_max: int, limit: int | None) -> int:
-    """Rows to fetch at once: not thousands where few are wanted, some more where a few are not visible."""
+    """Rows to fetch at once: not thousands if few are wanted, and some more because a few may not be visible."""
     return batch_rows_max if limit is None else min(batch_rows_max, max(16, limit + limit // 4))

@@ -4,44 +4,373 @@
         tx.table("accounts").put(b"alice", {b"f:balance": b"100"})
 
 A transaction belongs to the thread that began it, in the process that began it: any use from elsewhere is refused.
-`client.transaction_base` has its states and its end.
+The blocking, the asyncio and the Spark transaction share `TransactionBase`, with its states:
+
+    ACTIVE ──commit──▶ COMMITTING ──committed──▶ COMMITTED
+      │ │                   ├───────refused────▶ ROLLED_BACK
+      │ │                   ├───────failed─────▶ ROLLBACK_ONLY    nothing was sent, or nothing took effect
+      │ │                   └───────lost───────▶ UNKNOWN          the commit may have happened
+      │ └──mark──▶ ROLLBACK_ONLY ──roll back──┐
+      └──roll back────────────────────────────┴▶ ROLLED_BACK
+
+An event that the present state does not know raises and changes nothing. A transaction that is rollback-only still
+reads; writes and commit are refused.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from pyomid.client.drive import Blocking
 from pyomid.client.session.leases import Lease
 from pyomid.client.table import Table
-from pyomid.client.transaction_base import Decided, Event, TransactionBase
 from pyomid.client.transaction_steps import TransactionSteps
 from pyomid.client.validation import TableRules
+from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, TransactionEnded
+from pyomid.protocol.commit import WriteSet, commit_steps
 from pyomid.protocol.effects import Steps
-from pyomid.types import BeginReply
+from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
 
 if TYPE_CHECKING:
     from pyomid.client.database import Database
+
+
+logger = logging.getLogger(__name__)
+
+
+class State(StrEnum):
+    ACTIVE = "active"
+    ROLLBACK_ONLY = "rollback-only"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ROLLED_BACK = "rolled back"
+    UNKNOWN = "of unknown outcome"
+
+
+class Event(StrEnum):
+    MARK = "mark rollback-only"
+    COMMIT = "commit"
+    COMMITTED = "be acknowledged"
+    REFUSED = "be refused"
+    FAILED = "fail before the commit"
+    LOST = "lose its answer"
+    ROLL_BACK = "roll back"
+    WRITE = "write"
+    READ = "read"
+
+
+TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
+    (State.ACTIVE, Event.READ): State.ACTIVE,
+    (State.ACTIVE, Event.WRITE): State.ACTIVE,
+    (State.ACTIVE, Event.MARK): State.ROLLBACK_ONLY,
+    (State.ACTIVE, Event.COMMIT): State.COMMITTING,
+    (State.ACTIVE, Event.ROLL_BACK): State.ROLLED_BACK,
+    (State.ROLLBACK_ONLY, Event.READ): State.ROLLBACK_ONLY,
+    (State.ROLLBACK_ONLY, Event.MARK): State.ROLLBACK_ONLY,
+    (State.ROLLBACK_ONLY, Event.ROLL_BACK): State.ROLLED_BACK,
+    (State.COMMITTING, Event.COMMITTED): State.COMMITTED,
+    (State.COMMITTING, Event.REFUSED): State.ROLLED_BACK,
+    (State.COMMITTING, Event.FAILED): State.ROLLBACK_ONLY,
+    (State.COMMITTING, Event.LOST): State.UNKNOWN,
+}
+
+ENDED: Final = frozenset({State.COMMITTED, State.ROLLED_BACK, State.UNKNOWN})
+
+NEED_LEASE: Final = frozenset({Event.READ, Event.WRITE, Event.COMMIT})
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """The answer to a commit, and the cells whose shadow cells are to be written or that are to be deleted."""
+
+    reply: CommitReply
+    written: WriteSet
+
+
+def next_state(state: State, event: Event, *, start_ts: int, reason: str = "") -> State:
+    """The state after `event`. `TransactionEnded` if the table has no such line, with the reason if it is known."""
+    after = TRANSITIONS.get((state, event))
+    if after is None:
+        because = f" ({reason})" if reason else ""
+        raise TransactionEnded(
+            f"transaction {start_ts} is {state.value}{because}: it cannot {event.value}",
+            start_ts=start_ts,
+            state=state.value,
+        )
+    return after
+
+
+class Writes(Protocol):
+    """What the end of a transaction needs of its writes: its own (`client.transaction_steps`), or those of Spark's
+    tasks."""
+
+    @property
+    def start_ts(self) -> int: ...
+
+    @property
+    def is_torn(self) -> bool:
+        """Some of the writes sent to the store may be there and some not."""
+
+    @property
+    def wrote(self) -> bool:
+        """There is something to decide."""
+
+    def flush_steps(self) -> Steps[None]:
+        """All writes are durable on return (law 1)."""
+
+    def commit_request(self) -> CommitRequest: ...
+
+    def write_set(self) -> WriteSet:
+        """Cells that are evidence of the commit, should its answer be lost."""
+
+
+T = TypeVar("T")
+W = TypeVar("W", bound=Writes)
+
+
+class TransactionBase(Generic[W]):
+    """A transaction's states and its end. It belongs to the thread and process that made it."""
+
+    def __init__(
+        self,
+        writes: W,
+        *,
+        lease: Lease | None = None,
+        end_lease: Callable[[Lease], None] | None = None,
+    ) -> None:
+        self.writes: Final = writes
+        """For pyomid's own use."""
+        self._lease = lease
+        self._end_lease = end_lease
+        self._state = State.ACTIVE
+        self._why_rollback_only = ""
+        self._commit_ts: int | None = None
+        self._thread = threading.get_ident()
+        self._pid = os.getpid()
+
+    @property
+    def start_ts(self) -> int:
+        """The snapshot: the transaction sees everything that was committed before this timestamp."""
+        return self.writes.start_ts
+
+    @property
+    def commit_ts(self) -> int | None:
+        """When it committed; None until then, and for a transaction that wrote nothing."""
+        return self._commit_ts
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    def mark_rollback_only(self, reason: str = "marked so by the program") -> None:
+        """Refuses the commit from now on; the transaction can still read."""
+        self.make_rollback_only(Event.MARK, reason)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.start_ts} {self._state.value}>"
+
+    # The end, as every front end drives it
+
+    def commit_steps(self) -> Steps[None]:
+        return self.alone(self._commit_steps())
+
+    def rollback_steps(self) -> Steps[None]:
+        self.check_owner()
+        if self._state is State.ROLLED_BACK:
+            return
+        self.step(Event.ROLL_BACK)
+        yield from self._rolled_back_steps()
+
+    def block_steps(self, inside: Steps[T]) -> Steps[T]:
+        """Runs `inside`, then commits, and returns its result. Rolls back if it raises."""
+        self.step(Event.READ)
+        try:
+            result = yield from inside
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            yield from self.exit_steps(type(error))
+            raise
+        yield from self.exit_steps(None)
+        return result
+
+    def exit_steps(self, error: type[BaseException] | None) -> Steps[None]:
+        """The end of a block that ended with `error`."""
+        if self._state in ENDED:
+            return
+        if error is not None:
+            if self.can_roll_back:
+                yield from self.rollback_steps()
+            return
+        try:
+            yield from self.commit_steps()
+        except GeneratorExit:  # no driver performs its effects any more
+            raise
+        except BaseException:
+            if self._state is State.ROLLBACK_ONLY:
+                yield from self.rollback_steps()
+            raise
+
+    # For pyomid's own use
+
+    @property
+    def is_leased(self) -> bool:
+        return self._lease is not None
+
+    def step(self, event: Event) -> None:
+        """Moves to the state after `event`. Refuses what thread, process, lease or state do not allow."""
+        self.check_owner()
+        if self._state is State.ACTIVE and self._lease is None and (event is Event.WRITE or event is Event.READ):
+            return  # Thousands of puts take this path; the table says the same.
+        if self._lease is not None and self._lease.lost is not None and event in NEED_LEASE:
+            self._why_rollback_only = self._why_rollback_only or str(self._lease.lost)
+            self._state = State.ROLLBACK_ONLY if self._state is State.ACTIVE else self._state
+            raise self._lease.lost
+        self._state = next_state(self._state, event, start_ts=self.start_ts, reason=self._why_rollback_only)
+        if self._state in ENDED and self._lease is not None:
+            lease, self._lease = self._lease, None
+            self._give_back(lease)
+
+    def _give_back(self, lease: Lease) -> None:
+        """Ends the lease. The end of the transaction was told already, so no error here may look like one of its
+        commit."""
+        if self._end_lease is None:
+            return
+        try:
+            self._end_lease(lease)
+        except Exception as error:
+            logger.warning("lease on %d not ended, expires by its term: %s", lease.start_ts, error)
+
+    def make_rollback_only(self, event: Event, reason: str) -> None:
+        """`step` to rollback-only. The first reason is kept and told."""
+        self.step(event)
+        self._why_rollback_only = self._why_rollback_only or reason
+
+    def alone(self, steps: Steps[T]) -> Steps[T]:
+        """The same steps, during which no other call of this transaction may run."""
+        return steps
+
+    def _committed_steps(self, decided: Decided) -> Steps[None]:
+        """After the answer: its errors are not the commit's."""
+        yield from ()
+
+    def _rolled_back_steps(self) -> Steps[None]:
+        """Deletes the writes. Compaction deletes what stays."""
+        yield from ()
+
+    def _commit_steps(self) -> Steps[None]:
+        decided = yield from self._decided_steps()
+        if decided is None:
+            return
+        if not decided.reply.committed:
+            yield from self._rolled_back_steps()
+            raise refusal(decided.reply)
+        yield from self._committed_steps(decided)
+
+    def _decided_steps(self) -> Steps[Decided | None]:
+        """None for a transaction that wrote nothing. Whatever is thrown into it at whatever yield, the state afterwards
+        is true: rollback-only before the request, unknown from the request to the answer.
+        """
+        if self.writes.is_torn and self._state is State.ACTIVE:
+            self.make_rollback_only(Event.MARK, "a flush of its writes did not end")
+        asked = False
+        try:
+            self.step(Event.COMMIT)
+            yield from self.writes.flush_steps()
+            if not self.writes.wrote:
+                self.step(Event.COMMITTED)
+                return None
+            request, written = self.writes.commit_request(), self.writes.write_set()
+            asked = True
+            reply = yield from commit_steps(request, written)
+            self._decide(reply)
+            return Decided(reply, written)
+        except BaseException as error:
+            if self._state is State.COMMITTING:
+                self._fail(error, asked=asked)
+            raise
+
+    def _decide(self, reply: CommitReply) -> None:
+        if reply.committed:
+            self._commit_ts = reply.commit_ts
+            self.step(Event.COMMITTED)
+        else:
+            self.step(Event.REFUSED)
+
+    def _fail(self, error: BaseException, *, asked: bool) -> None:
+        if not asked:
+            self.make_rollback_only(Event.FAILED, f"its writes did not all reach the store: {error}")
+        elif isinstance(error, OmidError) and not isinstance(error, OutcomeUnknown):
+            self.make_rollback_only(Event.FAILED, f"its commit request took no effect: {error}")
+        else:
+            self.step(Event.LOST)
+
+    def check_owner(self) -> None:
+        if os.getpid() != self._pid:
+            raise Misuse(
+                f"transaction {self.start_ts} was begun by process {self._pid} and is used in its forked child "
+                f"{os.getpid()}: connect and begin again in the child",
+                start_ts=self.start_ts,
+            )
+        if threading.get_ident() != self._thread:
+            raise Misuse(
+                f"transaction {self.start_ts} belongs to the thread that began it and is used in thread "
+                f"{threading.current_thread().name!r}: begin one in each thread",
+                start_ts=self.start_ts,
+            )
+
+    @property
+    def can_roll_back(self) -> bool:
+        """Called by its owner, and neither ended nor ending. A block's exit rolls back only then."""
+        is_owner = os.getpid() == self._pid and threading.get_ident() == self._thread
+        return is_owner and self._state in (State.ACTIVE, State.ROLLBACK_ONLY)
+
+
+def refusal(reply: CommitReply) -> ConflictError:
+    """The error for an aborted commit, with the commit that caused it where it is known."""
+    kind = SnapshotTooOld if reply.reason in _TOO_OLD else ConflictError
+    because = _REASONS.get(reply.reason, "another transaction won") if reply.reason else "another transaction won"
+    values = {"commit_ts": reply.conflict_ts} if reply.conflict_ts else {}
+    by = f" (commit {reply.conflict_ts})" if reply.conflict_ts else ""
+    return kind(f"transaction {reply.start_ts} aborted: {because}{by}", start_ts=reply.start_ts, **values)
+
+
+_TOO_OLD: Final = frozenset({AbortReason.LEASE_LOST})
+_REASONS: Final = {
+    AbortReason.CONFLICT: "another transaction committed a cell that it wrote",
+    AbortReason.LOW_WATERMARK: "it is older than the commits that the TSO remembers",
+    AbortReason.FENCE: "a table that it wrote was fenced",
+    AbortReason.TABLE: "another transaction committed to a table that it claimed as a whole",
+    AbortReason.SEALED: "it was sealed as dead by a reader",
+    AbortReason.LEASE_LOST: "its lease expired",
+    AbortReason.RETRY_UNKNOWN: "its first commit request was never decided",
+}
+
 
 TableT = TypeVar("TableT")
 
 
 class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
-    """A transaction whose rows this process reads and writes, as the blocking and the asyncio front end drive it."""
+    """A transaction whose rows this process reads and writes. Blocking and asyncio front ends drive its steps."""
 
     def __init__(
         self, database: Database, begun: BeginReply, lease: Lease | None, end_lease: Callable[[Lease], None]
     ) -> None:
-        workspace = TransactionSteps(
-            begun, database.commit_cache, flush_bytes=database.settings.flush_bytes, ahead=database.writes_ahead
+        writes = TransactionSteps(
+            begun, database.commit_cache, flush_bytes=database.settings.flush_bytes, pipelined=database.pipelined_writes
         )
-        super().__init__(workspace, lease=lease, end_lease=end_lease)
+        super().__init__(writes, lease=lease, end_lease=end_lease)
         self.database: Final = database
-        """The parts that it works with; for pyomid's own use."""
+        """For pyomid's own use."""
         self._begun = begun
         self._tables: dict[str, TableT] = {}
 
@@ -57,7 +386,7 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         return self.alone(self._flush_steps())
 
     def send_steps(self) -> Steps[None]:
-        """There is enough held back: it leaves. Errors as of a flush, those of writes that left before it too."""
+        """Sends the buffered writes. Errors as of a flush, those of earlier writes under way too."""
         return self.alone(self.sent_steps())
 
     # For pyomid's own use
@@ -65,41 +394,49 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
     @abstractmethod
     def _new_table(self, rules: TableRules) -> TableT: ...
 
-    def begin_write(self) -> None:
-        """Before a write is held."""
+    def check_read(self) -> None:
+        """Refuses a read that the state does not allow."""
+        self.step(Event.READ)
+
+    def check_write(self) -> None:
+        """Refuses a write that the state does not allow."""
         self.step(Event.WRITE)
 
+    def begin_write(self) -> None:
+        """Before a write is buffered outside of `alone`."""
+        self.check_write()
+
     def sent_steps(self) -> Steps[None]:
-        """`send_steps`, inside of a call."""
-        return self._leaving_steps(self.workspace.send_steps())
+        """`send_steps` inside of a call."""
+        return self._leaving_steps(self.writes.send_steps())
 
     def begin_read_steps(self) -> Steps[None]:
-        """What a read must find in the store is there. Errors as of a flush."""
-        self.step(Event.READ)
-        if self.workspace.is_writing:
-            yield from self._leaving_steps(self.workspace.end_steps())
+        """Ends the writes under way, which a read must find in the store. Errors as of a flush."""
+        self.check_read()
+        if self.writes.is_writing:
+            yield from self._leaving_steps(self.writes.end_steps())
 
     def _flush_steps(self) -> Steps[None]:
         self.step(Event.WRITE)
-        yield from self._leaving_steps(self.workspace.flush_steps())
+        yield from self._leaving_steps(self.writes.flush_steps())
 
     def _leaving_steps(self, steps: Steps[None]) -> Steps[None]:
         """After an error some of the writes may be there: rollback-only (C1)."""
         try:
             yield from steps
         except BaseException as error:
-            self.doom(Event.DOOM, f"a flush of its writes failed: {error}")
+            self.make_rollback_only(Event.MARK, f"a flush of its writes failed: {error}")
             raise
 
     def _committed_steps(self, decided: Decided) -> Steps[None]:
         end = partial(self.database.end_committed, self.start_ts, decided.reply.commit_ts, decided.written)
-        yield from self._behind_steps(end)
+        yield from self._afterwards_steps(end)
 
     def _rolled_back_steps(self) -> Steps[None]:
-        yield from self._behind_steps(partial(self.database.end_rolled_back, self.workspace))
+        yield from self._afterwards_steps(partial(self.database.end_rolled_back, self.writes))
 
-    def _behind_steps(self, end: Callable[[], None]) -> Steps[None]:
-        """The outcome is known: no error, as of a system that gives no thread to do this in, may pass for it."""
+    def _afterwards_steps(self, end: Callable[[], None]) -> Steps[None]:
+        """The outcome is known: no error here, of a system without threads for example, may look like one of it."""
         try:
             yield Blocking(end)
         except Exception as error:
@@ -114,7 +451,7 @@ class Transaction(RowTransaction[Table]):
         self._run = database.driver.run
 
     def table(self, name: str) -> Table:
-        """A table as this transaction sees it. `UnknownTable` where there is none."""
+        """A table as this transaction sees it. `UnknownTable` if there is none."""
         return self._run(self.table_steps(name))
 
     def commit(self) -> None:

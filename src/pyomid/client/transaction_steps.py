@@ -1,52 +1,56 @@
-"""One transaction's reads and writes as steps, without threads, sockets or clocks: what the blocking and the
-asyncio client share.
+"""One transaction's reads and writes as steps, without threads, sockets or clocks: the blocking and the asyncio client
+share them.
 
-Writes are held back and flushed in batches under the start timestamp; reads see the flushed ones in the store as
-own versions and the held-back ones as an overlay (C2). A later write of a cell already flushed replaces it under
-the same version.
+Writes are buffered and flushed in batches under the start timestamp. Reads find the flushed ones in the store, as own
+versions, and see the buffered ones as an overlay (C2). A later write of a flushed cell replaces it under the same
+version.
 
-Over a store that takes writes ahead they leave while the caller goes on writing:
+If the store has pipelined writes, a batch leaves while the caller goes on writing:
 
     put put put … │ put put put … │ put …   commit
                   └─ sent ────────┴─ sent ──┴─ rest sent, all answers awaited (law 1), then the request
 
-An answer is awaited before anything that needs it: a commit, a read, a second write of the same row, too much on its
-way. That is where a failure comes to light, and makes the transaction rollback-only.
+An answer is awaited before anything that needs it: a commit, a read, a second write of the same row, too many batches
+under way. A failure comes to light there, and makes the transaction rollback-only.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Final
+from weakref import WeakSet
 
-from pyomid.cells import CellBatch
-from pyomid.client.write_buffer import HeldRows, OpenScan, WriteBuffer, overlaid
-from pyomid.protocol import visibility
+from pyomid.cells import CellBatch, CellNames, batch_of_rows, without_values
 from pyomid.protocol.commit import WriteSet
-from pyomid.protocol.commit_cache import CommitCache
 from pyomid.protocol.effects import BeginWrite, EndWrites, Steps, WriteCells
 from pyomid.protocol.hashing import row_id, table_id
 from pyomid.protocol.native import hashing
-from pyomid.protocol.reading import Snapshot, check_snapshot_steps, read_rows_steps, resolve_batch_steps
-from pyomid.types import BeginReply, Column, CommitRequest, ConflictLevel, KeyRange, TableInfo
+from pyomid.protocol.reading import CommitCache, Snapshot, read_batch_steps, read_rows_steps
+from pyomid.protocol.visibility import VisibleCells
+from pyomid.types import (
+    BeginReply,
+    CellVersion,
+    Column,
+    CommitRequest,
+    ConflictLevel,
+    KeyRange,
+    RowWrite,
+    TableInfo,
+)
 
 Row = dict[Column, bytes]
 
-ROWS_AT_ONCE: Final = 10_000
-"""Keys of one multi-get request; more are asked for in turns."""
-
-
 IDS_COMPILED_MIN: Final = 2_000
-"""Fewer ids are hashed faster (10 us each) than the compiled form is loaded in a process that had no use for it yet."""
+"""Fewer ids are hashed faster (10 us each) than the compiled form is loaded in a process that has not used it yet."""
 
+PIPELINED_BYTES: Final = 96 << 10
+"""Buffered before a batch is sent: a few hundred rows, whose call costs what they cost and not its round trip."""
 
-AHEAD_BYTES: Final = 96 << 10
-"""Held back before it is sent ahead: a few hundred rows, whose call costs what they cost and not its round trip."""
-
-AHEAD_MAX: Final = 8
-"""Writes on their way; the oldest is awaited before the next one leaves. Bounds what is kept of them."""
+PIPELINED_WRITES_MAX: Final = 8
+"""Writes under way. The oldest is awaited before the next one leaves, which bounds what is kept of them."""
 
 BATCH_ROWS_MIN: Final = 16
 """Fewer rows are cheaper as rows than as a batch."""
@@ -54,78 +58,80 @@ BATCH_ROWS_MIN: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    own: WriteBuffer
-    rows: HeldRows
+    """A pipelined write under way: what was taken out of the buffer, and the store's handle."""
+
+    buffer: WriteBuffer
+    rows: BufferedRows
     write: object
 
 
 class TransactionSteps:
-    """What one transaction holds: its snapshot and its own writes by table.
+    """What one transaction holds: its snapshot, and a write buffer for each table.
 
-    `ahead`: its store has pipelined writes (`ports.Capabilities`).
+    `pipelined`: its store has pipelined writes (`ports.Capabilities`).
     """
 
-    def __init__(self, begun: BeginReply, cache: CommitCache, *, flush_bytes: int, ahead: bool = False) -> None:
+    def __init__(self, begun: BeginReply, cache: CommitCache, *, flush_bytes: int, pipelined: bool = False) -> None:
         self.start_ts = begun.start_ts
         self._snapshot = Snapshot(begun.start_ts, begun.epoch, own=frozenset((begun.start_ts,)))
         self._cache = cache
-        self._ahead = ahead
-        self._flush_bytes = min(flush_bytes, AHEAD_BYTES) if ahead else flush_bytes
-        self._held_bytes = 0
+        self._pipelined = pipelined
+        self._flush_bytes = min(flush_bytes, PIPELINED_BYTES) if pipelined else flush_bytes
+        self._buffered_bytes = 0
         self._begun: list[_Begun] = []
-        self._tables: dict[str, WriteBuffer] = {}
+        self._buffers: dict[str, WriteBuffer] = {}
         self.is_torn = False
-        """Some of the writes that left may be in the store and some not: only a rollback is right now (C1). Set before
-        anything leaves, and cleared by the end that went well: no error or interrupt on the way can miss it.
+        """Some of the writes that left may be in the store and some not, so the transaction must roll back (C1). Set
+        before anything leaves, cleared when all of it arrived: no error or interrupt on the way can miss it.
         """
 
     # Writing
 
-    def hold(self, info: TableInfo, row: bytes, cells: Mapping[Column, bytes | None]) -> bool:
-        """Keeps the writes for the next flush; True when that is due."""
-        self._held_bytes += self._own(info).hold(row, cells)
-        return self._held_bytes >= self._flush_bytes
+    def buffer(self, info: TableInfo, row: bytes, cells: Mapping[Column, bytes | None]) -> bool:
+        """Keeps the writes for the next flush. True when a flush is due."""
+        self._buffered_bytes += self._buffer_of(info).put(row, cells)
+        return self._buffered_bytes >= self._flush_bytes
 
-    def _own(self, info: TableInfo) -> WriteBuffer:
-        own = self._tables.get(info.name)
-        if own is None:
-            own = self._tables[info.name] = WriteBuffer(info)
-        return own
+    def _buffer_of(self, info: TableInfo) -> WriteBuffer:
+        buffer = self._buffers.get(info.name)
+        if buffer is None:
+            buffer = self._buffers[info.name] = WriteBuffer(info)
+        return buffer
 
     def flush_steps(self) -> Steps[None]:
-        """Every write held back when it began is durable on return (law 1). After an error the transaction must roll
-        back (C1)."""
+        """Every write that was buffered when it began is durable on return (law 1). After an error the transaction must
+        roll back (C1)."""
         return self._whole_steps(self._flush_steps())
 
     def _flush_steps(self) -> Steps[None]:
-        for own in list(self._tables.values()):
-            if not own.held_bytes:
+        for buffer in list(self._buffers.values()):
+            if not buffer.buffered_bytes:
                 continue
-            if self._ahead and (own.held_rows >= BATCH_ROWS_MIN or own.sent_batches):
-                yield from self._begin_steps(own)
+            if self._pipelined and (buffer.buffered_rows >= BATCH_ROWS_MIN or buffer.sent_batches):
+                yield from self._begin_steps(buffer)
             else:
-                yield from self._keep_apart_steps(own)
-                yield from self._write_steps(own)
-        self._count_held()
+                yield from self._keep_apart_steps(buffer)
+                yield from self._write_steps(buffer)
+        self._count_buffered()
         yield from self._end_steps(len(self._begun))
 
     def send_steps(self) -> Steps[None]:
-        """What is held back leaves for the store: durable on return, or on its way. Errors as of `flush_steps`."""
-        return self._whole_steps(self._send_ahead_steps() if self._ahead else self._flush_steps())
+        """Sends what is buffered: durable on return, or under way. Errors as of `flush_steps`."""
+        return self._whole_steps(self._begin_all_steps() if self._pipelined else self._flush_steps())
 
-    def _send_ahead_steps(self) -> Steps[None]:
-        for own in list(self._tables.values()):
-            if own.held_bytes:
-                yield from self._begin_steps(own)
-        self._count_held()
+    def _begin_all_steps(self) -> Steps[None]:
+        for buffer in list(self._buffers.values()):
+            if buffer.buffered_bytes:
+                yield from self._begin_steps(buffer)
+        self._count_buffered()
 
     @property
     def is_writing(self) -> bool:
-        """Writes are on their way: reads must not begin before `end_steps`."""
+        """Writes are under way: reads must not begin before `end_steps`."""
         return bool(self._begun)
 
     def end_steps(self) -> Steps[None]:
-        """Everything that is on its way is durable on return. Errors as of `flush_steps`."""
+        """Everything that is under way is durable on return. Errors as of `flush_steps`."""
         return self._whole_steps(self._end_steps(len(self._begun)))
 
     def _whole_steps(self, steps: Steps[None]) -> Steps[None]:
@@ -133,32 +139,32 @@ class TransactionSteps:
         yield from steps
         self.is_torn = was_torn
 
-    def _count_held(self) -> None:
-        self._held_bytes = sum(own.held_bytes for own in self._tables.values())
+    def _count_buffered(self) -> None:
+        self._buffered_bytes = sum(buffer.buffered_bytes for buffer in self._buffers.values())
 
-    def _write_steps(self, own: WriteBuffer) -> Steps[None]:
-        rows, writes = own.take_rows()
+    def _write_steps(self, buffer: WriteBuffer) -> Steps[None]:
+        rows, writes = buffer.take_rows()
         try:
-            yield WriteCells(own.info.name, self.start_ts, writes)
+            yield WriteCells(buffer.info.name, self.start_ts, writes)
         except BaseException:
-            own.take_back(rows)
+            buffer.restore(rows)
             raise
 
-    def _begin_steps(self, own: WriteBuffer) -> Steps[None]:
-        yield from self._keep_apart_steps(own)
-        if len(self._begun) >= AHEAD_MAX:
+    def _begin_steps(self, buffer: WriteBuffer) -> Steps[None]:
+        yield from self._keep_apart_steps(buffer)
+        if len(self._begun) >= PIPELINED_WRITES_MAX:
             yield from self._end_steps(1)
-        rows, batch = own.take_batch()
+        rows, batch = buffer.take_batch()
         try:
-            write = yield BeginWrite(own.info.name, self.start_ts, batch)
+            write = yield BeginWrite(buffer.info.name, self.start_ts, batch)
         except BaseException:
-            own.take_back(rows)
+            buffer.restore(rows)
             raise
-        self._begun.append(_Begun(own, rows, write))
+        self._begun.append(_Begun(buffer, rows, write))
 
-    def _keep_apart_steps(self, own: WriteBuffer) -> Steps[None]:
-        """Two writes of one row never travel together: the earlier might arrive later."""
-        if any(begun.own is own and own.overlaps(begun.rows) for begun in self._begun):
+    def _keep_apart_steps(self, buffer: WriteBuffer) -> Steps[None]:
+        """Two writes of one row are never under way together: the earlier might arrive later."""
+        if any(begun.buffer is buffer and buffer.overlaps(begun.rows) for begun in self._begun):
             yield from self._end_steps(len(self._begun))
 
     def _end_steps(self, count: int) -> Steps[None]:
@@ -169,7 +175,7 @@ class TransactionSteps:
             yield EndWrites(tuple(begun.write for begun in ending))
         except BaseException:
             for begun in ending:
-                begun.own.take_back(begun.rows)
+                begun.buffer.restore(begun.rows)
             raise
         finally:
             del self._begun[:count]
@@ -177,94 +183,85 @@ class TransactionSteps:
     # Reading
 
     def read_steps(self, info: TableInfo, keys: Sequence[bytes], columns: Sequence[Column] | None) -> Steps[list[Row]]:
-        """The rows as the transaction sees them, in the order asked; {} where there is none."""
-        rows = yield from read_rows_steps(info.name, keys[:ROWS_AT_ONCE], columns, self._snapshot, self._cache)
-        for first in range(ROWS_AT_ONCE, len(keys), ROWS_AT_ONCE):
-            some = keys[first : first + ROWS_AT_ONCE]
-            rows += yield from read_rows_steps(info.name, some, columns, self._snapshot, self._cache)
-        own = self._tables.get(info.name)
-        if own is not None and own.held_bytes:
-            rows = [overlaid(row, own.overlay(key), columns) for key, row in zip(keys, rows, strict=True)]
+        """The rows as the transaction sees them, in the order of `keys`; {} for a row that does not exist."""
+        rows = yield from read_rows_steps(info.name, keys, columns, self._snapshot, self._cache)
+        buffer = self._buffers.get(info.name)
+        if buffer is not None and buffer.buffered_bytes:
+            rows = [overlaid(row, buffer.overlay(key), columns) for key, row in zip(keys, rows, strict=True)]
         return rows
 
     def batch_steps(
-        self, info: TableInfo, batch: CellBatch, columns: Sequence[Column] | None
+        self, info: TableInfo, batch: CellBatch | None, columns: Sequence[Column] | None
     ) -> Steps[list[tuple[bytes, Row]]]:
-        """The visible rows of a scanned batch, ascending, without the overlay."""
-        resolved = yield from resolve_batch_steps(info.name, batch, columns, self._snapshot, self._cache)
-        yield from check_snapshot_steps(self._snapshot)
-        return list(_rows_of(resolved, self._snapshot))
+        """The visible rows of a scanned batch, ascending, without the overlay. `batch` None: the end of the scan."""
+        seen = yield from read_batch_steps(info.name, batch, columns, self._snapshot, self._cache)
+        return [] if seen is None else list(_rows_of(*seen))
 
     def begin_scan(self, info: TableInfo, key_range: KeyRange) -> OpenScan:
-        """Where a scan of this transaction stands: it tells when what the store asked ahead lacks own writes (C2)."""
-        return self._own(info).begin_scan(key_range)
-
-    def scanned_steps(self) -> Steps[None]:
-        """R7 after the last batch: what lay behind it, or a range that looked empty, may have been cleaned away."""
-        return check_snapshot_steps(self._snapshot)
+        """The position of a scan of this transaction, which tells when a prefetched answer lacks own writes (C2)."""
+        return self._buffer_of(info).begin_scan(key_range)
 
     def merged(
         self, info: TableInfo, rows: Iterable[tuple[bytes, Row]], key_range: KeyRange, columns: Sequence[Column] | None
     ) -> Iterator[tuple[bytes, Row]]:
-        """`rows` of the range with the held-back writes over them; rows that those add or empty included or left out.
-
-        `rows` ascend and lie in `key_range`, which tells how far the overlay may speak.
+        """`rows` of the range with the buffered writes over them, including rows that only these make, and without rows
+        that these empty. `rows` ascend and lie in `key_range`: the overlay counts in it only.
         """
-        own = self._tables.get(info.name)
-        held = own.held_keys(key_range) if own is not None and own.held_bytes else ()
-        if own is None or not held:
+        buffer = self._buffers.get(info.name)
+        buffered = buffer.buffered_keys(key_range) if buffer is not None and buffer.buffered_bytes else ()
+        if buffer is None or not buffered:
             yield from rows
             return
         stored = dict(rows)
-        for key in sorted(stored.keys() | set(held)):
-            row = overlaid(stored.get(key, {}), own.overlay(key), columns)
+        for key in sorted(stored.keys() | set(buffered)):
+            row = overlaid(stored.get(key, {}), buffer.overlay(key), columns)
             if row:
                 yield key, row
 
     # Ending
 
     def abandoned_writes(self) -> tuple[object, ...]:
-        """What is on its way and nobody will await but a rollback, which deletes it then."""
+        """The writes under way, which only a rollback awaits: it deletes them then."""
         begun, self._begun = self._begun, []
         return tuple(each.write for each in begun)
 
     @property
     def wrote(self) -> bool:
-        return any(own.touched for own in self._tables.values())
+        return any(buffer.touched for buffer in self._buffers.values())
 
     def write_set(self) -> WriteSet:
         """Every version that may be in the store."""
-        return {name: versions for name, own in self._tables.items() if (versions := own.sent_versions(self.start_ts))}
+        sent = {name: buffer.sent_versions(self.start_ts) for name, buffer in self._buffers.items()}
+        return {name: versions for name, versions in sent.items() if versions}
 
     def commit_request(self) -> CommitRequest:
         """After the last flush: the ids of everything written, each table at its own level (T9)."""
-        written = [own for own in self._tables.values() if own.touched]
+        written = [buffer for buffer in self._buffers.values() if buffer.touched]
         return CommitRequest(
             self.start_ts,
-            cell_ids=tuple(cell for own in written for cell in _conflict_ids(own)),
-            table_ids=tuple(table_id(own.info.name.encode()) for own in written),
+            cell_ids=tuple(cell for buffer in written for cell in _conflict_ids(buffer)),
+            table_ids=tuple(table_id(buffer.info.name.encode()) for buffer in written),
         )
 
 
-def _conflict_ids(own: WriteBuffer) -> Iterable[int]:
-    table = own.info.name.encode()
-    batches = own.sent_batches
+def _conflict_ids(buffer: WriteBuffer) -> Iterable[int]:
+    table = buffer.info.name.encode()
+    batches = buffer.sent_batches
     if batches is not None:
-        ids = hashing.row_ids if own.info.conflict_level is ConflictLevel.ROW else hashing.cell_ids
+        ids = hashing.row_ids if buffer.info.conflict_level is ConflictLevel.ROW else hashing.cell_ids
         return dict.fromkeys(chain.from_iterable(ids(table, batch).tolist() for batch in batches))
-    if own.info.conflict_level is ConflictLevel.ROW:
-        names = list(dict.fromkeys(own.sent_rows()))
+    if buffer.info.conflict_level is ConflictLevel.ROW:
+        names = list(dict.fromkeys(buffer.sent_rows()))
     else:
-        cells = dict.fromkeys(own.sent_cells())
+        cells = dict.fromkeys(buffer.sent_cells())
         names = [row + column.family + column.qualifier for row, column in cells]
     if len(names) < IDS_COMPILED_MIN:
         return (row_id(table, name) for name in names)
     return hashing.name_ids(table, names)
 
 
-def _rows_of(batch: CellBatch, snapshot: Snapshot) -> Iterator[tuple[bytes, Row]]:
-    """Point objects of a batch: from plain lists and one bytes object, as numpy's scalars cost a microsecond each."""
-    visible = visibility.visible_cells(batch, snapshot.start_ts, snapshot.own)
+def _rows_of(batch: CellBatch, visible: VisibleCells) -> Iterator[tuple[bytes, Row]]:
+    """Rows as objects, from plain lists and one bytes object: numpy's scalars cost a microsecond each."""
     taken, row_cell = visible.cells, visible.row_cell.tolist()
     columns = [batch.columns[index] for index in batch.cell_col[taken].tolist()]
     offsets, lengths = batch.cell_off[taken].tolist(), batch.cell_len[taken].tolist()
@@ -276,3 +273,174 @@ def _rows_of(batch: CellBatch, snapshot: Snapshot) -> Iterator[tuple[bytes, Row]
                 batch.row_key(index),
                 {columns[cell]: data[offsets[cell] : offsets[cell] + lengths[cell]] for cell in range(first, last)},
             )
+
+
+# The buffer of one table
+
+BufferedRows = dict[bytes, dict[Column, bytes | None]]
+
+RowOverlay = Mapping[Column, bytes | None]
+"""Buffered cells of one row; None is a deleted column."""
+
+_EMPTY: dict[Column, bytes | None] = {}
+
+CELL_OVERHEAD_BYTES: Final = 40
+"""What a buffered cell costs beside its value, roughly. It decides only when to flush."""
+
+
+class OpenScan:
+    """A scan of the transaction itself. `key_range`: what it has not shown yet.
+
+    A store prefetches. Writes that leave for the store while the scan runs are in none of the answers that the store
+    holds by then, and in the buffer no more. The scan is overtaken then, and begins again at its position.
+    """
+
+    __slots__ = ("__weakref__", "is_overtaken", "key_range")
+
+    def __init__(self, key_range: KeyRange) -> None:
+        self.key_range = key_range
+        self.is_overtaken = False
+
+    def begin_again(self) -> KeyRange:
+        """The range to ask the store for, once everything that left is durable."""
+        self.is_overtaken = False
+        return self.key_range
+
+    def pass_to(self, key: bytes) -> KeyRange:
+        """Everything before `key` is shown now: that range."""
+        passed = KeyRange(self.key_range.start, key)
+        self.key_range = KeyRange(key, self.key_range.stop)
+        return passed
+
+    def note_left(self, rows: Iterable[bytes]) -> None:
+        self.is_overtaken = self.is_overtaken or any(row in self.key_range for row in rows)
+
+
+class WriteBuffer:
+    """One transaction's writes in one table: those not yet sent, and the names of all that were sent.
+
+    The names stay until the end: the commit makes ids of them, completion shadow cells, a rollback exact deletes. What
+    was sent in batches is remembered as these batches without values, not as an object a cell.
+    """
+
+    __slots__ = ("_batches", "_keys", "_rows", "_scans", "_sent", "buffered_bytes", "info")
+
+    def __init__(self, info: TableInfo) -> None:
+        self.info = info
+        self.buffered_bytes = 0
+        self._rows: BufferedRows = {}
+        self._keys: list[bytes] | None = None
+        self._sent: dict[bytes, set[Column]] = {}
+        self._batches: list[CellBatch] = []
+        self._scans: WeakSet[OpenScan] = WeakSet()
+
+    def begin_scan(self, key_range: KeyRange) -> OpenScan:
+        """The scanner keeps it as long as it scans."""
+        scan = OpenScan(key_range)
+        self._scans.add(scan)
+        return scan
+
+    def put(self, row: bytes, cells: Mapping[Column, bytes | None]) -> int:
+        """Buffers `cells`, over what this transaction wrote to them before. Returns the bytes added."""
+        buffered = self._rows.get(row)
+        if buffered is None:
+            self._rows[row] = dict(cells)
+            self._keys = None
+        else:
+            buffered.update(cells)
+        added = len(row) + CELL_OVERHEAD_BYTES * len(cells)
+        for value in cells.values():
+            if value is not None:
+                added += len(value)
+        self.buffered_bytes += added
+        return added
+
+    def overlay(self, row: bytes) -> RowOverlay:
+        return self._rows.get(row, _EMPTY)
+
+    def buffered_keys(self, key_range: KeyRange) -> Sequence[bytes]:
+        """Rows with buffered cells in the range, ascending."""
+        if self._keys is None:
+            self._keys = sorted(self._rows)
+        first = bisect_left(self._keys, key_range.start)
+        last = len(self._keys) if key_range.stop is None else bisect_left(self._keys, key_range.stop)
+        return self._keys[first:last]
+
+    @property
+    def buffered_rows(self) -> int:
+        return len(self._rows)
+
+    def overlaps(self, rows: BufferedRows) -> bool:
+        """Whether one of these rows is buffered again."""
+        return not self._rows.keys().isdisjoint(rows)
+
+    def take_rows(self) -> tuple[BufferedRows, list[RowWrite]]:
+        """Everything buffered, ascending by row, for the store: from now on any of these cells may be there, whatever
+        the answer. What is written meanwhile is buffered for the next flush.
+        """
+        rows = self._rows
+        for row, cells in rows.items():
+            self._sent.setdefault(row, set()).update(cells)
+        self._clear()
+        return rows, [RowWrite(row, tuple(rows[row].items())) for row in sorted(rows)]
+
+    def take_batch(self) -> tuple[BufferedRows, CellBatch]:
+        """As `take_rows`, as a batch."""
+        rows = self._rows
+        batch = batch_of_rows(rows)
+        self._batches.append(without_values(batch))
+        self._clear()
+        return rows, batch
+
+    def _clear(self) -> None:
+        for scan in self._scans:
+            scan.note_left(self._rows)
+        self._rows = {}
+        self._keys = None
+        self.buffered_bytes = 0
+
+    def restore(self, rows: BufferedRows) -> None:
+        """After a write that failed: the overlay shows these rows again, under what was written since."""
+        for row, cells in rows.items():
+            self.put(row, {**cells, **self._rows.get(row, {})})
+
+    @property
+    def sent_batches(self) -> Sequence[CellBatch] | None:
+        """All that may be in the store; None if some of it was not sent in batches, or if nothing was sent."""
+        return None if self._sent or not self._batches else self._batches
+
+    def sent_cells(self) -> Iterator[tuple[bytes, Column]]:
+        """Every cell that may be in the store, by row and column. One that was written twice may come twice."""
+        for row, columns in self._sent.items():
+            for column in columns:
+                yield row, column
+        for cell in CellNames(self._batches, 0):
+            yield cell.row, Column(cell.family, cell.qualifier)
+
+    def sent_versions(self, version: int) -> Sequence[CellVersion]:
+        if self.sent_batches is not None:
+            return CellNames(self._batches, version)
+        return tuple(CellVersion(row, column.family, column.qualifier, version) for row, column in self.sent_cells())
+
+    def sent_rows(self) -> Iterator[bytes]:
+        yield from self._sent
+        for batch in self._batches:
+            yield from map(batch.row_key, range(batch.rows))
+
+    @property
+    def touched(self) -> bool:
+        """Anything written at all, sent or not."""
+        return bool(self._rows or self._sent or self._batches)
+
+
+def overlaid(row: Mapping[Column, bytes], overlay: RowOverlay, columns: Sequence[Column] | None) -> dict[Column, bytes]:
+    """`row` as the transaction sees it with its buffered writes, in the wanted columns only."""
+    result = dict(row)
+    for column, value in overlay.items():
+        if columns is not None and column not in columns and Column(column.family, b"") not in columns:
+            continue
+        if value is None:
+            result.pop(column, None)
+        else:
+            result[column] = value
+    return result

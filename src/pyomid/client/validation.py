@@ -1,13 +1,14 @@
-"""Input at the edge: names, keys and values are refused here, by rule and by value, before anything is written."""
+"""Checks of user input: names, keys and values are refused here, before anything is written."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from pyomid.errors import Misuse, MisuseType
+from pyomid.errors import Misuse, MisuseType, UnknownTable
+from pyomid.ports import Catalog
 from pyomid.types import Column, ConflictLevel, StoreLimits, TableInfo
 
 SHADOW_SUFFIX: Final = b"\xc2\x80"
@@ -40,6 +41,19 @@ def check_table_name(name: object) -> str:
     if name.upper().startswith(SYSTEM_PREFIXES):
         raise Misuse(f"table name {name!r} begins with {' or '.join(SYSTEM_PREFIXES)}: kept for the system", value=name)
     return name
+
+
+def find_table(catalog: Catalog, name: object) -> TableInfo:
+    """The catalog entry, fresh; `UnknownTable` names the nearest that exists."""
+    if not isinstance(name, str):
+        check_table_name(name)
+        raise AssertionError
+    try:
+        return catalog.table(name)
+    except UnknownTable:
+        near = difflib.get_close_matches(name, [table.name for table in catalog.tables()], n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UnknownTable(f"there is no table {name!r}{hint}", table=name) from None
 
 
 def check_families(families: object) -> tuple[bytes, ...]:
@@ -205,12 +219,6 @@ def check_limit(limit: object) -> int | None:
     if limit < 0:
         raise Misuse(f"limit {limit} is negative", value=limit)
     return limit
-
-
-def nearest_table(name: str, tables: Sequence[TableInfo]) -> str:
-    """A hint for an unknown table: the nearest name, or nothing."""
-    near = difflib.get_close_matches(name, [table.name for table in tables], n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _family(family: object) -> bytes:

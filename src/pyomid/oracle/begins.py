@@ -40,7 +40,7 @@ class Begins:
         self.newest_start = oracle.epoch
         """The newest start handed out."""
         self.fenced_ts = 0
-        """The newest fence that was asked for: told with each start from then on (`protocol.rule_age`)."""
+        """The newest fence that was asked for: told with each start from then on (`protocol.commit.may_go_by`)."""
         self.waiting = WaitingBegins()
 
     def ask(self, peer: Hashable, tag: int, not_before: int) -> None:

@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from pyomid.oracle.completions import STARTS_A_REQUEST
 from pyomid.oracle.machine import TsoMachine
 from pyomid.types import TIMESTAMP_STEP, AbortReason, BeginReply, CommitReply, CommitRequest, WriteSetLevel
+from pyomid.wire.codec import CommitPart, Handshake, decode_answer, decode_request, encode_answer
 from pyomid.wire.frames import HEADER_BYTES, ProtocolError
 from pyomid.wire.messages import Begin, Complete, Request
-from pyomid.wire.requests import CommitPart, Handshake, decode_request
-from pyomid.wire.responses import decode_answer, encode_answer
 
 
 class Rare(Enum):

@@ -8,6 +8,7 @@ no step needs to run twice, and no journal is needed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 from pyomid.cells import CellNames
 from pyomid.errors import OutcomeUnknown
@@ -20,13 +21,13 @@ from pyomid.protocol.effects import (
     WriteShadowCells,
 )
 from pyomid.protocol.outcome import Outcome, outcome_steps
-from pyomid.types import CellVersion, CommitReply, CommitRequest, ShadowWrite
+from pyomid.types import BeginReply, CellVersion, CommitReply, CommitRequest, ShadowWrite
 
 WriteSet = Mapping[str, Sequence[CellVersion]]
 """Table → the exact versions that a transaction wrote there; `CellNames` if they were written in batches."""
 
-SHADOWS_MAX = 5_000
-"""Shadow cells in one write. Bounded, so that other writers get their turn."""
+CELLS_AT_ONCE: Final = 5_000
+"""Cells in one write of shadow cells or of deletes: bounded, so that other writers get their turn."""
 
 
 def commit_steps(request: CommitRequest, written: WriteSet) -> Steps[CommitReply]:
@@ -70,8 +71,8 @@ def complete_steps(start_ts: int, commit_ts: int, written: WriteSet) -> Steps[No
         if isinstance(cells, CellNames):
             yield WriteShadowBatches(table, cells.version, cells.batches, commit_ts)
             continue
-        for piece in _pieces(cells):
-            yield WriteShadowCells(table, tuple(ShadowWrite(cell, commit_ts) for cell in piece))
+        for chunk in _chunks(cells):
+            yield WriteShadowCells(table, tuple(ShadowWrite(cell, commit_ts) for cell in chunk))
     yield DeleteCommitEntries((start_ts,))
 
 
@@ -79,10 +80,27 @@ def rollback_steps(written: WriteSet) -> Steps[None]:
     """Deletes exactly the own versions. Only if "not committed" is certain: the answer was an abort, or no commit
     request was ever sent (C3). It may run later, or never: cells that stay are orphans."""
     for table, cells in written.items():
-        for piece in _pieces(tuple(cells)):
-            yield DeleteVersions(table, tuple(piece))
+        for chunk in _chunks(tuple(cells)):
+            yield DeleteVersions(table, tuple(chunk))
 
 
-def _pieces(cells: Sequence[CellVersion]) -> Iterable[Sequence[CellVersion]]:
-    for first in range(0, len(cells), SHADOWS_MAX):
-        yield cells[first : first + SHADOWS_MAX]
+def _chunks(cells: Sequence[CellVersion]) -> Iterable[Sequence[CellVersion]]:
+    for first in range(0, len(cells), CELLS_AT_ONCE):
+        yield cells[first : first + CELLS_AT_ONCE]
+
+
+def may_go_by(read_after: int, begun: BeginReply) -> bool:
+    """Whether a transaction may choose its ids by table rules that were read after the start `read_after` was handed
+    out. True: they are still the rules of its table, or its commit aborts (T9).
+
+    A table may be dropped and made anew, perhaps with another conflict level. Between the two lives of its name lies a
+    fence f (protocol.md, Catalog). With each start a TSO tells the newest fence that it has drawn on any table, and its
+    epoch, which lies above all fences of earlier TSOs:
+
+        fence f drawn before s was answered       after it
+        read a ──► f ──► begin s, told f          read a ──► begin s, told less ──► f
+                   a < f: read again                         s < f: its commit aborts, on whatever TSO
+
+    If the rules were read after a start at or above the transaction's own, only the second case is possible.
+    """
+    return read_after >= begun.start_ts or read_after >= max(begun.fenced_ts, begun.epoch)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from pyomid.cells import CellBatch
-from pyomid.protocol.commit_cache import CommitCache
 from pyomid.protocol.effects import (
     CleanBatch,
     FlushAndMerge,
@@ -25,7 +24,7 @@ from pyomid.protocol.effects import (
     RecordWatermark,
     Steps,
 )
-from pyomid.protocol.reading import FetchedBatch, Judgement, Resolution, resolve_steps, version_bound
+from pyomid.protocol.reading import CommitCache, FetchedBatch, SealRule, resolve_steps, version_bound
 from pyomid.protocol.version_cleanup import Indices, plan_cleaning
 from pyomid.types import KeyRange, RegionWatermark
 
@@ -45,7 +44,6 @@ class RegionCleaned:
     cells_healed: int = 0
     cells_dropped: int = 0
     orphans_dropped: int = 0
-    orphan_starts: int = 0
 
 
 def compact_region_steps(
@@ -82,21 +80,20 @@ def _clean_batch_steps(
     table: str, batch: CellBatch, watermark: int, cache: CommitCache, cleaned: RegionCleaned
 ) -> Steps[None]:
     fetched = FetchedBatch(table, None, version_bound(watermark), frozenset(), batch)
-    resolution = yield from resolve_steps(fetched, Judgement.of_compactor(), cache)
+    resolution = yield from resolve_steps(fetched, SealRule.of_compactor(), cache)
     batch = fetched.batch
     orphans = np.array(sorted(s for s in resolution.missed if s <= watermark), np.int64)
     heals, drops = plan_cleaning(batch, watermark, orphans, fetched.resolved)
-    _count(cleaned, batch, heals, drops, resolution)
+    _count(cleaned, batch, heals, drops)
     if len(heals) or len(drops):
         yield CleanBatch(table, batch, heals, drops)
 
 
-def _count(cleaned: RegionCleaned, batch: CellBatch, heals: Indices, drops: Indices, resolution: Resolution) -> None:
+def _count(cleaned: RegionCleaned, batch: CellBatch, heals: Indices, drops: Indices) -> None:
     cleaned.rows += batch.rows
     cleaned.cells += batch.cells
     cleaned.cells_healed += int((batch.rec_cell[heals + 1] - batch.rec_cell[heals]).sum())
     cleaned.cells_dropped += len(drops)
-    cleaned.orphan_starts += len(resolution.missed)
     if len(drops):
         records = np.searchsorted(batch.rec_cell, drops, side="right") - 1
         cleaned.orphans_dropped += int((batch.rec_commit[records] == 0).sum())

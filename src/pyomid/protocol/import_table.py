@@ -34,38 +34,38 @@ BATCH_ROWS_MAX = 10_000
 
 
 @dataclass(slots=True)
-class RangeAdopted:
-    """What the import did to a range: `adopted` of its `records` had no shadow cell before."""
+class RangeImported:
+    """What the import did to a range: `imported` of its `records` had no shadow cell before."""
 
     rows: int = 0
     records: int = 0
-    adopted: int = 0
+    imported: int = 0
 
 
 def check_range_steps(
     table: str, key_range: KeyRange, newest_ts: int, *, rows_max: int = BATCH_ROWS_MAX
 ) -> Steps[None]:
-    """Only reads. `Misuse` if the import would change what is seen of the range, or if `adopt_range_steps` refuses."""
+    """Only reads. `Misuse` if the import would change what is seen of the range, or if `import_range_steps` refuses."""
 
     def check(batch: CellBatch) -> Steps[None]:
-        _check_adoptable(table, batch, newest_ts)
+        _check_importable(table, batch, newest_ts)
         return
         yield
 
     yield from _each_batch_steps(table, key_range, rows_max, check)
 
 
-def adopt_range_steps(
+def import_range_steps(
     table: str, key_range: KeyRange, newest_ts: int, *, rows_max: int = BATCH_ROWS_MAX
-) -> Steps[RangeAdopted]:
+) -> Steps[RangeImported]:
     """Writes shadow cells: on return every cell of the range has one, durably; one that was there stays. Idempotent.
 
     `newest_ts`: N above. `Misuse` if a cell is not below it, or if a transaction committed a cell. Every range of the
     table is checked before the first one is imported; this call finds what was written since.
     """
-    done = RangeAdopted()
+    done = RangeImported()
     yield from _each_batch_steps(
-        table, key_range, rows_max, lambda batch: _adopt_batch_steps(table, batch, newest_ts, done)
+        table, key_range, rows_max, lambda batch: _import_batch_steps(table, batch, newest_ts, done)
     )
     return done
 
@@ -81,26 +81,26 @@ def _each_batch_steps(
             yield from take(batch)
 
 
-def _adopt_batch_steps(table: str, batch: CellBatch, newest_ts: int, done: RangeAdopted) -> Steps[None]:
-    _check_adoptable(table, batch, newest_ts)
+def _import_batch_steps(table: str, batch: CellBatch, newest_ts: int, done: RangeImported) -> Steps[None]:
+    _check_importable(table, batch, newest_ts)
     bare = np.flatnonzero(batch.rec_commit == 0)
     done.rows += batch.rows
     done.records += len(batch.rec_commit)
-    done.adopted += len(bare)
+    done.imported += len(bare)
     if len(bare):
         batch.rec_commit[bare] = batch.rec_version[bare]
         yield CleanBatch(table, batch, bare, np.empty(0, np.int64))
 
 
-def _check_adoptable(table: str, batch: CellBatch, newest_ts: int) -> None:
+def _check_importable(table: str, batch: CellBatch, newest_ts: int) -> None:
     _check_untouched(table, batch, newest_ts)
     _check_seen_alike(table, batch, newest_ts)
 
 
 def _check_seen_alike(table: str, batch: CellBatch, newest_ts: int) -> None:
     """Once imported, the newest version of each column is seen, as HBase shows it."""
-    adopted = replace(batch, rec_commit=batch.rec_version)
-    seen = visibility.visible_cells(adopted, newest_ts)
+    imported = replace(batch, rec_commit=batch.rec_version)
+    seen = visibility.visible_cells(imported, newest_ts)
     width = len(batch.columns)
     row_of_cell = np.repeat(np.arange(batch.rows), np.diff(batch.rec_cell[batch.row_rec]))
     there = np.unique(row_of_cell * width + batch.cell_col)

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final, Protocol
 
 import numpy as np
@@ -35,7 +36,6 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch
 from pyomid.errors import SnapshotTooOld
 from pyomid.protocol import visibility
-from pyomid.protocol.commit_cache import CommitCache
 from pyomid.protocol.effects import (
     DeleteOrphans,
     Effect,
@@ -47,6 +47,7 @@ from pyomid.protocol.effects import (
     SealStarts,
     Steps,
 )
+from pyomid.protocol.visibility import VisibleCells
 from pyomid.types import (
     SEALED,
     TIMESTAMP_MAX,
@@ -67,17 +68,19 @@ class Snapshot:
 
     `epoch` is the epoch of the TSO that handed out `start_ts`, or a later one, never an earlier one (T6).
     `own`: start timestamps whose versions are the reader's own, its start and its finished branches.
-    `seal_all`: the deployment answers begins before commits are durable (low latency), so every missed start is sealed.
     """
 
     start_ts: int
     epoch: int
     own: frozenset[int] = frozenset()
-    seal_all: bool = False
 
 
 VisibleRow = dict[Column, bytes]
 """What a reader sees of one row, without deleted and absent columns. Empty: the row does not exist."""
+
+
+ROWS_AT_ONCE: Final = 2_000
+"""Rows of one multi-get: their cells become Python objects. Reading so many takes many times a round trip."""
 
 
 def read_rows_steps(
@@ -88,8 +91,22 @@ def read_rows_steps(
     cache: CommitCache,
 ) -> Steps[list[VisibleRow]]:
     """The visible state of each row, in the order of `rows`. SnapshotTooOld if W has passed the snapshot."""
+    found: list[VisibleRow] = []
+    for first in range(0, len(rows), ROWS_AT_ONCE):
+        some = rows[first : first + ROWS_AT_ONCE]
+        found += yield from _read_some_rows_steps(table, some, columns, snapshot, cache)
+    return found
+
+
+def _read_some_rows_steps(
+    table: str,
+    rows: Sequence[bytes],
+    columns: Sequence[Column] | None,
+    snapshot: Snapshot,
+    cache: CommitCache,
+) -> Steps[list[VisibleRow]]:
     fetched = _FetchedRows(table, rows, columns, snapshot)
-    resolution = yield from resolve_steps(fetched, Judgement.of_reader(snapshot), cache)
+    resolution = yield from resolve_steps(fetched, SealRule.of_reader(snapshot), cache)
     yield from check_snapshot_steps(snapshot)
     known = resolution.commits
     shadows = tuple(_healed(fetched.rows, known))
@@ -101,22 +118,27 @@ def read_rows_steps(
     return [visibility.visible_point(cells, snapshot.start_ts, snapshot.own, known) for cells in fetched.rows]
 
 
-def resolve_batch_steps(
+def read_batch_steps(
     table: str,
-    batch: CellBatch,
+    batch: CellBatch | None,
     columns: Sequence[Column] | None,
     snapshot: Snapshot,
     cache: CommitCache,
-) -> Steps[CellBatch]:
-    """The scanned batch, with every commit timestamp filled in that decides at this snapshot.
+) -> Steps[tuple[CellBatch, VisibleCells] | None]:
+    """What the snapshot sees of the next batch of a scan. SnapshotTooOld if W has passed the snapshot.
 
-    The returned batch may be a later fetch of the same rows. Records that stay at 0 are not visible, or the reader's
-    own. Vectorized readers leave shadow-cell repair to compaction: they look a start up once a scan, not once a cell.
-    The caller runs `check_snapshot_steps` after the last batch from which it took visible cells, or after each.
+    The returned batch may be a later fetch of the same rows. Vectorized readers leave shadow-cell repair to compaction:
+    they look a start up once a scan, not once a cell. `batch` None stands for the end of the scan, where W is checked
+    once more and None is returned: rows behind the last batch, or of a range that looked empty, may have been cleaned
+    away (R7).
     """
+    if batch is None:
+        yield from check_snapshot_steps(snapshot)
+        return None
     fetched = FetchedBatch(table, columns, snapshot.start_ts, snapshot.own, batch)
-    yield from resolve_steps(fetched, Judgement.of_reader(snapshot), cache)
-    return fetched.batch
+    yield from resolve_steps(fetched, SealRule.of_reader(snapshot), cache)
+    yield from check_snapshot_steps(snapshot)
+    return fetched.batch, visibility.visible_cells(fetched.batch, snapshot.start_ts, snapshot.own)
 
 
 def check_snapshot_steps(snapshot: Snapshot) -> Steps[None]:
@@ -152,18 +174,18 @@ class Fetched(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class SealRule:
     """Which missed starts must be sealed before their status counts."""
 
     epoch: int
     seal_all: bool = False
 
     @classmethod
-    def of_reader(cls, snapshot: Snapshot) -> Judgement:
-        return cls(snapshot.epoch, snapshot.seal_all)
+    def of_reader(cls, snapshot: Snapshot) -> SealRule:
+        return cls(snapshot.epoch)
 
     @classmethod
-    def of_compactor(cls) -> Judgement:
+    def of_compactor(cls) -> SealRule:
         """K2: the compactor deletes only what was sealed before."""
         return cls(epoch=0, seal_all=True)
 
@@ -179,14 +201,14 @@ class Resolution:
     missed: set[int] = field(default_factory=set)
 
 
-_SETTLED: Final = "sealed or below H"
+_NEVER: Final = "sealed, or below H"
 _OPEN: Final = "neither entry nor mark"
 
 
-def resolve_steps(fetched: Fetched, judgement: Judgement, cache: CommitCache) -> Steps[Resolution]:
+def resolve_steps(fetched: Fetched, seal_rule: SealRule, cache: CommitCache) -> Steps[Resolution]:
     """Fetches, looks up, fetches again and seals, until every unresolved cell of the last fetch has a status."""
     resolution = Resolution()
-    verdicts: dict[int, str] = {}
+    statuses: dict[int, str] = {}
     final: set[int] = set()
     watermark = 0
     first = fetched.effect()
@@ -195,26 +217,26 @@ def resolve_steps(fetched: Fetched, judgement: Judgement, cache: CommitCache) ->
     while True:
         unresolved = fetched.unresolved_starts() - resolution.commits.keys()
         _take_hits(unresolved, cache, resolution)
-        asked = tuple(sorted(unresolved - verdicts.keys() - resolution.commits.keys()))
+        asked = tuple(sorted(unresolved - statuses.keys() - resolution.commits.keys()))
         if asked:
             watermark_before = watermark
             states, watermark, horizon = yield from look_up_steps(asked)
             final |= _final_starts(asked, states, horizon, watermark_before)
-            verdicts.update(_note_states(asked, states, horizon, cache, resolution))
-            if any(start in verdicts for start in asked):
+            statuses.update(_note_states(asked, states, horizon, cache, resolution))
+            if any(start in statuses for start in asked):
                 yield from _refetch_missed_steps(fetched)
                 continue
-        present = unresolved & verdicts.keys()
-        to_seal = tuple(sorted(s for s in present if _needs_seal(s, verdicts[s], judgement, watermark)))
+        present = unresolved & statuses.keys()
+        to_seal = tuple(sorted(s for s in present if _needs_seal(s, statuses[s], seal_rule, watermark)))
         if not to_seal:
             break
         for start, outcome in zip(to_seal, (yield SealStarts(to_seal)), strict=True):
             if outcome.placed:
-                verdicts[start] = _SETTLED
+                statuses[start] = _NEVER
                 if start <= watermark:
                     final.add(start)
             else:
-                del verdicts[start]
+                del statuses[start]
         yield from _refetch_sealed_steps(fetched)
     fetched.apply(resolution.commits)
     resolution.missed = set(present)
@@ -253,16 +275,16 @@ def _note_states(
     resolution: Resolution,
 ) -> dict[int, str]:
     """A hit is kept for ever. Below H neither a hit nor a miss says anything (R4): only the shadow cell decides."""
-    verdicts: dict[int, str] = {}
+    statuses: dict[int, str] = {}
     for start, state in zip(asked, states, strict=True):
         if start < horizon:
-            verdicts[start] = _SETTLED
+            statuses[start] = _NEVER
         elif state > 0:
             cache.put(start, state)
             resolution.commits[start] = state
         else:
-            verdicts[start] = _SETTLED if state == SEALED else _OPEN
-    return verdicts
+            statuses[start] = _NEVER if state == SEALED else _OPEN
+    return statuses
 
 
 def _final_starts(asked: Sequence[int], states: Sequence[int], horizon: int, watermark_before: int) -> set[int]:
@@ -280,10 +302,10 @@ def _final_starts(asked: Sequence[int], states: Sequence[int], horizon: int, wat
     }
 
 
-def _needs_seal(start: int, verdict: str, judgement: Judgement, watermark: int) -> bool:
-    if verdict == _SETTLED:
+def _needs_seal(start: int, status: str, seal_rule: SealRule, watermark: int) -> bool:
+    if status == _NEVER:
         return False
-    return judgement.seal_all or start <= judgement.epoch or start <= watermark
+    return seal_rule.seal_all or start <= seal_rule.epoch or start <= watermark
 
 
 # --- row at a time, and vectorized --------------------------------------------------------------------------
@@ -308,14 +330,8 @@ class _FetchedRows:
         self.rows = result
 
     def unresolved_starts(self) -> set[int]:
-        start_ts, own = self._snapshot.start_ts, self._snapshot.own
-        starts = {
-            start_of(cell.version)
-            for cells in self.rows
-            for cell in cells
-            if not cell.commit_ts and cell.version < start_ts
-        }
-        return starts - own
+        cells = chain.from_iterable(self.rows)
+        return set(visibility.unresolved_point(cells, self._snapshot.start_ts, self._snapshot.own))
 
     def apply(self, commits: Mapping[int, int]) -> None:
         pass
@@ -389,3 +405,35 @@ def _orphaned(rows: Iterable[Iterable[Cell]], orphans: Collection[int]) -> Itera
         for cell in cells:
             if not cell.commit_ts and start_of(cell.version) in orphans:
                 yield cell.name
+
+
+# --- what is known of commits -------------------------------------------------------------------------------
+
+CACHE_ENTRIES_MAX: Final = 100_000
+"""About 10 MB of Python ints; more starts than one scan usually meets unresolved."""
+
+
+class CommitCache:
+    """Start → commit, for all readers of a process: a commit is valid for ever. A miss is never kept (R6): a later
+    snapshot that must see the commit would be told "not committed".
+
+    Bounded: when it is full the oldest half is dropped. Threads of CPython may share it: it uses single dict operations
+    only, and a lost entry costs one lookup.
+    """
+
+    def __init__(self, entries_max: int = CACHE_ENTRIES_MAX) -> None:
+        self._entries_max = max(2, entries_max)
+        self._commits: dict[int, int] = {}
+
+    def get(self, start: int) -> int:
+        """The commit timestamp, 0 if it is not known here."""
+        return self._commits.get(start, 0)
+
+    def put(self, start: int, commit_ts: int) -> None:
+        if len(self._commits) >= self._entries_max:
+            kept = list(self._commits.items())[len(self._commits) // 2 :]
+            self._commits = dict(kept)
+        self._commits[start] = commit_ts
+
+    def __len__(self) -> int:
+        return len(self._commits)

@@ -69,9 +69,9 @@ def superseded(records: Sequence[RegionWatermark], generation: int, now_s: float
     covered by records that have a greater watermark and count for every sanitizer."""
     needed = [record for record in records if record.generation == generation]
     newest = {record.key_range: record.watermark for record in sorted(needed, key=lambda each: each.watermark)}
-    settled = _by_key([record for record in needed if record.recorded_at_s <= now_s - RETRY_S_MAX])
-    lowest = _Lowest([watermark for _, watermark in settled])
-    starts = [start for start, _ in settled]
+    counting = _by_key([record for record in needed if record.recorded_at_s <= now_s - RETRY_S_MAX])
+    lowest = _Lowest([watermark for _, watermark in counting])
+    starts = [start for start, _ in counting]
     gone = {record.key_range for record in records} - newest.keys()
     for key_range, watermark in newest.items():
         first = bisect_right(starts, key_range.start) - 1

@@ -35,7 +35,7 @@ from pyomid.types import TABLES_UNCONFIRMED, RegionWatermark, TableInfo
 
 
 @dataclass(slots=True)
-class Sanitised:
+class Sanitized:
     """What was done. `held_back_by`: table → the watermark that kept H below W, lowest first."""
 
     watermark: int
@@ -55,7 +55,7 @@ def forget_superseded_steps(table: TableInfo, records: Sequence[RegionWatermark]
         yield DropRegionWatermarks(tuple(seen[each] for each in ranges))
 
 
-def sanitise_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitised]:
+def sanitize_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitized]:
     """Moves H as far as compaction allows and deletes the entries below it.
 
     `now_s`: the wall clock, in seconds. `retry_bound_s`: the longest time for which any client repeats a commit (10
@@ -66,7 +66,7 @@ def sanitise_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitised]:
     unknown = sorted(set(marks) - {table_id(table.name.encode()) for table in tables})
     _demand_confirmed(unknown)
     _demand_registered(unknown)
-    result = Sanitised(watermark, horizon, horizon)
+    result = Sanitized(watermark, horizon, horizon)
     lowest = watermark
     for table in tables:
         records: list[RegionWatermark] = yield ReadRegionWatermarks(table.name)

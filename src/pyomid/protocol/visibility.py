@@ -25,14 +25,14 @@ from pyomid.types import Cell, Column, start_of
 
 Indices = NDArray[np.int64]
 
-NOBODY: frozenset[int] = frozenset()
+NO_STARTS: frozenset[int] = frozenset()
 """`own` of a reader without own writes."""
 
 
 # Row at a time: the cells of one row, in any order.
 
 
-def unresolved_point(cells: Iterable[Cell], reader_start_ts: int, own: Collection[int] = NOBODY) -> list[int]:
+def unresolved_point(cells: Iterable[Cell], reader_start_ts: int, own: Collection[int] = NO_STARTS) -> list[int]:
     """Starts that only the commit table can explain to this reader: ascending, each once."""
     found = {start_of(cell.version) for cell in cells if cell.commit_ts == 0 and cell.version < reader_start_ts}
     return sorted(found.difference(own))
@@ -41,27 +41,13 @@ def unresolved_point(cells: Iterable[Cell], reader_start_ts: int, own: Collectio
 def visible_point(
     cells: Sequence[Cell],
     reader_start_ts: int,
-    own: Collection[int] = NOBODY,
+    own: Collection[int] = NO_STARTS,
     commits: Mapping[int, int] | None = None,
 ) -> dict[Column, bytes]:
     """The row as the reader sees it; empty if it does not exist.
 
     `commits` (start → commit timestamp) explains cells without a shadow cell. A start that is missing there, or has 0
     or less (`NOT_FOUND`, `SEALED`), is not committed.
-    """
-    best = visible_cells_point(cells, reader_start_ts, own, commits)
-    return {column: cell.value for column, cell in best.items() if cell.value is not None}
-
-
-def visible_cells_point(
-    cells: Sequence[Cell],
-    reader_start_ts: int,
-    own: Collection[int] = NOBODY,
-    commits: Mapping[int, int] | None = None,
-) -> dict[Column, Cell]:
-    """The greatest visible version of each column, tombstones included, family tombstones applied.
-
-    A family tombstone is under `Column(family, b"")`; columns that it hides are left out.
     """
     known = commits or {}
     best: dict[Column, Cell] = {}
@@ -77,9 +63,9 @@ def visible_cells_point(
         if found is None or cell.version > found.version:
             best[column] = cell
     return {
-        column: cell
+        column: cell.value
         for column, cell in best.items()
-        if cell.version > hidden_to.get(column.family, 0) or (not column.qualifier and cell.value is None)
+        if cell.value is not None and cell.version > hidden_to.get(column.family, 0)
     }
 
 
@@ -102,7 +88,7 @@ class VisibleCells:
         return np.flatnonzero(self.row_cell[1:] > self.row_cell[:-1])
 
 
-def unresolved_starts(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NOBODY) -> Indices:
+def unresolved_starts(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NO_STARTS) -> Indices:
     """Starts that only the commit table can explain to this reader: ascending, each once."""
     found = kernels.unresolved(batch.rec_version, batch.rec_commit, reader_start_ts, _sorted(own))
     return np.unique(found)
@@ -116,12 +102,12 @@ def apply_commits(batch: CellBatch, starts: Indices, commits: Indices) -> Indice
     return kernels.apply_commits(batch.rec_version, batch.rec_commit, starts, commits)
 
 
-def unresolved_records(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NOBODY) -> Indices:
+def unresolved_records(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NO_STARTS) -> Indices:
     """Indices of the records that are still unresolved, ascending: the rows to fetch again."""
     return kernels.unresolved_records(batch.rec_version, batch.rec_commit, reader_start_ts, _sorted(own))
 
 
-def visible_cells(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NOBODY) -> VisibleCells:
+def visible_cells(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NO_STARTS) -> VisibleCells:
     """The batch as the reader sees it: one compiled pass, a few nanoseconds a cell."""
     tombstone_of = _family_tombstone_columns(batch.columns)
     return VisibleCells(*kernels.visible_cells(batch.arrays(), tombstone_of, reader_start_ts, _sorted(own)))

@@ -27,8 +27,8 @@ from typing import Any, Final
 
 from pyomid.errors import Misuse, OmidError, Unavailable, by_code
 from pyomid.owned_files import is_shared, open_own
-from pyomid.ports import Clock, Sleep
-from pyomid.server.leadership import SOCKET_FILE, boot_clock, connect_in, holder, is_held, owner_text, state_text
+from pyomid.ports import Clock, Sleep, boot_clock
+from pyomid.server.leadership import SOCKET_FILE, connect_in, holder, is_held, owner_text, state_text
 from pyomid.server.logs import LOG_FILE, append_text
 
 START_LOCK_FILE: Final = "tso.start"
@@ -52,7 +52,7 @@ _SHORT_LIVES_MAX: Final = 1000
 _MESSAGE_CHARS_MAX: Final = 500
 
 
-def dial_folder(
+def connect_to_folder(
     folder: Path,
     command: Sequence[str],
     *,
@@ -84,7 +84,7 @@ def dial_folder(
 
 def ensure_running(folder: Path, command: Sequence[str], *, timeout_s: float = START_S_MAX) -> Path:
     """The folder's socket, with a TSO behind it that answered just now."""
-    dial_folder(folder, command, timeout_s=timeout_s).close()
+    connect_to_folder(folder, command, timeout_s=timeout_s).close()
     return folder / SOCKET_FILE
 
 

@@ -23,7 +23,6 @@ import socket
 import stat
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NoReturn, Protocol
@@ -40,11 +39,6 @@ _REASON_CHARS_MAX: Final = 300
 
 DOUBT_EXIT_CODE: Final = 70
 """EX_SOFTWARE of sysexits.h: the process ended itself because it could not know whether it still leads."""
-
-
-def boot_clock() -> float:
-    """Seconds that go on counting while the machine sleeps (T4)."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def die_now(reason: str) -> NoReturn:

@@ -19,8 +19,8 @@ from pyomid.oracle.takeover import take_over_steps
 from pyomid.ports import Clock, Sleep
 from pyomid.server.store_calls import TsoStores, perform, take_over
 from pyomid.types import CommitRequest
+from pyomid.wire.client_protocol import TsoCalls
 from pyomid.wire.messages import Answer, Complete, Refused, Request
-from pyomid.wire.oracle_calls import TsoCalls
 
 T = TypeVar("T")
 

@@ -27,10 +27,9 @@ from numpy.typing import NDArray
 from pyomid.oracle.chunk_oracle import DONE, RARE_FRAME, ChunkOracle
 from pyomid.oracle.instructions import EncodedReplies, Event, RequestCame
 from pyomid.types import CommitRequest
+from pyomid.wire.codec import EXTENSIONS_VERSION, CommitPart, Handshake, HandshakeReply, decode_request, encode_answer
 from pyomid.wire.frames import FRAME_BYTES_MAX, HEADER_BYTES, FrameCutter, FrameTooLong, ProtocolError
 from pyomid.wire.messages import Answer, AskStatus, Complete, Refused, Seal
-from pyomid.wire.requests import EXTENSIONS_VERSION, CommitPart, Handshake, decode_request
-from pyomid.wire.responses import HandshakeReply, encode_answer
 
 if TYPE_CHECKING:
     from pyomid.server.native.socket_loop import SocketLoop

@@ -22,7 +22,8 @@ from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap
 from pyomid.oracle.takeover import take_over_steps
-from pyomid.server.leadership import FolderLock, Leadership, boot_clock, die_now
+from pyomid.ports import boot_clock
+from pyomid.server.leadership import FolderLock, Leadership, die_now
 from pyomid.server.metrics import Watched, serve_metrics
 from pyomid.server.peer import PeerLimits
 from pyomid.server.service import TsoService

@@ -13,12 +13,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from pyomid.client.deployment import Deployment
 from pyomid.client.drive import Driver
 from pyomid.client.session.leases import RENEWALS_PER_TERM, LeaseKeeper
-from pyomid.client.table_admin import check_leases, find_table
+from pyomid.client.validation import find_table
 from pyomid.errors import Misuse, OmidError
-from pyomid.protocol.commit_cache import CommitCache
+from pyomid.ports import Deployment
+from pyomid.protocol.reading import CommitCache
 from pyomid.types import TableInfo
 from pyomid.wiring import open_deployment
 
@@ -63,9 +63,9 @@ class Connection:
 
     def table(self, name: str) -> TableInfo:
         """Its catalog entry, fresh, for a snapshot to read. `Misuse` where no lease would keep what that sees."""
-        info = find_table(self.parts, name)
+        info = find_table(self.parts.catalog, name)
         if self.has_leases:
-            check_leases(self.parts, name)
+            self.parts.store.check_leases(name)
         return info
 
     def renew(self, leases: Iterable[int]) -> None:

@@ -35,8 +35,8 @@ from pyomid.client import idempotency
 from pyomid.client.drive import Blocking
 from pyomid.client.retry import cause_of
 from pyomid.client.session.leases import Lease
-from pyomid.client.table_admin import ensure_markers_table, withdraw_table
-from pyomid.client.transaction_base import Decided, State, TransactionBase
+from pyomid.client.table_admin import ensure_keys_table, withdraw_table
+from pyomid.client.transaction import Decided, State, TransactionBase
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError
 from pyomid.protocol.commit import WriteSet
@@ -97,7 +97,7 @@ class BranchWrites:
         self.is_torn = False
         """A write began and did not end."""
         self._conn = conn
-        self._marker: tuple[CellVersion, ...] = ()
+        self._key_cells: tuple[CellVersion, ...] = ()
         self.note_level(level)
 
     def note_level(self, level: str) -> None:
@@ -109,7 +109,7 @@ class BranchWrites:
 
     @property
     def ids_count(self) -> int:
-        """Of the ids that the commit would name, at least. The marker's is one of them."""
+        """Of the ids that the commit would name, at least. The idempotency key's is one of them."""
         return (self.transaction_id is not None) + sum(report.ids_count for report in self.reports)
 
     @property
@@ -126,13 +126,13 @@ class BranchWrites:
             extended(self._conn, table.info, schema_of(table.info))
         if self.transaction_id is None:
             return
-        ensure_markers_table(self._conn.parts)
-        write = idempotency.marker_write(self.transaction_id, self.start_ts)
+        ensure_keys_table(self._conn.parts)
+        write = idempotency.key_write(self.transaction_id, self.start_ts)
         branches = idempotency.branches_value([report.branch for report in self.reports])
         if 0 < len(branches) <= self._conn.parts.store.limits.value_bytes_max:
             write = write._replace(cells=(*write.cells, (idempotency.BRANCHES_COLUMN, branches)))
-        yield WriteCells(idempotency.MARKERS_TABLE, self.start_ts, (write,))
-        self._marker = tuple(CellVersion(write.row, *column, self.start_ts) for column, _ in write.cells)
+        yield WriteCells(idempotency.KEYS_TABLE, self.start_ts, (write,))
+        self._key_cells = tuple(CellVersion(write.row, *column, self.start_ts) for column, _ in write.cells)
 
     def commit_request(self) -> CommitRequest:
         """After the flush."""
@@ -142,9 +142,9 @@ class BranchWrites:
         if not self.claims_tables:
             ids = _distinct([report.ids for report in self.reports]).tolist()
         if self.transaction_id is not None:
-            ids.append(idempotency.marker_cell_id(self.transaction_id))
+            ids.append(idempotency.key_cell_id(self.transaction_id))
             if not self.claims_tables:
-                tables.append(idempotency.MARKERS_TABLE_ID)
+                tables.append(idempotency.KEYS_TABLE_ID)
         return CommitRequest(
             self.start_ts,
             cell_ids=tuple(ids),
@@ -159,7 +159,7 @@ class BranchWrites:
             table.info.name: [report.witness for report in table.reports if report.witness is not None]
             for table in self._written()
         }
-        return {**evidence, idempotency.MARKERS_TABLE: self._marker} if self._marker else evidence
+        return {**evidence, idempotency.KEYS_TABLE: self._key_cells} if self._key_cells else evidence
 
     def settle_level(self) -> None:
         """Behind a write: ids, or whole tables. A larger part of the conflict map in one commit would push everybody
@@ -174,13 +174,13 @@ class BranchWrites:
             for table in self.tables.values():
                 table.reports = [replace(report, ids=report.ids[:0]) for report in table.reports]
 
-    def repair_marker(self, commit_ts: int) -> None:
+    def repair_key(self, commit_ts: int) -> None:
         """Behind the answer: no error of it is the commit's."""
-        if not self._marker:
+        if not self._key_cells:
             return
-        shadows = tuple(ShadowWrite(cell, commit_ts) for cell in self._marker)
+        shadows = tuple(ShadowWrite(cell, commit_ts) for cell in self._key_cells)
         try:
-            self._conn.driver.perform(WriteShadowCells(idempotency.MARKERS_TABLE, shadows))
+            self._conn.driver.perform(WriteShadowCells(idempotency.KEYS_TABLE, shadows))
         except Exception as error:
             logger.warning("the marker of commit %d has no shadow cell yet: %s", commit_ts, error)
 
@@ -210,18 +210,18 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     @property
     def branches(self) -> tuple[int, ...]:
         """The starts under which its tasks wrote, as the commit will name them."""
-        return tuple(report.branch for report in self.workspace.reports)
+        return tuple(report.branch for report in self.writes.reports)
 
     @property
     def claims_tables(self) -> bool:
         """Its commit will claim every table that it wrote as a whole, and name no rows or cells of them."""
-        return self.workspace.claims_tables
+        return self.writes.claims_tables
 
     # Before the tasks
 
     def snapshot(self, table: str) -> Snapshot:
         """What it sees of a table: all that was committed before its start, and what its tasks wrote there so far."""
-        present = self.workspace.tables.get(table)
+        present = self.writes.tables.get(table)
         own = frozenset(report.branch for report in present.reports) if present is not None else frozenset()
         return Snapshot(self._begun.start_ts, self._begun.epoch, own)
 
@@ -244,13 +244,13 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         info, is_new = prepared_table(self._conn, table, fields, options, level)
         if is_new:
             self.made.append(info)
-        self.workspace.note_level(level)
+        self.writes.note_level(level)
         return self.plan(info, tuple(each.name for each in fields), options)
 
     def plan(self, info: TableInfo, written: tuple[str, ...] = (), options: WriteOptions | None = None) -> WritePlan:
         """The same for a table that is there; `written`: the columns, none to delete rows."""
         options = options or WriteOptions()
-        work = self.workspace
+        work = self.writes
         return WritePlan(
             self._conn.url,
             info,
@@ -285,10 +285,10 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         """These branches count: of each task that of one attempt. `Misuse` where two rows have one key, or the write
         set becomes too large for its level."""
         check_distinct(self._conn, plan, reports)
-        present = self.workspace.tables.setdefault(plan.info.name, TableWrites(plan.info))
+        present = self.writes.tables.setdefault(plan.info.name, TableWrites(plan.info))
         present.info = plan.info
         present.reports += reports
-        self.workspace.settle_level()
+        self.writes.settle_level()
         crash_point("spark.write.noted")
 
     def commit(self) -> None:
@@ -352,13 +352,13 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         try:
             yield from super()._commit_steps()
         except ConflictError:
-            if self._state is State.DOOMED:  # a table was dropped or made anew: nothing was asked
+            if self._state is State.ROLLBACK_ONLY:  # a table was dropped or made anew: nothing was asked
                 yield from self.rollback_steps()
             raise
         crash_point("spark.commit.after")
 
     def _committed_steps(self, decided: Decided) -> Steps[None]:
-        yield Blocking(partial(self.workspace.repair_marker, decided.reply.commit_ts))
+        yield Blocking(partial(self.writes.repair_key, decided.reply.commit_ts))
 
     def _give_back(self, lease: Lease) -> None:
         """Where the outcome is unknown the lease is renewed no longer, but not ended: a commit may still be decided."""

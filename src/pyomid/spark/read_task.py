@@ -6,15 +6,14 @@ import math
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from pyomid.cells import CellBatch
 from pyomid.ports import DataStore
-from pyomid.protocol import visibility
-from pyomid.protocol.reading import Snapshot, check_snapshot_steps, resolve_batch_steps
+from pyomid.protocol.reading import Snapshot, read_batch_steps
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.spark.databases import Connection
 from pyomid.spark.row_codec.decode import RowDecoder
@@ -65,18 +64,16 @@ def read_range(conn: Connection, plan: ReadPlan, key_range: KeyRange, arrow: pa.
 def visible_batches(
     conn: Connection, plan: ReadPlan, key_range: KeyRange
 ) -> Generator[tuple[CellBatch, VisibleCells], None, None]:
-    """Batches of a range with what the snapshot sees of them; each was checked against W after it was read (R7),
-    and so is the end: what lay behind the last one, or a range that looked empty, may have been cleaned away.
+    """Batches of a range with what the snapshot sees of them. The lease is kept after each.
 
     All columns are fetched, whatever is wanted: a row exists by any of its cells.
     """
-    for batch in conn.parts.store.scan(plan.table, key_range, None, batch_rows_max=plan.batch_rows):
-        resolved = conn.driver.run(resolve_batch_steps(plan.table, batch, None, plan.snapshot, conn.cache))
-        visible = visibility.visible_cells(resolved, plan.snapshot.start_ts, plan.snapshot.own)
-        conn.driver.run(check_snapshot_steps(plan.snapshot))
-        keep_snapshot(conn, plan)
-        yield resolved, visible
-    conn.driver.run(check_snapshot_steps(plan.snapshot))
+    batches = conn.parts.store.scan(plan.table, key_range, None, batch_rows_max=plan.batch_rows)
+    for batch in chain(batches, (None,)):
+        seen = conn.driver.run(read_batch_steps(plan.table, batch, None, plan.snapshot, conn.cache))
+        if seen is not None:
+            keep_snapshot(conn, plan)
+            yield seen
 
 
 def sees_rows(conn: Connection, table: str, snapshot: Snapshot) -> bool:

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from pyomid.client import idempotency
 from pyomid.client.idempotency import AlreadyDone
-from pyomid.client.table_admin import ensure_markers_table
+from pyomid.client.table_admin import ensure_keys_table
 from pyomid.protocol.outcome import outcome_steps
 from pyomid.protocol.reading import Snapshot, read_rows_steps
 from pyomid.spark.databases import Connection, connection
@@ -42,7 +42,7 @@ def look_up_run(url: str, transaction_id: str, *, settle: bool = False) -> RunOu
     conn = connection(url)
     begun = conn.parts.tso.begin()
     done = find_run(conn, begun, transaction_id)
-    cells = _marker_cells(conn, transaction_id)
+    cells = _key_cells(conn, transaction_id)
     if done is not None:
         return RunOutcome(transaction_id, RunState.COMMITTED, done.start_ts, _commit_ts(conn, cells, done.start_ts))
     if not cells:
@@ -51,7 +51,7 @@ def look_up_run(url: str, transaction_id: str, *, settle: bool = False) -> RunOu
     if not settle:
         return RunOutcome(transaction_id, RunState.OPEN, latest.version)
     for cell in cells:
-        own = {idempotency.MARKERS_TABLE: [cell.name]}
+        own = {idempotency.KEYS_TABLE: [cell.name]}
         outcome = conn.driver.run(outcome_steps(cell.version, (), own))
         if outcome.commit_ts:
             return RunOutcome(transaction_id, RunState.COMMITTED, cell.version, outcome.commit_ts)
@@ -60,11 +60,11 @@ def look_up_run(url: str, transaction_id: str, *, settle: bool = False) -> RunOu
 
 def find_run(conn: Connection, begun: BeginReply, transaction_id: str) -> AlreadyDone | None:
     """The run under this id that this snapshot sees committed."""
-    ensure_markers_table(conn.parts)
+    ensure_keys_table(conn.parts)
     snapshot = Snapshot(begun.start_ts, begun.epoch)
-    rows = [idempotency.marker_row(transaction_id)]
-    (row,) = conn.driver.run(read_rows_steps(idempotency.MARKERS_TABLE, rows, None, snapshot, conn.cache))
-    return idempotency.found_marker(transaction_id, row)
+    rows = [idempotency.key_row(transaction_id)]
+    (row,) = conn.driver.run(read_rows_steps(idempotency.KEYS_TABLE, rows, None, snapshot, conn.cache))
+    return idempotency.found_key(transaction_id, row)
 
 
 def is_committed(conn: Connection, starts: Sequence[int]) -> bool:
@@ -74,9 +74,9 @@ def is_committed(conn: Connection, starts: Sequence[int]) -> bool:
     return any(state > 0 or start < horizon for start, state in zip(starts, states, strict=True))
 
 
-def _marker_cells(conn: Connection, transaction_id: str) -> list[Cell]:
-    rows = [idempotency.marker_row(transaction_id)]
-    (cells,) = conn.parts.store.read_rows(idempotency.MARKERS_TABLE, rows, [idempotency.MARKER_COLUMN])
+def _key_cells(conn: Connection, transaction_id: str) -> list[Cell]:
+    rows = [idempotency.key_row(transaction_id)]
+    (cells,) = conn.parts.store.read_rows(idempotency.KEYS_TABLE, rows, [idempotency.KEY_COLUMN])
     return cells
 
 

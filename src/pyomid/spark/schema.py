@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pyomid.client.table_admin import alter_table, check_leases, find_table, make_table
-from pyomid.client.validation import SHADOW_SUFFIX
+from pyomid.client.table_admin import alter_table, make_table
+from pyomid.client.validation import SHADOW_SUFFIX, find_table
 from pyomid.errors import Misuse, MisuseType, UnknownTable
 from pyomid.spark.databases import Connection
 from pyomid.spark.options import AUTO_LEVEL, TABLE_LEVEL
@@ -280,7 +280,7 @@ def prepared_table(
     found = table_or_none(conn, name)
     info, is_new = (found, False) if found is not None else _made(conn, name, fields, options, level)
     # where another was faster it is another's: fitted as any other
-    check_leases(conn.parts, name)
+    conn.parts.store.check_leases(name)
     check_level(info, level)
     if info.schema is None:
         info = _with_schema(conn, info, fields, options)
@@ -324,7 +324,7 @@ def _made(
     conn: Connection, name: str, fields: Sequence[Field], options: WriteOptions, level: str | None
 ) -> tuple[TableInfo, bool]:
     if options.row_key is None:
-        find_table(conn.parts, name)
+        find_table(conn.parts.catalog, name)
         raise Misuse(f"there is no table {name!r}; a write makes one where it names its row key", table=name)
     schema = make_schema(fields, options.row_key, options.mapping, family=options.family)
     families = families_of(schema, family=options.family)

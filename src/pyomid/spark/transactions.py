@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from pyomid.client.drive import CallProgram
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import Backoff, Tries, check_function, check_result, tries_steps
-from pyomid.client.transaction_base import Event, State
+from pyomid.client.transaction import Event, State
 from pyomid.crashpoints import crash_point
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse
 from pyomid.protocol.effects import Steps
@@ -171,7 +171,7 @@ class SparkTransaction(LargeTransaction):
         )
         if not self.writes_into(table, mode, told=f"mode={mode!r}"):
             return _result(table, [])
-        with self._dooming(f"a write to {table!r} failed"):
+        with self._rollback_only_on_error(f"a write to {table!r} failed"):
             plan = self.prepared(table, fields_of(frame.schema), options, level=level)
             deleted = self._delete_all(plan) if mode == "overwrite" else []
             reports = self._reports(frame, functools.partial(write_rows, plan))
@@ -188,7 +188,7 @@ class SparkTransaction(LargeTransaction):
         plan = self.plan(info)
         names = [part.name for part in schema_of(info).row_key]
         fit_frame(info, [field for field in fields_of(keys.schema) if field.name in names], merge=False)
-        with self._dooming(f"a delete in {table!r} failed"):
+        with self._rollback_only_on_error(f"a delete in {table!r} failed"):
             work = functools.partial(delete_rows, plan, self.read_plan(info))
             reports = self._reports(keys, work, names)
             self.note(plan, reports)
@@ -257,16 +257,16 @@ class SparkTransaction(LargeTransaction):
         return [report_of(row) for row in rows]
 
     @contextmanager
-    def _dooming(self, reason: str) -> Iterator[None]:
+    def _rollback_only_on_error(self, reason: str) -> Iterator[None]:
         """Around a write: whatever goes wrong in it leaves the transaction rollback-only (C1)."""
-        was_torn, self.workspace.is_torn = self.workspace.is_torn, True
+        was_torn, self.writes.is_torn = self.writes.is_torn, True
         try:
             yield
         except BaseException as error:
             if self._state is State.ACTIVE:
-                self.doom(Event.DOOM, f"{reason}: {error}")
+                self.make_rollback_only(Event.MARK, f"{reason}: {error}")
             raise
-        self.workspace.is_torn = was_torn
+        self.writes.is_torn = was_torn
 
 
 def transaction(

@@ -19,7 +19,7 @@ from pyomid.cells import TOMBSTONE, CellBatch, batch_of
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.protocol.native.hashing import cell_ids, row_ids
-from pyomid.protocol.reading import VisibleRow, read_rows_steps
+from pyomid.protocol.reading import read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors
@@ -27,9 +27,6 @@ from pyomid.spark.read_task import ReadPlan, visible_batches
 from pyomid.spark.row_codec.encode import Duplicates, Nulls, RowEncoder, duplicate_key
 from pyomid.spark.row_codec.row_key import key_layout
 from pyomid.types import Cell, CellVersion, ConflictLevel, KeyRange, TableInfo, TableSchema
-
-KEYS_AT_ONCE: Final = 2_000
-"""Keys of one multi-get."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,10 +256,7 @@ def _key_deletes(conn: Connection, read: ReadPlan, encoder: RowEncoder, batch: p
     """Tombstones for everything visible in the rows with these keys; keys without a row are no error."""
     encoded = encoder.encode_keys(batch)
     keys = sorted({encoded.key(row) for row in range(batch.num_rows)})
-    rows: list[VisibleRow] = []
-    for first in range(0, len(keys), KEYS_AT_ONCE):
-        some: Sequence[bytes] = keys[first : first + KEYS_AT_ONCE]
-        rows += conn.driver.run(read_rows_steps(read.table, some, None, read.snapshot, conn.cache))
+    rows = conn.driver.run(read_rows_steps(read.table, keys, None, read.snapshot, conn.cache))
     return batch_of(
         [[Cell(key, *column, 0, None) for column in row] for key, row in zip(keys, rows, strict=True) if row]
     )

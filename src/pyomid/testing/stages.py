@@ -16,17 +16,17 @@ from typing import Any, Final
 import pyomid
 from pyomid import crashpoints
 from pyomid.client.database import Database
-from pyomid.client.deployment import Deployment
 from pyomid.client.drive import Driver
 from pyomid.client.table import Table
 from pyomid.client.transaction import Transaction
 from pyomid.config import Settings
 from pyomid.errors import Unavailable
 from pyomid.oracle.settings import TsoSettings
-from pyomid.protocol.commit_cache import CommitCache
+from pyomid.ports import Deployment
 from pyomid.protocol.compaction import compact_region_steps
+from pyomid.protocol.reading import CommitCache
 from pyomid.protocol.region_watermarks import covered_watermark
-from pyomid.protocol.sanitize import sanitise_steps
+from pyomid.protocol.sanitize import sanitize_steps
 from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores
 from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
@@ -176,18 +176,18 @@ class LocalStage:
             completion_linger_ms=0.0,
             scan_batch_rows=2,
         )
-        self._parts = Deployment(store, commit_table, leader_state, catalog, self.tso, settings, self.clock)
-        self._driver = Driver(self._parts)
+        self._deployment = Deployment(store, commit_table, leader_state, catalog, self.tso, settings, self.clock)
+        self._driver = Driver(self._deployment)
         self._admin = Database(self._mortal(Life()))
         self._clients: list[GoldenClient] = []
 
     def _mortal(self, life: Life) -> Deployment:
-        parts = self._parts
+        deployment = self._deployment
         ports: Any = {
-            name: Mortal(getattr(parts, name), life)
+            name: Mortal(getattr(deployment, name), life)
             for name in ("store", "commit_table", "leader_state", "catalog", "tso")
         }
-        return replace(parts, **ports)
+        return replace(deployment, **ports)
 
     def create_table(self, name: str, family: str, level: str) -> None:
         self._admin.create_table(name, [family], level)
@@ -213,8 +213,8 @@ class LocalStage:
 
     def compact(self, table: str) -> int:
         dropped = 0
-        info = self._parts.catalog.table(table)
-        for region in self._parts.store.regions(table):
+        info = self._deployment.catalog.table(table)
+        for region in self._deployment.store.regions(table):
             cleaned = self._driver.run(
                 compact_region_steps(table, info.generation, region, CommitCache(), now_s=self.clock(), rows_max=2)
             )
@@ -223,27 +223,27 @@ class LocalStage:
         return dropped
 
     def sanitize(self) -> int:
-        return self._driver.run(sanitise_steps(now_s=self.clock(), retry_bound_s=RETRY_S)).entries_deleted
+        return self._driver.run(sanitize_steps(now_s=self.clock(), retry_bound_s=RETRY_S)).entries_deleted
 
     def verify(self) -> list[str]:
         """Below the recorded watermarks everything has its shadow cell; below H the commit table holds nothing."""
-        _, horizon = self._parts.leader_state.read_watermarks()
+        _, horizon = self._deployment.leader_state.read_watermarks()
         wrong = []
-        for info in self._parts.catalog.tables():
-            cleaned = covered_watermark(self._parts.catalog.region_watermarks(info.name))
-            for batch in self._parts.store.scan(info.name, KeyRange()):
+        for info in self._deployment.catalog.tables():
+            cleaned = covered_watermark(self._deployment.catalog.region_watermarks(info.name))
+            for batch in self._deployment.store.scan(info.name, KeyRange()):
                 for cell in batch.all_cells():
                     if cell.version <= cleaned and not cell.commit_ts:
                         wrong.append(f"{info.name} {cell} ≤ {cleaned} is not resolved")
-        held = [start for start, _ in self._parts.commit_table.entries() if start < horizon]
+        held = [start for start, _ in self._deployment.commit_table.entries() if start < horizon]
         return wrong + [f"the commit table holds {start} < H {horizon}" for start in held]
 
     def count_cells(self, table: str) -> tuple[int, int]:
-        cells = [cell for batch in self._parts.store.scan(table, KeyRange()) for cell in batch.all_cells()]
+        cells = [cell for batch in self._deployment.store.scan(table, KeyRange()) for cell in batch.all_cells()]
         return len(cells), sum(1 for cell in cells if cell.commit_ts)
 
     def count_commit_entries(self) -> int:
-        return sum(1 for _, state in self._parts.commit_table.entries() if state > 0)
+        return sum(1 for _, state in self._deployment.commit_table.entries() if state > 0)
 
     def close(self) -> None:
         for client in self._clients:
@@ -298,7 +298,7 @@ class UrlStage:
             client.settle()
 
     def count_cells(self, table: str) -> tuple[int, int]:
-        store = self._admin.parts.store
+        store = self._admin.deployment.store
         cells = [cell for batch in store.scan(self._names[table], KeyRange()) for cell in batch.all_cells()]
         return len(cells), sum(1 for cell in cells if cell.commit_ts)
 
@@ -315,7 +315,7 @@ class UrlStage:
         return []
 
     def count_commit_entries(self) -> int:
-        return sum(1 for _, state in self._admin.parts.commit_table.entries() if state > 0)
+        return sum(1 for _, state in self._admin.deployment.commit_table.entries() if state > 0)
 
     def close(self) -> None:
         """Drops or empties the script's tables, so that the next script finds an empty database."""

@@ -222,7 +222,7 @@ class Client:
         self.world, self.process = world, process
         self.universe, self.build = world.universe, world.build
         self.choices = world.universe.choices
-        self.cache = world.build.commit_cache.CommitCache()
+        self.cache = world.build.reading.CommitCache()
         self.epoch = 0
         self._count = 0
 
@@ -329,16 +329,18 @@ class Tx:
             start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows >= rows_max else None
             if not batch.rows:
                 break
-            batch = yield from self.client.run(
-                self.build.reading.resolve_batch_steps(table, batch, None, self.snapshot, self.client.cache)
-            )
-            found.extend(self._visible(table, batch))
-        yield from self.client.run(self.build.reading.check_snapshot_steps(self.snapshot))
+            seen = yield from self._read_batch(table, batch)
+            found.extend(self._visible(table, *seen))
+        yield from self._read_batch(table, None)
         self.record.operations.append(Scan(table, "", None, tuple(found), at=self.client.universe.steps))
         return found
 
-    def _visible(self, table: str, batch: Any) -> list[tuple[Item, str]]:
-        seen = self.build.visibility.visible_cells(batch, self.snapshot.start_ts, self.snapshot.own)
+    def _read_batch(self, table: str, batch: Any) -> Steps:
+        return self.client.run(
+            self.build.reading.read_batch_steps(table, batch, None, self.snapshot, self.client.cache)
+        )
+
+    def _visible(self, table: str, batch: Any, seen: Any) -> list[tuple[Item, str]]:
         found = []
         for row in range(batch.rows):
             for cell in seen.cells[seen.row_cell[row] : seen.row_cell[row + 1]].tolist():
@@ -599,7 +601,7 @@ def sanitise(client: Client) -> Steps:
     """Returns whether it was answered; after Unavailable nobody knows how much of it was done."""
     try:
         yield from client.run(
-            client.build.sanitize.sanitise_steps(now_s=client.universe.now_s, retry_bound_s=RETRY_BOUND_S)
+            client.build.sanitize.sanitize_steps(now_s=client.universe.now_s, retry_bound_s=RETRY_BOUND_S)
         )
     except Unavailable:
         yield Sleep(0.1)

@@ -18,10 +18,9 @@ from pyomid.oracle.instructions import EncodedReplies
 from pyomid.oracle.machine import TsoMachine
 from pyomid.server.native.switch import switch_to_native
 from pyomid.types import CommitRequest
+from pyomid.wire.codec import decode_answer, encode_request
 from pyomid.wire.frames import HEADER_BYTES
 from pyomid.wire.messages import Answer, Begin, Request
-from pyomid.wire.requests import encode_request
-from pyomid.wire.responses import decode_answer
 from simulation.build import Build
 from simulation.mirror import MirrorOracle
 

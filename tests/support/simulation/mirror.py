@@ -19,9 +19,8 @@ from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native.conflict_map import CacheLineMap, moved
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.server.native.switch import switch_to_native
+from pyomid.wire.codec import decode_request, encode_answer
 from pyomid.wire.frames import HEADER_BYTES
-from pyomid.wire.requests import decode_request
-from pyomid.wire.responses import encode_answer
 
 CHUNK_BYTES_MAX: Final = 1 << 16
 

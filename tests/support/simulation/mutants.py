@@ -71,19 +71,19 @@ def _old_rows_stay(original: Any, fetched: Any, rows: Any) -> None:
 
 
 def _misses_are_cached(original: Any, starts: Any, states: Any, horizon: int, cache: Any, resolution: Any) -> Any:
-    verdicts = original(starts, states, horizon, cache, resolution)
+    statuses = original(starts, states, horizon, cache, resolution)
     for start, state in zip(starts, states, strict=True):
         if start >= horizon and state <= 0:
             cache.put(start, 1 << 62)
-    return verdicts
+    return statuses
 
 
-def _no_epoch(original: Any, start: int, verdict: str, judgement: Any, watermark: int) -> Any:
-    return original(start, verdict, replace(judgement, epoch=0), watermark)
+def _no_epoch(original: Any, start: int, status: str, seal_rule: Any, watermark: int) -> Any:
+    return original(start, status, replace(seal_rule, epoch=0), watermark)
 
 
-def _the_compactor_seals_nothing(original: Any, start: int, verdict: str, judgement: Any, watermark: int) -> Any:
-    return original(start, verdict, replace(judgement, seal_all=False), -1)
+def _the_compactor_seals_nothing(original: Any, start: int, status: str, seal_rule: Any, watermark: int) -> Any:
+    return original(start, status, replace(seal_rule, seal_all=False), -1)
 
 
 def _entry_first(original: Any, start_ts: int, commit_ts: int, written: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The asyncio session with a TSO: the same conversation, the same rules of asking again, on one event loop."""
+"""The asyncio session with a TSO: the protocol and the retries of the blocking session, on one event loop."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from pyomid.client.drive import Blocking, Pause, adrive
-from pyomid.client.session.client_protocol import ClientProtocol
 from pyomid.client.session.connecting import untrusted
 from pyomid.client.session.request_retry import (
-    DIAL_FAILS,
+    CONNECT_FAILS,
     LOOK_S,
-    AskTime,
     Attempt,
     ConnectionBroken,
+    ReadClock,
     SessionBase,
     broke,
     is_closed,
     no_tso,
     not_in_time,
-    others_dial,
+    others_connect,
 )
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.protocol.effects import Effect
 from pyomid.types import BeginReply, CommitReply, CommitRequest
+from pyomid.wire.client_protocol import ClientProtocol
 from pyomid.wire.messages import Answer, Request
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Dialled:
-    """A connected socket, and the TLS to begin on it: the TSO shows a certificate of the name `host`."""
+class ConnectedSocket:
+    """A connected socket, and the TLS to begin on it: the TSO's certificate must name `host`."""
 
     sock: socket.socket
     tls: ssl.SSLContext | None = None
     host: str = ""
 
 
-AsyncDial = Callable[[], Awaitable[Dialled]]
-"""A new connection to whoever is the TSO now, as `blocking.Dial` (which may be run in a thread)."""
+AsyncConnect = Callable[[], Awaitable[ConnectedSocket]]
+"""A new connection to the present TSO, as `blocking.Connect` (which may run in a thread)."""
 
 
 class AsyncTsoSession(SessionBase["_Connection"]):
-    """As `TsoSession`, for the tasks of one event loop: what a transaction asks each time, and `ask` for the rest.
+    """As `TsoSession`, for the tasks of one event loop: begin and commit, and `ask` for the rest.
 
-    `announced_epoch` and `has_moved` as in `TsoSession`; they may block, and are asked in a thread.
+    `announced_epoch` and `has_moved` as in `TsoSession`. They may block, and run in a thread.
     """
 
     def __init__(
         self,
-        dial: AsyncDial,
+        connect: AsyncConnect,
         *,
         request_s: float = 5.0,
         retry_s: float = 60.0,
@@ -65,9 +65,9 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         has_moved: Callable[[], bool] | None = None,
     ) -> None:
         super().__init__(request_s=request_s, retry_s=retry_s, token=token, announced_epoch=announced_epoch)
-        self._dial = dial
+        self._connect = connect
         self._has_moved = has_moved
-        self._dialling = asyncio.Lock()
+        self._connecting = asyncio.Lock()
 
     async def begin(self, *, not_before: int = 0) -> BeginReply:
         return await adrive(self.begin_steps(not_before), self._perform)
@@ -76,7 +76,7 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         return await self.ask(request, CommitReply)
 
     async def ask(self, request: Request, kind: type[T]) -> T:
-        """The answer, which is of this kind; a refusal raised as its error."""
+        """The answer, which is of this kind. A refusal is raised as its error."""
         return await adrive(self.ask_steps(request, kind), self._perform)
 
     async def close(self) -> None:
@@ -89,7 +89,7 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         match effect:
             case Attempt(request, timeout_s):
                 return await (await self._connected(timeout_s)).ask(request, timeout_s)
-            case AskTime():
+            case ReadClock():
                 return asyncio.get_running_loop().time()
             case Pause(pause_s):
                 return await asyncio.sleep(pause_s)
@@ -100,68 +100,68 @@ class AsyncTsoSession(SessionBase["_Connection"]):
     async def _connected(self, timeout_s: float) -> _Connection:
         self._check_open()
         if os.getpid() != self._pid:
-            raise Misuse("an asyncio session belongs to the process that made it: connect anew after a fork")
+            raise Misuse("an asyncio session belongs to the process that made it: connect again after a fork")
         connection = self._connection
         if connection is not None and not connection.broken:
             return connection
         try:
             async with asyncio.timeout(self._retry_s):
-                await self._dialling.acquire()
+                await self._connecting.acquire()
         except TimeoutError:
-            raise others_dial(self._retry_s) from None
+            raise others_connect(self._retry_s) from None
         try:
             connection = self._connection
             if connection is None or connection.broken:
                 connection = await self._open(timeout_s)
             return connection
         finally:
-            self._dialling.release()
+            self._connecting.release()
 
     async def _open(self, timeout_s: float) -> _Connection:
-        conversation = self._new_conversation()
-        connection = _Connection(conversation, self._has_moved)
+        protocol = self._new_protocol()
+        connection = _Connection(protocol, self._has_moved)
         try:
-            await _attach(connection, await self._dial(), timeout_s)
+            await _attach(connection, await self._connect(), timeout_s)
             async with asyncio.timeout(timeout_s):  # wait_for of Python 3.11 can swallow a cancellation
-                await connection.greeted
-        except DIAL_FAILS as error:
+                await connection.ready
+        except CONNECT_FAILS as error:
             connection.close(ConnectionBroken("no handshake", sent=False))
             raise no_tso(error) from error
-        except BaseException:  # cancelled: a connection that nobody knows would keep the TSO from ever ending (T14)
+        except BaseException:  # cancelled: a connection left open would keep the TSO from ever ending (T14)
             connection.close(ConnectionBroken("no handshake", sent=False))
             raise
-        return self._keep(connection, conversation)
+        return self._keep(connection, protocol)
 
 
-async def _attach(connection: _Connection, dialled: Dialled, timeout_s: float) -> None:
-    sock, loop = dialled.sock, asyncio.get_running_loop()
+async def _attach(connection: _Connection, connected: ConnectedSocket, timeout_s: float) -> None:
+    sock, loop = connected.sock, asyncio.get_running_loop()
     sock.setblocking(False)
     if sock.family == socket.AF_UNIX:
         await loop.create_unix_connection(lambda: connection, sock=sock)
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if dialled.tls is None:
+    if connected.tls is None:
         await loop.create_connection(lambda: connection, sock=sock)
         return
     try:
         await loop.create_connection(
             lambda: connection,
             sock=sock,
-            ssl=dialled.tls,
-            server_hostname=dialled.host,
+            ssl=connected.tls,
+            server_hostname=connected.host,
             ssl_handshake_timeout=timeout_s,
         )
     except ssl.SSLCertVerificationError as error:
-        raise untrusted(dialled.host, error) from error
+        raise untrusted(connected.host, error) from error
 
 
 class _Connection(asyncio.Protocol):
-    """One transport and the futures of everybody who waits on it."""
+    """One transport and the futures of all tasks that wait on it."""
 
-    def __init__(self, conversation: ClientProtocol, has_moved: Callable[[], bool] | None) -> None:
-        self.conversation = conversation
+    def __init__(self, protocol: ClientProtocol, has_moved: Callable[[], bool] | None) -> None:
+        self.protocol = protocol
         self.broken = False
-        self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, asyncio.Future[Answer]] = {}
         self._is_silent = False
@@ -169,7 +169,7 @@ class _Connection(asyncio.Protocol):
 
     async def ask(self, request: Request, timeout_s: float) -> Answer:
         """The answer, or `ConnectionBroken`."""
-        key, frames = self.conversation.ask(request)
+        key, frames = self.protocol.ask(request)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting[key] = future
         try:
@@ -186,12 +186,12 @@ class _Connection(asyncio.Protocol):
             self._waiting.pop(key, None)
 
     def close(self, why: ConnectionBroken) -> None:
-        """Everybody who waits is told."""
+        """Every waiting task gets `why`."""
         self.broken = True
         if self._watch is not None and self._watch is not asyncio.current_task():
             self._watch.cancel()
-        if not self.greeted.done():
-            self.greeted.cancel()
+        if not self.ready.done():
+            self.ready.cancel()
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(why)
@@ -202,38 +202,38 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(self.conversation.greeting())
+        self._transport.write(self.protocol.handshake())
 
     def data_received(self, data: bytes) -> None:
         self._is_silent = False
         try:
-            for key, answer in self.conversation.feed(data):
+            for key, answer in self.protocol.feed(data):
                 future = self._waiting.get(key)
                 if future is not None and not future.done():
                     future.set_result(answer)
         except OmidError as error:
             self._reject(error)
             return
-        if self.conversation.server is not None and not self.greeted.done():
-            self.greeted.set_result(None)
+        if self.protocol.server is not None and not self.ready.done():
+            self.ready.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if not self.greeted.done():
-            self.greeted.set_exception(Unavailable("the TSO closed the connection before its handshake"))
+        if not self.ready.done():
+            self.ready.set_exception(Unavailable("the TSO closed the connection before its handshake"))
         self.close(broke(exc or "closed by the TSO"))
 
     async def _leave_where_moved(self, has_moved: Callable[[], bool]) -> None:
-        """Looks once a `LOOK_S` in which nothing came from a TSO that owes an answer: who waits for one that is stopped
-        or cut off waits no longer than until another one leads."""
+        """Looks once in each `LOOK_S` in which a TSO that owes an answer sent nothing: a task waits for a TSO that is
+        stopped or cut off only until another one leads."""
         while not self.broken:
-            self._is_silent = bool(self._waiting) or not self.greeted.done()
+            self._is_silent = bool(self._waiting) or not self.ready.done()
             await asyncio.sleep(LOOK_S)
-            if self._is_silent and (self._waiting or not self.greeted.done()):
-                with contextlib.suppress(RuntimeError, MemoryError):  # no thread to look in: it looks again
+            if self._is_silent and (self._waiting or not self.ready.done()):
+                with contextlib.suppress(RuntimeError, MemoryError):  # no thread to look in: it looks again later
                     if await asyncio.to_thread(has_moved):
                         self._reject(ConnectionAbortedError("it is silent, and another TSO leads"))
 
     def _reject(self, error: Exception) -> None:
-        if not self.greeted.done():
-            self.greeted.set_exception(error)
+        if not self.ready.done():
+            self.ready.set_exception(error)
         self.close(broke(error))

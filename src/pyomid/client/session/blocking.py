@@ -1,8 +1,8 @@
 """The blocking session with a TSO: one connection, shared by all threads of the process, requests pipelined.
 
-No thread of its own. Whoever waits and finds nobody reading reads for all (leader); the others sleep (followers)
-until their answer is there, or until the leader has its own and hands the reading over. A thread alone pays for one
-send and one receive, nothing else.
+It has no thread of its own. A thread that waits while no other thread reads becomes the leader, and reads for all. The
+others (followers) sleep until their answer is there, or until the leader has its own answer and hands the reading over.
+A single thread pays for one send and one receive, nothing else.
 """
 
 from __future__ import annotations
@@ -18,33 +18,32 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from pyomid.client.drive import Blocking, Handler, Pause, drive
-from pyomid.client.session.client_protocol import ClientProtocol, is_answered
 from pyomid.client.session.connecting import bound_sends
 from pyomid.client.session.request_retry import (
-    DIAL_FAILS,
+    CONNECT_FAILS,
     LOOK_S,
-    AskTime,
     Attempt,
     ConnectionBroken,
+    ReadClock,
     SessionBase,
     broke,
     is_closed,
     no_tso,
     not_in_time,
-    others_dial,
+    others_connect,
     this_process,
 )
 from pyomid.errors import OmidError
 from pyomid.ports import Clock, Sleep
 from pyomid.protocol.effects import Effect
 from pyomid.types import BeginReply
+from pyomid.wire.client_protocol import ClientProtocol, TsoCalls, is_answered
 from pyomid.wire.messages import Answer, Complete, Request
-from pyomid.wire.oracle_calls import TsoCalls
 
 T = TypeVar("T")
 
-Dial = Callable[[], socket.socket]
-"""A new connection to whoever is the TSO now; starts or finds it. Raises `Unavailable`, or `Misuse` for good."""
+Connect = Callable[[], socket.socket]
+"""A new connection to the present TSO, which is found or started. Raises `Unavailable`, or `Misuse` for good."""
 
 RECEIVE_BYTES: Final = 1 << 16
 
@@ -52,14 +51,14 @@ RECEIVE_BYTES: Final = 1 << 16
 class TsoSession(SessionBase["_Connection"], TsoCalls):
     """`ports.Tso` over a connection. Thread-safe; a forked child gets a connection of its own (C5).
 
-    `has_moved`: where TSOs take turns, whether another one leads now than the one that was dialled last; answers soon,
-    and no where it cannot know. Asked by one thread, once a `LOOK_S` in which nothing came from a TSO that owes an
-    answer: a TSO that is stopped or cut off holds a request no longer than until another one leads.
+    `has_moved`: if TSOs take turns, whether another one leads now than the one that was connected last. It answers
+    soon, and no if it cannot know. One thread asks it, once in each `LOOK_S` in which a TSO that owes an answer sent
+    nothing: so a TSO that is stopped or cut off holds a request only until another one leads.
     """
 
     def __init__(
         self,
-        dial: Dial,
+        connect: Connect,
         *,
         request_s: float = 5.0,
         retry_s: float = 60.0,
@@ -70,17 +69,18 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
         has_moved: Callable[[], bool] | None = None,
     ) -> None:
         super().__init__(request_s=request_s, retry_s=retry_s, token=token, announced_epoch=announced_epoch)
-        self._dial = dial
+        self._connect = connect
         self._has_moved = has_moved
         self._clock = clock
         self._handlers: dict[type[Effect], Handler] = {
-            AskTime: lambda _: clock(),
+            ReadClock: lambda _: clock(),
             Pause: lambda e: sleep(e.pause_s),
             Blocking: lambda e: e.call(),
             Attempt: lambda e: self._connected(e.timeout_s).ask(e.request, e.timeout_s),
         }
-        self._dialling = threading.RLock()
-        """One that knows its owner: who was interrupted while taking it still knows whether to give it back."""
+        self._connecting = threading.RLock()
+        """A lock that knows its owner: a thread that was interrupted while it took the lock knows whether to release
+        it."""
 
     # ── ports.Tso ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -90,10 +90,10 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
 
     @property
     def extended(self) -> bool:
-        """Whether the TSO, as it was last met, speaks pyomid's extensions: leases, branches, seals. `Unavailable`
-        where none was ever met and none answers."""
+        """Whether the TSO that was met last speaks pyomid's extensions: leases, branches, seals. `Unavailable` if none
+        was ever met and none answers."""
         if self._extended is None:
-            self.begin()  # Every TSO answers that, and it is tried again while none is there.
+            self.begin()  # Every TSO answers a begin, and it is repeated while there is none.
         assert self._extended is not None
         return self._extended
 
@@ -105,65 +105,65 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
         return drive(self.begin_steps(not_before), self._handlers)
 
     def complete(self, starts: Sequence[int]) -> None:
-        """Sent if there is a connection; what is lost the sanitiser deletes."""
+        """Sent if there is a connection. Sanitizing deletes the entries of a lost request."""
         if not starts:
             return
         with contextlib.suppress(ConnectionBroken):
             self._connected(self._request_s).post(Complete(tuple(starts)))
 
     def close(self) -> None:
-        """Further calls raise `Misuse`; those under way end with `Unavailable`."""
+        """Further calls raise `Misuse`. Calls under way end with `Unavailable`."""
         self._closed = True
         connection, self._connection = self._connection, None
         if connection is not None and os.getpid() == self._pid:
             connection.close(ConnectionBroken("the session was closed", sent=True))
 
-    # ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _ask_for(self, request: Request, kind: type[T]) -> T:
         return drive(self.ask_steps(request, kind), self._handlers)
 
     def _connected(self, timeout_s: float) -> _Connection:
-        """The connection, dialled anew where there is none or it broke."""
+        """The connection; a new one if there is none or it broke."""
         self._check_open()
         if os.getpid() != self._pid:
             self._after_fork()
         connection = self._connection
         if connection is not None and not connection.broken:
             return connection
-        dialling = self._dialling
+        connecting = self._connecting
         try:
-            if not dialling.acquire(timeout=self._retry_s):
-                raise others_dial(self._retry_s)
+            if not connecting.acquire(timeout=self._retry_s):
+                raise others_connect(self._retry_s)
             connection = self._connection
             if connection is None or connection.broken:
                 connection = self._open(timeout_s)
             return connection
         finally:
             try:  # noqa: SIM105 - nothing may be called before the release, where an interrupt could come in
-                dialling.release()
+                connecting.release()
             except RuntimeError:
-                pass  # it was not taken
+                pass  # it was not acquired
 
     def _open(self, timeout_s: float) -> _Connection:
-        conversation = self._new_conversation()
+        protocol = self._new_protocol()
         try:
             connection = _Connection(
-                self._dial(), conversation, timeout_s=timeout_s, clock=self._clock, has_moved=self._has_moved
+                self._connect(), protocol, timeout_s=timeout_s, clock=self._clock, has_moved=self._has_moved
             )
-        except DIAL_FAILS as error:
+        except CONNECT_FAILS as error:
             raise no_tso(error) from error
-        return self._keep(connection, conversation)
+        return self._keep(connection, protocol)
 
     def _after_fork(self) -> None:
-        """Nothing of the parent is used: not its socket, whose answers are the parent's, and none of its locks."""
+        """Uses nothing of the parent: not its socket, whose answers are the parent's, and none of its locks."""
         self._pid = os.getpid()
         self._connection = None
-        self._dialling = threading.RLock()
+        self._connecting = threading.RLock()
 
 
 class _Slot:
-    """One request that waits for its answer."""
+    """A request that waits for its answer."""
 
     __slots__ = ("answer", "error", "key", "leads", "wake")
 
@@ -181,23 +181,22 @@ class _Slot:
 
 
 class _Connection:
-    """One socket and everybody who waits on it.
+    """One socket and all threads that wait on it.
 
-    Whoever ends it shuts the socket down; its descriptor is given back when the last thread has left. Given back
-    before, its number would go to the next connection, and a reader on its way into `poll` would wait for what comes
-    there.
+    `close` shuts the socket down; its descriptor is released when the last thread has left. Were it released earlier,
+    the next connection would get its number, and a reader about to enter `poll` would wait on that connection.
     """
 
     def __init__(
         self,
         sock: socket.socket,
-        conversation: ClientProtocol,
+        protocol: ClientProtocol,
         *,
         timeout_s: float,
         clock: Clock,
         has_moved: Callable[[], bool] | None,
     ) -> None:
-        self.conversation = conversation
+        self.protocol = protocol
         self.broken = False
         self._sock = sock
         weakref.finalize(self, sock.close).atexit = False
@@ -206,18 +205,18 @@ class _Connection:
         self._sending = threading.Lock()
         self._state = threading.Lock()
         self._slots: dict[int, _Slot] = {}
-        self._somebody_reads = False
+        self._has_leader = False
         self._pending: Callable[[], int] | None = getattr(sock, "pending", None)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._poll = select.poll()
         self._poll.register(sock.fileno(), select.POLLIN)
-        self._greet(timeout_s)
+        self._shake_hands(timeout_s)
         bound_sends(sock, timeout_s)
 
     def ask(self, request: Request, timeout_s: float) -> Answer:
-        """The answer, or `ConnectionBroken`. Whatever is thrown in here, and wherever: the others go on reading, or
-        are told."""
+        """The answer, or `ConnectionBroken`. Whatever is raised in here, and wherever: the other threads go on reading,
+        or get an error."""
         slot = _Slot()
         try:
             try:
@@ -231,17 +230,17 @@ class _Connection:
         except OmidError:
             raise
         except BaseException:
-            if slot.leads or slot.key in self._slots or self.broken:  # interrupted on its way out, or while it closed
+            if slot.leads or slot.key in self._slots or self.broken:  # interrupted on its way out, or during close
                 self.close(ConnectionBroken("a thread that read for the others was interrupted", sent=True))
             raise
 
     def post(self, request: Request) -> None:
-        """For requests that are not answered."""
+        """Sends a request that gets no answer."""
         assert not is_answered(request)
         self._send(request, None)
 
     def close(self, why: ConnectionBroken) -> None:
-        """Everybody who waits is told; again, where it was interrupted the first time."""
+        """Every waiting thread gets `why`. It may be called again if it was interrupted."""
         with self._state:
             self.broken = True
             slots = list(self._slots.values())
@@ -257,7 +256,7 @@ class _Connection:
     def _send(self, request: Request, slot: _Slot | None) -> None:
         with self._sending:
             try:
-                key, frames = self.conversation.ask(request)
+                key, frames = self.protocol.ask(request)
                 if slot is not None:
                     with self._state:
                         slot.key = key
@@ -272,18 +271,18 @@ class _Connection:
                 self.close(lost)
                 raise lost from error
             except BaseException:
-                # Half a frame may have gone, or none though an answer is expected in its turn (a Java TSO's).
+                # Half a frame may have left, or none although an answer is expected in its turn (a Java TSO's).
                 self.close(ConnectionBroken("sending to the TSO was interrupted", sent=True))
                 raise
 
     # ── receiving ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _greet(self, timeout_s: float) -> None:
+    def _shake_hands(self, timeout_s: float) -> None:
         deadline_s = self._clock() + timeout_s
         try:
             self._sock.settimeout(timeout_s)
-            self._sock.sendall(self.conversation.greeting())
-            while self.conversation.server is None:
+            self._sock.sendall(self.protocol.handshake())
+            while self.protocol.server is None:
                 left_s = deadline_s - self._clock()
                 if left_s <= 0:
                     raise TimeoutError(f"not whole within {timeout_s:.1f} s")
@@ -293,14 +292,14 @@ class _Connection:
                 chunk = self._sock.recv(RECEIVE_BYTES)
                 if not chunk:
                     raise ConnectionBroken("the TSO closed the connection before its handshake", sent=False)
-                list(self.conversation.feed(chunk))
+                list(self.protocol.feed(chunk))
         except OSError as error:
             raise ConnectionBroken(f"the handshake with the TSO failed: {error}", sent=False) from error
 
     def _await(self, slot: _Slot, deadline_s: float) -> Answer:
         with self._state:
-            if not self._somebody_reads:
-                slot.leads = self._somebody_reads = True
+            if not self._has_leader:
+                slot.leads = self._has_leader = True
         while slot.answer is None and slot.error is None:
             if slot.leads:
                 self._lead(slot, deadline_s)
@@ -325,20 +324,20 @@ class _Connection:
             chunk = self._sock.recv(RECEIVE_BYTES, socket.MSG_DONTWAIT)
             if not chunk:
                 raise ConnectionResetError("closed by the TSO")
-            for key, answer in self.conversation.feed(chunk):
+            for key, answer in self.protocol.feed(chunk):
                 self._deliver(key, answer)
         except BlockingIOError:
             return
         except (OSError, ValueError, OmidError) as error:
             self.close(broke(error))
         except BaseException:
-            if reads:  # what was taken from the socket is lost, and with it where the next answer begins
+            if reads:  # bytes taken from the socket are lost, and with them the begin of the next answer
                 self.close(ConnectionBroken("reading from the TSO was interrupted", sent=True))
             raise
 
     def _hears(self, left_s: float) -> bool:
-        """Waits for bytes. False: not yet. `ConnectionError` where another TSO leads by now: this one owes an answer
-        that nobody may wait for."""
+        """Waits for bytes. False: not yet. `ConnectionError` if another TSO leads by now: the answer of this one may
+        never come."""
         patience_s = left_s if self._has_moved is None else min(left_s, LOOK_S)
         if self._has_decrypted() or self._poll.poll(patience_s * 1000):
             return True
@@ -347,7 +346,7 @@ class _Connection:
         return False
 
     def _has_decrypted(self) -> bool:
-        """TLS only: bytes that the system's poll does not see any more."""
+        """TLS only: bytes that were decrypted already, which the system's poll does not see."""
         return self._pending is not None and self._pending() > 0
 
     def _deliver(self, key: int, answer: Answer) -> None:
@@ -362,11 +361,11 @@ class _Connection:
             self.close(not_in_time())
 
     def _hand_over(self, leader: _Slot) -> None:
-        """The next who waits reads from now on. `_state` is held; the leader leads until somebody else does."""
+        """The next waiting thread reads from now on. Called with `_state` held; the leader leads until another does."""
         for slot in self._slots.values():
             if slot is not leader and slot.answer is None and slot.error is None:
                 slot.leads = True
                 slot.signal()
                 leader.leads = False
                 return
-        self._somebody_reads = leader.leads = False
+        self._has_leader = leader.leads = False

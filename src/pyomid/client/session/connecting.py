@@ -1,4 +1,4 @@
-"""Connections to a TSO at a known address, plain or by TLS."""
+"""Connections to a TSO at a known address, plain or with TLS."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from pathlib import Path
 from pyomid.errors import Misuse, Unavailable
 
 
-def tcp_dial(address: str, *, tls: ssl.SSLContext | None = None, timeout_s: float = 5.0) -> Callable[[], socket.socket]:
-    """A `Dial` for HOST:PORT. With `tls` the server's name is checked as the context says."""
+def tcp_connector(
+    address: str, *, tls: ssl.SSLContext | None = None, timeout_s: float = 5.0
+) -> Callable[[], socket.socket]:
+    """A `Connect` for HOST:PORT. With `tls` the server's name is checked as the context says."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise Misuse(f"{address!r} is not HOST:PORT", address=address)
 
-    def dial() -> socket.socket:
+    def connect() -> socket.socket:
         try:
             sock = socket.create_connection((host, int(port)), timeout=timeout_s)
         except OSError as error:
@@ -35,7 +37,7 @@ def tcp_dial(address: str, *, tls: ssl.SSLContext | None = None, timeout_s: floa
             sock.close()
             raise Unavailable(f"TLS with the TSO at {address} failed: {error}", address=address) from error
 
-    return dial
+    return connect
 
 
 def untrusted(address: str, error: ssl.SSLCertVerificationError) -> Misuse:
@@ -43,7 +45,7 @@ def untrusted(address: str, error: ssl.SSLCertVerificationError) -> Misuse:
 
 
 def trusting(authority: str, certificate: str = "", key: str = "") -> ssl.SSLContext:
-    """TLS with servers whose certificate is of this authority, showing one of our own where asked; all PEM files.
+    """TLS with servers whose certificate this authority signed; shows `certificate` if asked. All are PEM files.
 
     `Misuse` names the file that cannot be used.
     """
@@ -57,7 +59,7 @@ def trusting(authority: str, certificate: str = "", key: str = "") -> ssl.SSLCon
 
 
 def read_token(path: str) -> bytes:
-    """What a client shows, and a TSO with `--token-file` asks for: the file's content without blanks around it."""
+    """The token that a client shows to a TSO with `--token-file`: the file's content without blanks around it."""
     try:
         token = Path(path).read_bytes().strip()
     except OSError as error:
@@ -68,7 +70,7 @@ def read_token(path: str) -> bytes:
 
 
 def bound_sends(sock: socket.socket | TlsSocket, timeout_s: float) -> None:
-    """Blocking from now on; a send in which nothing moves for so long fails with `OSError`."""
+    """Makes the socket blocking. A send in which nothing moves for `timeout_s` fails with `OSError`."""
     if isinstance(sock, TlsSocket):
         sock.settimeout(timeout_s)
         return
@@ -82,7 +84,7 @@ def _timeval(timeout_s: float) -> bytes:
 
 
 class TlsSocket:
-    """An `SSLSocket` that one thread may read while another writes: OpenSSL's own object bears one at a time.
+    """An `SSLSocket` that one thread may read while another writes: OpenSSL's own object allows one at a time.
 
     Offers what the session uses of a socket. Never blocks while it holds the lock.
     """
@@ -98,14 +100,14 @@ class TlsSocket:
         return self._sock.fileno()
 
     def settimeout(self, timeout_s: float | None) -> None:
-        """Of `recv` without flags, and of `sendall`."""
+        """For `recv` without flags, and for `sendall`."""
         self._timeout_s = timeout_s
 
     def setsockopt(self, level: int, option: int, value: int | bytes) -> None:
         self._sock.setsockopt(level, option, value)
 
     def pending(self) -> int:
-        """Bytes decrypted already, of which the system's poll knows nothing."""
+        """Bytes decrypted already, which the system's poll does not see."""
         with self._lock:
             return self._sock.pending()
 
@@ -130,7 +132,8 @@ class TlsSocket:
                 self._wait(select.POLLIN)
 
     def shutdown(self, how: int) -> None:
-        """Of the plain socket: that of `SSLSocket` takes TLS away first, and a thread that sends then sends plainly."""
+        """Shuts the plain socket down: `SSLSocket.shutdown` takes TLS away first, and a sending thread would send plain
+        text."""
         socket.socket.shutdown(self._sock, how)
 
     def close(self) -> None:

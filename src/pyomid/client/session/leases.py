@@ -1,7 +1,7 @@
 """Leases of this process: granted at begin, renewed by one thread, ended with their transactions (K7).
 
-A lease keeps versions that its snapshot needs from compaction, for hours if need be. One that is lost is remembered
-as an error that the transaction raises at its next use: never a silent hole.
+A lease keeps the versions that its snapshot needs from compaction, for hours if need be. The loss of a lease is an
+error that the transaction raises at its next use: never a silent hole.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pyomid.ports import Clock, Tso
 logger = logging.getLogger(__name__)
 
 RENEWALS_PER_TERM = 3
-"""Two may fail before a lease is in danger."""
+"""Two renewals may fail before a lease is in danger."""
 
 
 class Lease:
-    """One held lease. `lost` is what its owner must raise; None while it is good."""
+    """A held lease. `lost` is the error that its owner must raise; None while it is good."""
 
     __slots__ = ("__weakref__", "lost", "renew_at_s", "start_ts", "term_s")
 
@@ -34,7 +34,7 @@ class Lease:
 
     @classmethod
     def of_another(cls, start_ts: int) -> Lease:
-        """One that another process was granted: whoever works under it renews it, and no keeper here."""
+        """A lease that was granted to another process. The code that works under it renews it, not a keeper here."""
         return cls(start_ts, 0.0, 0.0)
 
 
@@ -46,14 +46,15 @@ class LeaseKeeper:
         self._clock = clock
         self._held: dict[int, weakref.ref[Lease]] = {}
         self._lock = threading.RLock()
-        """Entered itself, not by its condition: that would enter in Python, where an interrupt can come in between."""
+        """Acquired itself, not through its condition: that acquires it in Python, where an interrupt can come between.
+        """
         self._changed = threading.Condition(self._lock)
         self._closed = False
         self._thread: threading.Thread | None = None
 
     def grant(self, start_ts: int, term_s: float | None) -> Lease:
-        """Durable on return; renewed from now on. `SnapshotTooOld` where W has passed the start already, `Unavailable`
-        where the system gives no thread to renew it by.
+        """Durable on return, and renewed from now on. `SnapshotTooOld` if W has passed the start, `Unavailable` if the
+        system gives no thread to renew it.
         """
         now_s = self._clock()
         lease = Lease(start_ts, self._tso.grant_lease(start_ts, term_s), now_s)
@@ -63,7 +64,7 @@ class LeaseKeeper:
                 self._ensure_thread()
             except (RuntimeError, MemoryError) as error:
                 self.end(lease)
-                raise Unavailable(f"start_ts {start_ts}: no thread to renew its lease by: {error}") from error
+                raise Unavailable(f"start_ts {start_ts}: no thread to renew its lease: {error}") from error
             self._changed.notify_all()
         return lease
 
@@ -74,22 +75,22 @@ class LeaseKeeper:
             self._thread = thread
 
     def end(self, lease: Lease) -> None:
-        """The watermark may pass it. An error is no matter: the lease expires."""
+        """The watermark may pass it. An error does no harm: the lease expires."""
         self.end_of(lease.start_ts)
 
     def end_of(self, start_ts: int) -> None:
-        """The same for the lease on a start, whichever process was granted it."""
+        """As `end`, for the lease on a start, whichever process it was granted to."""
         with self._lock:
             self._held.pop(start_ts, None)
         self._quietly(self._tso.end_lease, start_ts)
 
     def abandon(self, lease: Lease) -> None:
-        """Renewed no more; it ends by its term, or by the commit that may still be decided."""
+        """Renews it no more. It ends by its term, or by the commit that may still be decided."""
         with self._lock:
             self._held.pop(lease.start_ts, None)
 
     def close(self) -> None:
-        """Renews nothing more; what is still held expires by its term."""
+        """Renews nothing more. Leases still held expire by their terms."""
         with self._lock:
             self._closed = True
             self._held.clear()
@@ -103,17 +104,17 @@ class LeaseKeeper:
         try:
             self._tend_all()
         except BaseException as error:
-            logger.exception("the renewing of leases ended; what is held under them is told at its next use")
+            logger.exception("leases are renewed no longer; their transactions fail at the next use")
             self._lose_all(error)
 
     def _lose_all(self, error: BaseException) -> None:
-        """Nobody renews them any more: their owners must not find holes instead of an error."""
+        """Leases that are not renewed must give their owners an error, not holes in what they read."""
         with self._lock:
             for reference in self._held.values():
                 lease = reference()
                 if lease is not None and lease.lost is None:
                     lease.lost = SnapshotTooOld(
-                        f"start_ts {lease.start_ts}: the lease is renewed no longer, as its renewer failed: {error!r}",
+                        f"start_ts {lease.start_ts}: its lease is renewed no more, the thread failed: {error!r}",
                         start_ts=lease.start_ts,
                     )
             self._held.clear()
@@ -145,12 +146,12 @@ class LeaseKeeper:
             lease.term_s = self._tso.renew_lease(lease.start_ts)
         except SnapshotTooOld as error:
             lease.lost = error
-        except Exception as error:  # of one lease, once: the others are renewed all the same, and this one again
+        except Exception as error:  # one lease, once: the others are renewed all the same, and this one again
             logger.warning("lease on %d not renewed, will be tried again: %r", lease.start_ts, error)
         lease.renew_at_s = now_s + lease.term_s / RENEWALS_PER_TERM
 
     def _pause_s(self) -> float | None:
-        """Until the next renewal; forgotten leases are noticed then."""
+        """Until the next renewal. Forgotten leases are noticed then."""
         leases = [lease for reference in self._held.values() if (lease := reference()) is not None]
         due = [lease.renew_at_s for lease in leases if lease.lost is None]
         if not due:

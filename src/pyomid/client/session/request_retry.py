@@ -1,12 +1,12 @@
-"""Asking a TSO until it answers: what may be asked again, what a lost answer means, and what a session keeps of the TSO
-that answered. Blocking and asyncio sessions are shells over it, driven by `client.drive`.
+"""Request retry: which requests are repeated, what a lost answer means, and what a session remembers of its TSO. The
+blocking and the asyncio session are shells over it, driven by `client.drive`.
 
-    begin, leases, seals, status …   asked again on a new connection: the first try did nothing that hurts
-    commit                           asked again as a retry (T7): the first try may have been decided
-    a retry of a commit is refused   OutcomeUnknown, whatever the error: it says nothing about the first try
-    nobody answers for `retry_s`     Unavailable; for a commit that was sent: OutcomeUnknown
-    why there is no TSO is known     said at once (no room in the store, a folder that is gone); of a commit that was
-                                     sent it says nothing, so that is asked on
+    begin, leases, seals, status …   repeated on a new connection: the first attempt did nothing that hurts
+    commit                           repeated as a retry (T7): the first attempt may have been decided
+    a retry of a commit is refused   OutcomeUnknown, whatever the error: it says nothing about the first attempt
+    no answer for `retry_s`          Unavailable; for a commit that was sent: OutcomeUnknown
+    known why there is no TSO        raised at once (no room in the store, a folder that is gone), but for a commit that
+                                     was sent: it says nothing about that, so the commit is repeated
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from dataclasses import dataclass, replace
 from typing import Final, Generic, Protocol, TypeGuard, TypeVar
 
 from pyomid.client.drive import Blocking, Pause
-from pyomid.client.session.client_protocol import ClientProtocol
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
 from pyomid.protocol.effects import Effect, Steps
 from pyomid.types import BeginReply, CommitRequest
+from pyomid.wire.client_protocol import ClientProtocol
 from pyomid.wire.messages import AdvanceHorizon, Answer, Begin, Refused, Request
 
 PAUSE_S: Final = 0.02
-"""Before a failed request is repeated; doubles up to `PAUSE_S_MAX`."""
+"""Pause before a failed request is repeated. It doubles up to `PAUSE_S_MAX`."""
 
 PAUSE_S_MAX: Final = 1.0
 
 LOOK_S: Final = 1.0
-"""A TSO that owes an answer and sent nothing for so long: another one may lead. Looked at again as often."""
+"""If a TSO that owes an answer sent nothing for so long, another one may lead. Checked at this interval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt(Effect):
-    """→ Answer, or `ConnectionBroken`, or what the client itself refuses: ask this on the present connection (a new
-    one where there is none), for `timeout_s`."""
+    """→ Answer; or `ConnectionBroken`, or the client's own refusal. Sends the request on the present connection (a new
+    one if there is none), and waits for `timeout_s`."""
 
     request: Request
     timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class AskTime(Effect):
-    """→ float, the clock."""
+class ReadClock(Effect):
+    """→ float: the session's clock, in seconds."""
 
 
 class ConnectionBroken(Unavailable):
-    """No answer came. `sent` says whether the TSO may have seen the request; `reason` what kept it from being sent."""
+    """No answer came. `sent`: the TSO may have seen the request. `reason`: why it was not sent."""
 
     def __init__(self, message: str, *, sent: bool, reason: BaseException | None = None) -> None:
         super().__init__(message, sent=sent)
@@ -56,18 +56,18 @@ class ConnectionBroken(Unavailable):
         self.reason = reason
 
 
-DIAL_FAILS: Final = (OmidError, OSError, RuntimeError, MemoryError)
-"""What a dial may raise: of no TSO, of the network, or of a system that gives no thread or no memory to dial with.
-Nothing was sent; it is tried again."""
+CONNECT_FAILS: Final = (OmidError, OSError, RuntimeError, MemoryError)
+"""Errors of a connection attempt: no TSO, the network, or a system without a thread or memory for it. Nothing was sent;
+it is tried again."""
 
 
 def no_tso(error: Exception) -> ConnectionBroken:
     return ConnectionBroken(f"no TSO to talk to: {error}", sent=False, reason=error)
 
 
-def others_dial(retry_s: float) -> ConnectionBroken:
-    """Each waits for the one that dials, but not without end: a hundred behind a server that takes no connection must
-    not wait a hundred times as long."""
+def others_connect(retry_s: float) -> ConnectionBroken:
+    """Each waits for the one that connects, but not without end: a hundred must not wait a hundred times as long for a
+    server that takes no connection."""
     return ConnectionBroken(f"others have been looking for a TSO for {retry_s:.1f} s", sent=False)
 
 
@@ -80,7 +80,7 @@ def broke(why: object) -> ConnectionBroken:
 
 
 def not_in_time() -> ConnectionBroken:
-    """A try that got no answer in time breaks the connection: a retry must not meet its late answer."""
+    """An attempt without an answer in time breaks the connection: a retry must not meet the late answer."""
     return ConnectionBroken("the TSO did not answer in time", sent=True)
 
 
@@ -88,7 +88,7 @@ T = TypeVar("T")
 
 
 class AnyConnection(Protocol):
-    """What a session keeps, as far as `SessionBase` uses it."""
+    """A session's connection, as far as `SessionBase` uses it."""
 
     def close(self, why: ConnectionBroken) -> None: ...
 
@@ -97,11 +97,11 @@ C = TypeVar("C", bound=AnyConnection)
 
 
 class SessionBase(Generic[C]):
-    """What a session keeps of the TSO that it talks to, and its requests as steps.
+    """What a session remembers of its TSO, and its requests as steps.
 
-    `request_s` is one try's patience, `retry_s` that of the whole request: longer than a fail-over.
-    `announced_epoch`: where a TSO that tells no epoch (Apache Omid's) announces it; asked after each begin's answer, so
-    that it is never older than the start timestamp that came with it (T6).
+    `request_s` bounds one attempt, `retry_s` the whole request: longer than a fail-over.
+    `announced_epoch` reads the epoch of a TSO whose answers carry none (Apache Omid's) where that TSO announces it. It
+    is read after each begin's answer, so it is never older than the start timestamp that came with it (T6).
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class SessionBase(Generic[C]):
 
     @property
     def epoch(self) -> int:
-        """The newest epoch any answer carried, or that a Java TSO, whose answers carry none, announced."""
+        """The newest epoch that an answer carried, or that a Java TSO announced."""
         return self._epoch
 
     def begin_steps(self, not_before: int) -> Steps[BeginReply]:
@@ -135,13 +135,13 @@ class SessionBase(Generic[C]):
         answer = yield from ask_steps(request, request_s=self._request_s, retry_s=self._retry_s)
         return expected(answer, kind, request)
 
-    def _new_conversation(self) -> ClientProtocol:
+    def _new_protocol(self) -> ClientProtocol:
         return ClientProtocol(token=self._token, commit_retry_s=self._retry_s, database_id=self._database_id)
 
-    def _keep(self, connection: C, conversation: ClientProtocol) -> C:
-        """Behind a handshake: the connection from now on. `Misuse`, and the connection is closed, where the session was
-        closed meanwhile: `close` saw no connection, or this sees that it was called."""
-        self._met(conversation)
+    def _keep(self, connection: C, protocol: ClientProtocol) -> C:
+        """Keeps the connection after its handshake. If the session was closed meanwhile, closes it and raises `Misuse`:
+        either `close` saw no connection, or this method sees that it was called."""
+        self._met(protocol)
         self._connection = connection
         if self._closed:
             self._connection = None
@@ -149,10 +149,10 @@ class SessionBase(Generic[C]):
             self._check_open()
         return connection
 
-    def _met(self, conversation: ClientProtocol) -> None:
-        server = conversation.server
-        self._database_id = conversation.database_id
-        self._extended = conversation.extended
+    def _met(self, protocol: ClientProtocol) -> None:
+        server = protocol.server
+        self._database_id = protocol.database_id
+        self._extended = protocol.extended
         if server is not None:
             self._epoch = max(self._epoch, server.epoch)
             self._write_set_ids_max = server.write_set_ids_max
@@ -164,16 +164,16 @@ class SessionBase(Generic[C]):
 
 def ask_steps(request: Request, *, request_s: float, retry_s: float) -> Steps[Answer]:
     """The answer, `Refused` raised as its error."""
-    deadline_s: float = (yield AskTime()) + retry_s
+    deadline_s: float = (yield ReadClock()) + retry_s
     pause_s = PAUSE_S
     while True:
         try:
             answer: Answer = yield Attempt(request, retry_s if is_long(request) else request_s)
         except ConnectionBroken as lost:
             request = _again(request, lost)
-            if _is_plain(lost.reason) and not _may_be_decided(request):
+            if _needs_a_person(lost.reason) and not _may_be_decided(request):
                 raise lost.reason from lost
-            if (yield AskTime()) >= deadline_s:
+            if (yield ReadClock()) >= deadline_s:
                 raise _given_up(request, lost, retry_s) from lost
             yield Pause(pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
@@ -189,19 +189,19 @@ def ask_steps(request: Request, *, request_s: float, retry_s: float) -> Steps[An
 
 
 def is_long(request: Request) -> bool:
-    """Whether the work itself may take longer than one try's patience: many entries written or deleted."""
+    """Whether the work itself may take longer than `request_s`: it writes or deletes many entries."""
     return isinstance(request, AdvanceHorizon) or (isinstance(request, CommitRequest) and bool(request.branches))
 
 
 def _again(request: Request, lost: ConnectionBroken) -> Request:
-    """A commit that may have been decided is a retry from now on. `not_before` names a TSO that may be gone."""
+    """The request to send next: a commit that may have been decided is a retry from now on."""
     if isinstance(request, CommitRequest) and lost.sent:
         return replace(request, is_retry=True)
     return request
 
 
-def _is_plain(reason: BaseException | None) -> TypeGuard[OmidError]:
-    """Whether waiting for another TSO would be waiting for a person."""
+def _needs_a_person(reason: BaseException | None) -> TypeGuard[OmidError]:
+    """Whether only a person can help: no other TSO will come by itself."""
     return isinstance(reason, OmidError) and (isinstance(reason, StoreFull) or not isinstance(reason, Unavailable))
 
 
@@ -214,8 +214,8 @@ def _refused(request: Request, error: OmidError) -> OmidError:
         return error
     assert isinstance(request, CommitRequest)
     return OutcomeUnknown(
-        f"start_ts {request.start_ts}: the commit was sent, its answer was lost, and when it was asked for again "
-        f"it was refused: {error.message}",
+        f"start_ts {request.start_ts}: the commit was sent, its answer was lost, and its retry was refused: "
+        f"{error.message}",
         start_ts=request.start_ts,
     )
 
@@ -232,7 +232,7 @@ def _given_up(request: Request, lost: ConnectionBroken, retry_s: float) -> Unava
 
 
 def this_process() -> str:
-    """What a person needs to find it: told to a TSO with each lease that is asked for."""
+    """The name of this process for people: sent with each request for a lease."""
     return f"process {os.getpid()} on {platform.node()}"
 
 

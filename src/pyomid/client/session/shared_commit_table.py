@@ -1,9 +1,10 @@
 """A session with the TSO of a store whose commit table clients may write themselves: HBase, as Java Omid's do.
 
-Completion goes straight to the commit table, off the TSO's path. Marks go through the TSO where it speaks pyomid's
-extensions. A Java TSO does not: then a client places the mark itself, as Java's clients do. It does so for a start of
-an earlier epoch (`protocol.reading`; a Java TSO announces its epoch in a znode), and for its own (`protocol.outcome`):
-nobody else was told an outcome, so a commit entry that lands behind the mark changes nothing.
+Completion goes straight to the commit table, off the TSO's path. Invalidation markers go through a TSO that speaks
+pyomid's extensions. A Java TSO does not: then a client places the marker itself, as Java's clients do. It does so for a
+start of an earlier epoch (`protocol.reading`; a Java TSO announces its epoch in a znode), and for its own start
+(`protocol.outcome`): no outcome was told to anyone else, so a commit entry that lands after the marker changes
+nothing.
 """
 
 from __future__ import annotations

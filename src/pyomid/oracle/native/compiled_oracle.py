@@ -30,9 +30,9 @@ from pyomid.oracle.native.tables import TableRows, fences, table_commits
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.oracle.windows import BatchState, EntryBlock
 from pyomid.types import TIMESTAMP_STEP, AbortReason, CommitRequest
+from pyomid.wire.codec import Incoming
 from pyomid.wire.frames import HEADER_BYTES
 from pyomid.wire.messages import Complete
-from pyomid.wire.requests import Incoming
 
 FRAME_BYTES_MIN: Final = HEADER_BYTES + 2
 """No begin and no commit is shorter: what bounds the requests of a chunk by its bytes."""

@@ -1,6 +1,6 @@
 """Phase 1: whole frames of a chunk into flat arrays. Plain begins, commits and completions; all else is *rare*.
 
-Rare is not wrong: the plain decoder of `wire.requests` looks at a rare frame and answers or refuses it. So this
+Rare is not wrong: the plain decoder of `wire.codec` looks at a rare frame and answers or refuses it. So this
 parser may take only what it understands wholly: one timestamp, commit or complete request in any field order, ids
 packed or not, any varint that fits 64 bits, unknown fields skipped. Anything else is rare: retries, branches, levels,
 two requests in one frame, a known field of another wire type, groups, truncation.

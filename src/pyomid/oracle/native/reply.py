@@ -1,4 +1,4 @@
-"""Answers as bytes, the same that `wire.responses` would write: a begin's, a commit's, an abort's."""
+"""Answers as bytes, the same that `wire.codec` would write: a begin's, a commit's, an abort's."""
 
 from __future__ import annotations
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pyomid.client.import_table import check_adoptable, newest_adopted, register_adopted
+from pyomid.client.import_table import check_importable, import_timestamp, register_imported
 from pyomid.client.validation import check_conflict_level, check_families
 from pyomid.crashpoints import crash_point
-from pyomid.protocol.import_table import adopt_range_steps
+from pyomid.protocol.import_table import import_range_steps
 from pyomid.spark.databases import connection
 from pyomid.spark.jobs.partitions import Piece, run_pieces
 from pyomid.spark.jobs.report import table_text
@@ -61,7 +61,7 @@ def adopt(
     conn = connection(url)
     began = time.monotonic()
     level = check_conflict_level(conflict_level)
-    newest_ts = newest_adopted(conn.parts, table, check_families(families))
+    newest_ts = import_timestamp(conn.parts, table, check_families(families))
     if not newest_ts:
         return Adoption(table, 0, 0, 0, 0, time.monotonic() - began)
     ranges = divided(conn.parts.store, table, KeyRange(), spark.sparkContext.defaultParallelism)
@@ -69,7 +69,7 @@ def adopt(
     run_pieces(spark, url, pieces, functools.partial(_check_piece, newest_ts), _CHECKED_DDL, _CHECKED)
     rows = run_pieces(spark, url, pieces, functools.partial(_adopt_piece, newest_ts), _ADOPTED_DDL, _ADOPTED)
     crash_point("spark.adopt.before_register")
-    register_adopted(conn.parts, table, families, level)
+    register_imported(conn.parts, table, families, level)
     seen, records, adopted = (sum(row[name] for row in rows) for name in _ADOPTED.names)
     return Adoption(table, len(pieces), seen, records, adopted, time.monotonic() - began)
 
@@ -82,11 +82,11 @@ _CHECKED_DDL: Final = "pieces long"
 
 def _check_piece(newest_ts: int, url: str, piece: Piece) -> dict[str, Any]:
     conn = connection(url)
-    check_adoptable(conn.parts, conn.driver, piece.table, piece.key_range, newest_ts)
+    check_importable(conn.parts, conn.driver, piece.table, piece.key_range, newest_ts)
     return {"pieces": 1}
 
 
 def _adopt_piece(newest_ts: int, url: str, piece: Piece) -> dict[str, Any]:
-    adopted = connection(url).driver.run(adopt_range_steps(piece.table, piece.key_range, newest_ts))
+    done = connection(url).driver.run(import_range_steps(piece.table, piece.key_range, newest_ts))
     crash_point("spark.adopt.piece_done")
-    return {name: getattr(adopted, name) for name in _ADOPTED.names}
+    return {"rows": done.rows, "records": done.records, "adopted": done.imported}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyomid.client.table_admin import find_table
+from pyomid.client.validation import find_table
 from pyomid.spark.databases import Connection
 from pyomid.spark.errors import coded_errors, original_errors
 from pyomid.spark.options import names_of
@@ -39,7 +39,7 @@ def chosen_tables(conn: Connection, tables: str | Sequence[str] | None) -> list[
     """These tables, or the one of that name, or all of the catalog. `UnknownTable` names one that does not exist."""
     if tables is None:
         return conn.parts.catalog.tables()
-    return [find_table(conn.parts, name) for name in names_of(tables)]
+    return [find_table(conn.parts.catalog, name) for name in names_of(tables)]
 
 
 def pieces_of(conn: Connection, info: TableInfo, parallelism: int) -> list[Piece]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from pyomid.protocol.compaction import compact_region_steps
-from pyomid.protocol.sanitize import forget_superseded_steps, sanitise_steps
+from pyomid.protocol.sanitize import forget_superseded_steps, sanitize_steps
 from pyomid.spark.databases import connection
 from pyomid.spark.jobs.partitions import Piece, chosen_tables, pieces_of, run_pieces
 from pyomid.spark.jobs.report import table_text
@@ -150,7 +150,7 @@ def sanitize(spark: SparkSession, url: str) -> Sanitising:
     conn = connection(url)
     began = time.monotonic()
     bound_s = conn.parts.settings.commit_retry_seconds
-    done = conn.driver.run(sanitise_steps(now_s=time.time(), retry_bound_s=bound_s))
+    done = conn.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=bound_s))
     left = conn.parts.commit_table.count()
     return Sanitising(
         done.watermark,

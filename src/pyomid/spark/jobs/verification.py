@@ -226,10 +226,10 @@ def _named_branches(conn: Connection) -> frozenset[int]:
 
 def _scanned_manifests(conn: Connection) -> Iterator[CellBatch]:
     try:
-        conn.parts.catalog.table(idempotency.MARKERS_TABLE)
+        conn.parts.catalog.table(idempotency.KEYS_TABLE)
     except UnknownTable:
         return
-    yield from conn.parts.store.scan(idempotency.MARKERS_TABLE, KeyRange(), [idempotency.BRANCHES_COLUMN])
+    yield from conn.parts.store.scan(idempotency.KEYS_TABLE, KeyRange(), [idempotency.BRANCHES_COLUMN])
 
 
 def _judge(conn: Connection, whole: _Starts, named: frozenset[int]) -> _Judged:

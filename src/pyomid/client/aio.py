@@ -1,31 +1,41 @@
-"""A database for asyncio: what `pyomid.aio.connect` returns. Thin, over the same steps as `client.database`.
+"""The asyncio client, as `pyomid.aio.connect` opens it: database, transaction and table with awaits, over the steps of
+the blocking ones.
 
-Begin and commit are awaited on the session's own connection; what blocks on the disk runs on a few threads.
+    async with db.begin() as tx:
+        accounts = await tx.table("accounts")
+        await accounts.put(b"alice", {b"f:balance": b"100"})
+
+Begin and commit are awaited on the session's own connection. Calls that block on the disk run on a few threads. One
+task uses a transaction at a time: a second call while one is under way is refused. A cancelled read harms nothing; a
+cancelled flush leaves the transaction rollback-only, a cancelled commit of unknown outcome.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from pyomid.client.aio.transaction import AsyncTransaction
 from pyomid.client.database import Database, DatabaseStatus
-from pyomid.client.deployment import Deployment
-from pyomid.client.drive import AsyncDriver, AsyncHandler
+from pyomid.client.drive import AsyncDriver, AsyncHandler, AsyncRun
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import check_awaitable, run_steps
-from pyomid.client.session.aio import AsyncTsoSession
 from pyomid.client.session.leases import Lease
+from pyomid.client.table import Cells, TableBase
+from pyomid.client.transaction import Event, RowTransaction
+from pyomid.client.validation import TableRules
 from pyomid.crashpoints import crash_point
-from pyomid.protocol.effects import Begin, Effect, SendCommit
+from pyomid.errors import Misuse
+from pyomid.ports import AsyncTso, Deployment
+from pyomid.protocol.effects import Begin, Effect, SendCommit, Steps
 from pyomid.types import BeginReply, CommitReply, ConflictLevel, TableInfo
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 TSO_THREADS: Final = 16
 """Requests under way at once over a blocking session, which pipelines them on one connection."""
@@ -37,11 +47,12 @@ STORE_THREADS: Final = 4
 class AsyncDatabase:
     """As `Database`, with awaits; `pyomid.aio.connect` returns it.
 
-    It works over one blocking `Database` (tables, completion, close) and a session of its own (begin, commit). Whatever
-    else it asks the TSO, and everything without such a session, goes by the database's own session in threads.
+    It works over one blocking `Database` (tables, completion, close) and a session of its own (begin, commit). All
+    other requests to the TSO, and all requests without such a session, go through the database's own session in
+    threads.
     """
 
-    def __init__(self, database: Database, session: AsyncTsoSession | None = None) -> None:
+    def __init__(self, database: Database, session: AsyncTso | None = None) -> None:
         self._database = database
         self._session = session
         self._tso_threads = ThreadPoolExecutor(TSO_THREADS, thread_name_prefix="pyomid-tso")
@@ -149,19 +160,19 @@ class AsyncDatabase:
         return self._database
 
     @property
-    def parts(self) -> Deployment:
-        return self._database.parts
+    def deployment(self) -> Deployment:
+        return self._database.deployment
 
     def end_lease(self, lease: Lease) -> None:
-        """Not waited for: the loop must not block, and a lease that is not ended expires."""
+        """Does not wait: the loop must not block, and a lease that is not ended expires."""
         self._store_threads.submit(self._database.leases.end, lease)
 
     def _made(self, begun: BeginReply, lease: Lease | None) -> AsyncTransaction:
         return AsyncTransaction(self, begun, lease)
 
 
-def _awaited(session: AsyncTsoSession) -> dict[type[Effect], AsyncHandler]:
-    """What a transaction waits for each time, on the loop's own connection."""
+def _awaited(session: AsyncTso) -> dict[type[Effect], AsyncHandler]:
+    """The requests of every transaction, on the loop's own connection."""
 
     async def send_commit(effect: SendCommit) -> CommitReply:
         crash_point("client.commit.before")
@@ -191,3 +202,109 @@ class Beginning:
     ) -> None:
         assert self._transaction is not None
         await self._transaction.__aexit__(kind, error, traceback)
+
+
+class AsyncTable(TableBase):
+    """A table in one transaction's snapshot, with its own writes. Made by `AsyncTransaction.table`."""
+
+    def __init__(self, transaction: RowTransaction[AsyncTable], rules: TableRules, run: AsyncRun) -> None:
+        super().__init__(transaction, rules)
+        self._run = run
+
+    async def get(self, key: bytes, columns: Iterable[bytes] | None = None) -> dict[bytes, bytes]:
+        """The row's visible columns; {} if the row does not exist."""
+        return await self._run(self.get_steps(key, columns))
+
+    async def rows(
+        self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None
+    ) -> dict[bytes, dict[bytes, bytes]]:
+        """Many rows in one request: every requested key, in the requested order; {} for a row that does not exist."""
+        return await self._run(self.rows_steps(keys, columns))
+
+    async def put(self, key: bytes, cells: Cells) -> None:
+        """Sets columns of the row; its other columns stay. Names and limits are checked now, the write leaves later."""
+        if self.buffer_put(key, cells):
+            await self._run(self._transaction.send_steps())
+
+    async def delete(self, key: bytes, columns: Iterable[bytes] | None = None) -> None:
+        """Deletes the row, or some columns of it, as `Table.delete` does."""
+        await self._run(self.delete_steps([key], columns))
+
+    async def delete_rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
+        """`delete` of many rows, which are read in one request if they must be read."""
+        await self._run(self.delete_steps(keys, columns))
+
+    async def scan(
+        self,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        columns: Iterable[bytes] | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]:
+        """Rows from `start` (inclusive) to `stop` (exclusive), and with the prefix, ascending by key, in batches."""
+        scan = self.begin_scan(start, stop, prefix, columns, limit)
+        while (rows := await self._run(scan.next_steps())) is not None:
+            for row in rows:
+                yield row
+
+
+class AsyncTransaction(RowTransaction[AsyncTable]):
+    """As `Transaction`, with awaits. Made by `AsyncDatabase.begin`; one call at a time."""
+
+    def __init__(self, front: AsyncDatabase, begun: BeginReply, lease: Lease | None = None) -> None:
+        super().__init__(front.blocking, begun, lease, front.end_lease)
+        self._run = front.driver.run
+        self._busy = False
+
+    async def table(self, name: str) -> AsyncTable:
+        """A table as this transaction sees it. `UnknownTable` if there is none."""
+        return await self._run(self.table_steps(name))
+
+    async def commit(self) -> None:
+        """As `Transaction.commit`. If it is cancelled after its request left, the outcome is unknown."""
+        await self._run(self.commit_steps())
+
+    async def rollback(self) -> None:
+        """As `Transaction.rollback`."""
+        await self._run(self.rollback_steps())
+
+    async def flush(self) -> None:
+        """As `Transaction.flush`."""
+        await self._run(self.flush_steps())
+
+    async def __aenter__(self) -> AsyncTransaction:
+        self.step(Event.READ)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._run(self.exit_steps(kind))
+
+    # For pyomid's own use
+
+    def alone(self, steps: Steps[T]) -> Steps[T]:
+        """A flush and a read at the same time would see half of each other."""
+        self._check_free()
+        self._busy = True
+        try:
+            return (yield from steps)
+        finally:
+            self._busy = False
+
+    def begin_write(self) -> None:
+        self._check_free()
+        super().begin_write()
+
+    def _new_table(self, rules: TableRules) -> AsyncTable:
+        return AsyncTable(self, rules, self._run)
+
+    def _check_free(self) -> None:
+        if self._busy:
+            raise Misuse(
+                f"transaction {self.start_ts} is used by two tasks at once: await one call before the next, or begin "
+                "one transaction a task",
+                start_ts=self.start_ts,
+            )

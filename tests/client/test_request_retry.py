@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pyomid.client.drive import Pause
-from pyomid.client.session.request_retry import AskTime, Attempt, ConnectionBroken, ask_steps
+from pyomid.client.session.request_retry import Attempt, ConnectionBroken, ReadClock, ask_steps
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
 from pyomid.types import CommitRequest
 from pyomid.wire.messages import AskStatus, Refused, Request
@@ -23,7 +23,7 @@ def drive(request: Request, losses: Sequence[OmidError | Refused], retry_s: floa
     try:
         while True:
             match step:
-                case AskTime():
+                case ReadClock():
                     now_s += 1.0
                     step = steps.send(now_s)
                 case Pause():

@@ -1,28 +1,55 @@
-"""What a client and a TSO say to each other on one connection, without the connection: requests in, bytes out;
-bytes in, answers out. `session` (threads) and `async_session` (asyncio) both speak it.
+"""A client's end of the wire, without the connection. `ClientProtocol`: requests in, bytes out; bytes in, answers out.
+`TsoCalls`: the calls of `ports.Tso` as requests, to a TSO in another process or in this one.
 
 pyomid's TSO echoes a request id. A Java TSO does not: it answers begins in order, commits by start and fences by
-table, so that is how its answers are matched.
+table, so its answers are matched by these.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from pyomid.errors import Misuse, Unavailable
-from pyomid.types import BeginReply, CommitReply, CommitRequest
+from pyomid.ports import Tso
+from pyomid.types import BeginReply, CommitReply, CommitRequest, SealOutcome, Status
+from pyomid.wire.codec import (
+    EXTENSIONS_VERSION,
+    Handshake,
+    HandshakeReply,
+    decode_answer,
+    encode_handshake,
+    encode_request,
+)
 from pyomid.wire.frames import FRAME_BYTES_MAX, FrameCutter, ProtocolError
-from pyomid.wire.messages import Answer, Begin, Complete, Fence, FenceReply, Refused, Request
-from pyomid.wire.requests import EXTENSIONS_VERSION, Handshake, encode_handshake, encode_request
-from pyomid.wire.responses import HandshakeReply, decode_answer
+from pyomid.wire.messages import (
+    AdvanceHorizon,
+    Answer,
+    AskStatus,
+    Begin,
+    Complete,
+    Done,
+    EndLease,
+    Fence,
+    FenceReply,
+    GrantLease,
+    HorizonReply,
+    LeaseReply,
+    Refused,
+    RenewLease,
+    Request,
+    Seal,
+    SealReply,
+)
 
 
 class ClientProtocol:
-    """One connection's state. Not thread-safe: its owner serialises `ask`, and `feed`, each with a lock of its own."""
+    """The state of one connection. Not thread-safe: its owner serializes `ask`, and `feed`, each with its own lock."""
 
     def __init__(self, *, token: bytes = b"", commit_retry_s: float = 0.0, database_id: bytes = b"") -> None:
-        """`database_id`: of the database that this client knows, if it met one that told."""
+        """`database_id`: the id of the database that this client knows; empty if no TSO told it."""
         self._handshake = Handshake(EXTENSIONS_VERSION, token, commit_retry_s)
         self._database_id = database_id
         self._cutter = FrameCutter(FRAME_BYTES_MAX)
@@ -40,15 +67,15 @@ class ClientProtocol:
 
     @property
     def database_id(self) -> bytes:
-        """For the next connection's."""
+        """For the next connection."""
         return self._database_id
 
-    def greeting(self) -> bytes:
-        """What to send first; nothing else before `feed` has seen the answer."""
+    def handshake(self) -> bytes:
+        """The bytes to send first. Nothing else may be sent before `feed` has seen the answer."""
         return encode_handshake(self._handshake)
 
     def ask(self, request: Request) -> tuple[int, bytes]:
-        """A key to find the answer by, and the bytes to send. `Misuse` where this TSO cannot be asked that."""
+        """A key by which to find the answer, and the bytes to send. `Misuse` if this TSO knows no such request."""
         key = self._next_key
         frames = encode_request(request, request_id=key, extended=self.extended, frame_bytes_max=self._frame_bytes_max)
         self._next_key += 1
@@ -57,12 +84,12 @@ class ClientProtocol:
         return key, frames
 
     def feed(self, chunk: bytes) -> Iterator[tuple[int, Answer]]:
-        """Every answer that `chunk` completes, by key. `ProtocolError`: the connection is of no more use."""
+        """Every answer that `chunk` completes, with its key. After a `ProtocolError` the connection is useless."""
         for payload in self._cutter.feed(chunk):
             outgoing = decode_answer(payload)
             body = outgoing.body
             if isinstance(body, HandshakeReply):
-                self._greet(body)
+                self._take_handshake(body)
             elif self.server is None or (isinstance(body, Refused) and not outgoing.request_id):
                 raise self._rejected(body)
             else:
@@ -70,7 +97,7 @@ class ClientProtocol:
                 if key:
                     yield key, body
 
-    def _greet(self, reply: HandshakeReply) -> None:
+    def _take_handshake(self, reply: HandshakeReply) -> None:
         if not reply.compatible:
             raise ProtocolError(
                 "the TSO calls this client not compatible with it: it speaks another version of Omid's protocol, "
@@ -104,7 +131,7 @@ class ClientProtocol:
                 self._fences.setdefault(table_id, deque()).append(key)
 
     def _matched(self, body: Answer) -> int:
-        """The oldest request that a Java TSO's answer fits; 0 where nobody asked (a repeated answer)."""
+        """The oldest request that a Java TSO's answer fits; 0 if there is none (a repeated answer)."""
         match body:
             case BeginReply():
                 return self._begins.popleft() if self._begins else 0
@@ -128,3 +155,50 @@ def _take(waiting: dict[int, deque[int]], name: int) -> int:
     if not keys:
         del waiting[name]
     return key
+
+
+T = TypeVar("T")
+
+
+class TsoCalls(Tso):
+    """All of `ports.Tso` that is a request and its answer."""
+
+    @abstractmethod
+    def _ask_for(self, request: Request, kind: type[T]) -> T:
+        """The answer, which must be of this kind. A refusal is raised as its error."""
+
+    @property
+    def holder(self) -> str:
+        """The holder of leases that are granted here, as text for people."""
+        return ""
+
+    def begin(self, *, not_before: int = 0) -> BeginReply:
+        return self._ask_for(Begin(not_before), BeginReply)
+
+    def commit(self, request: CommitRequest) -> CommitReply:
+        return self._ask_for(request, CommitReply)
+
+    def fence(self, table_id: int) -> int:
+        return self._ask_for(Fence(table_id), FenceReply).fence_ts
+
+    def grant_lease(self, start_ts: int, term_s: float | None = None) -> float:
+        return self._ask_for(GrantLease(start_ts, term_s or 0.0, self.holder), LeaseReply).term_s
+
+    def share_lease(self, start_ts: int, term_s: float | None = None) -> tuple[int, float]:
+        reply = self._ask_for(GrantLease(start_ts, term_s or 0.0, self.holder, shared=True), LeaseReply)
+        return reply.start_ts, reply.term_s
+
+    def renew_lease(self, start_ts: int) -> float:
+        return self._ask_for(RenewLease(start_ts), LeaseReply).term_s
+
+    def end_lease(self, start_ts: int, *, shared: bool = False) -> None:
+        self._ask_for(EndLease(start_ts, shared), Done)
+
+    def seal(self, starts: Sequence[int]) -> list[SealOutcome]:
+        return list(self._ask_for(Seal(tuple(starts)), SealReply).outcomes) if starts else []
+
+    def advance_horizon(self, horizon: int) -> int:
+        return self._ask_for(AdvanceHorizon(horizon), HorizonReply).deleted
+
+    def status(self) -> Status:
+        return self._ask_for(AskStatus(), Status)

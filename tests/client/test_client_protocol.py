@@ -1,4 +1,4 @@
-"""The conversation without a connection: with pyomid's TSO by request id, with a Java TSO by Omid's own rules."""
+"""The protocol without a connection: with pyomid's TSO by request id, with a Java TSO by Omid's own rules."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from dataclasses import replace
 import pytest
 
 from pyomid.client.drive import Pause
-from pyomid.client.session.client_protocol import ClientProtocol
-from pyomid.client.session.request_retry import AskTime, Attempt, ConnectionBroken, ask_steps
+from pyomid.client.session.request_retry import Attempt, ConnectionBroken, ReadClock, ask_steps
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
 from pyomid.types import BeginReply, CommitReply, CommitRequest
+from pyomid.wire.client_protocol import ClientProtocol
+from pyomid.wire.codec import Handshake, HandshakeReply, decode_request, encode_answer
 from pyomid.wire.frames import FrameCutter, FrameTooLong, ProtocolError
 from pyomid.wire.messages import Answer, Begin, Fence, FenceReply, GrantLease, Refused, Request, Seal
-from pyomid.wire.requests import Handshake, decode_request
-from pyomid.wire.responses import HandshakeReply, encode_answer
 
 pytestmark = pytest.mark.fast
 
@@ -23,30 +22,28 @@ OURS = HandshakeReply(True, extensions=1, epoch=50, frame_bytes_max=1000)
 JAVA = HandshakeReply(True)
 
 
-def greeted(reply: HandshakeReply) -> ClientProtocol:
-    conversation = ClientProtocol(token=b"secret")
-    [payload] = FrameCutter().feed(conversation.greeting())
+def after_handshake(reply: HandshakeReply) -> ClientProtocol:
+    protocol = ClientProtocol(token=b"secret")
+    [payload] = FrameCutter().feed(protocol.handshake())
     assert decode_request(payload).body == Handshake(1, b"secret")
-    assert feed(conversation, [(0, reply)]) == []
-    return conversation
+    assert feed(protocol, [(0, reply)]) == []
+    return protocol
 
 
-def feed(
-    conversation: ClientProtocol, answers: Iterable[tuple[int, Answer | HandshakeReply]]
-) -> list[tuple[int, Answer]]:
-    """What the conversation makes of these answers, sent with these request ids."""
+def feed(protocol: ClientProtocol, answers: Iterable[tuple[int, Answer | HandshakeReply]]) -> list[tuple[int, Answer]]:
+    """What the protocol makes of these answers, sent with these request ids."""
     data = b"".join(
         encode_answer(answer, request_id=request_id, extended=bool(request_id) or answer is OURS) or b""
         for request_id, answer in answers
     )
-    return list(conversation.feed(data))
+    return list(protocol.feed(data))
 
 
 def test_answers_find_their_requests_by_id_in_any_order() -> None:
-    conversation = greeted(OURS)
-    first, second = conversation.ask(Begin())[0], conversation.ask(Begin())[0]
+    protocol = after_handshake(OURS)
+    first, second = protocol.ask(Begin())[0], protocol.ask(Begin())[0]
     late, early = BeginReply(200, 50), BeginReply(100, 50)
-    assert feed(conversation, [(second, early), (first, late)]) == [(second, early), (first, late)]
+    assert feed(protocol, [(second, early), (first, late)]) == [(second, early), (first, late)]
 
 
 def test_a_client_of_a_database_that_is_gone_is_told_so() -> None:
@@ -65,9 +62,9 @@ def test_a_client_of_a_database_that_is_gone_is_told_so() -> None:
 
 def test_a_java_tsos_answers_are_matched_as_java_matches_them() -> None:
     """interop.md: begins in order, commits by start, fences by table."""
-    conversation = greeted(JAVA)
-    assert not conversation.extended
-    keys = [conversation.ask(each)[0] for each in (Begin(), CommitRequest(50), CommitRequest(100), Begin(), Fence(7))]
+    protocol = after_handshake(JAVA)
+    assert not protocol.extended
+    keys = [protocol.ask(each)[0] for each in (Begin(), CommitRequest(50), CommitRequest(100), Begin(), Fence(7))]
     answers = [
         (0, CommitReply(100, 300)),
         (0, BeginReply(400)),
@@ -75,30 +72,30 @@ def test_a_java_tsos_answers_are_matched_as_java_matches_them() -> None:
         (0, BeginReply(450)),
         (0, CommitReply(50, 350)),
     ]
-    assert [key for key, _ in feed(conversation, answers)] == [keys[2], keys[0], keys[4], keys[3], keys[1]]
-    assert feed(conversation, [(0, CommitReply(50, 350))]) == [], "an answer that nobody waits for"
+    assert [key for key, _ in feed(protocol, answers)] == [keys[2], keys[0], keys[4], keys[3], keys[1]]
+    assert feed(protocol, [(0, CommitReply(50, 350))]) == [], "an answer that nobody waits for"
 
 
 @pytest.mark.parametrize("request_", [GrantLease(50), Seal((50,)), CommitRequest(50, branches=(100,))])
 def test_a_java_tso_is_not_asked_what_it_cannot_know(request_: Request) -> None:
     with pytest.raises(Misuse, match="extensions"):
-        greeted(JAVA).ask(request_)
+        after_handshake(JAVA).ask(request_)
 
 
 def test_the_servers_frame_limit_is_kept() -> None:
-    conversation = greeted(OURS)
-    _, frames = conversation.ask(CommitRequest(50, tuple(range(1000))))
+    protocol = after_handshake(OURS)
+    _, frames = protocol.ask(CommitRequest(50, tuple(range(1000))))
     assert len(list(FrameCutter(1000).feed(frames))) > 1
     with pytest.raises(FrameTooLong):
-        conversation.ask(Seal(tuple(range(0, 1 << 20, 50))))
+        protocol.ask(Seal(tuple(range(0, 1 << 20, 50))))
 
 
 def test_a_refusal_that_answers_no_request_ends_the_conversation() -> None:
-    conversation = greeted(OURS)
+    protocol = after_handshake(OURS)
     refusal = encode_answer(Refused("OMID-PROTOCOL", "wrong token"))
     assert refusal is not None
     with pytest.raises(ProtocolError, match="wrong token"):
-        list(conversation.feed(refusal))
+        list(protocol.feed(refusal))
 
 
 def test_an_answer_before_the_handshake_is_a_protocol_error() -> None:
@@ -122,7 +119,7 @@ class Asked:
         while True:
             try:
                 match step:
-                    case AskTime():
+                    case ReadClock():
                         step = self._steps.send(self.paused_s)
                     case Pause(pause_s):
                         self.paused_s += pause_s

@@ -1,1 +1,0 @@
-"""The asyncio client: shells with awaits over the same steps as the blocking one."""
