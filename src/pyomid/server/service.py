@@ -225,7 +225,7 @@ class TsoService:
         the new one is closed, and no other peer notices."""
         unauthenticated = self._unauthenticated
         is_full = len(self._connections) >= self._connections_max
-        if (is_full or len(unauthenticated) >= unauthenticated.newcomers_max) and not self._make_room():
+        if (is_full or len(unauthenticated) >= unauthenticated.peers_max) and not self._make_room():
             self.said.warning(
                 "connections", f"refused a connection: there are {self._connections_max} already", peer=address
             )

@@ -34,10 +34,10 @@ log = logging.getLogger(__name__)
 Listener = tuple[socket.socket, ssl.SSLContext | None]
 
 FILES_BESIDE_CONNECTIONS: Final = 128
-"""Stores, logs, listeners, modules that are loaded late, and newcomers on their way to being refused."""
+"""Stores, logs, listeners, modules that are loaded late, and connections that are about to be refused."""
 
 FOLDER_LOOK_S = 0.5
-"""How long a client may find no socket in a folder that is served."""
+"""How often the folder and its socket are looked at: so long a client may find no socket."""
 
 SWITCH_INTERVAL_S = 0.0005
 """A store thread that holds the interpreter must not keep the event loop waiting for Python's default 5 ms."""
@@ -45,7 +45,7 @@ SWITCH_INTERVAL_S = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """Everything a service is told, in the words of its packages."""
+    """All options of a service."""
 
     settings: TsoSettings = field(default_factory=TsoSettings)
     limits: PeerLimits = field(default_factory=PeerLimits)

@@ -1,11 +1,11 @@
-"""Peers from their arrival to their handshake: strangers, whose number, time and memory are bounded.
+"""Peers without a handshake: their number, time and memory are bounded.
 
-    accepted ─► TLS's handshake, where it is asked for ─► Connection ─► its own handshake ─► welcome
-       └──────────────── a newcomer: at most so many; the address with most of them gives way ────┘
+    accepted ─► TLS's handshake, if the socket asks for it ─► Connection ─► its own handshake ─► `welcome`
+       └──────────── at most so many; the oldest of the address with most of them is closed ──────┘
 
-Somebody who opens connections and says nothing must not use up the descriptors of those who would say something. Where
-there are too many newcomers, the oldest one of the address that has most of them is closed, so a rightful client gets
-in, and has its handshake done long before its turn comes.
+A peer that opens connections and sends nothing must not use up the descriptors of others. If there are too many, the
+oldest one of the address that has most of them is closed. So a rightful client gets in, and its handshake is done long
+before it would be closed.
 """
 
 from __future__ import annotations
@@ -22,46 +22,46 @@ if TYPE_CHECKING:
     from pyomid.server.peer import Connection
 
 ACCEPTED_AT_ONCE: Final = 64
-"""Between two looks at everybody else."""
+"""Connections accepted before other peers are read again."""
 
 NO_DESCRIPTOR_S: Final = 0.1
-"""Until accepting is tried again where the system has no descriptor for it."""
+"""Until accepting is tried again if the system had no descriptor for it."""
 
 BACKLOG: Final = 1024
 
 
 class UnauthenticatedPeers:
-    """Who has not had its handshake, by address, in the order of arrival."""
+    """Peers whose handshake is not done, by address, in the order of their arrival."""
 
-    def __init__(self, newcomers_max: int) -> None:
-        self.newcomers_max = newcomers_max
+    def __init__(self, peers_max: int) -> None:
+        self.peers_max = peers_max
         self._addresses: dict[str, dict[Connection, None]] = {}
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
-    def add(self, newcomer: Connection, address: str) -> None:
-        self._addresses.setdefault(address, {})[newcomer] = None
+    def add(self, peer: Connection, address: str) -> None:
+        self._addresses.setdefault(address, {})[peer] = None
         self._count += 1
 
-    def remove(self, newcomer: Connection, address: str) -> None:
-        """Welcomed, or gone."""
+    def remove(self, peer: Connection, address: str) -> None:
+        """Its handshake is done, or it left."""
         of_address = self._addresses.get(address, {})
-        if newcomer in of_address:
-            del of_address[newcomer]
+        if peer in of_address:
+            del of_address[peer]
             self._count -= 1
             if not of_address:
                 del self._addresses[address]
 
     def who_gives_way(self) -> Connection | None:
-        """The oldest one of the address that has most."""
+        """The oldest one of the address that has most. None if there is none."""
         crowd = max(self._addresses.values(), key=len, default=None)
         return None if crowd is None else next(iter(crowd))
 
 
 class Acceptor:
-    """One listening socket. Each peer that comes is the service's business before TLS has said a word."""
+    """One listening socket. The service bounds each peer from before TLS's handshake on."""
 
     def __init__(
         self,
@@ -72,8 +72,8 @@ class Acceptor:
         make_room: Callable[[], bool],
         handshake_s_max: float,
     ) -> None:
-        """`arrive` gives the connection of a peer at this address, None where it is to be closed; `make_room` closes
-        somebody."""
+        """`arrive` gives the connection of a peer at this address, or None if it is to be closed; `make_room` closes
+        another peer."""
         self._sock = sock
         self._tls = tls
         self._arrive = arrive
@@ -110,7 +110,7 @@ class Acceptor:
                 connection.arriving = self._loop.create_task(self._connect(connection, peer))
 
     def _wait_for_room(self) -> None:
-        """The listener is readable all the time, and nothing can be done about it."""
+        """There is no descriptor: the listener would be readable all the time."""
         self._make_room()
         self._loop.remove_reader(self._sock.fileno())
         self._loop.call_later(NO_DESCRIPTOR_S, self._go_on)

@@ -1,13 +1,13 @@
-"""The kernel beside the machine: what it may know copied in before a call, what it decided copied out behind it.
+"""Compiled decisions beside the machine: the state is copied in before a call, and what was decided is copied out.
 
     machine (Python objects) ──► state ──► decide_chunk ──► state ──► machine
                                                      │
                               answers to send now ◄──┴──► entries in the open batch's block, answers for its release
 
-The machine stays the one owner of every rule that is not a plain begin or commit, and of all time: the service calls
-`machine.handle` before a chunk whenever its clock has moved (`TsoService.may_decide`). Between two steps of the
-machine the kernel may take many chunks: what it decided stays in the state until `give_back`, because carrying
-it over costs as much as deciding some ten commits.
+The machine owns every rule that is not a plain begin or commit, and all time: the service calls `machine.handle` before
+a chunk whenever its clock has moved (`TsoService.may_decide`). Between two steps of the machine the kernel may take
+many chunks: what it decided stays in the state until `give_back`, because carrying it over costs as much as deciding
+some ten commits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FRAME_BYTES_MIN: Final = HEADER_BYTES + 2
 Arrays = tuple[NDArray[Any], ...]
 
 OPS_AFTER_RARE: Final = 64
-"""Requests parsed in the first call behind a rare one; grows fourfold, so that many rare ones stay cheap."""
+"""Requests parsed in the first call after a rare one; grows fourfold, so that many rare ones stay cheap."""
 REPLY_BYTES: Final = 1 << 20
 ROWS_MIN: Final = 1024
 COMPLETED_MAX: Final = 1 << 16
@@ -67,7 +67,7 @@ class CompiledOracle(ChunkOracle):
         """By the last `run`."""
         self._newest = EntryBlock(ROWS_MIN)
         self._taken: EntryBlock | None = None
-        """The open batch's block, while the state are ahead of the machine."""
+        """The open batch's block, while the state is ahead of the machine."""
         ops_max = chunk_bytes_max // FRAME_BYTES_MIN + 1
         self._ops_max = self._ops_next = ops_max
         self._parsed = (
