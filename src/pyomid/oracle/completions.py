@@ -65,7 +65,7 @@ class Completions:
 
     def start_delete(self) -> None:
         """By a store call, unless one is under way."""
-        if self.count and not self.is_deleting:
+        if not self.is_deleting:
             starts = self.take(self._unfinished_starts())
             if len(starts):
                 self.delete(starts)

@@ -242,7 +242,8 @@ class TsoMachine:
         self.ceiling.renew()
         self.begins.answer_waiting()
         self.commits.start_flushes()
-        self.completions.start_delete()
+        if self.completions.count:
+            self.completions.start_delete()
         self._store.start_epoch_write()
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────
