@@ -8,7 +8,6 @@ from concurrent.futures import Executor
 from typing import Any
 
 import pytest
-from pyomid.client.transaction_base import State
 
 import pyomid
 import pyomid.aio
@@ -17,6 +16,7 @@ from pyomid.client.session import aio
 from pyomid.client.session.aio import AsyncTsoSession
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.request_retry import ConnectionBroken
+from pyomid.client.transaction import State
 from pyomid.errors import ConflictError, Misuse, OutcomeUnknown, Unavailable
 from pyomid.types import CommitRequest
 

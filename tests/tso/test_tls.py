@@ -157,10 +157,10 @@ def test_a_send_to_a_tso_that_reads_nothing_ends(certificates: Path) -> None:
     """Else it holds all threads of its session, who wait to send."""
     with tls_pair(certificates) as (sock, _), ThreadPoolExecutor(1) as pool:
 
-        class Greeted(blocking._Connection):
-            def _greet(self, timeout_s: float) -> None: ...
+        class Connected(blocking._Connection):
+            def _shake_hands(self, timeout_s: float) -> None: ...
 
-        connection = Greeted(sock, ClientProtocol(), timeout_s=0.1, clock=time.monotonic, has_moved=None)
+        connection = Connected(sock, ClientProtocol(), timeout_s=0.1, clock=time.monotonic, has_moved=None)
         sending = pool.submit(connection.ask, CommitRequest(50, tuple(range(3_000_000))), 60.0)
         try:
             with pytest.raises(ConnectionBroken, match="sending to the TSO failed"):
