@@ -290,7 +290,7 @@ SHIPPED_MUTANTS: Final = (
     _m(
         "T11",
         "a TSO lives on behind an error that nobody foresaw: a flush got lost, no commit is answered any more",
-        "tests/tso/test_unforeseen_errors.py::test_t11_an_unforeseen_error_ends_the_tso[asyncio-Connection-send]",
+        "tests/tso/test_unforeseen_errors.py::test_t11_an_error_of_the_machine_ends_the_process",
         ("server.service:TsoService.fail", answers(None)),
     ),
     # What the caller is told

@@ -4,21 +4,28 @@ Anywhere else nobody knows the state behind it: the process ends, and answers no
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from served_folder import Run, cell, limit_store_threads, served, transact
+from served_folder import SETTINGS, Run, cell, limit_store_threads, served, transact
 
 from pyomid.errors import Unavailable
 from pyomid.oracle.commits import Commits
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.native.compiled_oracle import CompiledOracle
+from pyomid.oracle.native.intrinsics import populate
+from pyomid.oracle.status_oracle import BucketMap
 from pyomid.server import peer
+from pyomid.server.leadership import boot_clock
 from pyomid.server.native.socket_loop import SocketLoop
 from pyomid.server.peer import Connection
 from pyomid.server.service import TsoService
+from pyomid.server.startup import take_over_and_build
+from pyomid.server.store_calls import TsoStores
+from pyomid.storage.memory import MemoryCatalog, MemoryCommitTable, MemoryLeaderState
 from pyomid.types import CommitRequest
 from pyomid.wire.messages import Fence, FenceReply, Seal, SealReply
 
@@ -39,6 +46,17 @@ def once(monkeypatch: pytest.MonkeyPatch, owner: type, name: str, error: Excepti
 
     monkeypatch.setattr(owner, name, instead)
     return lambda: armed.append(error)
+
+
+def test_t11_an_error_of_the_machine_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    stores = TsoStores(MemoryCommitTable(), MemoryLeaderState(), MemoryCatalog())
+    machine = take_over_and_build(stores, SETTINGS, BucketMap(SETTINGS.conflict_map_entries))
+    deaths: list[str] = []
+    service = TsoService(machine, stores, clock=boot_clock, die=deaths.append)
+    once(monkeypatch, TsoMachine, "_notice_time", MemoryError())()
+    service.feed([])
+    assert deaths == ["MemoryError"]
+    assert machine.dead
 
 
 @pytest.mark.parametrize(
@@ -110,6 +128,26 @@ def test_t11_an_unforeseen_error_of_a_peers_bytes_is_its_own(
             await transact(hit, 3)
             assert not each.deaths
             assert each.service.is_serving
+
+    run(scenario())
+
+
+def test_native_code_serves_without_a_thread_for_its_memory(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread._target is populate:  # type: ignore[attr-defined]
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+
+    async def scenario() -> None:
+        async with served(tmp_path / "db", monkeypatch) as each:
+            await transact(each.session(), 3)
+            assert each.service.native is not None
 
     run(scenario())
 

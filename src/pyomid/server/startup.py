@@ -268,10 +268,10 @@ async def _keep_place(service: TsoService, lock: FolderLock, sock: socket.socket
     """Clients find the service, or it ends: a folder that is gone, or another one under its path, is not served."""
     while True:
         await asyncio.sleep(FOLDER_LOOK_S)
-        if not lock.is_in_place():
-            log.error("ends at once: the folder %s was removed, moved or replaced", lock.folder)
-            die_now("the folder is gone")
         try:
+            if not lock.is_in_place():
+                log.error("ends at once: the folder %s was removed, moved or replaced", lock.folder)
+                die_now("the folder is gone")
             if not lock.has_socket():
                 log.warning("its socket in %s was removed, or replaced: listens at a new one", lock.folder)
                 old, sock = sock, lock.listen()
@@ -279,14 +279,24 @@ async def _keep_place(service: TsoService, lock: FolderLock, sock: socket.socket
                 service.stop_listening(old)
         except (OSError, OmidError) as error:
             log.warning("cannot listen in %s: %s", lock.folder, error)
+        except Exception as error:
+            service.fail(error)
 
 
 async def _switch_to_native_soon(service: TsoService) -> None:
     """Loads beside the loop, takes over between two of its steps. Compiles nothing."""
-    if not await asyncio.get_running_loop().run_in_executor(None, _load_kept_kernels):
+    try:
+        is_loaded = await asyncio.get_running_loop().run_in_executor(None, _load_kept_kernels)
+    except Exception:  # no thread, no memory
+        log.exception("decides by plain code: its kernel could not be loaded")
+        return
+    if not is_loaded:
         log.info("decides by plain code: its kernel was compiled for another version; pyomid.compile_kernels makes it")
         return
-    service.switch_to_native()
+    try:
+        service.switch_to_native()
+    except Exception as error:
+        service.fail(error)
     gc.freeze()
 
 

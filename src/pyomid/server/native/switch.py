@@ -22,9 +22,13 @@ def switch_to_native(machine: TsoMachine, *, chunk_bytes_max: int, wait_for_memo
     decide_frames.compiled()
     compiled = CompiledOracle(machine, chunk_bytes_max=chunk_bytes_max)
     memory = threading.Thread(target=populate, args=(compiled.map_words,), daemon=True)
-    memory.start()
-    if wait_for_memory:
-        memory.join()
+    try:
+        memory.start()
+    except RuntimeError:  # no thread is to be had
+        populate(compiled.map_words)
+    else:
+        if wait_for_memory:
+            memory.join()
     return compiled
 
 
