@@ -157,6 +157,17 @@ def test_a_close_that_runs_out_of_time_says_so() -> None:
     gate.set()
 
 
+def test_a_drain_that_runs_out_of_time_leaves_the_linger() -> None:
+    gate, began = threading.Event(), threading.Event()
+    worker = background(lambda effect: (began.set(), gate.wait(30)), linger_s=3600.0)
+    worker.complete(50, 100, {"t": cells(50, 1)})
+    assert not worker.drain(0.05)
+    assert began.wait(30)
+    assert not worker._urgent
+    gate.set()
+    assert worker.close(30)
+
+
 def test_a_failure_is_counted_and_the_next_work_is_done(caplog: pytest.LogCaptureFixture) -> None:
     recorder = Recorder(frozenset({50}))
     worker = background(recorder)

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+import pyomid
 import pyomid.aio
+from pyomid.client import transaction_steps
 from pyomid.client.aio import AsyncDatabase
 from pyomid.client.transaction_steps import TransactionSteps, WriteBuffer
 from pyomid.errors import Misuse
@@ -139,3 +141,22 @@ def test_writes_that_did_not_end_leave_it_torn(error: BaseException) -> None:
     with pytest.raises(type(error)):
         steps.throw(error)
     assert space.is_torn
+
+
+def test_own_writes_stay_readable_when_their_flush_lacks_memory(
+    memory_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(*_: object) -> None:
+        raise MemoryError
+
+    with pyomid.connect(memory_url) as db:
+        db.create_table("t", families=["f"])
+        tx = db.begin()
+        table = tx.table("t")
+        table.put(b"k", {b"f:x": b"own"})
+        with monkeypatch.context() as patch:
+            patch.setattr(transaction_steps, "RowWrite", lacking)
+            with pytest.raises(MemoryError):
+                tx.flush()
+        assert table.get(b"k") == {b"f:x": b"own"}
+        tx.rollback()

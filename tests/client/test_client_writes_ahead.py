@@ -422,3 +422,30 @@ def test_a_cancelled_task_never_commits_writes_on_their_way(memory_url: str, kin
         in_tasks(db, body)
     with pyomid.connect(memory_url) as reader, reader.begin() as tx:
         assert not list(tx.table("t").scan())
+
+
+def test_a_read_cancelled_amid_writes_says_why_it_is_over(memory_url: str) -> None:
+    """It awaited writes that were sent ahead: nobody knows what became of them."""
+
+    async def body(tasks: AsyncDatabase) -> None:
+        perform = tasks.driver.perform
+
+        async def performed(effect: Effect) -> Any:
+            if type(effect) is effects.EndWrites:
+                raise asyncio.CancelledError
+            return await perform(effect)
+
+        tx = await tasks.begin()
+        table = await tx.table("t")
+        await put_rows_in_task(table, 1)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tasks.driver, "perform", performed)
+            with pytest.raises(asyncio.CancelledError):
+                await table.get(b"other")
+        with pytest.raises(TransactionEnded, match="CancelledError"):
+            await tx.commit()
+        await tx.rollback()
+
+    with late_database(f"{memory_url}?{EACH}") as (db, _):
+        db.create_table("t", families=["f"])
+        in_tasks(db, body)

@@ -6,8 +6,9 @@ the blocking ones.
         await accounts.put(b"alice", {b"f:balance": b"100"})
 
 Begin and commit are awaited on the session's own connection. Calls that block on the disk run on a few threads. One
-task uses a transaction at a time: a second call while one is under way is refused. A cancelled read harms nothing; a
-cancelled flush leaves the transaction rollback-only, a cancelled commit of unknown outcome.
+task uses a transaction at a time: a second call while one is under way is refused. A cancelled read harms nothing,
+unless it waits for writes that were sent ahead (over HBase); then, as a cancelled flush does, it leaves the transaction
+rollback-only. A cancelled commit is of unknown outcome.
 """
 
 from __future__ import annotations

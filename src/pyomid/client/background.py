@@ -16,7 +16,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyomid.errors import OmidError
@@ -46,6 +46,15 @@ class _Job:
     cells: int
 
 
+@dataclass(slots=True, eq=False)
+class _Batch:
+    """Jobs that are done together, with their number of cells; and by whom, once they are begun."""
+
+    jobs: list[_Job] = field(default_factory=list)
+    cells: int = 0
+    worker: threading.Thread | None = None
+
+
 class Background:
     """Bounded by cells. `perform` runs one effect, on the background thread or on a thread that waits for it."""
 
@@ -54,9 +63,10 @@ class Background:
         self._perform = perform
         self._linger_s = linger_s
         self._cells_max = cells_max
-        self._jobs: list[_Job] = []
-        self._cells = 0
-        self._busy = 0
+        self._waiting = _Batch()
+        self._begun: list[_Batch] = []
+        """What threads work at now. All counts are computed from the batches: a thread that is interrupted anywhere
+        leaves no count behind."""
         self._urgent = False
         self._closed = False
         self._lock = threading.RLock()
@@ -68,19 +78,14 @@ class Background:
 
     def complete(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
         """Shadow cells, then the entry. Waits for room: commits that outrun their own completion slow down."""
-        cells = _cells(written)
-        with self._lock:
-            self._wait_for_room()
-            self._add(_Job(complete_steps(start_ts, commit_ts, written), cells))
-            self.counters.completed += 1
+        self._add_where_room(_Job(complete_steps(start_ts, commit_ts, written), _cells(written)))
+        self.counters.completed += 1
 
     def roll_back(self, written: WriteSet, begun: Sequence[object] = ()) -> None:
         """Exact deletes of a transaction that certainly never commits. Waits for room likewise. `begun`: its writes
         that may be under way, which are awaited first (`effects.EndWrites`)."""
-        with self._lock:
-            self._wait_for_room()
-            self._add(_Job(_rollback_steps(written, tuple(begun)), _cells(written)))
-            self.counters.rolled_back += 1
+        self._add_where_room(_Job(_rollback_steps(written, tuple(begun)), _cells(written)))
+        self.counters.rolled_back += 1
 
     def offer(self, effect: effects.Heal | effects.DeleteOrphans) -> None:
         """Repairs later. Dropped if there is no room, or after the end."""
@@ -94,39 +99,71 @@ class Background:
     def drain(self, timeout_s: float | None = None) -> bool:
         """Does everything that waits, without the linger. True when all is done, False after `timeout_s`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._lock:
-            self._urgent = True
-            self._changed.notify_all()
-            while self._jobs or self._busy:
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    return False
-                self._wait_or_work(left)
-            self._urgent = False
-        return True
+        try:
+            while True:
+                with self._lock:
+                    if self._is_idle():
+                        return True
+                    left = _LOOK_S if deadline is None else min(_LOOK_S, deadline - time.monotonic())
+                    if left <= 0:
+                        return False
+                    if not self._urgent:
+                        self._urgent = True
+                        self._changed.notify_all()
+                    if self._waited(left):
+                        continue
+                self._work_here()
+        finally:
+            self._urgent = False  # another thread that drains sets it again at its next look
 
     def close(self, timeout_s: float | None = None) -> bool:
         """Drains, then ends the thread. False if the time ran out: the rest is left to readers and compaction."""
-        drained = self.drain(timeout_s)
-        with self._lock:
-            self._closed = True
-            if not drained:
-                self._jobs.clear()
-            self._changed.notify_all()
+        drained = False
+        try:
+            drained = self.drain(timeout_s)
+        finally:
+            with self._lock:
+                self._closed = True
+                if not drained:
+                    self._waiting = _Batch()
+                self._changed.notify_all()
         if drained and self._thread is not None and self._thread.is_alive():
             self._thread.join(timeout_s)
         return drained
 
     # The thread
 
+    @property
+    def _cells(self) -> int:
+        return self._waiting.cells + sum(batch.cells for batch in self._begun)
+
+    def _is_idle(self) -> bool:
+        """Nothing waits, and nobody works. What a thread began that died, or that was interrupted and comes again, is
+        left to readers and compaction."""
+        for batch in list(self._begun):
+            if batch.worker is None or not batch.worker.is_alive() or batch.worker is threading.current_thread():
+                self._begun.remove(batch)
+        return not self._waiting.jobs and not self._begun
+
     def _add(self, job: _Job) -> None:
         if self._closed:
             return
-        self._jobs.append(job)
-        self._cells += job.cells
+        waiting = self._waiting
+        waiting.jobs.append(job)
+        waiting.cells += job.cells
         self._has_thread()
-        if len(self._jobs) == 1 or self._cells >= self._cells_max:
+        if len(waiting.jobs) == 1 or self._cells >= self._cells_max:
             self._changed.notify_all()  # Not for each job: the lingering thread would wake, and take the interpreter.
+
+    def _add_where_room(self, job: _Job) -> None:
+        while True:
+            with self._lock:
+                if self._closed or self._cells < self._cells_max or self._is_idle():
+                    self._add(job)
+                    return
+                if self._waited(_LOOK_S):
+                    continue
+            self._work_here()
 
     def _has_thread(self) -> bool:
         """Whether the background thread runs. Starts it if there is none: it may have died, or not have started.
@@ -146,30 +183,36 @@ class Background:
         self._lacks_thread, self._thread = False, thread
         return True
 
-    def _wait_for_room(self) -> None:
-        while self._cells >= self._cells_max and not self._closed:
-            self._wait_or_work(_LOOK_S)
+    def _waited(self, wait_s: float) -> bool:
+        """Waits for a change, at most `wait_s`. False, at once, if there is work and no thread to do it. Called with
+        the lock held."""
+        if self._waiting.jobs and not self._has_thread():
+            return False
+        self._changed.wait(wait_s)
+        return True
 
-    def _wait_or_work(self, wait_s: float | None) -> None:
-        """Waits for a change, at most `wait_s`; works itself if there is no thread. Called with the lock held."""
-        if not self._jobs or self._has_thread():
-            self._changed.wait(wait_s)
-            return
-        jobs = self._begin()
+    def _work_here(self) -> None:
+        """Called without the lock. Ended twice: an interrupt that hits the one end does not hit the other."""
+        batch = None
         try:
-            self._lock.release()
-            self._work(jobs)
+            try:
+                with self._lock:
+                    batch = self._waiting
+                    self._begin(batch)
+                self._work(batch.jobs)
+            finally:
+                if batch is not None:
+                    self._end(batch)
         finally:
-            self._lock.acquire()
-            self._end(jobs)
+            if batch is not None:
+                self._end(batch)
 
     def _run(self) -> None:
-        while (jobs := self._take()) is not None:
+        while (batch := self._take()) is not None:
             try:
-                self._work(jobs)
+                self._work(batch.jobs)
             finally:
-                with self._lock:
-                    self._end(jobs)
+                self._end(batch)
 
     def _work(self, jobs: Sequence[_Job]) -> None:
         try:
@@ -179,20 +222,22 @@ class Background:
         ) as error:  # an error of the steps themselves: only these jobs are left to readers and compaction
             self.failed(error)
 
-    def _begin(self) -> list[_Job]:
-        jobs, self._jobs = self._jobs, []
-        self._busy += 1
-        return jobs
+    def _begin(self, batch: _Batch) -> _Batch:
+        batch.worker = threading.current_thread()
+        self._begun.append(batch)
+        self._waiting = _Batch()
+        return batch
 
-    def _end(self, jobs: Sequence[_Job]) -> None:
-        self._cells -= sum(job.cells for job in jobs)
-        self._busy -= 1
-        self._changed.notify_all()
+    def _end(self, batch: _Batch) -> None:
+        with self._lock:
+            if batch in self._begun:
+                self._begun.remove(batch)
+            self._changed.notify_all()
 
-    def _take(self) -> list[_Job] | None:
+    def _take(self) -> _Batch | None:
         """All jobs that arrived by the end of the linger; None after `close`."""
         with self._lock:
-            while not self._jobs:
+            while not self._waiting.jobs:
                 if self._closed:
                     return None
                 self._changed.wait()
@@ -202,7 +247,7 @@ class Background:
                 if left <= 0:
                     break
                 self._changed.wait(left)
-            return self._begin()
+            return self._begin(self._waiting)
 
     def failed(self, error: Exception) -> None:
         """Counts and logs. The transactions are committed or rolled back all the same."""

@@ -425,7 +425,7 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         try:
             yield from steps
         except BaseException as error:
-            self.make_rollback_only(Event.MARK, f"a flush of its writes failed: {error}")
+            self.make_rollback_only(Event.MARK, f"a flush of its writes failed: {str(error) or repr(error)}")
             raise
 
     def _committed_steps(self, decided: Decided) -> Steps[None]:

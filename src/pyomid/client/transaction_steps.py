@@ -379,10 +379,11 @@ class WriteBuffer:
         the answer. What is written meanwhile is buffered for the next flush.
         """
         rows = self._rows
+        writes = [RowWrite(row, tuple(rows[row].items())) for row in sorted(rows)]  # first: memory may be lacking
         for row, cells in rows.items():
             self._sent.setdefault(row, set()).update(cells)
         self._clear()
-        return rows, [RowWrite(row, tuple(rows[row].items())) for row in sorted(rows)]
+        return rows, writes
 
     def take_batch(self) -> tuple[BufferedRows, CellBatch]:
         """As `take_rows`, as a batch."""
