@@ -221,6 +221,8 @@ _WRITER: Final = "tests/spark/test_writer.py::"
 _REQUEST: Final = "spark.large_transaction:BranchWrites.commit_request"
 _RACES: Final = "tests/spark/test_schema_races.py::"
 _TASKS: Final = "tests/spark/test_tasks.py::"
+_DEADLINES: Final = "tests/hbase/test_deadlines.py::"
+_steps: Final = itertools.count()
 _TABLES: Final = "tests/client/test_client_catalog.py::"
 _KNOWN: Final = "tests/core/test_known_tables.py::"
 
@@ -299,6 +301,24 @@ SHIPPED_MUTANTS: Final = (
         "a transaction of which a write failed may be committed: without it",
         "tests/client/test_client_failures.py::test_one_failed_put_of_five_makes_the_transaction_rollback_only",
         ("client.transaction:TransactionBase._fail", _alive_again),
+    ),
+    _m(
+        "C11",
+        "a call without an answer waits as long as others on its connection are answered",
+        _DEADLINES + "test_a_call_ends_in_time_while_others_are_answered",
+        ("storage.hbase.rpc.connection:Connection._give_up", answers(None)),
+    ),
+    _m(
+        "C11b",
+        "a read that fails at one place each time has its time anew with what comes before it",
+        _DEADLINES + "test_a_read_that_fails_at_one_place_each_time_ends[scanner-rows]",
+        ("storage.hbase.regions.scan_cursor:ScanCursor._position", lambda original, cursor: (b"", False, next(_steps))),
+    ),
+    _m(
+        "S5",
+        "a region that splits while a table is divided is there twice",
+        "tests/hbase/test_meta_pages.py::test_a_region_that_splits_between_two_pages_is_listed_once",
+        ("storage.hbase.regions.operations:_broken_at", answers(None)),
     ),
     _m(
         "C9",

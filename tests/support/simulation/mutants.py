@@ -662,6 +662,10 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "test_while_a_client_is_frozen_at_any_step_others_commit_and_it_finishes_when_it_wakes",
     ),
     "C7": ("tests/client/test_client_failures.py::test_of_all_runs_under_one_id_one_commits",),
+    "C11": (
+        "tests/hbase/test_deadlines.py::test_a_call_ends_in_time_while_others_are_answered",
+        "tests/hbase/test_deadlines.py::test_a_read_that_fails_at_one_place_each_time_ends",
+    ),
     "C9": (
         "tests/interrupts/test_writer_interrupts.py::"
         "test_an_interrupted_writer_neither_loses_nor_repeats_a_write_of_others",
@@ -716,6 +720,8 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "S5": (
         "tests/spark/test_spark_dataframes.py::test_a_snapshot_is_one_for_all_reads_and_partitions",
         "tests/spark/test_spark_dataframes.py::test_one_frame_used_twice_keeps_both_its_filters",
+        "tests/hbase/test_meta_pages.py::test_a_region_that_splits_between_two_pages_is_listed_once",
+        "tests/hbase/test_meta_pages.py::test_a_server_that_brings_few_rows_is_asked_for_the_others",
     ),
 }
 """Rules that live outside the core: the tests that go red without them, as file::name."""

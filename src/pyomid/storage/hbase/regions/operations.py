@@ -187,16 +187,33 @@ class RegionOperations:
             yield budget.pause()
 
     def regions_steps(self, table: str, budget: Budget) -> Steps[list[Region]]:
-        """All regions of the table in key order, as meta says now. `UnknownTable` if there are none."""
+        """All regions of the table in key order, as meta says now: from the first key to the last without gap or
+        overlap. `UnknownTable` if there are none.
+
+        A long list comes in pages. A region that splits between two of them is in one, and its daughters in the next:
+        then all is listed again.
+        """
+        while True:
+            regions = yield from self._list_steps(table, budget)
+            key = _broken_at(regions)
+            if key is None:
+                return regions
+            budget.last = Unavailable(f"meta lists regions of {table!r} with a gap or an overlap at {key[:60]!r}")
+            yield budget.pause()
+
+    def _list_steps(self, table: str, budget: Budget) -> Steps[list[Region]]:
+        """The same, with what happened between two pages of meta."""
         start = table.encode() + b",,"
         stop = table.encode() + b"-"  # the character after the comma
         regions: list[Region] = []
-        while True:
-            rows = yield from self._scan_meta_steps(start, stop, budget, reverse=False, limit=_META_PAGE_ROWS)
+        goes_on = True
+        while goes_on:
+            rows, goes_on = yield from self._scan_meta_steps(start, stop, budget, reverse=False, limit=_META_PAGE_ROWS)
             regions += [region for row in rows if (region := _region_of(row)) is not None]
-            if len(rows) < _META_PAGE_ROWS:
-                break
-            start = rows[-1][0].row + b"\0"
+            if rows:
+                start = rows[-1][0].row + b"\0"
+            elif goes_on:
+                yield budget.pause()
         if not regions:
             raise UnknownTable(f"HBase has no table {table!r}", table=table)
         regions.sort(key=lambda region: (region.key_range.start, region.region_id))
@@ -207,12 +224,12 @@ class RegionOperations:
             server = yield FindServer(Role.META)
             self.cache.put(META_TABLE, [meta_region(server)])
         elif not self.cache.knows(table):
-            regions = yield from self.regions_steps(table, budget)
+            regions = yield from self._list_steps(table, budget)  # a hint: what is wrong in it is looked up again
             self.cache.replace(table, regions)
         else:
             start = b",".join((table.encode(), row, _LAST_REGION_ID))
             stop = table.encode() + b",,"
-            rows = yield from self._scan_meta_steps(start, stop, budget, reverse=True, limit=2)
+            rows, _ = yield from self._scan_meta_steps(start, stop, budget, reverse=True, limit=2)
             found = [region for each in rows if (region := _region_of(each)) is not None]
             if not found:
                 self.cache.forget_table(table)
@@ -220,8 +237,8 @@ class RegionOperations:
 
     def _scan_meta_steps(
         self, start: bytes, stop: bytes, budget: Budget, *, reverse: bool, limit: int
-    ) -> Steps[list[list[KeyValue]]]:
-        """Rows of meta, in one call."""
+    ) -> Steps[tuple[list[list[KeyValue]], bool]]:
+        """Rows of meta, in one call, and whether there may be more: a server may bring fewer than it was asked for."""
         request = ScanRequest(number_of_rows=limit, limit_of_rows=limit, close_scanner=True)
         request.scan.start_row, request.scan.stop_row = start, stop
         request.scan.include_stop_row = reverse
@@ -235,7 +252,8 @@ class RegionOperations:
             if isinstance(answer, Reply):
                 response = parsed(ScanResponse, answer)
                 cells = decode(answer.cells)
-                return [_taken(cells, count) for count in response.cells_per_result]
+                rows = [_taken(cells, count) for count in response.cells_per_result]
+                return rows, len(rows) == limit or (response.more_results and response.more_results_in_region)
             yield budget.pause()
 
     # ---- one row or many --------------------------------------------------------------------------------------
@@ -517,3 +535,13 @@ def _region_of(row: list[KeyValue]) -> Region | None:
     if b"regioninfo" not in values:
         return None
     return parse_region(row[0].row, values[b"regioninfo"], values.get(b"server", b""))
+
+
+def _broken_at(regions: Sequence[Region]) -> bytes | None:
+    """The first key, of the first to the last, that no region or more than one of these in key order holds."""
+    reached: bytes | None = b""
+    for region in regions:
+        if reached is None or region.key_range.start != reached:
+            return min(region.key_range.start, region.key_range.start if reached is None else reached)
+        reached = region.key_range.stop
+    return reached

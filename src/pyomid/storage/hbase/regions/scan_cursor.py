@@ -84,6 +84,9 @@ class ScanCursor:
         self._is_fresh = spec.is_fresh
         self._restarted = False
         self._is_inside_row = False
+        self._bytes_read = 0
+        self._failing: Budget | None = None
+        self._failed_at = (b"", False, -1)
         self.received_row: bytes | None = None
         self.was_full = False
         """The last block ended by the bounds of a call, not because its region or range ended."""
@@ -202,7 +205,6 @@ class ScanCursor:
             yield from self._recover_steps(failure_of(answer), budget)
             return None
         response = parsed(ScanResponse, answer)
-        budget.tries = 0
         if response.HasField("scanner_id") and not self._is_fresh:
             self._scanner_id = response.scanner_id
         partial = bool(response.partial_flag_per_result) and response.partial_flag_per_result[-1]
@@ -210,6 +212,7 @@ class ScanCursor:
         if block.results:
             self._restarted = False
         self.was_full = response.more_results and response.more_results_in_region
+        self._bytes_read += len(block.cells)
         if not response.more_results:
             self._done = True
         elif not response.more_results_in_region:
@@ -218,11 +221,24 @@ class ScanCursor:
             self._move_after(block)
         elif self._is_fresh:
             self._is_fresh = False  # the time was up before it found anything: a scanner that stays open gets on
+        if self._position > self._failed_at:
+            self._failing = None
+            budget.tries = 0
         return block
+
+    @property
+    def _position(self) -> tuple[bytes, bool, int]:
+        """How far it has come: where its scanner began (at or after a row), and the bytes that this one brought."""
+        return self._start, not self._start_inclusive, self._bytes_read
+
+    def _go_to(self, row: bytes, *, inclusive: bool) -> None:
+        """Where the next scanner begins."""
+        self._start, self._start_inclusive = row, inclusive
+        self._bytes_read = 0
 
     def _move_after(self, block: ScanBlock) -> None:
         """The next scanner begins after the last whole row; at the last row again if only part of it came."""
-        self._start, self._start_inclusive = last_row(block.cells), block.ends_inside_row
+        self._go_to(last_row(block.cells), inclusive=block.ends_inside_row)
         if block.ends_inside_row:
             self._restarted = True
             self._is_fresh = block.results > 1
@@ -235,18 +251,29 @@ class ScanCursor:
         if stop is None or (whole is not None and stop >= whole):
             self._done = True
         else:
-            self._start, self._start_inclusive = stop, True
+            self._go_to(stop, inclusive=True)
 
     def _recover_steps(self, failure: Failure, budget: Budget) -> Steps[None]:
-        """Another scanner, from after the last row that the caller has whole."""
+        """Another scanner, from after the last row that the caller has whole.
+
+        Each call of a scan has a budget of its own, but all tries at one place share that of the first: where one
+        part of a row fails each time (it ends its server, say) the parts before it come each time.
+        """
         assert self._region is not None
         reaction = self._operations.react_or_raise(self._region, failure, budget)
         self._scanner_id = None
         self._restarted = True
-        if self.received_row is not None and self.received_row >= self._start:
-            self._start, self._start_inclusive = self.received_row, False
-        if reaction is not Reaction.REOPEN or budget.tries:
-            yield budget.pause()
+        is_first = self._failing is None
+        self._failing = failing = self._failing or budget
+        failing.last = failure
+        self._failed_at = max(self._failed_at, self._position)
+        row = self.received_row
+        if row is not None and row >= self._start:
+            self._go_to(row, inclusive=False)
+        else:
+            self._go_to(self._start, inclusive=self._start_inclusive)
+        if reaction is not Reaction.REOPEN or not is_first:
+            yield failing.pause()
 
 
 def _is_after_longest(key: bytes) -> bool:

@@ -160,17 +160,16 @@ class Connection:
         try:
             while not pending.is_done:
                 # The wait is apart from the read: an interrupted wait has read nothing; an interrupted read may have.
-                if not self._readable.poll(_TICK_MS):
-                    if time.monotonic() >= deadline_s:
-                        self._give_up(pending)
-                    continue
-                is_torn = True
-                count = self._socket.recv_into(self._assembler.space())
-                if count == 0:
-                    raise ConnectionResetError("the server closed it")
-                for frame in self._assembler.filled(count):
-                    self._deliver(decode_reply(frame))
-                is_torn = False
+                if self._readable.poll(_TICK_MS):
+                    is_torn = True
+                    count = self._socket.recv_into(self._assembler.space())
+                    if count == 0:
+                        raise ConnectionResetError("the server closed it")
+                    for frame in self._assembler.filled(count):
+                        self._deliver(decode_reply(frame))
+                    is_torn = False
+                if time.monotonic() >= deadline_s:  # also where the answers of others never leave it without work
+                    self._give_up(pending)
         except BaseException as error:
             if is_torn or isinstance(error, OSError):
                 self._lose(f"connection to {self.address} lost: {error!r}")

@@ -1,0 +1,191 @@
+"""Whatever others do: a call ends when its time is up, and a read that gets nowhere ends with its deadline."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import pytest
+from imitated_regions import TABLE, ImitatedRows, failure
+from test_interrupts import DEADLINE_S, asked, opened, server
+from test_interrupts import EchoServer as EchoServer
+
+from pyomid.errors import Unavailable
+from pyomid.storage.hbase.codec.batches import BatchDecoder
+from pyomid.storage.hbase.codec.keyvalues import KeyValue
+from pyomid.storage.hbase.regions import operations as operations_module
+from pyomid.storage.hbase.regions import row_reads
+from pyomid.storage.hbase.regions.locations import LocationCache
+from pyomid.storage.hbase.regions.operations import Budget, Pause, RegionOperations, Steps
+from pyomid.storage.hbase.regions.parallel_scan import ParallelScan
+from pyomid.storage.hbase.regions.row_reads import WantedCells, read_rows_steps
+from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
+from pyomid.storage.hbase.rpc.aio_connection import AsyncConnection
+from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost
+from pyomid.storage.hbase.rpc.frames import CLIENT, Call, Reply
+from pyomid.storage.hbase.rpc.handshake import SimpleHandshake
+from pyomid.storage.hbase.rpc.hbase_pb2 import ScanRequest
+from pyomid.types import KeyRange, ReadBounds
+
+__all__ = ["server"]
+
+pytestmark = pytest.mark.fast
+
+T = TypeVar("T")
+STUCK = b"call stuck"
+
+
+# ── One call ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_call_ends_in_time_while_others_are_answered(server: EchoServer) -> None:
+    """Its thread reads for all, and there is always something to read."""
+    server.unanswered = STUCK
+    line = opened(server)
+    ended = threading.Event()
+
+    def stuck() -> None:
+        with pytest.raises(CallTimedOut):
+            line.finish(line.start(Call(CLIENT, "Echo", STUCK), timeout_s=0.3), timeout_s=0.3)
+        ended.set()
+
+    waiting = threading.Thread(target=stuck, daemon=True)
+    waiting.start()
+    for _ in range(int(DEADLINE_S / 0.02)):
+        assert asked(line, b"other") == b"call other"
+        if ended.wait(0.02):
+            break
+    assert ended.is_set(), "it waits as long as others are answered"
+    assert not line.is_lost
+    line.close()
+
+
+def test_an_asyncio_call_ends_in_time_while_others_are_answered(server: EchoServer) -> None:
+    server.unanswered = STUCK
+
+    async def body() -> None:
+        line = await AsyncConnection.open(server.address, CLIENT, SimpleHandshake("tester"))
+        waiting = asyncio.create_task(line.start(Call(CLIENT, "Echo", STUCK), timeout_s=0.3).wait(0.3))
+        while not waiting.done():
+            answer = await line.start(Call(CLIENT, "Echo", b"call other"), timeout_s=DEADLINE_S).wait(DEADLINE_S)
+            assert isinstance(answer, Reply)
+        assert isinstance(waiting.result(), CallTimedOut)
+        line.close()
+
+    asyncio.run(asyncio.wait_for(body(), DEADLINE_S))
+
+
+# ── Reads of many calls, whose every call has a budget of its own ────────────────────────────────────────────────
+
+
+class Poisoned(ImitatedRows):
+    """Of a row that needs several answers the second one fails. Time passes in pauses, and with each failure."""
+
+    how: Callable[[], Reply | ConnectionLost | CallTimedOut]
+    failures_left = 10_000
+    failure_s = 0.0
+    now_s = 0.0
+
+    def _answer(self, parameter: bytes) -> Reply | ConnectionLost | CallTimedOut:
+        assert self.calls < 1_000, "the read goes on for ever"
+        if ScanRequest.FromString(parameter).HasField("scanner_id") and self.failures_left:
+            self.calls += 1
+            self.failures_left -= 1
+            self.now_s += self.failure_s
+            return self.how()
+        return super()._answer(parameter)
+
+    def drive(self, operations: RegionOperations, steps: Steps[T]) -> T:
+        return super().drive(operations, self._timed(steps))
+
+    def _timed(self, steps: Steps[T]) -> Steps[T]:
+        answer: Any = None
+        while True:
+            try:
+                request = steps.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            if isinstance(request, Pause):
+                self.now_s += request.seconds
+            answer = yield request
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch) -> Poisoned:
+    """Three rows of ten answers each."""
+    names = (b"a", b"b", b"c")
+    made = Poisoned(
+        {}, cells={row: [KeyValue(row, b"f", b"q%02d" % n, 50, bytes(100)) for n in range(20)] for row in names}
+    )
+    monkeypatch.setattr(operations_module, "time", SimpleNamespace(monotonic=lambda: made.now_s))
+    monkeypatch.setattr(row_reads, "SCAN_BYTES", 200)
+    return made
+
+
+def read_rows(world: Poisoned) -> int:
+    operations = RegionOperations(LocationCache())
+    operations.cache.replace(TABLE, world.regions())
+    wanted = WantedCells(TABLE, (), ReadBounds())
+    steps = read_rows_steps(operations, wanted, [b"a", b"b", b"c"], lambda: Budget("reading three rows", 60.0))
+    return sum(len(cells) for cells in world.drive(operations, steps))
+
+
+def scan(world: Poisoned, *, is_fresh: bool) -> int:
+    operations = RegionOperations(LocationCache())
+    operations.cache.replace(TABLE, world.regions())
+    spec = ScanSpec(TABLE, KeyRange(), max_versions=9, bytes_per_call=200, is_fresh=is_fresh)
+    lanes, decoder, found = ParallelScan(operations, spec), BatchDecoder(), 0
+    while (block := world.drive(operations, lanes.fetch_steps(Budget("a scan", 60.0)))) is not None:
+        batch, received = decoder.decode(block)
+        if received is not None:
+            lanes.received(received)
+        if batch is not None:
+            found += sum(len(list(batch.row_cells(row))) for row in range(batch.rows))
+    return found
+
+
+READS: dict[str, Callable[[Poisoned], int]] = {
+    "rows": read_rows,
+    "scan": lambda world: scan(world, is_fresh=False),
+    "fresh scan": lambda world: scan(world, is_fresh=True),
+}
+FAILURES: dict[str, Callable[[], Reply | ConnectionLost | CallTimedOut]] = {
+    "lost": lambda: ConnectionLost("the server ended"),
+    "late": lambda: CallTimedOut("late"),
+    "scanner": lambda: failure("UnknownScannerException"),
+    "busy": lambda: failure("RegionTooBusyException"),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("how", FAILURES)
+def test_a_read_that_fails_at_one_place_each_time_ends(rows: Poisoned, read: str, how: str) -> None:
+    """The first answer of a row comes each time, and the second one never: it ends its server, say."""
+    rows.how = FAILURES[how]
+    with pytest.raises(Unavailable, match=r"within 60 s|after 60 s"):
+        READS[read](rows)
+    assert rows.calls < 500, "it waits before it asks again"
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("how", FAILURES)
+def test_a_read_that_gets_on_has_its_time_anew(rows: Poisoned, read: str, how: str) -> None:
+    """Each row fails twice, far apart, and then comes: all of it takes longer than one deadline."""
+    rows.how, rows.failure_s = FAILURES[how], 25.0
+    served = ImitatedRows._page
+    seen: set[bytes] = set()
+
+    def page(self: ImitatedRows, number: int, name: bytes, left: list[KeyValue], opened: ScanRequest) -> Reply:
+        if left and left[0].row not in seen and left[0].qualifier == b"q00":
+            seen.add(left[0].row)
+            rows.failures_left = 2
+        return served(self, number, name, left, opened)
+
+    rows.failures_left = 0
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ImitatedRows, "_page", page)
+        assert READS[read](rows) == 60
+    assert rows.now_s > 100.0
