@@ -502,6 +502,12 @@ SHIPPED_MUTANTS: Final = (
         ("spark.streaming:_Claims.claimed", lambda original, *_: nullcontext()),
     ),
     _m(
+        "S4f",
+        "of two parts of a batch the second is left out without an error",
+        "tests/spark/test_runs_in_runs.py::test_a_sink_refuses_the_second_part_of_a_batch",
+        ("spark.streaming:_Claims.claimed", lambda original, *_: nullcontext()),
+    ),
+    _m(
         "S4c",
         "a batch handed out again has another id, and counts twice",
         "a_batch_replayed_behind_its_commit",

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyomid.client.deployment import Deployment
 
 import pyomid
 from pyomid.errors import Misuse
+from pyomid.spark import databases
 from pyomid.spark.databases import close_connections, connection
 from pyomid.spark.datasource import OmidDataSource
 
@@ -55,3 +59,31 @@ def test_a_plan_runs_in_no_other_database(tmp_path: Path, url: str) -> None:
     assert connection(url, b"").database_id != planned
     with pytest.raises(Misuse, match="which was dropped"):
         OmidDataSource({"url": url, "table": "new", "snapshotTimestamp": "50", "snapshotDatabase": planned.hex()})
+
+
+def test_a_child_forked_while_a_database_opens_opens_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opening takes as long as the TSO or ZooKeeper does, and the thread that opens is not in the child (C5)."""
+    begun, go_on, real = threading.Event(), threading.Event(), databases.open_deployment
+
+    def slowly(url: str) -> Deployment:
+        if "slow" in url:
+            begun.set()
+            assert go_on.wait(60.0)
+        return real(url)
+
+    monkeypatch.setattr(databases, "open_deployment", slowly)
+    opens = threading.Thread(target=connection, args=("omid-memory:forked-slow",))
+    opens.start()
+    assert begun.wait(60.0)
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(10)  # ends a child that waits for ever
+        try:
+            connection("omid-memory:forked-child")
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    go_on.set()
+    opens.join()
+    assert os.waitpid(child, 0)[1] == 0, "it waits for a lock that nobody releases"

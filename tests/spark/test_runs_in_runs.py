@@ -10,7 +10,7 @@ import pytest
 
 import pyomid.spark
 from pyomid.client.idempotency import AlreadyDone
-from pyomid.errors import AlreadyCommitted, ConflictError
+from pyomid.errors import AlreadyCommitted, ConflictError, Misuse
 from pyomid.spark import transactions
 from pyomid.spark.run_outcome import RunState, look_up_run
 
@@ -21,7 +21,12 @@ _PROPERTIES = {"sql.streaming.queryId": "q", "spark.jobGroup.id": "run"}
 SPARK = cast(Any, SimpleNamespace(sparkContext=SimpleNamespace(getLocalProperty=_PROPERTIES.get)))
 """What pyomid asks of a session where no frame is read or written."""
 
-BATCH = cast(Any, SimpleNamespace(sparkSession=SPARK))
+
+class Batch:
+    sparkSession = SPARK
+
+
+BATCH = cast(Any, Batch())
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +86,13 @@ def test_an_error_that_spark_shows_as_text_ends_a_run(url: str) -> None:
     with pytest.raises(AlreadyCommitted):
         pyomid.spark.run(SPARK, url, function, transaction_id="load")
     assert look_up_run(url, "load").state is not RunState.COMMITTED
+
+
+def test_a_sink_refuses_the_second_part_of_a_batch(url: str) -> None:
+    calls: list[Any] = []
+    sink = pyomid.spark.stream_sink(url, lambda tx, batch: calls.append(batch))
+    sink(BATCH, 7)
+    with pytest.raises(Misuse, match="two frames under one id"):
+        sink(cast(Any, Batch()), 7)
+    sink(BATCH, 7)
+    assert calls == [BATCH]

@@ -22,50 +22,83 @@ def one(tx: Any, batch: Any) -> None: ...
 def other(tx: Any, batch: Any) -> None: ...
 
 
+class Batch:
+    """A frame."""
+
+
+BATCH = Batch()
+
+
 class Sink:
     def add(self, tx: Any, batch: Any) -> None: ...
 
 
 def test_a_second_function_is_refused_while_and_after_the_first() -> None:
     claims = _Claims()
-    with claims.claimed(URL, "id", "run", one):
+    with claims.claimed(URL, "id", "run", one, BATCH):
         with pytest.raises(Misuse, match=r"'id': one has it, and other would be left out"):
-            with claims.claimed(URL, "id", "run", other):
+            with claims.claimed(URL, "id", "run", other, BATCH):
                 pytest.fail("both ran")
-    with pytest.raises(Misuse, match="two functions"), claims.claimed(URL, "id", "run", other):
+    with pytest.raises(Misuse, match="two functions"), claims.claimed(URL, "id", "run", other, BATCH):
         pytest.fail("both ran")
     for elsewhere in ((URL, "id 2", "run"), (URL, "id", "run 2"), ("omid-memory:else", "id", "run")):
-        with claims.claimed(*elsewhere, other):
+        with claims.claimed(*elsewhere, other, BATCH):
             pass
 
 
 def test_the_same_function_may_come_again() -> None:
     claims, sink = _Claims(), Sink()
     for function in (one, sink.add, sink.add):
-        with claims.claimed(URL, repr(function), "run", function), claims.claimed(URL, repr(function), "run", function):
+        with (
+            claims.claimed(URL, repr(function), "run", function, BATCH),
+            claims.claimed(URL, repr(function), "run", function, BATCH),
+        ):
             pass
-    with claims.claimed(URL, "id", "run", functools.partial(one, batch=1)):
-        with pytest.raises(Misuse), claims.claimed(URL, "id", "run", functools.partial(one, batch=2)):
+    with claims.claimed(URL, "id", "run", functools.partial(one, batch=1), BATCH):
+        with pytest.raises(Misuse), claims.claimed(URL, "id", "run", functools.partial(one, batch=2), BATCH):
             pytest.fail("two partial functions are two sinks")
 
 
 def test_a_function_that_failed_gives_its_id_back() -> None:
     claims = _Claims()
-    with pytest.raises(RuntimeError), claims.claimed(URL, "id", "run", one):
+    with pytest.raises(RuntimeError), claims.claimed(URL, "id", "run", one, BATCH):
         raise RuntimeError("on purpose")
-    with claims.claimed(URL, "id", "run", other):
+    with claims.claimed(URL, "id", "run", other, BATCH):
         pass
+
+
+def test_a_second_frame_is_refused_while_and_after_the_first() -> None:
+    """One sink, called for two parts of one batch: the second would be left out without a word."""
+    claims, part = _Claims(), Batch()
+    with claims.claimed(URL, "id", "run", one, BATCH):
+        with pytest.raises(Misuse, match="two frames under one id"), claims.claimed(URL, "id", "run", one, part):
+            pytest.fail("both ran")
+    with pytest.raises(Misuse, match="two frames"), claims.claimed(URL, "id", "run", one, part):
+        pytest.fail("both ran")
+    del part
+    with pytest.raises(Misuse, match="two frames"), claims.claimed(URL, "id", "run", one, Batch()):
+        pytest.fail("both ran")
+    for batch_again, run_id in ((BATCH, "run"), (Batch(), "run 2")):
+        with claims.claimed(URL, "id", run_id, one, batch_again):
+            pass
+
+
+def test_outside_of_a_run_a_batch_may_be_handed_out_again() -> None:
+    claims = _Claims()
+    for _ in range(2):
+        with claims.claimed(URL, "id", None, one, Batch()):
+            pass
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "SINKS_REMEMBERED_MAX", 3)
     claims = _Claims()
-    with claims.claimed(URL, "running", "run", one):
+    with claims.claimed(URL, "running", "run", one, BATCH):
         for number in range(10):
-            with claims.claimed(URL, f"id {number}", "run", one):
+            with claims.claimed(URL, f"id {number}", "run", one, BATCH):
                 pass
         assert len(claims._claims) == 3
-        with pytest.raises(Misuse), claims.claimed(URL, "running", "run", other):
+        with pytest.raises(Misuse), claims.claimed(URL, "running", "run", other, BATCH):
             pytest.fail("the one that runs was forgotten")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import pyomid
 from pyomid import crashpoints
@@ -17,7 +18,7 @@ from pyomid.protocol.compaction import compact_region_steps
 from pyomid.protocol.effects import WriteShadowCells
 from pyomid.protocol.reading import Snapshot
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.datasource import BranchMessage, OmidWriter
+from pyomid.spark.datasource import BranchMessage, OmidDataSource, OmidWriter
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.options import Options
 from pyomid.spark.read_task import ReadPlan, read_range
@@ -95,6 +96,19 @@ def push_watermark_past(conn: Connection, start_ts: int) -> None:
 
 def compact(conn: Connection, info: TableInfo) -> None:
     conn.driver.run(compact_region_steps(info.name, info.generation, KeyRange(), conn.cache, now_s=time.time()))
+
+
+def test_a_write_names_no_snapshot(conn: Connection) -> None:
+    """It would write under the start of another transaction, and be acknowledged by that one's commit."""
+    save(conn, ("first", 1))
+    start_ts = begin(conn).start_ts
+    struct = StructType([StructField("name", StringType()), StructField("count", LongType())])
+    for epoch in ({}, {"snapshotEpoch": "0"}):
+        source = OmidDataSource({"url": conn.url, "table": "t", "snapshotTimestamp": str(start_ts), **epoch})
+        with pytest.raises(Misuse, match="snapshotTimestamp is for reads"):
+            source.writer(struct, False)
+    assert leases(conn) == (start_ts,)
+    assert rows_of(conn) == [("first", 1)]
 
 
 # One id, two drivers

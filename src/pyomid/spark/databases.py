@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
 
 from pyomid.client.drive import Driver
 from pyomid.client.session.leases import RENEWALS_PER_TERM, LeaseKeeper
@@ -23,7 +22,16 @@ from pyomid.types import TableInfo
 from pyomid.wiring import open_deployment
 
 _open: dict[tuple[int, str], Connection] = {}
-_opening: Final = threading.Lock()
+_opening = threading.Lock()
+
+
+def _after_fork_in_child() -> None:
+    """Another thread of the parent may hold the lock, and is not here to release it."""
+    global _opening
+    _opening = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 @dataclass(slots=True)

@@ -96,6 +96,12 @@ class OmidDataSource(DataSource):
         from pyomid.spark.schema import fields_of
 
         with coded_errors():
+            if self._options.text("snapshotTimestamp") is not None:
+                raise Misuse(
+                    "snapshotTimestamp is for reads: a write under the start of another transaction would end with it, "
+                    "or be taken for it; leave it away, or write in that transaction by tx.write",
+                    option="snapshotTimestamp",
+                )
             try:
                 if not self._owns and self._connection().has_leases:
                     self._own_lease()

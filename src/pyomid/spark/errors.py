@@ -11,11 +11,12 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from pyomid.errors import OmidError, by_code
 
-_CODED: Final = re.compile(r"\[(OMID[A-Z-]*)( \{[^\n]*?\})?\] ([^\n]*)")
+_CODED: Final = re.compile(r"\[(OMID[A-Z-]*)(?=\] | \{)")
+_JSON: Final = json.JSONDecoder()
 
 
 @contextmanager
@@ -39,12 +40,20 @@ def original_error(error: BaseException) -> OmidError | None:
     """The pyomid error inside an exception that Spark raised; None where there is none."""
     if isinstance(error, OmidError):
         return error
-    found = _CODED.search(str(error))
-    if found is None:
-        return None
-    code, numbers, message = found.groups()
-    values = json.loads(numbers) if numbers else {}
-    return by_code(code)(message, **values)
+    text = str(error)
+    for found in _CODED.finditer(text):
+        values, at = _numbers(text, found.end())
+        if text.startswith("] ", at):
+            return by_code(found[1])(text[at + 2 :].partition("\n")[0], **values)
+    return None
+
+
+def _numbers(text: str, at: int) -> tuple[dict[str, Any], int]:
+    """The values that follow a code, if any do, and where they end. A text among them may hold any brackets."""
+    try:
+        return _JSON.raw_decode(text, at + 1) if text.startswith(" {", at) else ({}, at)
+    except ValueError:  # some other text that looks like a code
+        return {}, at
 
 
 @contextmanager

@@ -14,7 +14,8 @@ query at once. A query with a new checkpoint is another query, and counts everyt
 
 Two sinks in one `foreachBatch` are two transactions, and each needs an id of its own: a sink is named by `name`. With
 one id for both the second would find the first one's marker, and its rows would be left out as counted already; a
-second function under one id is therefore refused, before it is skipped for the first time.
+second function under one id is therefore refused, before it is skipped for the first time. So is a second frame: two
+parts of one batch, given to one sink, are two sinks' work too.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,7 +79,7 @@ def stream_sink(
     def write(batch: DataFrame, batch_id: int) -> None:
         spark = batch.sparkSession
         transaction_id = _transaction_id(query_id or _running_query(spark), batch_id, name)
-        with _claims.claimed(url, transaction_id, spark.sparkContext.getLocalProperty(_RUN_ID), function):
+        with _claims.claimed(url, transaction_id, spark.sparkContext.getLocalProperty(_RUN_ID), function, batch):
             done = run(
                 spark,
                 url,
@@ -103,16 +105,18 @@ class _Claim:
     """Who runs, or ran, under an id in one run of a query."""
 
     function: Callable[..., Any]
+    batch: weakref.ref[Any]
     running: int = 0
     is_done: bool = False
 
 
 class _Claims:
-    """One function an id in one run of a query.
+    """One function and one frame an id in one run of a query.
 
     In one run Spark hands a batch to `foreachBatch` once. A second function under the batch's id is therefore another
     sink, and never the same one in a newer form: that comes in a later run, when a batch is handed out again, and is
-    the first there. What a failed function claimed is free again.
+    the first there. A second frame is another part of the batch. What a failed function claimed is free again. Outside
+    of a query's run nobody can tell whether a batch is handed out again: there frames are not compared.
     """
 
     def __init__(self) -> None:
@@ -121,16 +125,23 @@ class _Claims:
 
     @contextmanager
     def claimed(
-        self, url: str, transaction_id: str, run_id: str | None, function: Callable[..., Any]
+        self, url: str, transaction_id: str, run_id: str | None, function: Callable[..., Any], batch: object
     ) -> Iterator[None]:
         key = (url, transaction_id, run_id)
         with self._lock:
-            claim = self._claims.setdefault(key, _Claim(function))
+            claim = self._claims.setdefault(key, _Claim(function, weakref.ref(batch)))
             if claim.function != function:
                 raise Misuse(
                     f"two functions under one id, {transaction_id!r}: {_shown(claim.function)} has it, and "
                     f"{_shown(function)} would be left out as counted already; give each sink of the query its own "
                     "name: stream_sink(url, function, name=…)",
+                    transaction_id=transaction_id,
+                )
+            if run_id is not None and claim.batch() is not batch:
+                raise Misuse(
+                    f"two frames under one id, {transaction_id!r}: the rows of the second would be left out as counted "
+                    "already; write both in one function, or give each part of the batch a sink with a name of its "
+                    "own: stream_sink(url, function, name=…)",
                     transaction_id=transaction_id,
                 )
             claim.running += 1

@@ -701,6 +701,7 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     ),
     "S4": (
         "tests/spark/test_sink_claims.py::test_a_second_function_is_refused_while_and_after_the_first",
+        "tests/spark/test_sink_claims.py::test_a_second_frame_is_refused_while_and_after_the_first",
         "tests/spark/test_spark_streaming.py::test_two_named_sinks_of_one_query_both_count_once",
         "tests/spark/test_spark_streaming.py::test_each_batch_is_one_transaction_and_a_replayed_one_counts_once",
         "tests/spark/test_spark_streaming.py::test_two_drivers_that_are_handed_the_same_batch_count_it_once",
