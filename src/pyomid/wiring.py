@@ -164,7 +164,9 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
     def loop_session() -> AsyncTsoSession:
         from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
 
-        return AsyncTsoSession(lambda: asyncio.to_thread(lambda: ConnectedSocket(connector())), **patience)
+        return AsyncTsoSession(
+            lambda: asyncio.to_thread(lambda: ConnectedSocket(connector())), known=tso.known, **patience
+        )
 
     try:
         tso = TsoSession(connector, clock=boot_clock, **patience)
@@ -327,6 +329,7 @@ def _hbase_deployment(address: HBaseAddress, settings: Settings) -> Deployment:
             has_moved=connector.has_moved,
             announced_epoch=announced_epoch,
             token=token,
+            known=session.known,
             **patience,
         )
 

@@ -178,3 +178,54 @@ def test_a_session_closed_while_it_dials_keeps_nothing(embedded_url: str, monkey
             session.begin()
         with pytest.raises(BrokenPipeError):
             dialled[0].sendall(b"x")
+
+
+def test_both_sessions_of_a_client_know_one_database(embedded_url: str) -> None:
+    """Else one goes on with the database that was made in the place of the other's."""
+
+    async def body(db: AsyncDatabase, session: AsyncTsoSession) -> None:
+        blocking = db.deployment.tso
+        assert isinstance(blocking, TsoSession)
+        broken(session._connection)
+        blocking.known.id = bytes(16)
+        with pytest.raises(Misuse, match="was dropped, and another one"):
+            await session.begin()
+
+    with_session(embedded_url, body)
+
+
+def test_what_was_never_sent_leaves_no_answer_expected(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Java TSO answers in turn."""
+
+    async def body(_: AsyncDatabase, session: AsyncTsoSession) -> None:
+        connection = session._connection
+        assert connection is not None
+
+        class NoMemory:
+            def write(self, _: bytes) -> None:
+                raise MemoryError
+
+            def abort(self) -> None: ...
+
+        with monkeypatch.context() as patch:
+            patch.setattr(connection, "_transport", NoMemory())
+            with pytest.raises(MemoryError):
+                await session.begin()
+        assert connection.broken
+        await session.begin()
+
+    with_session(embedded_url, body)
+
+
+def test_a_database_is_closed_without_threads(memory_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lacking(*_: object) -> None:
+        raise RuntimeError(NO_THREAD)
+
+    async def main() -> None:
+        db = await pyomid.aio.connect(memory_url)
+        with monkeypatch.context() as patch:
+            patch.setattr(asyncio, "to_thread", lacking)
+            await db.close()
+        assert repr(db.blocking).endswith(" closed>")
+
+    asyncio.run(main())

@@ -141,7 +141,10 @@ class AsyncDatabase:
         if self._session is not None:
             await self._session.close()
         self._tso_threads.shutdown(wait=False)
-        await asyncio.to_thread(self._database.close)
+        try:
+            await asyncio.to_thread(self._database.close)
+        except RuntimeError:  # the system gives no thread: here, where the loop waits for it
+            self._database.close()
         self._store_threads.shutdown(wait=False)
 
     async def __aenter__(self) -> AsyncDatabase:

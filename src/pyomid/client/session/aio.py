@@ -18,6 +18,7 @@ from pyomid.client.session.request_retry import (
     LOOK_S,
     Attempt,
     ConnectionBroken,
+    KnownDatabase,
     ReadClock,
     SessionBase,
     broke,
@@ -63,8 +64,11 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         token: bytes = b"",
         announced_epoch: Callable[[], int] | None = None,
         has_moved: Callable[[], bool] | None = None,
+        known: KnownDatabase | None = None,
     ) -> None:
-        super().__init__(request_s=request_s, retry_s=retry_s, token=token, announced_epoch=announced_epoch)
+        super().__init__(
+            request_s=request_s, retry_s=retry_s, token=token, announced_epoch=announced_epoch, known=known
+        )
         self._connect = connect
         self._has_moved = has_moved
         self._connecting = asyncio.Lock()
@@ -175,7 +179,11 @@ class _Connection(asyncio.Protocol):
         try:
             if self.broken or self._transport is None:
                 raise is_closed()
-            self._transport.write(frames)
+            try:
+                self._transport.write(frames)
+            except BaseException:  # a Java TSO answers in turn: none may be expected of what was never sent
+                self.close(ConnectionBroken("sending to the TSO failed", sent=True))
+                raise
             async with asyncio.timeout(timeout_s):  # wait_for of Python 3.11 can swallow a cancellation
                 return await future
         except TimeoutError:

@@ -87,6 +87,14 @@ def not_in_time() -> ConnectionBroken:
 T = TypeVar("T")
 
 
+@dataclass(slots=True)
+class KnownDatabase:
+    """The database that a client works with, shared by its sessions: a TSO of another one is refused by each."""
+
+    id: bytes = b""
+    """Empty until a TSO told it."""
+
+
 class AnyConnection(Protocol):
     """A session's connection, as far as `SessionBase` uses it."""
 
@@ -105,7 +113,13 @@ class SessionBase(Generic[C]):
     """
 
     def __init__(
-        self, *, request_s: float, retry_s: float, token: bytes, announced_epoch: Callable[[], int] | None
+        self,
+        *,
+        request_s: float,
+        retry_s: float,
+        token: bytes,
+        announced_epoch: Callable[[], int] | None,
+        known: KnownDatabase | None = None,
     ) -> None:
         self._request_s = request_s
         self._retry_s = retry_s
@@ -113,7 +127,7 @@ class SessionBase(Generic[C]):
         self._announced_epoch = announced_epoch
         self._closed = False
         self._epoch = 0
-        self._database_id = b""
+        self.known: Final = known or KnownDatabase()
         self._extended: bool | None = None
         self._write_set_ids_max = 0
         self._pid = os.getpid()
@@ -136,7 +150,7 @@ class SessionBase(Generic[C]):
         return expected(answer, kind, request)
 
     def _new_protocol(self) -> ClientProtocol:
-        return ClientProtocol(token=self._token, commit_retry_s=self._retry_s, database_id=self._database_id)
+        return ClientProtocol(token=self._token, commit_retry_s=self._retry_s, database_id=self.known.id)
 
     def _keep(self, connection: C, protocol: ClientProtocol) -> C:
         """Keeps the connection after its handshake. If the session was closed meanwhile, closes it and raises `Misuse`:
@@ -151,7 +165,7 @@ class SessionBase(Generic[C]):
 
     def _met(self, protocol: ClientProtocol) -> None:
         server = protocol.server
-        self._database_id = protocol.database_id
+        self.known.id = protocol.database_id
         self._extended = protocol.extended
         if server is not None:
             self._epoch = max(self._epoch, server.epoch)
