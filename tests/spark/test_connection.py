@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyomid.client.deployment import Deployment
 
 import pyomid
 from pyomid.errors import Misuse
+from pyomid.ports import Deployment
 from pyomid.spark import databases
 from pyomid.spark.databases import close_connections, connection
 from pyomid.spark.datasource import OmidDataSource
