@@ -178,9 +178,10 @@ def test_a_table_that_reads_marks_back_flushes_on_threads(cluster: Cluster, row:
         HBaseCommitTable(cluster, table=commits_of(row), leader_state=row, others_seal=True),
     )
     assert tables[0].seal(100).placed
+    failed: list[Exception] = []
 
     async def scenario(table: HBaseCommitTable) -> Result:
-        flushes = Flushes(table, row, threads_max=1)
+        flushes = Flushes(table, row, threads_max=1, fail=failed.append)
         ended: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         table.submit(entries, ended.set_result, flushes)
         result = await ended
@@ -194,4 +195,5 @@ def test_a_table_that_reads_marks_back_flushes_on_threads(cluster: Cluster, row:
             results.append(await scenario(table))
 
         run(keep())
+    assert not failed
     assert results == [([], EPOCH), ([100], EPOCH)]

@@ -291,7 +291,7 @@ def test_a_loop_that_ends_amid_its_flush_gives_the_turn_back(table: EmbeddedComm
     told: list[object] = []
 
     async def submit_and_leave(start: int) -> None:
-        flushes = Flushes(table, MemoryLeaderState(), threads_max=1)
+        flushes = Flushes(table, MemoryLeaderState(), threads_max=1, fail=told.append)
         flushes.submit(rows((start, start + 10)), told.append, may_wait=False)
         flushes.close(wait=False)
 
