@@ -306,6 +306,18 @@ def test_a_commit_that_cannot_be_is_refused_and_logged(
     peer.close()
 
 
+@pytest.mark.parametrize("ids", [100, 12_000], ids=["short", "long"])
+def test_a_request_id_may_be_any_of_64_bits(service: Service, load: CheckedWorkload, ids: int) -> None:
+    """A long request is parsed by compiled code, to which these are signed: its answer must not end the process."""
+    peer = service.raw()
+    peer.greet()
+    for number, request_id in enumerate(((1 << 63) - 1, 1 << 63, (1 << 64) - 1)):
+        commit = CommitRequest(50, tuple(range(-ids, 0)), (7 + number,))
+        peer.send(encode_request(commit, request_id=request_id))
+        assert peer.answer().request_id == request_id
+    peer.close()
+
+
 def test_an_oversize_frame_is_told_the_limit_and_the_way_to_a_table_level_commit(
     service: Service, load: CheckedWorkload
 ) -> None:

@@ -290,8 +290,8 @@ class LeaseRequests:
             return f"there are {len(self._leases)} leases already, no more are granted: {self._leases.most_held_by()}"
         if held >= left:
             return (
-                f"{held} leases are held by {holder or 'whoever does not say'} already, and the {left} that are left "
-                "are for others: end some, or have the TSO started with more --leases"
+                f"{held} leases are held by {_cleaned(holder) or 'whoever does not say'} already, and the {left} that "
+                "are left are for others: end some, or have the TSO started with more --leases"
             )
         return ""
 

@@ -41,6 +41,8 @@ Arrays = tuple[NDArray[Any], ...]
 OPS_AFTER_RARE: Final = 64
 """Requests parsed in the first call after a rare one; grows fourfold, so that many rare ones stay cheap."""
 REPLY_BYTES: Final = 1 << 20
+_TAGS: Final = 1 << 64
+"""A request id is unsigned on the wire; kernels hold its 64 bits as a signed number."""
 ROWS_MIN: Final = 1024
 COMPLETED_MAX: Final = 1 << 16
 """Starts of complete transactions between two steps of the machine."""
@@ -112,7 +114,7 @@ class CompiledOracle(ChunkOracle):
             return None
         op = ops[0]
         ids = cast("tuple[int, ...]", cells[: op["cell_end"]].copy())
-        start_ts, tag = int(op["ts"]), int(op["tag"])
+        start_ts, tag = int(op["ts"]), int(op["tag"]) % _TAGS
         if op["kind"] == COMPLETE:
             return Incoming(tag, Complete(ids))
         if op["kind"] == COMMIT:
