@@ -41,8 +41,6 @@ POINTS: Final[dict[str, str]] = {
     "client.drop.fenced": "its writers of before abort, its rows are there",
     "client.drop.withdrawn": "what has the name of a table that is dropped or made is about to go from the store",
     "client.drop.emptied": "its rows are gone, the entry says still that it is being dropped",
-    "client.withdraw.begun": "the catalog's entry says that the table is being withdrawn, its writers still commit",
-    "client.withdraw.looked": "it was looked for rows behind the fence, the entry says still that it is withdrawn",
     "tso.flush.before": "a batch of commits is decided, none of its entries sent",
     "tso.flush.after": "a batch's entries are durable, no client told",
     "tso.decision.before": "the pending record of a large commit is durable, its decision is not",

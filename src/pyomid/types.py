@@ -302,8 +302,6 @@ class TableState(StrEnum):
     CREATING = "creating"
     """Not a table yet: its physical table may be there or not."""
     PRESENT = "present"
-    WITHDRAWING = "withdrawing"
-    """No table for now: who made it looks whether it is empty, and drops it, or lets it be PRESENT again."""
     DROPPING = "dropping"
     """Not a table any more: fence, rows and entry go in this order."""
 

@@ -14,7 +14,6 @@ import pytest
 import pyomid
 from pyomid import crashpoints
 from pyomid.cli import main
-from pyomid.client.table_admin import withdraw_table
 
 pytestmark = pytest.mark.fast
 
@@ -57,20 +56,6 @@ def test_a_drop_that_was_left_half_is_shown_and_finished(memory_url: str, capsys
         assert run(capsys, "tables", memory_url, "drop", "orders", "--yes")[0] == 0
         assert db.deployment.catalog.entry("orders") is None
     assert run(capsys, "tables", memory_url, "list")[1] == "no tables\n"
-
-
-def test_a_withdrawal_that_died_is_shown_and_undone(memory_url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pyomid.connect(memory_url) as db:
-        made = db.create_table("orders", families=["f"], conflict_level="row")
-        crashpoints.arm_action("client.withdraw.begun", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            withdraw_table(db.parts, made, lambda: True)
-        crashpoints.disarm()
-        _, listed, _ = run(capsys, "tables", memory_url)
-        command = f"tables {memory_url} create orders f --conflict-level row --if-not-exists"
-        assert f"if that load died, pyomid {command} lets it be there again" in listed
-        assert run(capsys, *command.split())[0] == 0
-        assert db.table_info("orders") == made
 
 
 def test_status_says_what_a_person_asks(url: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,6 @@ rules of another level.
 
     drop     PRESENT ─► DROPPING ─► fence ─► name what has the name ─► look ─► that one goes ─► the entry goes
     create   nothing, CREATING ─► CREATING ─► physical table ─► PRESENT
-    withdraw PRESENT ─► WITHDRAWING ─► fence ─► look for rows ─► DROPPING, and on as a drop; or PRESENT again
     client   begin (told the newest fence) ─► rules, kept or read ─► write ─► commit, unless a fence is later
 """
 
@@ -21,7 +20,7 @@ from search import Step
 
 T = TypeVar("T")
 
-CREATING, PRESENT, DROPPING, WITHDRAWING = "CREATING", "PRESENT", "DROPPING", "WITHDRAWING"
+CREATING, PRESENT, DROPPING = "CREATING", "PRESENT", "DROPPING"
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,6 @@ class World:
     lives: int = 1
     numbers: int = 1
     drops: int = 0
-    withdrawals: int = 0
     crashes: int = 0
     begins: int = 0
     committed: frozenset[tuple[int, int]] = frozenset()
@@ -83,8 +81,6 @@ class World:
     added: frozenset[tuple[int, str]] = frozenset()
     """(life, column), acknowledged."""
     dropped: frozenset[int] = frozenset()
-    withdrawn: frozenset[int] = frozenset()
-    """Lives that ended because no row was seen in them."""
     violation: str | None = None
 
 
@@ -99,10 +95,6 @@ RULES = (
     "kept_rules_go_by_fences",
     "kept_rules_go_by_epochs",
     "alter_compares",
-    "withdrawing_is_a_state",
-    "withdrawal_fences",
-    "withdrawal_looks",
-    "withdrawn_is_put_back",
 )
 
 
@@ -111,7 +103,6 @@ class Model:
     """Bounds, who takes part, and rules; a rule set to False is a mutant."""
 
     drops_max: int = 2
-    withdrawals_max: int = 0
     crashes_max: int = 1
     begins_max: int = 2
     client: bool = True
@@ -127,10 +118,6 @@ class Model:
     kept_rules_go_by_fences: bool = True
     kept_rules_go_by_epochs: bool = True
     alter_compares: bool = True
-    withdrawing_is_a_state: bool = True
-    withdrawal_fences: bool = True
-    withdrawal_looks: bool = True
-    withdrawn_is_put_back: bool = True
 
     def steps(self, world: World) -> Iterator[Step[World]]:
         if world.violation is not None:
@@ -161,23 +148,6 @@ class Model:
                     yield "fences", (_drawn(world, fence=world.clock), replace(maker, at="name"))
                 else:
                     yield "does not fence", (world, replace(maker, at="name"))
-            case "withdrawal fence":
-                drawn = _drawn(world, fence=world.clock) if self.withdrawal_fences else world
-                yield "fences, to withdraw it", (drawn, replace(maker, at="withdrawal look"))
-            case "withdrawal look":
-                assert entry is not None
-                rows = world.physical.rows if world.physical is not None else frozenset()
-                is_empty = not self.withdrawal_looks or not rows & world.committed
-                yield "looks for rows", (world, replace(maker, at="withdraw" if is_empty else "put back"))
-            case "put back":
-                assert entry is not None
-                yield "puts it back", (self._put_back(world, entry), Maker())
-            case "withdraw":
-                assert entry is not None
-                if world.entry != entry:
-                    yield "finds it changed", (world, Maker())
-                else:
-                    yield self._withdrawn(world, entry)
             case "name":
                 if world.physical is None:
                     yield "finds no rows", (world, replace(maker, at="remove"))
@@ -210,40 +180,12 @@ class Model:
                     world = replace(world, entry=present, nonces=world.nonces + 1)
                 yield "presents it", (world, Maker())
 
-    @staticmethod
-    def _put_back(world: World, entry: Entry) -> World:
-        if world.entry != entry:
-            return world
-        present = Entry(PRESENT, entry.life, world.nonces + 1, entry.columns)
-        return replace(world, entry=present, nonces=world.nonces + 1)
-
-    @staticmethod
-    def _withdrawn(world: World, entry: Entry) -> tuple[str, tuple[World, Maker]]:
-        after = Entry(DROPPING, entry.life, world.nonces + 1)
-        ended = {"dropped": world.dropped | {entry.life}, "withdrawn": world.withdrawn | {entry.life}}
-        return "withdraws it", (
-            replace(world, entry=after, nonces=world.nonces + 1, **ended),
-            Maker("fence", after),
-        )
-
     def _takes(self, physical: Physical, maker: Maker) -> bool:
         return physical.number == maker.named or not self.drop_takes_what_it_named
 
     def _begun(self, world: World) -> Iterator[tuple[str, tuple[World, Maker]]]:
         entry = world.entry
-        if entry is not None and entry.state == PRESENT and world.withdrawals < self.withdrawals_max:
-            begun = replace(world, withdrawals=world.withdrawals + 1)
-            if self.withdrawing_is_a_state:
-                entry = Entry(WITHDRAWING, entry.life, world.nonces + 1, entry.columns)
-                begun = replace(begun, entry=entry, nonces=world.nonces + 1)
-            yield "begins to withdraw it", (begun, Maker("withdrawal fence", entry))
-            entry = world.entry
-        if entry is not None and entry.state == WITHDRAWING:
-            if self.withdrawn_is_put_back:
-                yield "puts back what is withdrawn", (self._put_back(world, entry), Maker())
-            else:
-                yield self._withdrawn(world, entry)
-        elif entry is not None and entry.state == PRESENT:
+        if entry is not None and entry.state == PRESENT:
             if world.drops == self.drops_max:
                 return
             decided = replace(world, drops=world.drops + 1, dropped=world.dropped | {entry.life})
@@ -317,8 +259,6 @@ class Model:
 def violation_of(world: World) -> str | None:
     """What must never be."""
     entry, physical = world.entry, world.physical
-    if any(life in world.withdrawn for _, life in world.committed):
-        return "an acknowledged row is withdrawn"
     if world.violation is not None or entry is None or entry.state != PRESENT:
         return world.violation
     if entry.life in world.dropped:

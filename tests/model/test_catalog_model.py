@@ -18,8 +18,6 @@ UNIVERSES = {
     "dropped twice, a client": Model(drops_max=2, crashes_max=0, begins_max=1),
     "dropped twice, a death": Model(drops_max=2, crashes_max=1, client=False),
     "a fail-over": Model(drops_max=1, crashes_max=0, begins_max=2, failover=True),
-    "withdrawn, a client, a death": Model(drops_max=0, withdrawals_max=2, begins_max=2),
-    "withdrawn and dropped, a client": Model(drops_max=1, withdrawals_max=1, crashes_max=0, begins_max=2),
     "two who add columns": Model(drops_max=1, client=False, altering=True),
 }
 
@@ -34,10 +32,6 @@ CAUGHT_IN = {
     "kept_rules_go_by_fences": "dropped and made, a client, a death",
     "kept_rules_go_by_epochs": "a fail-over",
     "alter_compares": "two who add columns",
-    "withdrawing_is_a_state": "withdrawn, a client, a death",
-    "withdrawal_fences": "withdrawn, a client, a death",
-    "withdrawal_looks": "withdrawn, a client, a death",
-    "withdrawn_is_put_back": "withdrawn, a client, a death",
 }
 
 

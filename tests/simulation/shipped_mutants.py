@@ -122,10 +122,6 @@ def _no_fence(original: Any, parts: Any, dropping: Any) -> None:
     original(replace(parts, tso=_WithoutFences(parts.tso)), dropping)
 
 
-def _withdraws_without_fence(original: Any, parts: Any, made: Any, is_empty: Any) -> Any:
-    return original(replace(parts, tso=_WithoutFences(parts.tso)), made, is_empty)
-
-
 def _put_over_what_stands(original: Any, catalog: Any, old: Any, new: Any) -> Any:
     return original(catalog, catalog._entries.get(new.info.name), new)
 
@@ -220,7 +216,6 @@ def _fitted_to_all(original: Any, info: Any, *_: Any, **__: Any) -> Any:
 _WRITER: Final = "tests/spark/test_writer.py::"
 _REQUEST: Final = "spark.large_transaction:BranchWrites.commit_request"
 _RACES: Final = "tests/spark/test_schema_races.py::"
-_TASKS: Final = "tests/spark/test_tasks.py::"
 _DEADLINES: Final = "tests/hbase/test_deadlines.py::"
 _steps: Final = itertools.count()
 _TABLES: Final = "tests/client/test_client_catalog.py::"
@@ -389,18 +384,6 @@ SHIPPED_MUTANTS: Final = (
         "a slow writer of an entry takes back the column that another added",
         _TABLES + "test_a_slow_writer_of_an_entry_keeps_what_others_added[memory]",
         ("storage.memory:MemoryCatalog.change_entry", _put_over_what_stands),
-    ),
-    _m(
-        "K8g",
-        "who takes a table back does not look for rows: those that another committed meanwhile go",
-        _TASKS + "test_a_table_in_which_another_committed_stays[before]",
-        ("spark.large_transaction:LargeTransaction._is_empty", answers(True)),
-    ),
-    _m(
-        "K8h",
-        "who takes a table back sends no fence: rows go that another committed behind the look",
-        _TASKS + "test_nobody_commits_behind_the_look_of_a_withdrawal",
-        ("spark.large_transaction:withdraw_table", _withdraws_without_fence),
     ),
     # Marks and sanitising
     _m(

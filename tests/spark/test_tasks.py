@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import pyomid
-from pyomid import crashpoints
 from pyomid.client.session.leases import Lease
 from pyomid.client.table_admin import create_table
 from pyomid.errors import ConflictError, Misuse
 from pyomid.oracle.settings import TsoSettings
-from pyomid.protocol.commit import commit_steps
 from pyomid.protocol.reading import Snapshot
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.large_transaction import LargeTransaction
@@ -48,7 +45,7 @@ def conn() -> Connection:
 
 
 def table(conn: Connection, name: str = "t", level: str | None = None) -> TableInfo:
-    return prepared_table(conn, name, FIELDS, WriteOptions(row_key=KEY), level)[0]
+    return prepared_table(conn, name, FIELDS, WriteOptions(row_key=KEY), level)
 
 
 def begin(conn: Connection) -> BeginReply:
@@ -359,114 +356,23 @@ def test_two_conflict_levels_on_one_table_are_refused(conn: Connection) -> None:
     assert table(conn, level=TABLE_LEVEL) == table(conn, level="auto") == info
 
 
-# A table that a load made, and that it takes back
-
-
-@pytest.fixture
-def at_point() -> Iterator[Callable[[str, Callable[[], None]], None]]:
-    """Runs an action at the first passage of a crash point."""
-
-    def arm(name: str, action: Callable[[], None]) -> None:
-        def once() -> None:
-            crashpoints.disarm()
-            action()
-
-        crashpoints.arm_action(name, once)
-
-    yield arm
-    crashpoints.disarm()
-
-
-def made_by(transaction: LargeTransaction, level: str | None = None) -> WritePlan:
-    return transaction.prepared("new", FIELDS, WriteOptions(row_key=KEY), level=level)
-
-
-def one_row(transaction: LargeTransaction) -> LargeTransaction:
-    """It wrote a row of the new table, and has not committed."""
-    plan = made_by(transaction)
+def test_a_table_stays_when_the_load_that_made_it_rolls_back(conn: Connection) -> None:
+    """Others may have begun to use it: taking it back would hide or delete what they committed."""
+    load = begun_by(conn, None)
+    load.prepared("new", FIELDS, WriteOptions(row_key=KEY))
+    other = begun_by(conn, None)
+    plan = other.prepared("new", FIELDS, WriteOptions(row_key=KEY))
     report = write_rows(plan, [frame(plan.info, ("kept", 1, None))])
     assert report is not None
-    transaction.note(plan, [report])
-    return transaction
-
-
-def rows_of_new(conn: Connection) -> list[tuple[Any, ...]]:
-    return rows_at(conn, conn.table("new"), begin(conn))
-
-
-def test_a_first_load_that_is_refused_takes_its_table_back() -> None:
-    conn, info = small()
-    refused = begun_by(conn, "cell")
-    plan = made_by(refused)
-    with pytest.raises(Misuse, match="ids or more"):
-        write_rows(plan, [many(info, 40)])
-    refused.rollback()
-    assert table_or_none(conn, "new") is None
-    again = one_row(begun_by(conn, "row"))
-    again.commit()
-    assert (rows_of_new(conn), again.made[0].conflict_level.value) == ([("kept", 1, None)], "row")
-
-
-def test_a_table_that_was_there_stays_when_a_load_rolls_back(conn: Connection) -> None:
-    info = table(conn, "new")
-    one_row(begun_by(conn, None)).rollback()
-    assert table_or_none(conn, "new") == info
-
-
-@pytest.mark.parametrize("when", ["before", "client.withdraw.begun"])
-def test_a_table_in_which_another_committed_stays(conn: Connection, at_point: Any, when: str) -> None:
-    load = begun_by(conn, None)
-    made_by(load)
-    other = one_row(begun_by(conn, None))
-    if when == "before":
-        other.commit()
-    else:
-        at_point(when, lambda: conn.driver.run(commit_steps(other.writes.commit_request(), {})))
+    other.note(plan, [report])
+    other.commit()
     load.rollback()
-    assert rows_of_new(conn) == [("kept", 1, None)]
+    assert rows_at(conn, conn.table("new"), begin(conn)) == [("kept", 1, None)]
 
 
-def test_who_wrote_and_did_not_commit_before_the_table_went_loses(conn: Connection) -> None:
-    load = begun_by(conn, None)
-    made_by(load)
-    other = one_row(begun_by(conn, None))
-    request = other.writes.commit_request()
-    load.rollback()
-    with pytest.raises(ConflictError, match="dropped or made anew"):
-        other.commit()
-    assert not conn.parts.tso.commit(request).committed
-    assert table_or_none(conn, "new") is None
-
-
-def test_nobody_commits_behind_the_look_of_a_withdrawal(conn: Connection, at_point: Any) -> None:
-    load = begun_by(conn, None)
-    made_by(load)
-    request = one_row(begun_by(conn, None)).writes.commit_request()
-    replies: list[bool] = []
-    at_point("client.withdraw.looked", lambda: replies.append(conn.parts.tso.commit(request).committed))
-    load.rollback()
-    assert (replies, table_or_none(conn, "new")) == ([False], None)
-
-
-def test_a_table_that_another_asks_for_is_not_taken_from_it(conn: Connection, at_point: Any) -> None:
-    load = begun_by(conn, None)
-    made_by(load)
-    others: list[LargeTransaction] = []
-    at_point("client.withdraw.looked", lambda: others.append(one_row(begun_by(conn, None))))
-    load.rollback()
-    others[0].commit()
-    assert rows_of_new(conn) == [("kept", 1, None)]
-
-
-def test_a_withdrawal_that_died_is_undone_by_the_next_who_asks(conn: Connection, at_point: Any) -> None:
-    def dies() -> None:
-        raise KeyboardInterrupt
-
-    load = begun_by(conn, None)
-    made_by(load)
-    at_point("client.withdraw.looked", dies)
-    with pytest.raises(KeyboardInterrupt):
-        load.rollback()
-    assert table_or_none(conn, "new") is None
-    one_row(begun_by(conn, None)).commit()
-    assert rows_of_new(conn) == [("kept", 1, None)]
+def test_a_level_that_cannot_be_kept_is_refused(conn: Connection) -> None:
+    load = begun_by(conn, TABLE_LEVEL)
+    load.prepared("first", FIELDS, WriteOptions(row_key=KEY))
+    with pytest.raises(Misuse, match="conflict level 'row' cannot be kept"):
+        load.prepared("second", FIELDS, WriteOptions(row_key=KEY), level="row")
+    assert table_or_none(conn, "second") is None

@@ -24,7 +24,7 @@ from pyomid.spark.options import Options
 from pyomid.spark.read_task import ReadPlan, read_range
 from pyomid.spark.row_codec.decode import arrow_schema
 from pyomid.spark.run_outcome import RunState, look_up_run
-from pyomid.spark.schema import Field, schema_of, table_or_none
+from pyomid.spark.schema import Field, schema_of
 from pyomid.types import BeginReply, KeyRange, TableInfo
 
 pytestmark = pytest.mark.fast
@@ -66,10 +66,7 @@ def save(conn: Connection, *rows: Row, **how: str) -> None:
 
 
 def rows_of(conn: Connection, name: str = "t") -> list[tuple[Any, ...]]:
-    """None where there is no table: a first write that is aborted takes its own back."""
-    info = table_or_none(conn, name)
-    if info is None:
-        return []
+    info = conn.parts.catalog.table(name)
     begun = conn.parts.tso.begin()
     schema = schema_of(info)
     plan = ReadPlan(conn.url, name, schema, ("name", "count"), Snapshot(begun.start_ts, begun.epoch), 9, leased=False)
@@ -229,6 +226,7 @@ def test_a_failed_tries_own_table_hides_no_rows(conn: Connection, mode: str, how
     """The first try makes the table, durable at once, and dies before its commit. The next one must write."""
     first = prepared(conn, ifExists=mode, **how)
     written(first, ("a", 1))
+    first.abort([])
     save(conn, ("a", 1), ifExists=mode, **how)
     assert rows_of(conn) == [("a", 1)]
     if how:

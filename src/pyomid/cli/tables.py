@@ -94,15 +94,6 @@ def _half_dropped_lines(deployment: Deployment, url: str) -> Iterator[str]:
     for info in _half_dropped(deployment):
         finish = shlex.join(["pyomid", "tables", url, "drop", info.name])
         yield f"  {info.name}   is being dropped, and holds sanitizing back until it is gone: {finish} finishes it"
-    for entry in deployment.catalog.entries():
-        if entry.state is TableState.WITHDRAWING:
-            families = [family.decode() for family in entry.info.families]
-            level = ["--conflict-level", entry.info.conflict_level.value, "--if-not-exists"]
-            create = shlex.join(["pyomid", "tables", url, "create", entry.info.name, *families, *level])
-            yield (
-                f"  {entry.info.name}   is being taken back by the load that made it, and holds sanitizing back: "
-                f"if that load died, {create} lets it be there again"
-            )
 
 
 def _found(discovery: Discovery, url: str) -> Iterator[str]:

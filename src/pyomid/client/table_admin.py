@@ -3,7 +3,6 @@
     create   (nothing) ─► CREATING ─► what an earlier life left goes, physical table ─► PRESENT
     drop     PRESENT ─► DROPPING ─► fence ─► rows, physical table gone ─► mark gone ─► (nothing)
     alter    PRESENT ─► PRESENT, of the same generation
-    withdraw PRESENT ─► WITHDRAWING ─► fence ─► no row? ─► DROPPING ─► as above;   a row ─► PRESENT
 
 Each arrow on an entry is a compare-and-set with a fresh nonce. So of two clients that do the same at once one goes on,
 and a client that slept finds another entry. A client that dies on the way leaves `CREATING` or `DROPPING`. `CREATING`
@@ -59,10 +58,10 @@ def create_table(
 
 def make_table(
     deployment: Deployment, name: str, families: object, *, conflict_level: object, schema: TableSchema
-) -> tuple[TableInfo, bool]:
-    """The table of that name, whatever its families and level, and whether this call made it."""
-    _, found, is_new = _asked(deployment, name, families, conflict_level, schema)
-    return found, is_new
+) -> TableInfo:
+    """The table of that name, made if there is none; else as it is, whatever its families and level."""
+    _, found, _ = _asked(deployment, name, families, conflict_level, schema)
+    return found
 
 
 def _asked(
@@ -103,34 +102,6 @@ def drop_table(deployment: Deployment, name: str) -> None:
     raise _changes_too_often(name)
 
 
-def withdraw_table(deployment: Deployment, made: TableInfo, is_empty: Callable[[], bool]) -> bool:
-    """Drops a table that its maker needs no more, unless rows were committed to it meanwhile. True if it is gone.
-
-    `is_empty` looks at a snapshot that begins after the call. After the fence nothing is added to what it sees: a
-    transaction that began before the fence aborts, and one that begins after it finds no `PRESENT` table (rule 9 of
-    the catalog).
-    """
-    found = deployment.catalog.entry(made.name)
-    if found is None or found.state is not TableState.PRESENT or found.info.generation != made.generation:
-        return False
-    withdrawing = _put(found.info, TableState.WITHDRAWING)
-    if not deployment.catalog.change_entry(found, withdrawing):
-        return False
-    crash_point("client.withdraw.begun")
-    try:
-        deployment.tso.fence(table_id(made.name.encode()))
-        dropping = _put(found.info, TableState.DROPPING if is_empty() else TableState.PRESENT)
-    except BaseException:
-        with suppress(OmidError):
-            deployment.catalog.change_entry(withdrawing, _put(found.info, TableState.PRESENT))
-        raise
-    crash_point("client.withdraw.looked")
-    if not deployment.catalog.change_entry(withdrawing, dropping) or dropping.state is TableState.PRESENT:
-        return False
-    _finish_drop(deployment, dropping)
-    return True
-
-
 def alter_table(deployment: Deployment, present: TableInfo, decide: Callable[[TableInfo], TableInfo]) -> TableInfo:
     """Replaces the entry by `decide(entry)`, and keeps what other clients change meanwhile.
 
@@ -168,9 +139,6 @@ def _make(deployment: Deployment, wanted: TableInfo) -> tuple[TableInfo, bool]:
             return found.info, info is not wanted and found.info.generation == info.generation
         if found is not None and found.state is TableState.DROPPING:
             _finish_drop(deployment, found)
-            continue
-        if found is not None and found.state is TableState.WITHDRAWING:  # its rows stay: its maker finds it changed
-            deployment.catalog.change_entry(found, _put(found.info, TableState.PRESENT))
             continue
         info = replace(wanted, generation=_new_generation(deployment))
         creating = _put(info, TableState.CREATING)

@@ -285,8 +285,6 @@ class OmidWriter(DataSourceArrowWriter):
     """What the tasks share; None where nothing is to be written: `ifExists=ignore`, or `is_done`."""
     replaced_by: int = 0
     """The branch of the tombstones of an overwrite, drawn before any task's; 0 for an append."""
-    made: tuple[TableInfo, ...] = ()
-    """The table, where this write made it."""
     is_done: bool = False
     """A run under the id is committed: nothing is left to do."""
 
@@ -319,7 +317,6 @@ class OmidWriter(DataSourceArrowWriter):
         transaction = writer._transaction()
         if transaction.writes_into(table, mode, told=f"ifExists={mode}"):
             writer.plan = transaction.prepared(table, fields, write)
-            writer.made = tuple(transaction.made)
             writer.replaced_by = draw_branch(conn, writer.plan) if overwrite or mode == "overwrite" else 0
         return writer
 
@@ -369,7 +366,6 @@ class OmidWriter(DataSourceArrowWriter):
         transaction = LargeTransaction(
             conn, self.begun, level=self.level, transaction_id=self.transaction_id, lease=lease
         )
-        transaction.made.extend(self.made)
         return transaction
 
 

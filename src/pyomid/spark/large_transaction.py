@@ -35,7 +35,7 @@ from pyomid.client import idempotency
 from pyomid.client.drive import Blocking
 from pyomid.client.retry import cause_of
 from pyomid.client.session.leases import Lease
-from pyomid.client.table_admin import ensure_keys_table, withdraw_table
+from pyomid.client.table_admin import ensure_keys_table
 from pyomid.client.transaction import Decided, State, TransactionBase
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError
@@ -102,10 +102,19 @@ class BranchWrites:
 
     def note_level(self, level: str) -> None:
         """Of the transaction, or of one write in it: the commit has one for all of them."""
+        self.check_level(level)
         if level == TABLE_LEVEL:
             self.claims_tables = True
         elif level != AUTO_LEVEL:
             self.may_claim_tables = False
+
+    def check_level(self, level: str) -> None:
+        """`Misuse` where ids were asked for and the tables are claimed already."""
+        if self.claims_tables and level not in (AUTO_LEVEL, TABLE_LEVEL):
+            raise Misuse(
+                f"conflict level {level!r} cannot be kept: an earlier write of this transaction claims the written "
+                "tables as a whole, and a commit has one level; write this frame first, or in a transaction of its own"
+            )
 
     @property
     def ids_count(self) -> int:
@@ -202,8 +211,6 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         self._level: Final = level or AUTO_LEVEL
         super().__init__(BranchWrites(conn, begun.start_ts, self._level, transaction_id), lease=lease)
         self.transaction_id: Final = transaction_id
-        self.made: Final[list[TableInfo]] = []
-        """Tables that its writes made. A rollback takes them back."""
         self._conn = conn
         self._begun = begun
 
@@ -241,9 +248,8 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         """What the tasks of one write share. The table is made, or fitted; `level`: this write's, else the
         transaction's. `Misuse` where a table that is there has another one."""
         level = level or self._level
-        info, is_new = prepared_table(self._conn, table, fields, options, level)
-        if is_new:
-            self.made.append(info)
+        self.writes.check_level(level)
+        info = prepared_table(self._conn, table, fields, options, level)
         self.writes.note_level(level)
         return self.plan(info, tuple(each.name for each in fields), options)
 
@@ -315,31 +321,6 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     def rollback(self) -> None:
         """Ends the transaction; none of its writes is ever visible, and compaction deletes them."""
         self._conn.driver.run(self.rollback_steps())
-
-    def rollback_steps(self) -> Steps[None]:
-        yield from super().rollback_steps()
-        yield Blocking(self._withdraw_made)
-
-    def _withdraw_made(self) -> None:
-        """So that the next try may choose level and schema anew. Not where Java clients may have filled a table that
-        was there before its entry; not behind a commit that lost, whose next try wants the table as it is."""
-        while self.made:
-            info = self.made.pop()
-            if self._conn.parts.store.capabilities.foreign_tables:
-                continue
-            try:
-                withdraw_table(self._conn.parts, info, partial(self._is_empty, info.name))
-            except OmidError as error:
-                logger.warning("table %r, which this transaction made, stays without rows: %s", info.name, error)
-
-    def _is_empty(self, table: str) -> bool:
-        tso = self._conn.parts.tso
-        begun = tso.begin()
-        tso.grant_lease(begun.start_ts)
-        try:
-            return not sees_rows(self._conn, table, Snapshot(begun.start_ts, begun.epoch))
-        finally:
-            tso.end_lease(begun.start_ts)
 
     def abort(self, branches: Sequence[int]) -> None:
         """For a caller that does not know how far the transaction came in another process. What was committed stays;

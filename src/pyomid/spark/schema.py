@@ -270,15 +270,12 @@ def table_or_none(conn: Connection, name: str) -> TableInfo | None:
 
 def prepared_table(
     conn: Connection, name: str, fields: Sequence[Field], options: WriteOptions, level: str | None
-) -> tuple[TableInfo, bool]:
-    """The table's catalog entry, fit for a frame of these fields; made, or extended, where options allow it. And
-    whether it was made.
+) -> TableInfo:
+    """The table's catalog entry, fit for a frame of these fields; made, or extended, where options allow it.
 
-    Both are durable at once. What was made is taken back where the transaction rolls back and nobody else wrote there;
-    a column that was added stays, without values.
+    Both are durable at once, and stay where the transaction rolls back: others may have begun to use them.
     """
-    found = table_or_none(conn, name)
-    info, is_new = (found, False) if found is not None else _made(conn, name, fields, options, level)
+    info = table_or_none(conn, name) or _made(conn, name, fields, options, level)
     # where another was faster it is another's: fitted as any other
     conn.parts.store.check_leases(name)
     check_level(info, level)
@@ -287,7 +284,7 @@ def prepared_table(
     if options.row_key is not None:
         check_row_key(info, options.row_key)
     schema = fit_frame(info, fields, merge=options.merge_schema, mapping=options.mapping)
-    return extended(conn, info, schema), is_new
+    return extended(conn, info, schema)
 
 
 def check_level(info: TableInfo, level: str | None) -> None:
@@ -320,9 +317,7 @@ def extended(conn: Connection, info: TableInfo, schema: TableSchema) -> TableInf
     return alter_table(conn.parts, info, with_missing)
 
 
-def _made(
-    conn: Connection, name: str, fields: Sequence[Field], options: WriteOptions, level: str | None
-) -> tuple[TableInfo, bool]:
+def _made(conn: Connection, name: str, fields: Sequence[Field], options: WriteOptions, level: str | None) -> TableInfo:
     if options.row_key is None:
         find_table(conn.parts.catalog, name)
         raise Misuse(f"there is no table {name!r}; a write makes one where it names its row key", table=name)

@@ -1119,13 +1119,13 @@ class CatalogConformance:
         assert made == [catalog.table("t").generation]
 
     def test_only_present_tables_are_tables(self, catalog: Catalog) -> None:
-        """The sanitizer sees a table that is being dropped or withdrawn too: its cells may still be read."""
+        """The sanitizer sees a table that is being dropped too: its cells may still be read."""
         for state in TableState:
             put_entry(catalog, TableInfo(state.value, (b"f",)), state)
         assert [info.name for info in catalog.tables()] == ["present"]
-        assert [info.name for info in catalog.registered()] == ["dropping", "present", "withdrawing"]
-        assert [entry.info.name for entry in catalog.entries()] == ["creating", "dropping", "present", "withdrawing"]
-        for name in ("creating", "dropping", "withdrawing", "nobody"):
+        assert [info.name for info in catalog.registered()] == ["dropping", "present"]
+        assert [entry.info.name for entry in catalog.entries()] == ["creating", "dropping", "present"]
+        for name in ("creating", "dropping", "nobody"):
             with refused(UnknownTable):
                 catalog.table(name)
 

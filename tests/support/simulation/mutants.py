@@ -680,8 +680,6 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "tests/client/test_client_catalog.py::test_a_dropper_that_slept_drops_no_later_table",
         "tests/client/test_client_catalog.py::test_a_drop_that_took_effect_drops_no_later_table",
         "tests/client/test_client_catalog.py::test_a_slow_writer_of_an_entry_keeps_what_others_added",
-        "tests/spark/test_tasks.py::test_a_table_in_which_another_committed_stays",
-        "tests/spark/test_tasks.py::test_nobody_commits_behind_the_look_of_a_withdrawal",
     ),
     "C8": (
         "tests/tso/test_folder_is_replaced.py::test_nothing_is_written_or_read_in_a_removed_folder",
