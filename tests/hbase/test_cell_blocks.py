@@ -7,7 +7,7 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyomid.cells import CellBatch
@@ -63,7 +63,6 @@ def batch_rows(batch: CellBatch | None) -> dict[bytes, list[Cell]]:
     return {batch.row_key(index): sorted(batch.row_cells(index)) for index in range(batch.rows)}
 
 
-@settings(deadline=None)
 @given(st.lists(cells, max_size=40))
 def test_compiled_and_plain_decoder_say_the_same(
     drawn: Drawn,
@@ -78,7 +77,6 @@ def _has_two_shadow_forms(cell: tuple[object, ...], drawn: Drawn) -> bool:
     return any(cell[:4] == other[:4] and cell != other for other in drawn)
 
 
-@settings(deadline=None)
 @given(st.lists(cells, max_size=30), st.integers(0, 60))
 def test_a_row_cut_between_two_blocks_comes_once_and_whole(drawn: Drawn, cut: int) -> None:
     key_values = stored([cell for cell in drawn if not _has_two_shadow_forms(cell, drawn)])
@@ -152,7 +150,6 @@ def test_delete_markers_are_no_cells() -> None:
     assert [cell.qualifier for cell in batch.all_cells()] == [b"b"] if batch else False
 
 
-@settings(deadline=None)
 @given(st.lists(cells, min_size=1, max_size=10), st.randoms(use_true_random=False))
 def test_broken_blocks_are_corruption_and_nothing_else(drawn: Drawn, chance: random.Random) -> None:
     data = bytearray(b"".join(map(encode, stored(drawn))))
@@ -196,7 +193,6 @@ rows_written = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(rows_written)
 def test_a_batch_of_writes_holds_them_all(writes: list[RowWrite]) -> None:
     batch = batch_of_writes(writes)

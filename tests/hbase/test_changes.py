@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyomid.cells import CellNames, batch_of, batch_of_rows
@@ -75,7 +75,6 @@ def plain(changes: Changes, row: int) -> Iterator[tuple[bytes, bool, KeyValue]]:
             yield mutation.row, not mutation.is_simple, cell
 
 
-@settings(deadline=None)
 @given(changed, st.sampled_from(Durability))
 def test_compiled_and_plain_encoder_send_the_same(named: dict[CellVersion, int], durability: Durability) -> None:
     changes = changes_of(list(named), list(named.values()))
@@ -84,7 +83,6 @@ def test_compiled_and_plain_encoder_send_the_same(named: dict[CellVersion, int],
         assert sorted(found) == sorted(each for row in range(first, changes.rows) for each in plain(changes, row))
 
 
-@settings(deadline=None)
 @given(changed)
 def test_a_change_says_what_was_asked(named: dict[CellVersion, int]) -> None:
     changes = changes_of(list(named), list(named.values()))
@@ -114,7 +112,6 @@ def rows_of(cells: list[Cell]) -> list[list[Cell]]:
     return [[cell for cell in cells if cell.row == row] for row in sorted({cell.row for cell in cells})]
 
 
-@settings(deadline=None)
 @given(tables, st.data())
 def test_changes_of_a_batch_are_those_of_its_cells(cells: list[Cell], data: st.DataObject) -> None:
     batch = batch_of(rows_of(cells))
@@ -143,7 +140,6 @@ written = st.dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(written, st.integers(1, 1 << 62), st.integers(1, 1 << 62))
 def test_shadow_cells_of_a_batch_are_those_of_its_cells(
     rows: dict[bytes, dict[Column, bytes | None]], version: int, commit_ts: int
@@ -161,7 +157,6 @@ def test_shadow_cells_of_a_batch_are_those_of_its_cells(
     )
 
 
-@settings(deadline=None)
 @given(changed, tables, st.integers(0, 4))
 def test_missing_cells_are_those_that_no_batch_holds(
     named: dict[CellVersion, int], cells: list[Cell], cut: int

@@ -6,7 +6,7 @@ import contextlib
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pyomid.errors import Corruption
@@ -36,7 +36,6 @@ def reply_frame(call_id: int, message: bytes = b"", cells: bytes = b"", failure:
     return len(body).to_bytes(4, "big") + body
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.integers(0, 200_000).flatmap(lambda size: st.tuples(st.just(size), st.binary(max_size=40))), max_size=6
@@ -107,7 +106,6 @@ def test_the_preamble_says_who_and_for_what() -> None:
     assert (header.service_name, header.user_info.effective_user) == ("ClientService", "someone")
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200), st.randoms(use_true_random=False))
 def test_broken_replies_are_corruption_and_nothing_else(message: bytes, chance: random.Random) -> None:
     frame = bytearray(reply_frame(chance.randrange(1 << 31), message, b"cells" * 3)[4:])
@@ -125,7 +123,6 @@ def test_a_frame_beyond_the_bound_is_refused() -> None:
         list(assembler.filled(4))
 
 
-@settings(deadline=None)
 @given(st.integers(0, (1 << 64) - 1))
 def test_varints_there_and_back(value: int) -> None:
     assert read_varint(varint(value), 0) == (value, len(varint(value)))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import needs_java
 
+from conftest import needs_java
 from pyomid.cells import batch_of
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database

@@ -64,7 +64,6 @@ def test_behind_the_last_number_there_is_no_guess() -> None:
 keys = st.one_of(st.binary(max_size=12), st.from_regex(rb"r[0-9]{1,6}", fullmatch=True))
 
 
-@settings(deadline=None)
 @given(st.lists(keys, min_size=2, max_size=6), keys, st.floats(0.0, 1e12))
 def test_a_guess_lies_behind_its_start(learnt: list[bytes], start: bytes, times: float) -> None:
     key = scale_of(*learnt).ahead(start, min(learnt), max(learnt), times)
