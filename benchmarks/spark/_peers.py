@@ -61,7 +61,7 @@ class Raw(DataSource):
         return "bench_raw"
 
     def schema(self) -> Any:
-        schema = schema_of(connection(self.options["url"]).parts.catalog.table(self.options["table"]))
+        schema = schema_of(connection(self.options["url"]).deployment.catalog.table(self.options["table"]))
         return struct_of(schema, [column.name for column in schema.columns])
 
     def reader(self, schema: Any) -> DataSourceReader:
@@ -73,15 +73,15 @@ class _RawReader(DataSourceReader):
         self._url, self._table, self._parts, self._schema = url, table, parts, schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        store = connection(self._url).parts.store
+        store = connection(self._url).deployment.store
         return [InputPartition(tuple(part)) for part in divided(store, self._table, KeyRange(), self._parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         conn = connection(self._url)
-        schema = schema_of(conn.parts.catalog.table(self._table))
+        schema = schema_of(conn.deployment.catalog.table(self._table))
         arrow = to_arrow_schema(self._schema, timezone="UTC")
         decoder = RowDecoder(schema, arrow.names, arrow)
-        for batch in conn.parts.store.scan(self._table, KeyRange(*partition.value)):
+        for batch in conn.deployment.store.scan(self._table, KeyRange(*partition.value)):
             yield decoder.decode(batch, everything(batch))
 
 

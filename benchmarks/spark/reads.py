@@ -57,10 +57,10 @@ def write(at: Setting, frame: DataFrame) -> None:
 def settle(at: Setting) -> float:
     """Compaction, once the watermark has passed everything written; leases of earlier reads end first. Its seconds."""
     conn = connection(at.url)
-    for lease in conn.parts.tso.status().leases:
-        conn.parts.tso.end_lease(lease)
-    target = conn.parts.tso.begin().start_ts
-    while conn.parts.leader_state.read_watermarks()[0] < target:
+    for lease in conn.deployment.tso.status().leases:
+        conn.deployment.tso.end_lease(lease)
+    target = conn.deployment.tso.begin().start_ts
+    while conn.deployment.leader_state.read_watermarks()[0] < target:
         time.sleep(0.2)
     return pyomid.spark.compact(at.spark, at.url).seconds
 

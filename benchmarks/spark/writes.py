@@ -54,14 +54,14 @@ def write_plainly(at: Setting) -> None:
     table = f"plain_{next(_numbers)}"
     fields = fields_of(at.flights.schema)
     info = prepared_table(conn, table, fields, WriteOptions(row_key=row_key_parts(KEY)), None)
-    task = functools.partial(plain_task, at.url, info, conn.parts.tso.begin().start_ts)
+    task = functools.partial(plain_task, at.url, info, conn.deployment.tso.begin().start_ts)
     rows = at.flights.mapInArrow(task, "rows long").collect()
     assert sum(row["rows"] for row in rows) == at.rows
     drop(at, table)
 
 
 def plain_task(url: str, info: Any, version: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    store = connection(url).parts.store
+    store = connection(url).deployment.store
     encoder = RowEncoder(schema_of(info), info.families, duplicates=Duplicates.LAST)
     rows = 0
     for batch in batches:

@@ -117,7 +117,7 @@ def test_a_task_without_a_thread_to_dial_asks_again(embedded_url: str, monkeypat
 
 def test_a_thread_without_means_to_dial_asks_again(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pyomid.connect(embedded_url) as db:
-        session = db.parts.tso
+        session = db.deployment.tso
         assert isinstance(session, TsoSession)
         dial, errors = session._connect, [RuntimeError(NO_THREAD), MemoryError()]
 
@@ -162,7 +162,7 @@ def test_tasks_wait_for_the_one_that_dials_a_bounded_time(embedded_url: str, mon
 
 def test_a_session_closed_while_it_dials_keeps_nothing(embedded_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pyomid.connect(embedded_url) as db:
-        session = db.parts.tso
+        session = db.deployment.tso
         assert isinstance(session, TsoSession)
         session.begin()
         broken(session._connection)

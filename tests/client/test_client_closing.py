@@ -40,7 +40,7 @@ def test_a_forgotten_database_is_not_closed_by_its_own_thread(memory_url: str, m
     def use() -> None:
         db = pyomid.connect(memory_url)
         db.create_table("t", families=["f"])
-        write = db.parts.store.write_shadow_cells
+        write = db.deployment.store.write_shadow_cells
 
         def write_and_collect(*args: Any) -> None:
             assert forgotten.wait(60)
@@ -48,7 +48,7 @@ def test_a_forgotten_database_is_not_closed_by_its_own_thread(memory_url: str, m
             collected.set()
             write(*args)
 
-        monkeypatch.setattr(db.parts.store, "write_shadow_cells", write_and_collect)
+        monkeypatch.setattr(db.deployment.store, "write_shadow_cells", write_and_collect)
         with db.begin() as tx:
             tx.table("t").put(b"k", {b"f:x": b"1"})
 
@@ -85,9 +85,9 @@ def test_an_interrupt_in_one_part_leaves_no_other_open(memory_url: str, monkeypa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(db.parts.tso, "close", interrupted)
-        patch.setattr(db.parts.commit_table, "close", lambda: closed.append("commit table"))
-        patch.setattr(db.parts.store, "close", lambda: closed.append("store"))
+        patch.setattr(db.deployment.tso, "close", interrupted)
+        patch.setattr(db.deployment.commit_table, "close", lambda: closed.append("commit table"))
+        patch.setattr(db.deployment.store, "close", lambda: closed.append("store"))
         with pytest.raises(KeyboardInterrupt):
             db.close()
     assert closed == ["commit table", "store"]

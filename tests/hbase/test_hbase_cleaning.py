@@ -63,10 +63,10 @@ class Cleaned:
         self.catalog = HBaseCatalog(cluster, table=meta)
         settings = TsoSettings(conflict_map_entries=4096, max_transaction_age_s=AGE_S)
         self.tso = LocalTso(TsoStores(self.commits, self.leader_state, self.catalog), settings, clock=self.clock)
-        self.parts = Deployment(
+        self.deployment = Deployment(
             self.store, self.commits, self.leader_state, self.catalog, self.tso, Settings(), clock=self.clock
         )
-        self.driver = Driver(self.parts)
+        self.driver = Driver(self.deployment)
 
     def pass_time(self) -> None:
         for _ in range(40):

@@ -66,7 +66,7 @@ class Small:
         self.cluster = Cluster(ZooKeeper(self.server.quorum), deadline_s=120.0)
         self.cleaned = Cleaned(self.cluster, "large")
         self.store = self.cleaned.store
-        self.database = Database(self.cleaned.parts)
+        self.database = Database(self.cleaned.deployment)
 
     def make_table(self, name: str) -> None:
         self.store.create_table(TableInfo(name, (F,)))

@@ -103,7 +103,7 @@ class Scene:
 
     def write(self, version: int, *rows: bytes) -> None:
         writes = [RowWrite(row, ((Q, b"v"),)) for row in rows]
-        self.writer.parts.store.write_cells(self.table, version, writes)
+        self.writer.deployment.store.write_cells(self.table, version, writes)
 
     def request(self, start_ts: int, *rows: bytes, branches: tuple[int, ...] = ()) -> CommitRequest:
         name = self.table.encode()
@@ -111,7 +111,7 @@ class Scene:
         return CommitRequest(start_ts, ids, (table_id(name),), branches)
 
     def commit(self, request: CommitRequest) -> Call:
-        return Call(lambda: self.writer.parts.tso.commit(request))
+        return Call(lambda: self.writer.deployment.tso.commit(request))
 
     def stop_the_old_one(self) -> None:
         """SIGSTOP, as a machine that swaps or is suspended."""
@@ -120,10 +120,10 @@ class Scene:
     @contextmanager
     def another_leads(self) -> Iterator[TsoProcess]:
         """Whoever waited takes over, once the old one's lease has run out."""
-        epoch = self.writer.parts.leader_state.read().epoch
+        epoch = self.writer.deployment.leader_state.read().epoch
         with TsoProcess(self.url, self.folder / "new.log", lease_s=LEASE_S) as new:
             new.wait_until_leading()
-            assert self.writer.parts.leader_state.read().epoch > epoch
+            assert self.writer.deployment.leader_state.read().epoch > epoch
             yield new
             assert new.stop() == 0
 
@@ -144,8 +144,8 @@ def scene_of(url: str, folder: Path, table: str, old: TsoProcess) -> Iterator[Sc
         with reader.begin() as tx:
             assert tx.table(table).get(b"a") == {}
         yield Scene(url, folder, table, old, writer, reader)
-        writer.parts.store.drop_table(table)
-        remove_entry(writer.parts.catalog, table)
+        writer.deployment.store.drop_table(table)
+        remove_entry(writer.deployment.catalog, table)
 
 
 @pytest.fixture
@@ -212,16 +212,16 @@ def test_a_late_flush_that_nobody_denied_counts_for_everybody(scene: Scene, line
         assert isinstance(told, CommitReply)
         assert told.committed
         assert scene.visible() == scene.visible_to_a_newcomer() == {b"a", b"b"}
-        assert scene.writer.parts.commit_table.lookup([start_ts]) == [told.commit_ts]
+        assert scene.writer.deployment.commit_table.lookup([start_ts]) == [told.commit_ts]
 
 
 def commit_with_its_flush_held(scene: Scene, line: HeldLine) -> tuple[int, Call]:
     """Decided, its entry on the line, and the leader stopped."""
-    first = scene.writer.parts.tso.begin().start_ts
-    scene.writer.parts.tso.commit(
+    first = scene.writer.deployment.tso.begin().start_ts
+    scene.writer.deployment.tso.commit(
         scene.request(first, b"z")
     )  # so that the leader knows the table, and its way to HBase
-    start_ts = scene.writer.parts.tso.begin().start_ts
+    start_ts = scene.writer.deployment.tso.begin().start_ts
     scene.write(start_ts, b"a", b"b")
     line.hold(entry_of(start_ts))
     commit = scene.commit(scene.request(start_ts, b"a", b"b"))
@@ -247,7 +247,7 @@ def wait_until_landed(line: HeldLine, cluster: Cluster, start_ts: int, expected:
 def test_an_entry_of_the_old_epoch_can_no_longer_be_sealed(frozen_scene: Scene) -> None:
     """T5: durable before the new epoch, not yet answered: committed, whoever tells it."""
     scene = frozen_scene
-    start_ts = scene.writer.parts.tso.begin().start_ts
+    start_ts = scene.writer.deployment.tso.begin().start_ts
     scene.write(start_ts, b"a", b"b")
     commit = scene.commit(scene.request(start_ts, b"a", b"b"))
     assert scene.old.wait_until_frozen() == "tso.flush.after"
@@ -275,7 +275,11 @@ def test_an_entry_of_the_old_epoch_can_no_longer_be_sealed(frozen_scene: Scene) 
 def test_a_large_commit_held_back_anywhere_is_whole_or_nothing(frozen_scene: Scene, is_decided: bool) -> None:
     """T5, T12: a job of three branches, its leader frozen before its pending record, its decision, its branches."""
     scene = frozen_scene
-    tso, row, commit_table = scene.writer.parts.tso, scene.writer.parts.leader_state, scene.writer.parts.commit_table
+    tso, row, commit_table = (
+        scene.writer.deployment.tso,
+        scene.writer.deployment.leader_state,
+        scene.writer.deployment.commit_table,
+    )
     start_ts = tso.begin().start_ts
     tso.grant_lease(start_ts)
     branches = tuple(tso.begin().start_ts for _ in ROWS)
@@ -310,17 +314,17 @@ def test_a_large_commit_held_back_anywhere_is_whole_or_nothing(frozen_scene: Sce
 def test_a_lease_that_was_on_its_way_is_not_granted_by_a_leader_that_was_replaced(frozen_scene: Scene) -> None:
     """T5, K7: else W, which the new leader publishes without it, would pass a reader that believes itself safe."""
     scene = frozen_scene
-    start_ts = scene.writer.parts.tso.begin().start_ts
-    grant = Call(lambda: scene.writer.parts.tso.grant_lease(start_ts))
+    start_ts = scene.writer.deployment.tso.begin().start_ts
+    grant = Call(lambda: scene.writer.deployment.tso.grant_lease(start_ts))
     assert scene.old.wait_until_frozen() == "tso.lease.before"
     with scene.another_leads():
         assert grant.is_open
-        assert start_ts not in scene.writer.parts.leader_state.read().leases
+        assert start_ts not in scene.writer.deployment.leader_state.read().leases
         scene.wake_the_old_one()
         told = grant.told()  # by the new leader: refused where its W has passed the start, else granted by itself
         assert isinstance(told, float | SnapshotTooOld)
-        assert (start_ts in scene.writer.parts.leader_state.read().leases) == isinstance(told, float)
-        scene.writer.parts.tso.end_lease(start_ts)
+        assert (start_ts in scene.writer.deployment.leader_state.read().leases) == isinstance(told, float)
+        scene.writer.deployment.tso.end_lease(start_ts)
 
 
 AN_HOUR_BACK = """

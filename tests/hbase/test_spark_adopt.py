@@ -61,14 +61,14 @@ def test_a_job_whose_worker_died_goes_on_where_it_was_and_then_all_is_seen(
     )
     assert note.exists(), killed.stderr[-3000:]
     assert killed.returncode != 0
-    assert 0 < bare_records(store, table_name) < 2 * ROWS, "one piece was adopted, and only one"
+    assert 0 < bare_records(store, table_name) < 2 * ROWS, "one partition was adopted, and only one"
     with pytest.raises(UnknownTable), database.begin() as tx:
         tx.table(table_name).get(key(0))
 
     left = bare_records(store, table_name)
     done = pyomid.spark.adopt(spark, url, table_name, ["f"])
     assert (done.rows, done.records, done.adopted) == (ROWS, 2 * ROWS, left)
-    assert done.pieces >= 3
+    assert done.partitions >= 3
     assert bare_records(store, table_name) == 0
     assert "adopted" in str(done)
     with pyomid.spark.transaction(spark, url) as tx:
@@ -77,7 +77,7 @@ def test_a_job_whose_worker_died_goes_on_where_it_was_and_then_all_is_seen(
         assert content.agg(f.sum("count")).first()[0] == NEW * sum(range(ROWS))
 
     again = pyomid.spark.adopt(spark, url, table_name, ["f"])
-    assert (again.pieces, again.adopted) == (0, 0)
+    assert (again.partitions, again.adopted) == (0, 0)
     assert "already" in str(again)
     database.drop_table(table_name)
 

@@ -68,12 +68,12 @@ def url(hbase: HBaseServer, cluster: Cluster, tmp_path_factory: pytest.TempPathF
 def no_leases_of_earlier_tests(url: str) -> None:
     """In tests/spark each module has a database; here all share one, whose watermark the leases would hold back."""
     conn = connection(url)
-    ended = conn.parts.tso.status().leases
+    ended = conn.deployment.tso.status().leases
     for start_ts in ended:
-        conn.parts.tso.end_lease(start_ts, shared=True)
+        conn.deployment.tso.end_lease(start_ts, shared=True)
     # Until everybody can see it, whom the TSO promised to keep them.
-    while ended and conn.parts.leader_state.read_watermarks()[0] < max(ended):
-        conn.parts.tso.begin()
+    while ended and conn.deployment.leader_state.read_watermarks()[0] < max(ended):
+        conn.deployment.tso.begin()
 
 
 def drop_all(url: str) -> None:

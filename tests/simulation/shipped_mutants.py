@@ -51,7 +51,7 @@ def _decides_again(original: Any, lost: Any) -> None:
     try:
         original(lost)
     except ConflictError as error:
-        begun = conn.parts.tso.begin(not_before=cause_of(error))
+        begun = conn.deployment.tso.begin(not_before=cause_of(error))
         again = LargeTransaction(conn, begun, level=lost._level, transaction_id=lost.transaction_id, lease=None)
         again.writes.tables.update({name: _copied(conn, table) for name, table in lost.writes.tables.items()})
         original(again)
@@ -59,9 +59,9 @@ def _decides_again(original: Any, lost: Any) -> None:
 
 def _copied(conn: Any, table: TableWrites) -> TableWrites:
     reports = []
-    store, name = conn.parts.store, table.info.name
+    store, name = conn.deployment.store, table.info.name
     for report in table.reports:
-        branch = conn.parts.tso.begin().start_ts
+        branch = conn.deployment.tso.begin().start_ts
         cells = [cell for batch in store.scan(name, KeyRange()) for cell in batch.all_cells()]
         cells = [cell for cell in cells if cell.version - cell.version % 50 == report.branch]
         rows = [RowWrite(cell.row, (((cell.family, cell.qualifier), cell.value),)) for cell in cells]

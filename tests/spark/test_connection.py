@@ -45,7 +45,7 @@ def test_a_remade_database_is_connected_anew(tmp_path: Path, url: str, how: str)
         with pyomid.connect(url) as db:
             db.create_table("new", families=["f"])
     new = connection(url)
-    assert [info.name for info in new.parts.catalog.tables()] == ["new"]
+    assert [info.name for info in new.deployment.catalog.tables()] == ["new"]
     assert new.database_id != old.database_id
 
 

@@ -59,12 +59,12 @@ def save(url: str) -> int:
 
 
 def leases(conn: Connection) -> tuple[int, ...]:
-    return conn.parts.tso.status().leases
+    return conn.deployment.tso.status().leases
 
 
 def pass_watermark(conn: Connection, start_ts: int) -> None:
-    while conn.parts.leader_state.read_watermarks()[0] < start_ts:
-        conn.parts.tso.begin()
+    while conn.deployment.leader_state.read_watermarks()[0] < start_ts:
+        conn.deployment.tso.begin()
 
 
 def test_a_thousand_loads_cost_a_few_leases_and_requests(url: str) -> None:
@@ -72,7 +72,7 @@ def test_a_thousand_loads_cost_a_few_leases_and_requests(url: str) -> None:
     readers = [load(url), load(url)]
     for _ in range(1000):
         source(url).schema()
-    counters = connection(url).parts.tso.status().counters
+    counters = connection(url).deployment.tso.status().counters
     assert len(leases(connection(url))) == 1
     assert counters["leases_granted"] == 2, "one of the write in the fixture"
     assert counters["leases_shared"] <= 2
@@ -127,7 +127,7 @@ def test_a_long_write_is_kept_while_loads_come_and_go(url: str) -> None:
     for _ in range(20):
         assert len(read(load(url, leaseSeconds="0.1"))) == 2
         save_other(conn)
-    assert conn.parts.leader_state.read_watermarks()[0] < long.begun.start_ts
+    assert conn.deployment.leader_state.read_watermarks()[0] < long.begun.start_ts
     long.commit([message])
     assert len(read(load(url))) == 3
 
@@ -146,7 +146,7 @@ def test_a_snapshot_that_was_kept_no_longer_says_so_to_every_load(tmp_path: Path
     loads = [load(url) for _ in range(3)]
     conn = connection(url)
     (leased,) = leases(conn)
-    conn.parts.tso.end_lease(leased, shared=True)
+    conn.deployment.tso.end_lease(leased, shared=True)
     push_watermark_past(conn, max(reader._plan.snapshot.start_ts for reader in loads))
     for reader in loads:
         with pytest.raises(Exception, match="watermark") as raised:
@@ -167,7 +167,7 @@ def test_a_lease_that_an_operator_ended_is_not_relied_on(tmp_path: Path) -> None
     load(url)
     conn = connection(url)
     (leased,) = leases(conn)
-    conn.parts.tso.end_lease(leased, shared=True)
+    conn.deployment.tso.end_lease(leased, shared=True)
     push_watermark_past(conn, leased)
     later = load(url)
     push_watermark_past(conn, later._plan.snapshot.start_ts - 1)
@@ -179,7 +179,7 @@ def test_a_lease_that_an_operator_ended_is_not_relied_on(tmp_path: Path) -> None
 def begin(conn: Connection) -> SparkTransaction:
     """Without Spark, as nothing here is read by it."""
     nobody: Any = None
-    begun = conn.parts.tso.begin()
+    begun = conn.deployment.tso.begin()
     return SparkTransaction(nobody, conn, begun, transaction_id=None, conflict_level=None, lease_seconds=None)
 
 

@@ -43,8 +43,8 @@ def save(conn: Connection, fields: Sequence[Field], row: dict[str, Any], **how: 
 
 
 def rows_of(conn: Connection) -> list[dict[str, Any]]:
-    begun = conn.parts.tso.begin()
-    schema = schema_of(conn.parts.catalog.table("t"))
+    begun = conn.deployment.tso.begin()
+    schema = schema_of(conn.deployment.catalog.table("t"))
     names = tuple(column.name for column in schema.columns)
     plan = ReadPlan(conn.url, "t", schema, names, Snapshot(begun.start_ts, begun.epoch), 9, leased=False)
     return [

@@ -147,7 +147,7 @@ def failing_once(url: str, table: str, flag: Path, *, changing: bool = False) ->
         except FileExistsError:
             return
         deadline_s = time.monotonic() + 120
-        while not connection(url).parts.store.read_rows(table, [first.encode()])[0]:
+        while not connection(url).deployment.store.read_rows(table, [first.encode()])[0]:
             if time.monotonic() > deadline_s:
                 os.unlink(path)
                 raise TimeoutError("no row was written")

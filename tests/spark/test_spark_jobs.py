@@ -21,9 +21,9 @@ pytestmark = pytest.mark.spark
 def wait_for_watermark(url: str) -> int:
     """Until W has passed everything begun before now: a start that it has passed."""
     conn = connection(url)
-    target = conn.parts.tso.begin().start_ts
+    target = conn.deployment.tso.begin().start_ts
     deadline_s = time.monotonic() + 60
-    while conn.parts.leader_state.read_watermarks()[0] < target:
+    while conn.deployment.leader_state.read_watermarks()[0] < target:
         assert time.monotonic() < deadline_s, f"W never passed {target}"
         time.sleep(0.1)
     return target
@@ -56,7 +56,7 @@ def test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_c
     assert before.commit_table_entries > 4
     assert count("t") == 6
 
-    horizon_before = connection(url).parts.leader_state.read_watermarks()[1]
+    horizon_before = connection(url).deployment.leader_state.read_watermarks()[1]
     cleaned = pyomid.spark.compact(spark, url)
     assert cleaned.orphans_dropped == 20
     after = pyomid.spark.verify(spark, url, ["t"])
@@ -88,7 +88,7 @@ def test_a_shadow_cell_that_says_otherwise_and_half_a_commit_are_found(spark: Sp
     assert commit is not None
     assert pyomid.spark.verify(spark, url, ["broken"]).ok
     wrong = ShadowWrite(CellVersion(b"c", b"f", b"x", start), commit + 50)
-    conn.parts.store.write_shadow_cells("broken", [wrong])
+    conn.deployment.store.write_shadow_cells("broken", [wrong])
     found = pyomid.spark.verify(spark, url, ["broken"])
     assert not found.ok
     assert f"start {start}: two shadow timestamps, {commit} and {commit + 50}" in found.violations
@@ -113,7 +113,7 @@ def test_compaction_goes_by_the_watermark_of_before_its_grace(
         tx.write(spark.range(1).selectExpr("id", "'old' AS text"), "graced", row_key=["id"])
     monkeypatch.setattr(time, "sleep", pause_or_move_on)
     (careful,) = pyomid.spark.compact(spark, url, ["graced"], grace_seconds=grace_s).tables
-    assert careful.watermark < passed[0] <= connection(url).parts.leader_state.read_watermarks()[0]
+    assert careful.watermark < passed[0] <= connection(url).deployment.leader_state.read_watermarks()[0]
     assert (careful.cells, careful.cells_dropped) == (2, 0)
     (prompt,) = pyomid.spark.compact(spark, url, ["graced"]).tables
     assert prompt.watermark >= passed[0]

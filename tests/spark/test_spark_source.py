@@ -197,7 +197,7 @@ def test_a_snapshot_is_readable_while_its_lease_lives_and_says_so_when_it_is_too
 
 def wait_for_watermark(url: str, target: int) -> None:
     deadline_s = time.monotonic() + 60
-    while connection(url).parts.leader_state.read_watermarks()[0] < target:
+    while connection(url).deployment.leader_state.read_watermarks()[0] < target:
         assert time.monotonic() < deadline_s, f"W never passed {target}"
         time.sleep(0.1)
 

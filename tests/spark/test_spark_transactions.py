@@ -389,7 +389,7 @@ def test_a_value_over_the_stores_limit_dooms_the_transaction_and_nothing_is_lost
     from pyomid.spark.databases import connection
 
     write(spark, url, "limits", ("kept", 1, None))
-    limits = connection(url).parts.store.limits
+    limits = connection(url).deployment.store.limits
     long = f.repeat(f.lit("v"), limits.value_bytes_max + 1)
     with pytest.raises(Misuse, match=rf"limit of {limits.value_bytes_max}"):
         with pyomid.spark.transaction(spark, url) as tx:

@@ -30,7 +30,7 @@ def three_rows(db: Database, table: str) -> tuple[int, int]:
             tx.table(table).put(row, {b"f:x": b"1"})
     assert db.drain(30)
     deadline_s = time.monotonic() + 30
-    while db.parts.commit_table.lookup([tx.start_ts]) != [NOT_FOUND]:
+    while db.deployment.commit_table.lookup([tx.start_ts]) != [NOT_FOUND]:
         assert time.monotonic() < deadline_s, "the commit-table entry stays"
         time.sleep(0.01)
     assert tx.commit_ts is not None
@@ -45,7 +45,7 @@ def verified(spark: SparkSession, url: str, table: str) -> tuple[Verification, T
 
 def wait_until_sealed_by_age(url: str, start_ts: int) -> None:
     deadline_s = time.monotonic() + 60
-    while connection(url).parts.leader_state.read_watermarks()[0] < start_ts:
+    while connection(url).deployment.leader_state.read_watermarks()[0] < start_ts:
         assert time.monotonic() < deadline_s, f"W never passed {start_ts}"
         time.sleep(0.1)
 
@@ -65,8 +65,8 @@ def test_a_planted_cell_of_nobody_is_open_at_first_and_an_orphan_once_w_has_pass
     conn = connection(url)
     with pyomid.connect(url) as db:
         three_rows(db, "haunted")
-    ghost = conn.parts.tso.begin().start_ts
-    conn.parts.store.write_cells("haunted", ghost, [planted(b"b"), planted(b"z")])
+    ghost = conn.deployment.tso.begin().start_ts
+    conn.deployment.store.write_cells("haunted", ghost, [planted(b"b"), planted(b"z")])
     found, figures = verified(spark, url, "haunted")
     assert found.ok
     assert (figures.open + figures.orphans, figures.cells) == (2, 5)
@@ -102,9 +102,9 @@ def test_a_commit_of_which_one_cell_lost_its_shadow_cell_and_the_table_its_entry
     with pyomid.connect(url) as db:
         start_ts, _ = three_rows(db, "torn")
     gone = CellVersion(b"b", *COLUMN, start_ts)
-    conn.parts.store.delete_versions("torn", [gone])
+    conn.deployment.store.delete_versions("torn", [gone])
     assert verified(spark, url, "torn")[0].ok, "a cell that is gone tells nothing"
-    conn.parts.store.write_cells("torn", start_ts, [planted(b"b")])
+    conn.deployment.store.write_cells("torn", start_ts, [planted(b"b")])
     found, figures = verified(spark, url, "torn")
     assert not found.ok
     assert found.torn_starts == [start_ts]

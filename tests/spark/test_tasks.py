@@ -49,8 +49,8 @@ def table(conn: Connection, name: str = "t", level: str | None = None) -> TableI
 
 
 def begin(conn: Connection) -> BeginReply:
-    begun = conn.parts.tso.begin()
-    conn.parts.tso.grant_lease(begun.start_ts)
+    begun = conn.deployment.tso.begin()
+    conn.deployment.tso.grant_lease(begun.start_ts)
     return begun
 
 
@@ -212,7 +212,7 @@ def test_equal_keys_of_two_batches_or_tasks_are_found_and_named(conn: Connection
 def test_a_range_is_divided_without_gap_or_overlap(conn: Connection) -> None:
     info = table(conn)
     put(conn, info, *[(f"{number:03}", number, None) for number in range(100)])
-    parts = divided(conn.parts.store, info.name, KeyRange(b"010", b"090"), 4)
+    parts = divided(conn.deployment.store, info.name, KeyRange(b"010", b"090"), 4)
     assert len(parts) == 4
     assert (parts[0].start, parts[-1].stop) == (b"010", b"090")
     assert all(one.stop == other.start for one, other in itertools.pairwise(parts))
@@ -223,7 +223,7 @@ def test_what_the_client_wrote_is_read_with_a_schema_of_the_reader(conn: Connect
         db.create_table("plain", families=["f"])
         with db.begin() as tx:
             tx.table("plain").put(b"alice", {b"f:balance": b"100"})
-    info = create_table(conn.parts, "plain", ["f"], if_not_exists=True)
+    info = create_table(conn.deployment, "plain", ["f"], if_not_exists=True)
     columns = (
         ColumnSchema("who", "string", None),
         ColumnSchema("balance", "string", pyomid.types.Column(b"f", b"balance")),
@@ -343,7 +343,7 @@ def test_a_load_that_claims_its_table_meets_writers_by_id(point_level: str, poin
 def test_the_limit_is_the_one_that_the_tso_tells() -> None:
     conn, _ = small()
     assert conn.write_set_ids_max == 16
-    conn.parts.tso.machine.settings = TsoSettings(conflict_map_entries=400)  # type: ignore[attr-defined]
+    conn.deployment.tso.machine.settings = TsoSettings(conflict_map_entries=400)  # type: ignore[attr-defined]
     assert conn.write_set_ids_max == 100
 
 

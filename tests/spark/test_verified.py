@@ -9,7 +9,7 @@ from test_writer import compact, prepared, push_watermark_past, written
 
 from pyomid.client import idempotency
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.jobs.partitions import Piece, chosen_tables
+from pyomid.spark.jobs.partitions import Partition, chosen_tables
 from pyomid.spark.jobs.verification import Verification, look, verified
 from pyomid.types import CellVersion, Column, KeyRange, LeaderStateChanges, PendingCommit, RowWrite, ShadowWrite
 
@@ -26,8 +26,8 @@ def conn() -> Connection:
 
 def verify(conn: Connection) -> Verification:
     infos = chosen_tables(conn, None)
-    pieces = [Piece(info.name, info.generation, KeyRange()) for info in infos]
-    return verified(conn, infos, lambda: [look(conn.url, piece) for piece in pieces])
+    partitions = [Partition(info.name, info.generation, KeyRange()) for info in infos]
+    return verified(conn, infos, lambda: [look(conn.url, partition) for partition in partitions])
 
 
 def large_commit(conn: Connection, **how: str) -> tuple[int, list[int], int]:
@@ -36,7 +36,7 @@ def large_commit(conn: Connection, **how: str) -> tuple[int, list[int], int]:
     messages = [written(writer, (row, 1)) for row in ("a", "b")]
     writer.commit(list(messages))
     branches = [message.report.branch for message in messages if message.report is not None]
-    (commit_ts,) = set(conn.parts.commit_table.lookup(branches))
+    (commit_ts,) = set(conn.deployment.commit_table.lookup(branches))
     return writer.begun.start_ts, branches, commit_ts
 
 
@@ -50,7 +50,7 @@ def test_a_sound_large_commit_leaves_no_doubt(conn: Connection) -> None:
 def test_a_lost_entry_of_a_named_branch_is_a_torn_commit(conn: Connection) -> None:
     """Its rows would count as open, then as orphans, and go at the next compaction."""
     _, branches, _ = large_commit(conn, transactionId="load")
-    conn.parts.commit_table.delete([branches[1]])
+    conn.deployment.commit_table.delete([branches[1]])
     found = verify(conn)
     assert not found.ok
     assert found.torn_starts == [branches[1]]
@@ -60,7 +60,7 @@ def test_a_lost_entry_of_a_named_branch_is_a_torn_commit(conn: Connection) -> No
 
 def test_a_lost_entry_of_a_nameless_branch_is_a_doubt(conn: Connection) -> None:
     start_ts, branches, commit_ts = large_commit(conn)
-    conn.parts.commit_table.delete([branches[1]])
+    conn.deployment.commit_table.delete([branches[1]])
     found = verify(conn)
     assert found.ok, "it looks as a failed attempt does"
     (doubt,) = found.doubts
@@ -71,9 +71,9 @@ def test_a_lost_entry_of_a_nameless_branch_is_a_doubt(conn: Connection) -> None:
 
 def test_branches_of_an_unfinished_commit_are_not_torn(conn: Connection) -> None:
     start_ts, branches, _ = large_commit(conn, transactionId="load")
-    conn.parts.commit_table.delete([branches[1]])
+    conn.deployment.commit_table.delete([branches[1]])
     pending = PendingCommit(start_ts, tuple(branches))
-    row = conn.parts.leader_state
+    row = conn.deployment.leader_state
     row.update(row.read().epoch, LeaderStateChanges(pending_added=(pending,)))
     assert verify(conn).torn_starts == []
 
@@ -81,11 +81,11 @@ def test_branches_of_an_unfinished_commit_are_not_torn(conn: Connection) -> None
 def test_timestamps_of_the_future_are_violations(conn: Connection) -> None:
     """After sanitising nothing else speaks against them: no entry is left to compare."""
     _, branches, _ = large_commit(conn)
-    future = conn.parts.tso.begin().start_ts + 10**9
+    future = conn.deployment.tso.begin().start_ts + 10**9
     cell = CellVersion(b"a", *COLUMN, branches[0])
-    conn.parts.commit_table.delete(branches)
-    conn.parts.store.write_shadow_cells("t", [ShadowWrite(cell, future)])
-    conn.parts.store.write_cells("t", future + 50, [RowWrite(b"c", ((COLUMN, b"1"),))])
+    conn.deployment.commit_table.delete(branches)
+    conn.deployment.store.write_shadow_cells("t", [ShadowWrite(cell, future)])
+    conn.deployment.store.write_cells("t", future + 50, [RowWrite(b"c", ((COLUMN, b"1"),))])
     found = verify(conn)
     assert not found.ok
     assert f"start {branches[0]}: shadow timestamp {future} was never handed out" in "\n".join(found.violations)
@@ -96,12 +96,12 @@ def test_an_orphan_that_compaction_cannot_have_left_is_a_doubt(conn: Connection)
     """The only shadow cell of an acknowledged commit is lost, and its entry was sanitised."""
     _, branches, commit_ts = large_commit(conn)
     push_watermark_past(conn, commit_ts)
-    compact(conn, conn.parts.catalog.table("t"))
-    conn.parts.commit_table.delete(branches)
+    compact(conn, conn.deployment.catalog.table("t"))
+    conn.deployment.commit_table.delete(branches)
     assert verify(conn).doubts == []
     lost = CellVersion(b"b", *COLUMN, branches[1])
-    conn.parts.store.delete_versions("t", [lost])
-    conn.parts.store.write_cells("t", branches[1], [RowWrite(b"b", ((COLUMN, b"1"),))])
+    conn.deployment.store.delete_versions("t", [lost])
+    conn.deployment.store.write_cells("t", branches[1], [RowWrite(b"b", ((COLUMN, b"1"),))])
     doubts = verify(conn).doubts
     assert any("table t: cells of 1 starts are orphans at or below" in doubt for doubt in doubts), doubts
     assert all(str(branches[1]) in doubt for doubt in doubts)
@@ -109,5 +109,5 @@ def test_an_orphan_that_compaction_cannot_have_left_is_a_doubt(conn: Connection)
 
 def test_a_marker_names_the_branches_of_its_run(conn: Connection) -> None:
     _, branches, _ = large_commit(conn, transactionId="load")
-    (cells,) = conn.parts.store.read_rows(idempotency.KEYS_TABLE, [b"load"], [idempotency.BRANCHES_COLUMN])
+    (cells,) = conn.deployment.store.read_rows(idempotency.KEYS_TABLE, [b"load"], [idempotency.BRANCHES_COLUMN])
     assert [(idempotency.branches_of(cell.value or b""), cell.commit_ts > 0) for cell in cells] == [(branches, True)]

@@ -43,8 +43,8 @@ def conn() -> Connection:
 
 def begin(conn: Connection) -> BeginReply:
     """As a data source that was made: a start under a lease."""
-    begun = conn.parts.tso.begin()
-    conn.parts.tso.grant_lease(begun.start_ts)
+    begun = conn.deployment.tso.begin()
+    conn.deployment.tso.grant_lease(begun.start_ts)
     return begun
 
 
@@ -66,8 +66,8 @@ def save(conn: Connection, *rows: Row, **how: str) -> None:
 
 
 def rows_of(conn: Connection, name: str = "t") -> list[tuple[Any, ...]]:
-    info = conn.parts.catalog.table(name)
-    begun = conn.parts.tso.begin()
+    info = conn.deployment.catalog.table(name)
+    begun = conn.deployment.tso.begin()
     schema = schema_of(info)
     plan = ReadPlan(conn.url, name, schema, ("name", "count"), Snapshot(begun.start_ts, begun.epoch), 9, leased=False)
     batches = read_range(conn, plan, KeyRange(), arrow_schema(schema, plan.wanted))
@@ -75,7 +75,7 @@ def rows_of(conn: Connection, name: str = "t") -> list[tuple[Any, ...]]:
 
 
 def leases(conn: Connection) -> tuple[int, ...]:
-    return tuple(conn.parts.leader_state.read().leases)
+    return tuple(conn.deployment.leader_state.read().leases)
 
 
 def push_watermark_past(conn: Connection, start_ts: int) -> None:
@@ -86,7 +86,7 @@ def push_watermark_past(conn: Connection, start_ts: int) -> None:
             with db.begin() as tx:
                 for row in range(8):
                     tx.table("crowd").put(b"%d-%d" % (number, row), {b"f:x": b"1"})
-            if conn.parts.leader_state.read_watermarks()[0] >= start_ts:
+            if conn.deployment.leader_state.read_watermarks()[0] >= start_ts:
                 return
             assert number < 10_000, "W does not rise"
 
@@ -156,7 +156,7 @@ def test_a_write_whose_cells_were_cleaned_away_is_not_acknowledged(conn: Connect
     would tell success for none of its rows, or half of them."""
     writer = prepared(conn, **how)
     messages = [written(writer, *[(f"{task}-{n}", n) for n in range(4)]) for task in range(3)]
-    conn.parts.tso.end_lease(writer.begun.start_ts)
+    conn.deployment.tso.end_lease(writer.begun.start_ts)
     push_watermark_past(conn, max(m.report.branch for m in messages if m.report is not None))
     assert writer.plan is not None
     compact(conn, writer.plan.info)
@@ -212,7 +212,7 @@ def test_a_lease_that_cannot_be_ended_fails_no_committed_write(
         writer = prepared(conn, **how)
         message = written(writer, ("a", 1))
         with monkeypatch.context() as patch:
-            patch.setattr(type(conn.parts.tso), "end_lease", lambda tso, start_ts: refuse(start_ts))
+            patch.setattr(type(conn.deployment.tso), "end_lease", lambda tso, start_ts: refuse(start_ts))
             writer.commit([message])
     assert rows_of(conn) == [("a", 1)]
 
@@ -259,7 +259,7 @@ def test_a_write_whose_id_is_done_makes_no_table_anew(conn: Connection) -> None:
     with pyomid.connect(conn.url) as db:
         db.drop_table("t")
     save(conn, ("a", 1), transactionId="load")
-    assert "t" not in {info.name for info in conn.parts.catalog.tables()}
+    assert "t" not in {info.name for info in conn.deployment.catalog.tables()}
     assert leases(conn) == ()
 
 

@@ -74,7 +74,7 @@ class World:
 
     def lose_lease(self, driver: Driver) -> None:
         if driver.writer is not None:
-            self.conn.parts.tso.end_lease(driver.writer.begun.start_ts)
+            self.conn.deployment.tso.end_lease(driver.writer.begun.start_ts)
 
     def lose_answer(self, driver: Driver) -> None:
         self.commit_with("client.commit.answered", driver, self.no_answer)
@@ -101,9 +101,9 @@ class World:
 
     def clean(self, _: Driver) -> None:
         """As far as living leases let W go."""
-        newest = self.conn.parts.tso.begin().start_ts
+        newest = self.conn.deployment.tso.begin().start_ts
         push_watermark_past(self.conn, min([newest, *(start - 50 for start in leases(self.conn))]))
-        for info in self.conn.parts.catalog.tables():
+        for info in self.conn.deployment.catalog.tables():
             compact(self.conn, info)
 
     def stranger(self, _: Driver) -> None:

@@ -39,7 +39,7 @@ class Connection:
     """Deployment with a driver over them, what is known of commits, and the leases of this process."""
 
     url: str
-    parts: Deployment
+    deployment: Deployment
     driver: Driver
     cache: CommitCache
     leases: LeaseKeeper
@@ -53,16 +53,16 @@ class Connection:
     @property
     def has_leases(self) -> bool:
         """Without (a Java TSO) a snapshot is readable for as long as nobody cleans what it sees."""
-        return self.parts.tso.extended
+        return self.deployment.tso.extended
 
     @property
     def write_set_ids_max(self) -> int:
         """The most ids that the TSO takes in one commit; where it does not tell, what one of these settings takes."""
-        return self.parts.tso.write_set_ids_max or self.parts.settings.conflict_map_entries // 4
+        return self.deployment.tso.write_set_ids_max or self.deployment.settings.conflict_map_entries // 4
 
     def require_branches(self) -> None:
         """`Misuse`, before anything is written, where the TSO cannot decide a write of many tasks."""
-        if not self.parts.tso.extended:
+        if not self.deployment.tso.extended:
             raise Misuse(
                 f"the TSO of {self.url} is Apache Omid's, which knows no branches: a write from many tasks cannot be "
                 "one commit there. Reading works. To write from Spark let `pyomid tso` serve this database; to write "
@@ -71,17 +71,17 @@ class Connection:
 
     def table(self, name: str) -> TableInfo:
         """Its catalog entry, fresh, for a snapshot to read. `Misuse` where no lease would keep what that sees."""
-        info = find_table(self.parts.catalog, name)
+        info = find_table(self.deployment.catalog, name)
         if self.has_leases:
-            self.parts.store.check_leases(name)
+            self.deployment.store.check_leases(name)
         return info
 
     def renew(self, leases: Iterable[int]) -> None:
         """Renews each lease whose last renewal from here is a third of a term ago. SnapshotTooOld: it is gone."""
-        now = self.parts.clock()
+        now = self.deployment.clock()
         for start_ts in leases:
             if now >= self._renewed_s.get(start_ts, 0.0):
-                term_s = self.parts.tso.renew_lease(start_ts)
+                term_s = self.deployment.tso.renew_lease(start_ts)
                 if len(self._renewed_s) > 1_000:
                     self._renewed_s.clear()
                 self._renewed_s[start_ts] = now + term_s / RENEWALS_PER_TERM
@@ -94,10 +94,14 @@ class Connection:
         of loads one asks in a third of a term. A W that has passed the leased start tells that the lease was ended
         (by an operator, say): the TSO is asked anew.
         """
-        now = self.parts.clock()
+        now = self.deployment.clock()
         leased_ts, good_until_s = self._shared.get(term_s, (start_ts, now))
-        if leased_ts > start_ts or now >= good_until_s or self.parts.leader_state.read_watermarks()[0] >= leased_ts:
-            leased_ts, granted_s = self.parts.tso.share_lease(start_ts, term_s)
+        if (
+            leased_ts > start_ts
+            or now >= good_until_s
+            or self.deployment.leader_state.read_watermarks()[0] >= leased_ts
+        ):
+            leased_ts, granted_s = self.deployment.tso.share_lease(start_ts, term_s)
             if len(self._shared) > 1_000:
                 self._shared.clear()
             self._shared[term_s] = (leased_ts, now + granted_s / RENEWALS_PER_TERM)
@@ -113,7 +117,7 @@ def connection(url: str, database_id: bytes = b"") -> Connection:
     """
     found = _connection(url)
     if not found.database_id:  # read outside of the lock, at the first use: the database may be gone at a later one
-        found.database_id = found.parts.leader_state.database_id()
+        found.database_id = found.deployment.leader_state.database_id()
     if database_id and found.database_id != database_id:
         raise Misuse(
             f"this was planned for the database {database_id.hex()[:8]}, which was dropped; at {url} there is "
@@ -126,17 +130,17 @@ def _connection(url: str) -> Connection:
     key = (os.getpid(), url)
     with _opening:
         found = _open.get(key)
-        if found is not None and found.parts.is_gone():
+        if found is not None and found.deployment.is_gone():
             _open.pop(key)
             found.leases.close()
             with suppress(OmidError):
-                found.parts.close()
+                found.deployment.close()
             found = None
         if found is None:
-            parts = open_deployment(url)
-            cache = CommitCache(parts.settings.commit_cache_entries)
-            driver = Driver(parts, sleep=time.sleep)
-            found = Connection(url, parts, driver, cache, LeaseKeeper(parts.tso, parts.clock))
+            deployment = open_deployment(url)
+            cache = CommitCache(deployment.settings.commit_cache_entries)
+            driver = Driver(deployment, sleep=time.sleep)
+            found = Connection(url, deployment, driver, cache, LeaseKeeper(deployment.tso, deployment.clock))
             _open[key] = found
         return found
 
@@ -147,4 +151,4 @@ def close_connections() -> None:
         for key in [key for key in _open if key[0] == os.getpid()]:
             closed = _open.pop(key)
             closed.leases.close()
-            closed.parts.close()
+            closed.deployment.close()

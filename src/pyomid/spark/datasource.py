@@ -90,7 +90,9 @@ class OmidDataSource(DataSource):
             if self._owns and leased_ts != self._begun.start_ts:  # a new TSO would take its end for the sharers' end
                 self._connection().leases.end_of(self._begun.start_ts)
             table_schema, wanted = self._readable(schema)
-            return OmidReader(self._read_plan(table_schema, wanted), self._range(table_schema), self._pieces(), schema)
+            return OmidReader(
+                self._read_plan(table_schema, wanted), self._range(table_schema), self._partitions(), schema
+            )
 
     def writer(self, schema: StructType, overwrite: bool) -> OmidWriter:
         from pyomid.spark.schema import fields_of
@@ -137,12 +139,12 @@ class OmidDataSource(DataSource):
         if given is not None and epoch is not None:
             return BeginReply(given, epoch)
         conn = self._connection()
-        begun = conn.parts.tso.begin()
+        begun = conn.deployment.tso.begin()
         if given is not None:
             if given > begun.start_ts:
                 raise Misuse(f"snapshotTimestamp {given} was never handed out: {begun.start_ts} is the latest")
             if conn.has_leases:
-                conn.parts.tso.grant_lease(given, self._lease_s)
+                conn.deployment.tso.grant_lease(given, self._lease_s)
             return BeginReply(given, begun.epoch)
         self._shares = conn.has_leases
         return begun
@@ -154,7 +156,7 @@ class OmidDataSource(DataSource):
         return self._connection().share_lease(self._begun.start_ts, self._lease_s) if self._shares else 0
 
     def _own_lease(self) -> None:
-        self._connection().parts.tso.grant_lease(self._begun.start_ts, self._lease_s)
+        self._connection().deployment.tso.grant_lease(self._begun.start_ts, self._lease_s)
         self._owns = True
 
     def _info(self) -> TableInfo:
@@ -220,10 +222,10 @@ class OmidDataSource(DataSource):
         bounds = [parse_bound(layout, self._options.text(name)) for name in ("rowStart", "rowStop", "rowPrefix")]
         return key_range(layout, *bounds)
 
-    def _pieces(self) -> int:
-        pieces = self._options.whole("numPartitions", os.cpu_count() or 1, least=1)
-        assert pieces is not None
-        return pieces
+    def _partitions(self) -> int:
+        partitions = self._options.whole("numPartitions", os.cpu_count() or 1, least=1)
+        assert partitions is not None
+        return partitions
 
 
 @dataclass
@@ -237,10 +239,10 @@ class RangePartition(InputPartition):
 class OmidReader(DataSourceReader):
     """One read: what all partitions share, and how the range is divided."""
 
-    def __init__(self, plan: ReadPlan, key_range: KeyRange, pieces: int, schema: StructType) -> None:
+    def __init__(self, plan: ReadPlan, key_range: KeyRange, partitions: int, schema: StructType) -> None:
         self._plan = plan
         self._range = key_range
-        self._pieces = pieces
+        self._partitions = partitions
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -248,8 +250,8 @@ class OmidReader(DataSourceReader):
         from pyomid.spark.read_task import divided
 
         with coded_errors():
-            store = connection(self._plan.url, self._plan.database_id).parts.store
-            parts = divided(store, self._plan.table, self._range, self._pieces)
+            store = connection(self._plan.url, self._plan.database_id).deployment.store
+            parts = divided(store, self._plan.table, self._range, self._partitions)
             return [RangePartition(*part) for part in parts] or [RangePartition(b"\0", b"\0")]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

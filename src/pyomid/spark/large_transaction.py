@@ -135,10 +135,10 @@ class BranchWrites:
             extended(self._conn, table.info, schema_of(table.info))
         if self.transaction_id is None:
             return
-        ensure_keys_table(self._conn.parts)
+        ensure_keys_table(self._conn.deployment)
         write = idempotency.key_write(self.transaction_id, self.start_ts)
         branches = idempotency.branches_value([report.branch for report in self.reports])
-        if 0 < len(branches) <= self._conn.parts.store.limits.value_bytes_max:
+        if 0 < len(branches) <= self._conn.deployment.store.limits.value_bytes_max:
             write = write._replace(cells=(*write.cells, (idempotency.BRANCHES_COLUMN, branches)))
         yield WriteCells(idempotency.KEYS_TABLE, self.start_ts, (write,))
         self._key_cells = tuple(CellVersion(write.row, *column, self.start_ts) for column, _ in write.cells)
@@ -313,7 +313,9 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         if self.transaction_id is None:
             return None
         try:
-            return find_run(self._conn, self._conn.parts.tso.begin(not_before=cause_of(error)), self.transaction_id)
+            return find_run(
+                self._conn, self._conn.deployment.tso.begin(not_before=cause_of(error)), self.transaction_id
+            )
         except OmidError as failed:
             logger.warning("who won against a run under %r cannot be looked up: %s", self.transaction_id, failed)
             return None

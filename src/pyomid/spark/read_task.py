@@ -68,7 +68,7 @@ def visible_batches(
 
     All columns are fetched, whatever is wanted: a row exists by any of its cells.
     """
-    batches = conn.parts.store.scan(plan.table, key_range, None, batch_rows_max=plan.batch_rows)
+    batches = conn.deployment.store.scan(plan.table, key_range, None, batch_rows_max=plan.batch_rows)
     for batch in chain(batches, (None,)):
         seen = conn.driver.run(read_batch_steps(plan.table, batch, None, plan.snapshot, conn.cache))
         if seen is not None:
@@ -88,17 +88,17 @@ def sees_rows(conn: Connection, table: str, snapshot: Snapshot) -> bool:
 class CutsEvenly(Protocol):
     """A store without servers, where it does not matter which task reads what: its regions need not be respected."""
 
-    def even_parts(self, table: str, key_range: KeyRange, pieces: int) -> list[KeyRange]:
-        """The range in up to `pieces` parts of about equal size, in key order."""
+    def even_parts(self, table: str, key_range: KeyRange, partitions: int) -> list[KeyRange]:
+        """The range in up to `partitions` parts of about equal size, in key order."""
 
 
-def divided(store: DataStore, table: str, key_range: KeyRange, pieces: int) -> list[KeyRange]:
-    """The range in `pieces` even parts; by the store's regions where those lie on servers, each cut again until
-    there are about `pieces` parts."""
+def divided(store: DataStore, table: str, key_range: KeyRange, partitions: int) -> list[KeyRange]:
+    """The range in `partitions` even parts; by the store's regions where those lie on servers, each cut again until
+    there are about `partitions` parts."""
     if isinstance(store, CutsEvenly):
-        return store.even_parts(table, key_range, pieces)
+        return store.even_parts(table, key_range, partitions)
     regions = [part for region in store.regions(table) if (part := intersection(region, key_range)) is not None]
-    cuts_each = math.ceil(pieces / max(1, len(regions)))
+    cuts_each = math.ceil(partitions / max(1, len(regions)))
     parts: list[KeyRange] = []
     for region in regions:
         cuts = store.split_points(table, region, cuts_each) if cuts_each > 1 else []

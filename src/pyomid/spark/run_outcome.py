@@ -40,7 +40,7 @@ def look_up_run(url: str, transaction_id: str, *, settle: bool = False) -> RunOu
     commits: only where its driver is known to be dead."""
     idempotency.check_transaction_id(transaction_id)
     conn = connection(url)
-    begun = conn.parts.tso.begin()
+    begun = conn.deployment.tso.begin()
     done = find_run(conn, begun, transaction_id)
     cells = _key_cells(conn, transaction_id)
     if done is not None:
@@ -60,7 +60,7 @@ def look_up_run(url: str, transaction_id: str, *, settle: bool = False) -> RunOu
 
 def find_run(conn: Connection, begun: BeginReply, transaction_id: str) -> AlreadyDone | None:
     """The run under this id that this snapshot sees committed."""
-    ensure_keys_table(conn.parts)
+    ensure_keys_table(conn.deployment)
     snapshot = Snapshot(begun.start_ts, begun.epoch)
     rows = [idempotency.key_row(transaction_id)]
     (row,) = conn.driver.run(read_rows_steps(idempotency.KEYS_TABLE, rows, None, snapshot, conn.cache))
@@ -69,14 +69,14 @@ def find_run(conn: Connection, begun: BeginReply, transaction_id: str) -> Alread
 
 def is_committed(conn: Connection, starts: Sequence[int]) -> bool:
     """Whether any of these starts has a commit, or may have one that was sanitised already."""
-    states = conn.parts.commit_table.lookup(starts)
-    _, horizon = conn.parts.leader_state.read_watermarks()
+    states = conn.deployment.commit_table.lookup(starts)
+    _, horizon = conn.deployment.leader_state.read_watermarks()
     return any(state > 0 or start < horizon for start, state in zip(starts, states, strict=True))
 
 
 def _key_cells(conn: Connection, transaction_id: str) -> list[Cell]:
     rows = [idempotency.key_row(transaction_id)]
-    (cells,) = conn.parts.store.read_rows(idempotency.KEYS_TABLE, rows, [idempotency.KEY_COLUMN])
+    (cells,) = conn.deployment.store.read_rows(idempotency.KEYS_TABLE, rows, [idempotency.KEY_COLUMN])
     return cells
 
 
@@ -84,5 +84,5 @@ def _commit_ts(conn: Connection, cells: Sequence[Cell], start_ts: int) -> int:
     shadow = next((cell.commit_ts for cell in cells if cell.version == start_ts and cell.commit_ts), 0)
     if shadow:
         return shadow
-    (state,) = conn.parts.commit_table.lookup([start_ts])
+    (state,) = conn.deployment.commit_table.lookup([start_ts])
     return max(state, 0)

@@ -263,7 +263,7 @@ def check_read_fields(info: TableInfo, schema: TableSchema, fields: Sequence[Fie
 
 def table_or_none(conn: Connection, name: str) -> TableInfo | None:
     try:
-        return conn.parts.catalog.table(name)
+        return conn.deployment.catalog.table(name)
     except UnknownTable:
         return None
 
@@ -277,7 +277,7 @@ def prepared_table(
     """
     info = table_or_none(conn, name) or _made(conn, name, fields, options, level)
     # where another was faster it is another's: fitted as any other
-    conn.parts.store.check_leases(name)
+    conn.deployment.store.check_leases(name)
     check_level(info, level)
     if info.schema is None:
         info = _with_schema(conn, info, fields, options)
@@ -314,23 +314,23 @@ def extended(conn: Connection, info: TableInfo, schema: TableSchema) -> TableInf
         _check_distinct(columns)
         return replace(info, schema=replace(present, columns=columns))
 
-    return alter_table(conn.parts, info, with_missing)
+    return alter_table(conn.deployment, info, with_missing)
 
 
 def _made(conn: Connection, name: str, fields: Sequence[Field], options: WriteOptions, level: str | None) -> TableInfo:
     if options.row_key is None:
-        find_table(conn.parts.catalog, name)
+        find_table(conn.deployment.catalog, name)
         raise Misuse(f"there is no table {name!r}; a write makes one where it names its row key", table=name)
     schema = make_schema(fields, options.row_key, options.mapping, family=options.family)
     families = families_of(schema, family=options.family)
-    return make_table(conn.parts, name, families, conflict_level=_level_of_new(conn, level), schema=schema)
+    return make_table(conn.deployment, name, families, conflict_level=_level_of_new(conn, level), schema=schema)
 
 
 def _level_of_new(conn: Connection, level: str | None) -> ConflictLevel:
     """By rows, which is what a write of a frame replaces. Where Java clients make tables too the default is theirs:
     their commits name the ids of one level, which is cell unless they are all set otherwise."""
     if level in (None, AUTO_LEVEL, TABLE_LEVEL):
-        return ConflictLevel.CELL if conn.parts.store.capabilities.foreign_tables else ConflictLevel.ROW
+        return ConflictLevel.CELL if conn.deployment.store.capabilities.foreign_tables else ConflictLevel.ROW
     return ConflictLevel(level)
 
 
@@ -343,7 +343,7 @@ def _with_schema(conn: Connection, info: TableInfo, fields: Sequence[Field], opt
     for needed in families_of(schema, family=family):
         if needed not in info.families:
             raise Misuse(f"table {info.name!r} has no family {needed!r}", table=info.name)
-    return alter_table(conn.parts, info, lambda found: found if found.schema else replace(found, schema=schema))
+    return alter_table(conn.deployment, info, lambda found: found if found.schema else replace(found, schema=schema))
 
 
 def _extended(info: TableInfo, schema: TableSchema, added: Sequence[Field], mapping: ColumnMapping) -> TableSchema:

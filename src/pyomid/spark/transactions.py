@@ -231,10 +231,13 @@ class SparkTransaction(LargeTransaction):
     def _delete_all(self, plan: WritePlan) -> list[BranchReport]:
         """Tombstones for every row that the transaction sees, under branches below those of the new rows."""
         count = self._spark.sparkContext.defaultParallelism
-        pieces = divided(self._conn.parts.store, plan.info.name, KeyRange(), count)
-        rows = [(bytearray(piece.start), None if piece.stop is None else bytearray(piece.stop)) for piece in pieces]
+        partitions = divided(self._conn.deployment.store, plan.info.name, KeyRange(), count)
+        rows = [
+            (bytearray(partition.start), None if partition.stop is None else bytearray(partition.stop))
+            for partition in partitions
+        ]
         frame = self._spark.createDataFrame(rows, "start binary, stop binary").repartition(len(rows))
-        return self._reports(frame, functools.partial(_delete_pieces, plan, self.read_plan(plan.info)))
+        return self._reports(frame, functools.partial(_delete_partitions, plan, self.read_plan(plan.info)))
 
     def _reports(
         self,
@@ -292,7 +295,7 @@ def transaction(
         raise Misuse(f"lease_seconds={lease_seconds!r} is not a number of seconds above 0", value=lease_seconds)
     register(spark)
     conn = connection(url)
-    begun = conn.parts.tso.begin(not_before=not_before)
+    begun = conn.deployment.tso.begin(not_before=not_before)
     crash_point("client.begin.after")
     if transaction_id is not None:
         done = find_run(conn, begun, transaction_id)
@@ -339,7 +342,7 @@ def run(
         return result
 
     conn = connection(url)
-    backoff = Backoff.of(conn.parts.settings, random.uniform, retries)
+    backoff = Backoff.of(conn.deployment.settings, random.uniform, retries)
     return conn.driver.run(tries_steps(Tries(backoff, transaction_id, on_conflict), one_try_steps))
 
 
@@ -348,9 +351,9 @@ def _result(table: str, reports: Sequence[BranchReport]) -> WriteResult:
     return WriteResult(table, rows, cells, size, len(reports))
 
 
-def _delete_pieces(plan: WritePlan, read: ReadPlan, batches: Iterator[pa.RecordBatch]) -> BranchReport | None:
-    pieces = [KeyRange(row["start"], row["stop"]) for batch in batches for row in batch.to_pylist()]
-    return delete_ranges(plan, read, pieces)
+def _delete_partitions(plan: WritePlan, read: ReadPlan, batches: Iterator[pa.RecordBatch]) -> BranchReport | None:
+    partitions = [KeyRange(row["start"], row["stop"]) for batch in batches for row in batch.to_pylist()]
+    return delete_ranges(plan, read, partitions)
 
 
 def _bounds(keys: KeyRange) -> Iterator[tuple[str, str]]:

@@ -157,7 +157,7 @@ def _rows_written(
     conn: Connection, table: str, branches: NDArray[np.int64], suspected: NDArray[np.int64]
 ) -> Iterator[tuple[int, bytes]]:
     """The suspected rows among those written under the branches, each once."""
-    for batch in conn.parts.store.scan(table, KeyRange()):
+    for batch in conn.deployment.store.scan(table, KeyRange()):
         ids = row_ids(table.encode(), batch)
         for row in np.flatnonzero(np.isin(ids, suspected)).tolist():
             versions = batch.rec_version[batch.row_rec[row] : batch.row_rec[row + 1]]
@@ -178,7 +178,7 @@ def _write_branch(
         ids.add(batch)
         branch = branch or draw_branch(conn, plan)
         crash_point("spark.task.before_write")
-        conn.parts.store.write_batch(plan.info.name, branch, batch)
+        conn.deployment.store.write_batch(plan.info.name, branch, batch)
         crash_point("spark.task.after_write")
         conn.renew((plan.start_ts,))
         rows, cells, size = rows + batch.rows, cells + batch.cells, size + _value_bytes(batch)
@@ -233,7 +233,7 @@ def too_many_ids(count: int, most: int) -> Misuse:
 def draw_branch(conn: Connection, plan: WritePlan) -> int:
     """Above the transaction's start, and above every branch that was drawn before: what is written under it hides
     what stands under those."""
-    branch = conn.parts.tso.begin(not_before=plan.start_ts).start_ts
+    branch = conn.deployment.tso.begin(not_before=plan.start_ts).start_ts
     assert branch > plan.start_ts, f"branch {branch} is not above its transaction {plan.start_ts}"
     return branch
 

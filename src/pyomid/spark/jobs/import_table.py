@@ -21,7 +21,7 @@ from pyomid.client.validation import check_conflict_level, check_families
 from pyomid.crashpoints import crash_point
 from pyomid.protocol.import_table import import_range_steps
 from pyomid.spark.databases import connection
-from pyomid.spark.jobs.partitions import Piece, run_pieces
+from pyomid.spark.jobs.partitions import Partition, run_partitions
 from pyomid.spark.jobs.report import table_text
 from pyomid.spark.read_task import divided
 from pyomid.types import KeyRange
@@ -35,17 +35,22 @@ class Adoption:
     """`records`: versions of rows that were read; `adopted`: those that had no shadow cell before."""
 
     table: str
-    pieces: int
+    partitions: int
     rows: int
     records: int
     adopted: int
     seconds: float
 
+    @property
+    def pieces(self) -> int:
+        """Former name of `partitions`, for one release."""
+        return self.partitions
+
     def __str__(self) -> str:
-        if not self.pieces:
+        if not self.partitions:
             return f"{self.table} was transactional already: nothing was done"
-        headings = ("table", "pieces", "rows", "records", "of them adopted", "seconds")
-        row = (self.table, self.pieces, self.rows, self.records, self.adopted, round(self.seconds, 1))
+        headings = ("table", "partitions", "rows", "records", "of them adopted", "seconds")
+        row = (self.table, self.partitions, self.rows, self.records, self.adopted, round(self.seconds, 1))
         return table_text(headings, [row])
 
 
@@ -61,32 +66,34 @@ def adopt(
     conn = connection(url)
     began = time.monotonic()
     level = check_conflict_level(conflict_level)
-    newest_ts = import_timestamp(conn.parts, table, check_families(families))
+    newest_ts = import_timestamp(conn.deployment, table, check_families(families))
     if not newest_ts:
         return Adoption(table, 0, 0, 0, 0, time.monotonic() - began)
-    ranges = divided(conn.parts.store, table, KeyRange(), spark.sparkContext.defaultParallelism)
-    pieces = [Piece(table, 0, each) for each in ranges]
-    run_pieces(spark, url, pieces, functools.partial(_check_piece, newest_ts), _CHECKED_DDL, _CHECKED)
-    rows = run_pieces(spark, url, pieces, functools.partial(_adopt_piece, newest_ts), _ADOPTED_DDL, _ADOPTED)
+    ranges = divided(conn.deployment.store, table, KeyRange(), spark.sparkContext.defaultParallelism)
+    partitions = [Partition(table, 0, each) for each in ranges]
+    run_partitions(spark, url, partitions, functools.partial(_check_partition, newest_ts), _CHECKED_DDL, _CHECKED)
+    rows = run_partitions(
+        spark, url, partitions, functools.partial(_adopt_partition, newest_ts), _ADOPTED_DDL, _ADOPTED
+    )
     crash_point("spark.adopt.before_register")
-    register_imported(conn.parts, table, families, level)
+    register_imported(conn.deployment, table, families, level)
     seen, records, adopted = (sum(row[name] for row in rows) for name in _ADOPTED.names)
-    return Adoption(table, len(pieces), seen, records, adopted, time.monotonic() - began)
+    return Adoption(table, len(partitions), seen, records, adopted, time.monotonic() - began)
 
 
 _ADOPTED: Final = pa.schema([("rows", pa.int64()), ("records", pa.int64()), ("adopted", pa.int64())])
 _ADOPTED_DDL: Final = "rows long, records long, adopted long"
-_CHECKED: Final = pa.schema([("pieces", pa.int64())])
-_CHECKED_DDL: Final = "pieces long"
+_CHECKED: Final = pa.schema([("partitions", pa.int64())])
+_CHECKED_DDL: Final = "partitions long"
 
 
-def _check_piece(newest_ts: int, url: str, piece: Piece) -> dict[str, Any]:
+def _check_partition(newest_ts: int, url: str, partition: Partition) -> dict[str, Any]:
     conn = connection(url)
-    check_importable(conn.parts, conn.driver, piece.table, piece.key_range, newest_ts)
-    return {"pieces": 1}
+    check_importable(conn.deployment, conn.driver, partition.table, partition.key_range, newest_ts)
+    return {"partitions": 1}
 
 
-def _adopt_piece(newest_ts: int, url: str, piece: Piece) -> dict[str, Any]:
-    done = connection(url).driver.run(import_range_steps(piece.table, piece.key_range, newest_ts))
+def _adopt_partition(newest_ts: int, url: str, partition: Partition) -> dict[str, Any]:
+    done = connection(url).driver.run(import_range_steps(partition.table, partition.key_range, newest_ts))
     crash_point("spark.adopt.piece_done")
     return {"rows": done.rows, "records": done.records, "adopted": done.imported}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class Partition:
     """A range of one generation of a table."""
 
     table: str
@@ -31,36 +31,41 @@ class Piece:
     key_range: KeyRange
 
 
-PieceTask = Callable[[str, Piece], dict[str, Any]]
-"""A task: (url, piece) → one row of the job's result schema."""
+PartitionTask = Callable[[str, Partition], dict[str, Any]]
+"""A task: (url, partition) → one row of the job's result schema."""
 
 
 def chosen_tables(conn: Connection, tables: str | Sequence[str] | None) -> list[TableInfo]:
     """These tables, or the one of that name, or all of the catalog. `UnknownTable` names one that does not exist."""
     if tables is None:
-        return conn.parts.catalog.tables()
-    return [find_table(conn.parts.catalog, name) for name in names_of(tables)]
+        return conn.deployment.catalog.tables()
+    return [find_table(conn.deployment.catalog, name) for name in names_of(tables)]
 
 
-def pieces_of(conn: Connection, info: TableInfo, parallelism: int) -> list[Piece]:
+def partitions_of(conn: Connection, info: TableInfo, parallelism: int) -> list[Partition]:
     """The store's regions. A single region is divided as its last compaction divided it, so that its records are
     replaced and do not pile up; the first time it is divided by size."""
-    ranges = conn.parts.store.regions(info.name)
+    ranges = conn.deployment.store.regions(info.name)
     if len(ranges) == 1:
-        ranges = _recorded_tiling(conn, info) or divided(conn.parts.store, info.name, KeyRange(), parallelism)
-    return [Piece(info.name, info.generation, each) for each in ranges]
+        ranges = _recorded_tiling(conn, info) or divided(conn.deployment.store, info.name, KeyRange(), parallelism)
+    return [Partition(info.name, info.generation, each) for each in ranges]
 
 
-def run_pieces(
-    spark: SparkSession, url: str, pieces: Sequence[Piece], task: PieceTask, ddl: str, schema: pa.Schema
+def run_partitions(
+    spark: SparkSession, url: str, partitions: Sequence[Partition], task: PartitionTask, ddl: str, schema: pa.Schema
 ) -> list[dict[str, Any]]:
     """Runs one Spark task for each part. Returns the rows of all tasks, in no order."""
     register(spark)
-    if not pieces:
+    if not partitions:
         return []
     rows = [
-        (piece.table, piece.generation, bytearray(piece.key_range.start), _optional(piece.key_range.stop))
-        for piece in pieces
+        (
+            partition.table,
+            partition.generation,
+            bytearray(partition.key_range.start),
+            _optional(partition.key_range.stop),
+        )
+        for partition in partitions
     ]
     numbered = spark.sparkContext.parallelize(rows, len(rows))
     frame = spark.createDataFrame(numbered, "table string, generation long, start binary, stop binary")
@@ -70,18 +75,18 @@ def run_pieces(
 
 
 def _run_task(
-    url: str, task: PieceTask, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+    url: str, task: PartitionTask, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     with coded_errors():
         for batch in batches:
             for row in batch.to_pylist():
-                piece = Piece(row["table"], row["generation"], KeyRange(row["start"], row["stop"]))
-                yield pa.RecordBatch.from_pylist([task(url, piece)], schema=schema)
+                partition = Partition(row["table"], row["generation"], KeyRange(row["start"], row["stop"]))
+                yield pa.RecordBatch.from_pylist([task(url, partition)], schema=schema)
 
 
 def _recorded_tiling(conn: Connection, info: TableInfo) -> list[KeyRange]:
     """The ranges of the table's records if they cover all keys without overlap; otherwise none."""
-    records = [r for r in conn.parts.catalog.region_watermarks(info.name) if r.generation == info.generation]
+    records = [r for r in conn.deployment.catalog.region_watermarks(info.name) if r.generation == info.generation]
     ranges = sorted({record.key_range for record in records}, key=lambda each: each.start)
     if not ranges or ranges[0].start != b"" or ranges[-1].stop is not None:
         return []

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyomid.protocol.compaction import compact_region_steps
 from pyomid.protocol.sanitize import forget_superseded_steps, sanitize_steps
 from pyomid.spark.databases import connection
-from pyomid.spark.jobs.partitions import Piece, chosen_tables, pieces_of, run_pieces
+from pyomid.spark.jobs.partitions import Partition, chosen_tables, partitions_of, run_partitions
 from pyomid.spark.jobs.report import table_text
 from pyomid.spark.jobs.verification import Verification, verify
 
@@ -33,13 +33,18 @@ class TableCleaned:
     """What compaction did to one table. Counts are cells; `watermark` is the lowest that it recorded."""
 
     table: str
-    pieces: int
+    partitions: int
     rows: int
     cells: int
     cells_healed: int
     cells_dropped: int
     orphans_dropped: int
     watermark: int
+
+    @property
+    def pieces(self) -> int:
+        """Former name of `partitions`, for one release."""
+        return self.partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,7 @@ class Compaction:
     def __str__(self) -> str:
         headings = ("table", "regions", "rows", "cells", "healed", "dropped", "of them orphans", "watermark")
         rows = [
-            (t.table, t.pieces, t.rows, t.cells, t.cells_healed, t.cells_dropped, t.orphans_dropped, t.watermark)
+            (t.table, t.partitions, t.rows, t.cells, t.cells_healed, t.cells_dropped, t.orphans_dropped, t.watermark)
             for t in self.tables
         ]
         return f"{table_text(headings, rows)}\n{self.cells} cells in {self.seconds:.1f} s"
@@ -126,17 +131,19 @@ def compact(
     began = time.monotonic()
     watermark = None
     if grace_seconds > 0:
-        watermark, _ = conn.parts.leader_state.read_watermarks()
+        watermark, _ = conn.deployment.leader_state.read_watermarks()
         time.sleep(grace_seconds)
     parallelism = spark.sparkContext.defaultParallelism
-    pieces = [piece for info in chosen_tables(conn, tables) for piece in pieces_of(conn, info, parallelism)]
-    rows = run_pieces(spark, url, pieces, partial(_compact_piece, watermark), _CLEANED_DDL, _CLEANED)
+    partitions = [
+        partition for info in chosen_tables(conn, tables) for partition in partitions_of(conn, info, parallelism)
+    ]
+    rows = run_partitions(spark, url, partitions, partial(_compact_partition, watermark), _CLEANED_DDL, _CLEANED)
     by_table: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         by_table.setdefault(row["table"], []).append(row)
     cleaned = tuple(_summed(table, by_table[table]) for table in sorted(by_table))
     for info in chosen_tables(conn, tables):
-        records = conn.parts.catalog.region_watermarks(info.name)
+        records = conn.deployment.catalog.region_watermarks(info.name)
         conn.driver.run(forget_superseded_steps(info, records, now_s=time.time()))
     return Compaction(cleaned, time.monotonic() - began)
 
@@ -149,9 +156,9 @@ def sanitize(spark: SparkSession, url: str) -> Sanitising:
     """
     conn = connection(url)
     began = time.monotonic()
-    bound_s = conn.parts.settings.commit_retry_seconds
+    bound_s = conn.deployment.settings.commit_retry_seconds
     done = conn.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=bound_s))
-    left = conn.parts.commit_table.count()
+    left = conn.deployment.commit_table.count()
     return Sanitising(
         done.watermark,
         done.horizon_before,
@@ -180,10 +187,10 @@ _CLEANED_DDL: Final = (
 )
 
 
-def _compact_piece(watermark: int | None, url: str, piece: Piece) -> dict[str, Any]:
+def _compact_partition(watermark: int | None, url: str, partition: Partition) -> dict[str, Any]:
     conn = connection(url)
     steps = compact_region_steps(
-        piece.table, piece.generation, piece.key_range, conn.cache, now_s=time.time(), watermark=watermark
+        partition.table, partition.generation, partition.key_range, conn.cache, now_s=time.time(), watermark=watermark
     )
     cleaned = conn.driver.run(steps)
     return {name: getattr(cleaned, name) for name in _CLEANED.names}

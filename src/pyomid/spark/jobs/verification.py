@@ -45,7 +45,7 @@ from pyomid.client import idempotency
 from pyomid.errors import UnknownTable
 from pyomid.protocol.region_watermarks import covered_watermark
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.jobs.partitions import Piece, chosen_tables, pieces_of, run_pieces
+from pyomid.spark.jobs.partitions import Partition, chosen_tables, partitions_of, run_partitions
 from pyomid.spark.jobs.report import table_text
 from pyomid.types import SEALED, TIMESTAMP_STEP, KeyRange, TableInfo
 
@@ -176,8 +176,8 @@ def verify(spark: SparkSession, url: str, tables: str | Sequence[str] | None = N
     conn = connection(url)
     infos = chosen_tables(conn, tables)
     parallelism = spark.sparkContext.defaultParallelism
-    pieces = [piece for info in infos for piece in pieces_of(conn, info, parallelism)]
-    return verified(conn, infos, lambda: run_pieces(spark, url, pieces, look, _LOOKED_DDL, _LOOKED))
+    partitions = [partition for info in infos for partition in partitions_of(conn, info, parallelism)]
+    return verified(conn, infos, lambda: run_partitions(spark, url, partitions, look, _LOOKED_DDL, _LOOKED))
 
 
 def verified(
@@ -193,7 +193,7 @@ def verified(
         judged = _judge(conn, _Starts.merged(starts.values()), named)
     for info in infos:
         _count(figures[info.name], starts.get(info.name), judged)
-        records = [r for r in conn.parts.catalog.region_watermarks(info.name) if r.generation == info.generation]
+        records = [r for r in conn.deployment.catalog.region_watermarks(info.name) if r.generation == info.generation]
         figures[info.name].cleaned_to = covered_watermark(records)
     return _result(conn, figures, starts, judged, named, time.monotonic() - began)
 
@@ -218,7 +218,7 @@ def _named_branches(conn: Connection) -> frozenset[int]:
     that commits later is not judged by them."""
     cells = [cell for batch in _scanned_manifests(conn) for cell in batch.all_cells() if cell.value is not None]
     undecided = sorted({cell.version for cell in cells if not cell.commit_ts})
-    states = conn.parts.commit_table.lookup(undecided) if undecided else []
+    states = conn.deployment.commit_table.lookup(undecided) if undecided else []
     committed = {start for start, state in zip(undecided, states, strict=True) if state > 0}
     done = [cell for cell in cells if cell.commit_ts or cell.version in committed]
     return frozenset(branch for cell in done for branch in idempotency.branches_of(cell.value or b""))
@@ -226,19 +226,19 @@ def _named_branches(conn: Connection) -> frozenset[int]:
 
 def _scanned_manifests(conn: Connection) -> Iterator[CellBatch]:
     try:
-        conn.parts.catalog.table(idempotency.KEYS_TABLE)
+        conn.deployment.catalog.table(idempotency.KEYS_TABLE)
     except UnknownTable:
         return
-    yield from conn.parts.store.scan(idempotency.KEYS_TABLE, KeyRange(), [idempotency.BRANCHES_COLUMN])
+    yield from conn.deployment.store.scan(idempotency.KEYS_TABLE, KeyRange(), [idempotency.BRANCHES_COLUMN])
 
 
 def _judge(conn: Connection, whole: _Starts, named: frozenset[int]) -> _Judged:
     unresolved = np.unique(whole.unresolved()).tolist()
     resolved = set(whole.starts[whole.commits > 0].tolist())
-    unfinished = {branch for pending in conn.parts.leader_state.read().pending for branch in pending.branches}
-    watermark, _ = conn.parts.leader_state.read_watermarks()
-    states = conn.parts.commit_table.lookup(unresolved) if unresolved else []
-    _, horizon = conn.parts.leader_state.read_watermarks()
+    unfinished = {branch for pending in conn.deployment.leader_state.read().pending for branch in pending.branches}
+    watermark, _ = conn.deployment.leader_state.read_watermarks()
+    states = conn.deployment.commit_table.lookup(unresolved) if unresolved else []
+    _, horizon = conn.deployment.leader_state.read_watermarks()
     judged = _Judged()
     for start, state in zip(unresolved, states, strict=True):
         if state > 0 and start >= horizon:
@@ -277,10 +277,10 @@ def _result(
     seconds: float,
 ) -> Verification:
     whole = _Starts.merged(starts.values())
-    epoch = conn.parts.leader_state.read()
-    entries = list(conn.parts.commit_table.entries())
+    epoch = conn.deployment.leader_state.read()
+    entries = list(conn.deployment.commit_table.entries())
     commits = {start: commit for start, commit in entries if commit > 0}
-    newest = conn.parts.tso.begin().start_ts
+    newest = conn.deployment.tso.begin().start_ts
     return Verification(
         list(figures.values()),
         epoch.watermark,
@@ -391,11 +391,11 @@ _LOOKED_DDL: Final = (
 )
 
 
-def look(url: str, piece: Piece) -> dict[str, Any]:
+def look(url: str, partition: Partition) -> dict[str, Any]:
     """The counts and starts of one part, as a row of _LOOKED."""
     rows = cells = tombstones = 0
     parts: list[_Starts] = []
-    for batch in connection(url).parts.store.scan(piece.table, piece.key_range):
+    for batch in connection(url).deployment.store.scan(partition.table, partition.key_range):
         rows += batch.rows
         cells += batch.cells
         tombstones += int((batch.cell_len == TOMBSTONE).sum())
@@ -404,7 +404,7 @@ def look(url: str, piece: Piece) -> dict[str, Any]:
             parts = [_Starts.merged(parts)]
     whole = _Starts.merged(parts)
     return {
-        "table": piece.table,
+        "table": partition.table,
         "rows": rows,
         "cells": cells,
         "tombstones": tombstones,

@@ -225,7 +225,7 @@ class _Grid:
     """Offset and length of every value, columns by rows, over a buffer that grows by whole columns."""
 
     def __init__(self, keys: NDArray[np.uint8], columns: int, rows: int) -> None:
-        self._pieces = [keys]
+        self._partitions = [keys]
         self._size = len(keys)
         self.offsets = np.zeros((columns, rows), dtype=np.int64)
         self.lengths = np.empty((columns, rows), dtype=np.int32)
@@ -233,7 +233,7 @@ class _Grid:
     def append(self, data: NDArray[np.uint8]) -> int:
         """Where in the buffer these bytes come to lie."""
         begin = self._size
-        self._pieces.append(data)
+        self._partitions.append(data)
         self._size += len(data)
         return begin
 
@@ -248,7 +248,7 @@ class _Grid:
             self.offsets, self.lengths, sentinel, len(SENTINEL_VALUE), rec_cell, cell_col, cell_off, cell_len
         )
         return CellBatch(
-            buffer=np.concatenate(self._pieces),
+            buffer=np.concatenate(self._partitions),
             columns=columns,
             row_off=np.ascontiguousarray(row_off),
             row_len=row_len.astype(np.int32),
