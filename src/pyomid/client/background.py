@@ -79,13 +79,15 @@ class Background:
     def complete(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:
         """Shadow cells, then the entry. Waits for room: commits that outrun their own completion slow down."""
         self._add_where_room(_Job(complete_steps(start_ts, commit_ts, written), _cells(written)))
-        self.counters.completed += 1
+        with self._lock:
+            self.counters.completed += 1
 
     def roll_back(self, written: WriteSet, begun: Sequence[object] = ()) -> None:
         """Exact deletes of a transaction that certainly never commits. Waits for room likewise. `begun`: its writes
         that may be under way, which are awaited first (`effects.EndWrites`)."""
         self._add_where_room(_Job(_rollback_steps(written, tuple(begun)), _cells(written)))
-        self.counters.rolled_back += 1
+        with self._lock:
+            self.counters.rolled_back += 1
 
     def offer(self, effect: effects.Heal | effects.DeleteOrphans) -> None:
         """Repairs later. Dropped if there is no room, or after the end."""
@@ -217,9 +219,7 @@ class Background:
     def _work(self, jobs: Sequence[_Job]) -> None:
         try:
             run_together([job.steps for job in jobs], self._perform, self.failed)
-        except (
-            Exception
-        ) as error:  # an error of the steps themselves: only these jobs are left to readers and compaction
+        except Exception as error:  # of the steps themselves: these jobs alone are left to readers and compaction
             self.failed(error)
 
     def _begin(self, batch: _Batch) -> _Batch:

@@ -349,7 +349,7 @@ class _Ending:
         self._pid = os.getpid()
         self._alone = threading.RLock()
         self.has_begun = False
-        _OPEN[id(self)] = self
+        _OPEN.add(self)
 
     @property
     def is_ours(self) -> bool:
@@ -361,7 +361,7 @@ class _Ending:
         if not self.is_ours:
             return
         with self._alone:
-            if id(self) not in _OPEN:
+            if self not in _OPEN:
                 return
             try:
                 self._leases.close()
@@ -379,10 +379,10 @@ class _Ending:
     def forget(self) -> None:
         """Nothing is closed any more."""
         self.has_begun = True
-        _OPEN.pop(id(self), None)
+        _OPEN.discard(self)
 
 
-_OPEN: Final[dict[int, _Ending]] = {}
+_OPEN: Final[set[_Ending]] = set()
 """Of every database of this process that is not closed, by `id`."""
 
 
@@ -397,7 +397,7 @@ def _forgotten(ending: _Ending) -> None:
 
 @atexit.register
 def _close_all() -> None:
-    for ending in list(_OPEN.values()):
+    for ending in list(_OPEN):
         try:
             ending.close()
         except Exception as error:

@@ -47,7 +47,8 @@ def create_table(
     This registers a table that a Java client made, too. From now on the mark that its commits left stops sanitizing no
     more (K6); the records of its regions do, until they are compacted.
     """
-    wanted, found, is_new = _asked(deployment, name, families, conflict_level, schema)
+    wanted = _wanted(name, families, conflict_level, schema)
+    found, is_new = _make(deployment, wanted)
     if is_new:
         return found
     if not if_not_exists:
@@ -60,20 +61,17 @@ def make_table(
     deployment: Deployment, name: str, families: object, *, conflict_level: object, schema: TableSchema
 ) -> TableInfo:
     """The table of that name, made if there is none; else as it is, whatever its families and level."""
-    _, found, _ = _asked(deployment, name, families, conflict_level, schema)
+    found, _ = _make(deployment, _wanted(name, families, conflict_level, schema))
     return found
 
 
-def _asked(
-    deployment: Deployment, name: str, families: object, conflict_level: object, schema: TableSchema | None
-) -> tuple[TableInfo, TableInfo, bool]:
-    wanted = TableInfo(
+def _wanted(name: str, families: object, conflict_level: object, schema: TableSchema | None) -> TableInfo:
+    return TableInfo(
         validation.check_table_name(name),
         validation.check_families(families),
         validation.check_conflict_level(conflict_level),
         schema=schema,
     )
-    return (wanted, *_make(deployment, wanted))
 
 
 def drop_table(deployment: Deployment, name: str) -> None:

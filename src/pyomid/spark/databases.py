@@ -96,11 +96,8 @@ class Connection:
         """
         now = self.deployment.clock()
         leased_ts, good_until_s = self._shared.get(term_s, (start_ts, now))
-        if (
-            leased_ts > start_ts
-            or now >= good_until_s
-            or self.deployment.leader_state.read_watermarks()[0] >= leased_ts
-        ):
+        leader_state = self.deployment.leader_state
+        if leased_ts > start_ts or now >= good_until_s or leader_state.read_watermarks()[0] >= leased_ts:
             leased_ts, granted_s = self.deployment.tso.share_lease(start_ts, term_s)
             if len(self._shared) > 1_000:
                 self._shared.clear()

@@ -90,9 +90,8 @@ class OmidDataSource(DataSource):
             if self._owns and leased_ts != self._begun.start_ts:  # a new TSO would take its end for the sharers' end
                 self._connection().leases.end_of(self._begun.start_ts)
             table_schema, wanted = self._readable(schema)
-            return OmidReader(
-                self._read_plan(table_schema, wanted), self._range(table_schema), self._partitions(), schema
-            )
+            plan = self._read_plan(table_schema, wanted)
+            return OmidReader(plan, self._range(table_schema), self._partitions(), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> OmidWriter:
         from pyomid.spark.schema import fields_of
@@ -365,10 +364,7 @@ class OmidWriter(DataSourceArrowWriter):
 
         conn = connection(self.url, self.database_id)
         lease = Lease.of_another(self.begun.start_ts)
-        transaction = LargeTransaction(
-            conn, self.begun, level=self.level, transaction_id=self.transaction_id, lease=lease
-        )
-        return transaction
+        return LargeTransaction(conn, self.begun, level=self.level, transaction_id=self.transaction_id, lease=lease)
 
 
 def _check_complete(messages: Sequence[WriterCommitMessage | None]) -> None:

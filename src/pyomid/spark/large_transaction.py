@@ -47,14 +47,7 @@ from pyomid.spark.databases import Connection
 from pyomid.spark.options import AUTO_LEVEL, TABLE_LEVEL
 from pyomid.spark.read_task import BATCH_ROWS, ReadPlan, sees_rows
 from pyomid.spark.run_outcome import find_run, is_committed
-from pyomid.spark.schema import (
-    Field,
-    WriteOptions,
-    extended,
-    prepared_table,
-    schema_of,
-    table_or_none,
-)
+from pyomid.spark.schema import Field, WriteOptions, extended, prepared_table, schema_of, table_or_none
 from pyomid.spark.write_task import BranchReport, WritePlan, check_distinct, too_many_ids
 from pyomid.types import (
     BeginReply,
@@ -313,9 +306,8 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         if self.transaction_id is None:
             return None
         try:
-            return find_run(
-                self._conn, self._conn.deployment.tso.begin(not_before=cause_of(error)), self.transaction_id
-            )
+            begun = self._conn.deployment.tso.begin(not_before=cause_of(error))
+            return find_run(self._conn, begun, self.transaction_id)
         except OmidError as failed:
             logger.warning("who won against a run under %r cannot be looked up: %s", self.transaction_id, failed)
             return None

@@ -271,12 +271,12 @@ def table_or_none(conn: Connection, name: str) -> TableInfo | None:
 def prepared_table(
     conn: Connection, name: str, fields: Sequence[Field], options: WriteOptions, level: str | None
 ) -> TableInfo:
-    """The table's catalog entry, fit for a frame of these fields; made, or extended, where options allow it.
+    """The table's catalog entry, fit for a frame of these fields; made, or extended, where options allow it. A table
+    that another client made first is fitted as any other.
 
     Both are durable at once, and stay where the transaction rolls back: others may have begun to use them.
     """
     info = table_or_none(conn, name) or _made(conn, name, fields, options, level)
-    # where another was faster it is another's: fitted as any other
     conn.deployment.store.check_leases(name)
     check_level(info, level)
     if info.schema is None:

@@ -59,13 +59,8 @@ def run_partitions(
     if not partitions:
         return []
     rows = [
-        (
-            partition.table,
-            partition.generation,
-            bytearray(partition.key_range.start),
-            _optional(partition.key_range.stop),
-        )
-        for partition in partitions
+        (each.table, each.generation, bytearray(each.key_range.start), _optional(each.key_range.stop))
+        for each in partitions
     ]
     numbered = spark.sparkContext.parallelize(rows, len(rows))
     frame = spark.createDataFrame(numbered, "table string, generation long, start binary, stop binary")
