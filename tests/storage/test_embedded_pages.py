@@ -156,6 +156,23 @@ def test_a_scan_reads_the_file_that_lmdb_has_open(tmp_path: Path, monkeypatch: p
     store.close()
 
 
+def test_a_store_that_found_another_file_leaves_the_first_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the store is closed that file, or a new one that was given its number, is opened as any other."""
+    monkeypatch.setattr(Environment, "_check_file", lambda environment: None)
+    filled(tmp_path / "other", 2, rows=10).close()
+    store = filled(tmp_path / "db", 1, rows=10)
+    data = tmp_path / "db" / "data" / "data.mdb"
+    os.rename(data, tmp_path / "first")
+    os.rename(tmp_path / "other" / "data" / "data.mdb", data)
+    store._environment._panicked = True  # LMDB is opened again, and finds the other file
+    assert store.read_rows("t", [b"x"]) == [[]]
+    store.close()
+    os.rename(tmp_path / "first", data)
+    again = EmbeddedStore(tmp_path / "db")
+    assert again.read_rows("t", [b"x"]) == [[]]
+    again.close()
+
+
 def test_a_file_that_cannot_be_mapped_is_read_by_the_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Environment, "_check_file", lambda environment: None)
     store = filled(tmp_path / "db", 1)

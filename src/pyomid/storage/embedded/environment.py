@@ -453,7 +453,8 @@ def _is_out_of_address_space(error: BaseException) -> bool:
 
 # The register of this process.
 
-_register: dict[FileId | None, Environment] = {}
+_register: list[Environment] = []
+"""Searched by the file that each has open now: opening again may have found another one under the folder's name."""
 _register_lock = threading.RLock()
 
 
@@ -470,12 +471,13 @@ def open_environment(
     It is opened for writing as soon as one user wants to write. Only the first user's `map_bytes` counts.
     """
     with _register_lock:
-        environment = _register.get(_data_file(folder))
+        wanted = _data_file(folder)
+        environment = next((known for known in _register if known.data_file == wanted), None)
         if environment is None:
             environment = Environment(
                 folder, databases, writable=writable, many_writers=many_writers, map_bytes=map_bytes
             )
-            _register[environment.data_file] = environment
+            _register.append(environment)
         elif writable and not environment.writable:
             environment.upgrade()
         environment.users += 1
@@ -494,19 +496,19 @@ def release(environment: Environment) -> None:
     with _register_lock:
         environment.users -= 1
         if environment.users == 0:
-            if _register.get(environment.data_file) is environment:  # a child of fork has its own of the same folder
-                del _register[environment.data_file]
+            if environment in _register:  # not in a child of fork: it opens the folder for itself
+                _register.remove(environment)
             environment.close()
 
 
 def _before_fork() -> None:
     _register_lock.acquire()
-    for environment in _register.values():
+    for environment in _register:
         environment.pause(_FORK_WAIT_S)
 
 
 def _after_fork_in_parent() -> None:
-    for environment in _register.values():
+    for environment in _register:
         environment.resume()
     with suppress(RuntimeError):  # not held if `_before_fork` was interrupted
         _register_lock.release()
@@ -514,7 +516,7 @@ def _after_fork_in_parent() -> None:
 
 def _after_fork_in_child() -> None:
     global _register_lock
-    for environment in _register.values():
+    for environment in _register:
         environment.close_in_child()
     _register.clear()
     _register_lock = threading.RLock()
