@@ -73,7 +73,7 @@ class Retries:
             self._step.refuse(peer, tag, self._unknown(start_ts, error.message))
             return
         if outcome is None:
-            why = f"it is below the sanitised horizon {self._watermarks.horizon}"
+            why = f"its record may be sanitized: it is below H {self._watermarks.horizon}"
             self._step.refuse(peer, tag, self._unknown(start_ts, why))
         elif outcome.placed:
             self._commits.abort(peer, tag, start_ts, Conflict(AbortReason.RETRY_UNKNOWN, 0))

@@ -288,10 +288,12 @@ async def _switch_to_native_soon(service: TsoService) -> None:
     try:
         is_loaded = await asyncio.get_running_loop().run_in_executor(None, _load_kept_kernels)
     except Exception:  # no thread, no memory
-        log.exception("decides by plain code: its kernel could not be loaded")
+        log.exception("decides by the reference: its kernel could not be loaded")
         return
     if not is_loaded:
-        log.info("decides by plain code: its kernel was compiled for another version; pyomid.compile_kernels makes it")
+        log.info(
+            "decides by the reference: its kernel was compiled for another version; pyomid.compile_kernels makes it"
+        )
         return
     try:
         service.switch_to_native()
