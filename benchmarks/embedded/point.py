@@ -6,6 +6,7 @@ import os
 import random
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import lmdb
@@ -13,10 +14,11 @@ from benchmarks._report import Report
 
 from pyomid.storage.embedded import EmbeddedStore
 from pyomid.testing.conformance import written_batch
-from pyomid.types import Column, RowWrite, TableInfo
+from pyomid.types import CellVersion, Column, ReadBounds, RowWrite, ShadowWrite, TableInfo
 
 ROWS = 50_000
 GETS = 5_000
+VERSIONS = 10_000
 COMMITS = 200
 COLUMN = Column(b"f", b"balance")
 
@@ -33,6 +35,7 @@ def main() -> int:
         store.create_table(TableInfo("t", (b"f",)))
         load(raw, store)
         compare_reads(report, raw, store)
+        compare_ages(report, store)
         compare_commits(report, raw, store, Path(folder))
         store.close()
     return report.finish()
@@ -83,6 +86,32 @@ def compare_reads(report: Report, raw: lmdb.Environment, store: EmbeddedStore) -
     )
     report.ratio("point get ÷ raw LMDB get with its transaction", single, fresh)
     report.ratio("multi-get ÷ raw LMDB get in one transaction", multi, together)
+
+
+def compare_ages(report: Report, store: EmbeddedStore) -> None:
+    """One row that was raised 10 000 times beside one that was written once; nothing was compacted."""
+    versions = range(50, 50 * VERSIONS + 1, 50)
+    store.create_table(TableInfo("aged", (b"f",)))
+    for key, written in ((b"young", versions[-1:]), (b"old", versions)):
+        for version in written:
+            store.write_cells("aged", version, [RowWrite(key, ((COLUMN, b"100"),))])
+        names = (CellVersion(key, *COLUMN, version) for version in written)
+        store.write_shadow_cells("aged", [ShadowWrite(name, name.version + 1) for name in names])
+    bounds = ReadBounds(below=versions[-1] + 50, committed_below=versions[-1] + 50)
+
+    def read(key: bytes) -> None:
+        for _ in range(GETS):
+            store.read_rows("aged", [key], [COLUMN], bounds=bounds)
+
+    young, old = report.measure_together(
+        {
+            "point get of a row of one version": partial(read, b"young"),
+            f"point get of a row of {VERSIONS} versions": partial(read, b"old"),
+        },
+        items=GETS,
+        unit="gets",
+    )
+    report.ratio("row of one version ÷ row of many", young, old, at_most=2)
 
 
 def compare_commits(report: Report, raw: lmdb.Environment, store: EmbeddedStore, folder: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from itertools import groupby
 from typing import Final, NamedTuple
 
 TIMESTAMP_STEP: Final = 50
@@ -73,7 +74,8 @@ class ReadBounds:
     """Which stored versions of a row its reader needs: `at_least` <= version < `below`.
 
     `committed_below`, where given: of each column its versions from the greatest down to the first whose shadow cell
-    is below it. A column without qualifier is needed down to the first such *tombstone*, its family's.
+    is below it. Such a *tombstone* without qualifier is the last of its whole family, and no tombstone of a family is
+    needed below the last needed version of every other column of it.
     """
 
     at_least: int = 0
@@ -88,16 +90,23 @@ class ReadBounds:
         return 0 < cell.commit_ts < self.committed_below and (bool(cell.qualifier) or cell.value is None)
 
     def needed(self, cells: Iterable[Cell]) -> list[Cell]:
-        """The cells of a row that the reader needs."""
+        """The cells of a row that the reader needs, newest version first."""
+        newest_first = sorted((cell for cell in cells if self.holds(cell.version)), key=lambda each: -each.version)
+        going_on = {Column(cell.family, cell.qualifier) for cell in newest_first}
+        with_values = {cell.family for cell in newest_first if not cell.qualifier and cell.value is not None}
         needed: list[Cell] = []
-        ended: set[Column] = set()
-        for cell in sorted(cells, key=lambda each: -each.version):
-            column = Column(cell.family, cell.qualifier)
-            if self.holds(cell.version) and column not in ended:
-                needed.append(cell)
-                if self.ends_column(cell):
-                    ended.add(column)
+        for _, group in groupby(newest_first, key=lambda each: each.version):
+            version = [cell for cell in group if Column(cell.family, cell.qualifier) in going_on]
+            needed += version
+            if ends := [cell for cell in version if self.ends_column(cell)]:
+                going_on = {column for column in going_on if not any(_is_ended(column, cell) for cell in ends)}
+                families = with_values.union(column.family for column in going_on if column.qualifier)
+                going_on = {column for column in going_on if column.qualifier or column.family in families}
         return needed
+
+
+def _is_ended(column: Column, cell: Cell) -> bool:
+    return column.family == cell.family and (not cell.qualifier or column.qualifier == cell.qualifier)
 
 
 class RowWrite(NamedTuple):

@@ -10,7 +10,7 @@ from pyomid.cells import batch_of
 from pyomid.protocol import visibility
 from pyomid.protocol.native import visibility as visibility_kernel
 from pyomid.protocol.visibility import visible_point
-from pyomid.types import Cell, Column, start_of
+from pyomid.types import Cell, Column, ReadBounds, start_of
 
 pytestmark = pytest.mark.fast
 
@@ -153,6 +153,16 @@ def test_compiled_visibility_is_the_plain_one(
         assert found == visible_point(cells, reader, own, known)
     present = [index for index, cells in enumerate(rows) if visible_point(cells, reader, own, known)]
     assert seen.rows_present().tolist() == present
+
+
+@settings(max_examples=400, deadline=None)
+@given(rows=histories(), reader=readers, own=own_starts)
+def test_needed_versions_say_what_the_whole_row_says(rows: list[list[Cell]], reader: int, own: frozenset[int]) -> None:
+    bounds = ReadBounds(below=max(reader, *(start + 50 for start in own), 0), committed_below=reader)
+    for row in rows:
+        cells = [each._replace(commit_ts=each.commit_ts * (each.commit_ts > each.version)) for each in row]
+        needed = bounds.needed(cells)
+        assert visible_point(needed, reader, own) == visible_point(cells, reader, own)
 
 
 @settings(max_examples=50, deadline=None)

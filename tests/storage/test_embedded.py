@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pyomid.errors import Corruption
 from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
+from pyomid.storage.embedded.records import record_key
 from pyomid.testing.conformance import (
     FAMILIES,
     CatalogConformance,
@@ -15,7 +17,7 @@ from pyomid.testing.conformance import (
     DataStoreConformance,
     LeaderStateConformance,
 )
-from pyomid.types import TableInfo
+from pyomid.types import CellVersion, Column, ReadBounds, RowWrite, ShadowWrite, TableInfo
 
 pytestmark = pytest.mark.fast
 
@@ -35,6 +37,43 @@ class TestEmbeddedStore(DataStoreConformance):
 
     def another(self, store: object) -> EmbeddedStore:
         return self._other
+
+
+@pytest.mark.parametrize("columns", [None, [Column(b"f", b"")], [Column(b"f", b"a")], [Column(b"f", b"none")]])
+def test_a_point_read_stops_at_the_newest_visible(tmp_path: Path, columns: list[Column] | None) -> None:
+    """The oldest version is damaged: who reads it, notices."""
+    store, cell = EmbeddedStore(tmp_path), Column(b"f", b"a")
+    store.create_table(TableInfo("t", FAMILIES))
+    for version in range(50, 1000, 50):
+        store.write_cells("t", version, [RowWrite(b"r", ((cell, b"%d" % version),))])
+    shadows = [ShadowWrite(CellVersion(b"r", *cell, version), version + 1) for version in range(50, 900, 50)]
+    store.write_shadow_cells("t", shadows)
+    key = record_key(store._environment.read(lambda t: store._tables.table(t, "t")).prefix, b"r", 50)
+    store._environment.write(lambda transaction: transaction.put(key, b"damaged", db=store._cells))
+
+    (cells,) = store.read_rows("t", [b"r"], columns, bounds=ReadBounds(below=951, committed_below=951))
+    assert [each.version for each in cells] == ([950, 900, 850] if columns != [Column(b"f", b"none")] else [])
+    with pytest.raises(Corruption):
+        store.read_rows("t", [b"r"], columns)
+    store.close()
+
+
+def test_a_read_stops_above_no_column_of_another_process(tmp_path: Path) -> None:
+    """Column b is younger than what this store knows of the table, and lies below the newest version of a."""
+    store, other = EmbeddedStore(tmp_path), EmbeddedStore(tmp_path)
+    store.create_table(TableInfo("t", FAMILIES))
+    a, b = Column(b"f", b"a"), Column(b"f", b"b")
+    store.write_cells("t", 50, [RowWrite(b"r", ((a, b"1"),))])
+    assert len(store.read_rows("t", [b"r"])[0]) == 1
+    other.write_cells("t", 100, [RowWrite(b"r", ((b, b"2"),))])
+    other.write_cells("t", 150, [RowWrite(b"r", ((a, b"3"),))])
+    other.write_shadow_cells("t", [ShadowWrite(CellVersion(b"r", *a, 150), 151)])
+    bounds = ReadBounds(below=300, committed_below=300)
+    for columns in (None, [Column(b"f", b"")], [a, b]):
+        (cells,) = store.read_rows("t", [b"r"], columns, bounds=bounds)
+        assert {each.version for each in cells} >= {150, 100}
+    store.close()
+    other.close()
 
 
 class TestEmbeddedCommitTable(CommitTableConformance):

@@ -29,6 +29,7 @@ from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Deposed, Misuse, OmidError, UnknownTable
 from pyomid.oracle.instructions import Flushed
 from pyomid.ports import Catalog, CommitTable, DataStore, LeaderState
+from pyomid.protocol.visibility import visible_point
 from pyomid.server.flush import Flushes
 from pyomid.storage.memory import MemoryLeaderState, MemoryStore
 from pyomid.types import (
@@ -261,6 +262,7 @@ class DataStoreConformance:
                 found = store.read_rows(table, [b"r", b"nothing", b"s"], wanted, bounds=bounds)
                 for cells_found, cells_whole in zip(found, whole, strict=True):
                     assert set(bounds.needed(cells_whole)) <= set(cells_found) <= set(cells_whole)
+                    assert visible_point(cells_found, reader) == visible_point(cells_whole, reader)
         one = ReadBounds(at_least=400, below=401)
         assert Cell(b"r", *A, 400, b"400") in store.read_rows(table, [b"r"], [A], bounds=one)[0]
 

@@ -39,11 +39,23 @@ from pyomid.storage.embedded.records import (
     key_version,
     record_key,
     row_prefix,
+    version_suffix,
 )
 from pyomid.storage.embedded.regions import REGION_ROWS_DEFAULT, SAMPLE_MASK, Regions
 from pyomid.storage.embedded.scans import Scans
 from pyomid.storage.embedded.table_numbers import Table, Tables
-from pyomid.types import Cell, CellVersion, Column, KeyRange, ReadBounds, RowWrite, ShadowWrite, StoreLimits, TableInfo
+from pyomid.types import (
+    TIMESTAMP_MAX,
+    Cell,
+    CellVersion,
+    Column,
+    KeyRange,
+    ReadBounds,
+    RowWrite,
+    ShadowWrite,
+    StoreLimits,
+    TableInfo,
+)
 
 LIMITS: Final = StoreLimits(row_bytes_max=ESCAPED_ROW_BYTES_MAX, qualifier_bytes_max=32_767, value_bytes_max=10 << 20)
 
@@ -231,14 +243,18 @@ class EmbeddedStore(DataStore):
         *,
         bounds: ReadBounds | None = None,
     ) -> list[list[Cell]]:
+        limits = bounds or ReadBounds()
+
         def read(transaction: Transaction) -> list[list[Cell]]:
-            current = self._tables.loaded(transaction, table)
+            current = self._tables.loaded(transaction, table, () if columns is None else columns)
+            if columns is None or not all(column.qualifier for column in columns):
+                current.load_new(transaction, self._tables.database)
+            wanted = current.wanted(columns)
             with transaction.cursor(self._cells) as cursor:
-                found = [_row_records(cursor, row_prefix(current.prefix, row)) for row in rows]
-            records = [[(key, decode_record(key, value)) for key, value in row] for row in found]
+                records = [_row_records(cursor, current, row, wanted, limits) for row in rows]
             if _names_unknown(current, records):
                 current.load(transaction, self._tables.database)
-            wanted = current.wanted(columns)
+                wanted = current.wanted(columns)
             return [_cells_of(current, row, each, wanted) for row, each in zip(rows, records, strict=True)]
 
         return self._environment.read(read)
@@ -385,13 +401,37 @@ class EmbeddedStore(DataStore):
 # Records out of LMDB
 
 
-def _row_records(cursor: Any, prefix: bytes) -> list[tuple[bytes, bytes]]:
+def _row_records(
+    cursor: Any, table: Table, row: bytes, wanted: frozenset[int] | None, bounds: ReadBounds
+) -> list[tuple[bytes, Record]]:
+    """The row's records, newest first, down to the one below which the reader needs none: however many versions a row
+    has, those that nobody reads cost nothing."""
+    prefix = row_prefix(table.prefix, row)
+    asked = table.asked(wanted)
+    ended: set[int] = set()
     records = []
-    more = cursor.set_range(prefix)
-    while more and cursor.key()[:-VERSION_BYTES] == prefix:
-        records.append(cursor.item())
+    more = cursor.set_range(prefix if bounds.below == TIMESTAMP_MAX else prefix + version_suffix(bounds.below - 1))
+    while more:
+        key, value = cursor.item()
+        if key[:-VERSION_BYTES] != prefix or key_version(key) < bounds.at_least:
+            break
+        record = decode_record(key, value)
+        records.append((key, record))
+        if 0 < record.commit_ts < bounds.committed_below:
+            ended |= _ended_by(table, record, asked)
+            if len(ended) == len(asked):
+                break
         more = cursor.next()
     return records
+
+
+def _ended_by(table: Table, record: Record, asked: frozenset[int]) -> frozenset[int]:
+    """The asked columns of which a reader that sees this record needs no older version."""
+    ended = asked.intersection(record.cells)
+    if table.tombstones and not table.tombstones.keys().isdisjoint(record.cells):
+        hidden = {table.tombstones[number] for number in record.cells if number in table.tombstones}
+        ended = ended.union(number for number in asked if table.columns[number - 1].family in hidden)
+    return ended
 
 
 def _names_unknown(table: Table, rows: list[list[tuple[bytes, Record]]]) -> bool:

@@ -45,6 +45,9 @@ class Table:
         self.columns: list[Column] = []
         """Column number i is at index i − 1."""
         self.numbers: dict[Column, int] = {}
+        self.tombstones: dict[int, bytes] = {}
+        """The numbers of family tombstones, and their families."""
+        self._all_asked: frozenset[int] = frozenset()
         self._loading = threading.Lock()
 
     def load(self, transaction: Transaction, database: Any) -> None:
@@ -53,6 +56,9 @@ class Table:
             for column in self.added(transaction, database):
                 self.columns.append(column)
                 self.numbers[column] = len(self.columns)
+                if not column.qualifier:
+                    self.tombstones[len(self.columns)] = column.family
+            self._all_asked = frozenset(range(1, len(self.columns) + 1)) - self.tombstones.keys()
 
     def added(self, transaction: Transaction, database: Any) -> Iterator[Column]:
         """Columns after those that are loaded, in the order of their numbers."""
@@ -62,6 +68,15 @@ class Table:
             while found and cursor.key().startswith(prefix):
                 yield _column(cursor.value())
                 found = cursor.next()
+
+    def load_new(self, transaction: Transaction, database: Any) -> None:
+        """Loads columns that another process has added, if there are any."""
+        if transaction.get(self.column_key(len(self.columns) + 1), db=database) is not None:
+            self.load(transaction, database)
+
+    def asked(self, wanted: frozenset[int] | None) -> frozenset[int]:
+        """The numbers of the columns that a read asks for, without family tombstones."""
+        return self._all_asked if wanted is None else wanted - self.tombstones.keys()
 
     def column_key(self, number: int) -> bytes:
         return b"c" + self.prefix + number.to_bytes(_COLUMN_BYTES)
@@ -113,6 +128,7 @@ class Tables:
         table = Table(name, entry)
         if known is not None and known.number == table.number:
             table.columns, table.numbers = list(known.columns), dict(known.numbers)
+            table.tombstones, table._all_asked = dict(known.tombstones), known._all_asked
         return table
 
     def entry(self, transaction: Transaction, table: Table) -> bytes | None:
