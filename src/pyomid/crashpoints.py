@@ -37,6 +37,8 @@ POINTS: Final[dict[str, str]] = {
     "client.heal.before": "before a reader's shadow cells",
     "client.create.begun": "the catalog's entry says that a table is being made, nothing is made",
     "client.create.made": "the physical table is there, the catalog's entry is not",
+    "client.level.changed": "a table's conflict level is changed by one step: to both, or to the next one",
+    "client.level.fenced": "commits name ids of both levels, and nobody who does not can commit any more",
     "client.drop.decided": "the catalog's entry says that the table is being dropped, everything is there",
     "client.drop.fenced": "its writers of before abort, its rows are there",
     "client.drop.withdrawn": "what has the name of a table that is dropped or made is about to go from the store",

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch, CellNames
 from pyomid.config import Settings
-from pyomid.errors import UnknownTable
+from pyomid.errors import Misuse, UnknownTable
 from pyomid.types import (
     BeginReply,
     Cell,
@@ -29,6 +29,7 @@ from pyomid.types import (
     Column,
     CommitReply,
     CommitRequest,
+    ConflictLevel,
     KeyRange,
     LeaderRecord,
     LeaderStateChanges,
@@ -417,6 +418,15 @@ class Catalog(ABC):
         if found is None or found.state is not TableState.PRESENT:
             raise UnknownTable(f"there is no table {name!r} in the catalog", table=name)
         return found.info
+
+    def tables_level(self) -> ConflictLevel | None:
+        """The one level that all tables of this database must have, because clients that are not pyomid's name ids of
+        that level only; None: each table has its own. Fresh."""
+        return None
+
+    def set_tables_level(self, level: ConflictLevel | None) -> None:
+        """`client.table_admin.choose_tables_level` says when it may. `Misuse` in a store of pyomid alone."""
+        raise Misuse("only a database in HBase has one conflict level for all tables: here each table has its own")
 
     @abstractmethod
     def mark_unknown_table(self, table_id: int) -> None:

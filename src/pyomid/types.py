@@ -303,6 +303,13 @@ class TableInfo:
     generation: int = 1
     """Raised whenever data were replaced from outside (restore, clone, bulk load): K5."""
     schema: TableSchema | None = None
+    next_level: ConflictLevel | None = None
+    """While the level changes: the one that the table will have. Commits name the ids of both (T9)."""
+
+    @property
+    def id_levels(self) -> tuple[ConflictLevel, ...]:
+        """The levels of whose ids a commit names those of what it wrote."""
+        return (self.conflict_level,) if self.next_level is None else (self.conflict_level, self.next_level)
 
 
 class TableState(StrEnum):

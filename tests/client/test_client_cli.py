@@ -28,6 +28,8 @@ def test_tables_are_created_listed_and_dropped(url: str, capsys: pytest.CaptureF
     assert run(capsys, "tables", url, "create", "orders", "f", "g", "--conflict-level", "row")[0] == 0
     _, listed, _ = run(capsys, "tables", url)
     assert "orders   families f, g   conflict level row" in listed
+    assert run(capsys, "tables", url, "alter", "orders", "--conflict-level", "cell")[0] == 0
+    assert "conflict level cell" in run(capsys, "tables", url)[1]
     assert run(capsys, "tables", url, "drop", "orders", "--yes")[0] == 0
     with pyomid.connect(url) as db:
         assert "orders" not in [table.name for table in db.tables()]
@@ -83,6 +85,8 @@ def test_status_says_what_a_person_asks(url: str, capsys: pytest.CaptureFixture[
         (("status", "omid-memory:x?leaseSecond=1"), "did you mean leaseSeconds?"),
         (("tables", "omid-memory:cli", "drop", "nothing", "--yes"), "no table 'nothing'"),
         (("tables", "omid-memory:cli", "create", "a b", "f"), "letters, digits"),
+        (("tables", "omid-memory:cli", "alter", "nothing", "--conflict-level", "row"), "no table 'nothing'"),
+        (("init", "omid-memory:cli", "--conflict-level", "row"), "here each table has its own"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(

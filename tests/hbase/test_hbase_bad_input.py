@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,13 @@ import pytest
 from conftest import needs_java
 from pyomid.cells import batch_of
 from pyomid.cli.hbase_server import HBaseServer
+from pyomid.cli.init import chosen_level
 from pyomid.client.database import Database
+from pyomid.client.table_admin import alter_table, create_table
 from pyomid.errors import Misuse, OmidError, Unavailable
+from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.codec.keyvalues import KeyValue
-from pyomid.storage.hbase.codec.layout import COMPACTION_ATTRIBUTE, COPROCESSOR, TIMESTAMP_FAMILY
+from pyomid.storage.hbase.codec.layout import COMPACTION_ATTRIBUTE, COPROCESSOR, META_FAMILY, TIMESTAMP_FAMILY
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.regions.bulk_writes import put_batch_steps
 from pyomid.storage.hbase.rpc.client import Cluster
@@ -21,7 +25,7 @@ from pyomid.storage.hbase.rpc.requests import RowMutation, puts
 from pyomid.storage.hbase.store import LIMITS, HBaseStore
 from pyomid.storage.hbase.timestamp_ceiling import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
 from pyomid.storage.hbase.zookeeper import ZooKeeper
-from pyomid.types import Cell, Column, RowWrite, TableInfo
+from pyomid.types import Cell, Column, ConflictLevel, RowWrite, TableInfo
 
 TOO_LARGE = b"v" * ((10 << 20) + 1)
 
@@ -67,6 +71,25 @@ def test_a_cell_over_the_server_s_limit_is_told_with_its_setting(
 def test_a_table_of_another_conflict_level_is_not_taken(database: Database, table: str) -> None:
     with pytest.raises(Misuse, match="conflict level 'cell', not 'row'"):
         database.create_table(table, ["f"], "row", if_not_exists=True)
+
+
+def test_a_deployment_has_one_conflict_level(database: Database, cluster: Cluster, table_name: str) -> None:
+    """In a table of its own: that of the session's deployment would be the other tests' too."""
+    Admin(cluster).create_table(TableDescriptor(table_name, (FamilyDescriptor(META_FAMILY, 1),)), [])
+    catalog = HBaseCatalog(cluster, table=table_name)
+    assert catalog.tables_level() is None
+    assert [chosen_level(catalog, wanted) for wanted in (None, "any", None, "row")] == ["cell", "any", "any", "row"]
+    deployment = replace(database.deployment, catalog=catalog)
+    with pytest.raises(Misuse, match="this deployment's is 'row': requests of Java clients do not name"):
+        create_table(deployment, f"{table_name}_data", ["f"], conflict_level="cell")
+    made = create_table(deployment, f"{table_name}_data", ["f"])
+    assert (made.conflict_level.value, catalog.table(made.name)) == ("row", made)
+    changing = replace(made, next_level=ConflictLevel.CELL)
+    assert alter_table(deployment, made, lambda _: changing) == catalog.table(made.name) == changing
+    with pytest.raises(Misuse, match="cannot be the conflict level of all tables"):
+        chosen_level(catalog, "cell")
+    database.deployment.store.drop_table(made.name)
+    Admin(cluster).drop_table(table_name)
 
 
 def test_a_lease_is_refused_on_a_table_with_omid_s_coprocessor(

@@ -281,13 +281,17 @@ async def _put_while_flushing(choices: Any, told: Recorded, tx: Any, table: Any,
 
 
 def table_remaker(process: FrontProcess) -> None:
-    """Makes a table, drops it, makes it again at the other level; what was left half done is done again."""
+    """Makes a table, changes its level, drops it, makes it again; what was left half done is done again."""
     database = process.connect()
     levels = [ConflictLevel.CELL, ConflictLevel.ROW]
     while not process.world.closing:
         with suppress(Misuse, Unavailable, ConflictError):
             database.create_table(REMADE, [FAMILY], process.choices.pick(levels))
         _pause(process)
+        for _ in range(process.choices.pick((0, 1, 3))):
+            with suppress(UnknownTable, Misuse, Unavailable, ConflictError):
+                database.alter_table(REMADE, process.choices.pick(levels))
+            _pause(process)
         wait(Sleep(process.choices.pick((0.5, 3.0))))
         with suppress(UnknownTable, Misuse, Unavailable, ConflictError):
             database.drop_table(REMADE)

@@ -18,6 +18,7 @@ from populations import Populate, remakers, runners, spark_jobs, streams
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.client.retry import cause_of
 from pyomid.client.transaction import State
+from pyomid.client.transaction_steps import _ids_at
 from pyomid.errors import AlreadyCommitted, ConflictError, SnapshotTooOld
 from pyomid.protocol.effects import ReadTables, ReadUnknownTables, WriteShadowCells
 from pyomid.spark.large_transaction import LargeTransaction, TableWrites
@@ -116,6 +117,10 @@ def _epoch_first(original: Any, table: Any, entries: Any, ended: Any, loop: Any)
 def _any_read_ends_it(original: Any, machine: Any, epoch: int) -> None:
     machine._stalled_in_doubt = False
     original(machine, epoch)
+
+
+def _ids_of_the_former_level(original: Any, buffer: Any) -> Any:
+    return _ids_at(buffer, buffer.info.conflict_level)
 
 
 def _no_fence(original: Any, parts: Any, dropping: Any) -> None:
@@ -219,6 +224,7 @@ _RACES: Final = "tests/spark/test_schema_races.py::"
 _DEADLINES: Final = "tests/hbase/test_deadlines.py::"
 _steps: Final = itertools.count()
 _TABLES: Final = "tests/client/test_client_catalog.py::"
+_LEVELS: Final = "tests/client/test_client_levels.py::"
 _KNOWN: Final = "tests/core/test_known_tables.py::"
 
 SHIPPED_MUTANTS: Final = (
@@ -353,6 +359,21 @@ SHIPPED_MUTANTS: Final = (
         "a start does not tell the newest fence: clients go by rules of a table that is gone",
         remakers,
         ("oracle.begins:Begins.take", _tells_no_fence),
+    ),
+    _m(
+        "T9d",
+        "a level changes without a fence: who named ids of cells meets nobody who names ids of rows",
+        _LEVELS + "test_a_level_that_changes_loses_no_update[memory-True-before]",
+        ("client.table_admin:_fence", answers(None)),
+    ),
+    _m(
+        "T9e",
+        "between two levels a commit names the ids of the former one only",
+        _LEVELS + "test_a_level_that_changes_loses_no_update[memory-True-client.level.fenced]",
+        (
+            "client.transaction_steps:_conflict_ids",
+            _ids_of_the_former_level,
+        ),
     ),
     _m(
         "K8",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ from pyomid.spark.schema import (
     table_or_none,
 )
 from pyomid.spark.write_task import BranchReport, WritePlan, check_distinct, delete_ranges, delete_rows, write_rows
-from pyomid.types import BeginReply, ColumnSchema, KeyRange, RowKeyPart, TableInfo, TableSchema
+from pyomid.types import BeginReply, ColumnSchema, ConflictLevel, KeyRange, RowKeyPart, TableInfo, TableSchema
 
 pytestmark = pytest.mark.fast
 
@@ -56,7 +57,7 @@ def begin(conn: Connection) -> BeginReply:
 
 def plan_for(conn: Connection, info: TableInfo, begun: BeginReply, level: str | None = None, **how: Any) -> WritePlan:
     names = tuple(field.name for field in FIELDS)
-    ids = None if level == TABLE_LEVEL else info.conflict_level
+    ids = () if level == TABLE_LEVEL else info.id_levels
     return WritePlan(conn.url, info, schema_of(info), names, begun.start_ts, ids=ids, **how)
 
 
@@ -290,6 +291,14 @@ def test_ids_that_fit_the_limit_are_named_and_one_more_is_not(
     assert "claims as a whole every table that it writes (t)" in told.getMessage()
     transaction.commit()
     assert len(rows_at(conn, info, begin(conn))) == fits + 101
+
+
+def test_while_a_level_changes_a_commit_names_the_ids_of_both() -> None:
+    conn, info = small()
+    changing = replace(info, next_level=ConflictLevel.CELL)
+    transaction = begun_by(conn, "auto")
+    report = write(transaction, changing, many(changing, 4))
+    assert report.ids_count == len(transaction.writes.commit_request().cell_ids) == report.rows + report.cells
 
 
 def test_a_task_tells_no_more_ids_than_the_tso_takes() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from pyomid.cli.tables import add_conflict_level
-from pyomid.types import ConflictLevel
 
 _OF_SPARK = "of-spark"
 """`--spark` without a master: the one of spark-submit or Spark's own configuration."""
@@ -44,10 +43,12 @@ def _run_here(arguments: argparse.Namespace) -> int:
     import pyomid
     from pyomid.client.drive import Driver
     from pyomid.client.import_table import check_importable, import_timestamp, register_imported
+    from pyomid.client.table_admin import new_level
     from pyomid.protocol.import_table import import_range_steps
 
     with pyomid.connect(arguments.url) as database:
         deployment, table = database.deployment, arguments.table
+        level = new_level(deployment, table, arguments.conflict_level)
         newest_ts = import_timestamp(deployment, table, [family.encode() for family in arguments.families])
         if not newest_ts:
             print(f"{table} was transactional already: nothing was done")
@@ -59,7 +60,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
         for number, region in enumerate(regions, 1):
             done = Driver(deployment).run(import_range_steps(table, region, newest_ts))
             print(f"region {number} of {len(regions)}: {done.imported} of {done.records} records adopted", flush=True)
-        register_imported(deployment, table, arguments.families, ConflictLevel(arguments.conflict_level))
+        register_imported(deployment, table, arguments.families, level)
     print(f"{table} is transactional now")
     return 0
 

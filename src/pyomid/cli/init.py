@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING, Final
 
 from pyomid.config import HBaseAddress, parse_url
+from pyomid.errors import Misuse
+from pyomid.types import ConflictLevel
+
+if TYPE_CHECKING:
+    from pyomid.storage.hbase.catalog import HBaseCatalog
+
+ANY_LEVEL: Final = "any"
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -21,14 +29,24 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         default=16,
         help="regions of a new commit table (default: %(default)s, as Apache Omid's)",
     )
+    parser.add_argument(
+        "--conflict-level",
+        choices=[*(level.value for level in ConflictLevel), ANY_LEVEL],
+        help="the one level of all tables, that of the Java clients that write them, whose requests do not name it; "
+        "any: each table has its own, no Java client writes (default: what it was; cell, as Apache Omid's, where "
+        "there is no table)",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     address, settings = parse_url(arguments.url)
     if not isinstance(address, HBaseAddress):
+        if arguments.conflict_level is not None:
+            raise Misuse("only a database in HBase has one conflict level for all tables: here each table has its own")
         print("nothing to do: this kind of database is made by its first client")
         return 0
+    from pyomid.storage.hbase.catalog import HBaseCatalog
     from pyomid.storage.hbase.deployment import chosen_ceiling, create_database
     from pyomid.storage.hbase.rpc.client import Cluster
     from pyomid.storage.hbase.zookeeper import ZooKeeper
@@ -37,8 +55,22 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         made = create_database(cluster, commit_table_regions=arguments.commit_table_regions)
         chosen_ceiling(cluster, settings.ceiling).move_here()
+        level = chosen_level(HBaseCatalog(cluster), arguments.conflict_level)
     finally:
         cluster.close()
     print(f"made {', '.join(made)}" if made else "all tables were there")
+    print(f"conflict level of all tables: {level}")
     print(f"next: pyomid tso --listen HOST:24758 --store '{arguments.url}'")
     return 0
+
+
+def chosen_level(catalog: HBaseCatalog, wanted: str | None) -> str:
+    """The level of all tables from now on. A database without tables that nobody told gets Apache Omid's own."""
+    from pyomid.client.table_admin import choose_tables_level
+
+    if wanted is None and not catalog.has_tables_level() and not catalog.entries():
+        wanted = ConflictLevel.CELL.value
+    if wanted is not None:
+        choose_tables_level(catalog, None if wanted == ANY_LEVEL else ConflictLevel(wanted))
+    level = catalog.tables_level()
+    return ANY_LEVEL if level is None else level.value

@@ -73,7 +73,8 @@ def as_lines(status: DatabaseStatus) -> Iterator[str]:
 def table_lines(tables: Sequence[TableInfo]) -> Iterator[str]:
     for table in tables:
         families = ", ".join(family.decode("utf-8", "backslashreplace") for family in table.families)
-        yield f"  {table.name}   families {families}   conflict level {table.conflict_level.value}{_columns(table)}"
+        level = " changing to ".join(each.value for each in table.id_levels)
+        yield f"  {table.name}   families {families}   conflict level {level}{_columns(table)}"
 
 
 def _columns(table: TableInfo) -> str:

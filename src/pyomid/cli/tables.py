@@ -1,4 +1,4 @@
-"""`pyomid tables URL …`: list, create, register and drop tables; find those that are not registered."""
+"""`pyomid tables URL …`: list, create, register, alter and drop tables; find those that are not registered."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = commands.add_parser("tables", help="list, create, register and drop tables")
+    parser = commands.add_parser("tables", help="list, create, register, alter and drop tables")
     parser.add_argument("url", help="omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode")
     actions = parser.add_subparsers(
-        dest="action", metavar="list | create | register | drop | discover | confirm | forget"
+        dest="action", metavar="list | create | register | alter | drop | discover | confirm | forget"
     )
     actions.add_parser("list", help="every table with its families and conflict level (the default)")
     create = actions.add_parser("create", help="a new table")
@@ -30,7 +30,16 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     register = actions.add_parser("register", help="a table that a Java client made: from now on it is cleaned too")
     register.add_argument("name", help="its name in HBase; ns:name in a namespace")
     register.add_argument("families", nargs="+", help="its column families")
-    add_conflict_level(register, "that of the Java clients that write it (default: cell, as theirs)")
+    add_conflict_level(
+        register, "that of the Java clients that write it (default: the deployment's, else cell, as theirs)"
+    )
+    alter = actions.add_parser(
+        "alter",
+        help="another conflict level, while others use the table",
+        description="Transactions that write the table and began before abort, and begin anew. Repeatable.",
+    )
+    alter.add_argument("name")
+    add_conflict_level(alter, "the level that it shall have", required=True)
     drop = actions.add_parser("drop", help="a table and all its rows")
     drop.add_argument("name")
     drop.add_argument("--yes", action="store_true", help="do not ask")
@@ -45,10 +54,13 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def add_conflict_level(
-    parser: argparse.ArgumentParser, text: str = "transactions conflict where they both write this (default: cell)"
+    parser: argparse.ArgumentParser,
+    text: str = "transactions conflict where they both write this (default: the deployment's, else cell)",
+    *,
+    required: bool = False,
 ) -> None:
     levels = [level.value for level in ConflictLevel]
-    parser.add_argument("--conflict-level", choices=levels, default=ConflictLevel.CELL.value, help=text)
+    parser.add_argument("--conflict-level", choices=levels, required=required, help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,6 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
                 )
             case "register":
                 database.create_table(arguments.name, arguments.families, arguments.conflict_level, if_not_exists=True)
+            case "alter":
+                database.alter_table(arguments.name, arguments.conflict_level)
             case "drop":
                 if arguments.name not in [info.name for info in _half_dropped(database.deployment)]:
                     database.table_info(arguments.name)

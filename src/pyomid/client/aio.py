@@ -111,7 +111,7 @@ class AsyncDatabase:
         self,
         name: str,
         families: Any,
-        conflict_level: ConflictLevel | str = ConflictLevel.CELL,
+        conflict_level: ConflictLevel | str | None = None,
         *,
         if_not_exists: bool = False,
     ) -> TableInfo:
@@ -119,6 +119,10 @@ class AsyncDatabase:
         return await self.driver.in_thread(
             lambda: self._database.create_table(name, families, conflict_level, if_not_exists=if_not_exists)
         )
+
+    async def alter_table(self, name: str, conflict_level: ConflictLevel | str) -> TableInfo:
+        """As `Database.alter_table`."""
+        return await self.driver.in_thread(lambda: self._database.alter_table(name, conflict_level))
 
     async def drop_table(self, name: str) -> None:
         """As `Database.drop_table`."""

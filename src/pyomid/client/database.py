@@ -178,18 +178,26 @@ class Database:
         self,
         name: str,
         families: Any,
-        conflict_level: ConflictLevel | str = ConflictLevel.CELL,
+        conflict_level: ConflictLevel | str | None = None,
         *,
         if_not_exists: bool = False,
     ) -> TableInfo:
         """Makes a table, durable on return. `Misuse` if the name is taken.
 
-        `conflict_level`: "cell" (transactions conflict on a column of a row) or "row" (on a row); it never changes.
+        `conflict_level`: "cell" (transactions conflict on a column of a row) or "row" (on a row). None: that of the
+        deployment (HBase: `pyomid init --conflict-level`), else "cell". `alter_table` changes it.
         """
         self.check_usable()
         return table_admin.create_table(
             self._deployment, name, families, conflict_level=conflict_level, if_not_exists=if_not_exists
         )
+
+    def alter_table(self, name: str, conflict_level: ConflictLevel | str) -> TableInfo:
+        """Changes a table's conflict level, while others use it; transactions that began before and write it abort.
+        Durable on return. `Misuse` where all tables of the deployment have another one."""
+        self.check_usable()
+        self._tables.pop(name, None)
+        return table_admin.alter_level(self._deployment, name, conflict_level)
 
     def drop_table(self, name: str) -> None:
         """Removes the table and its rows; open transactions that wrote to it abort."""

@@ -3,6 +3,7 @@
     create   (nothing) ─► CREATING ─► what an earlier life left goes, physical table ─► PRESENT
     drop     PRESENT ─► DROPPING ─► fence ─► rows, physical table gone ─► mark gone ─► (nothing)
     alter    PRESENT ─► PRESENT, of the same generation
+    level    one ─► one, then the other ─► fence ─► the other; PRESENT all the way
 
 Each arrow on an entry is a compare-and-set with a fresh nonce. So of two clients that do the same at once one goes on,
 and a client that slept finds another entry. A client that dies on the way leaves `CREATING` or `DROPPING`. `CREATING`
@@ -24,7 +25,7 @@ from pyomid.client import idempotency, validation
 from pyomid.client.unregistered_tables import forget_dropped
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError, Unavailable, UnknownTable
-from pyomid.ports import Deployment
+from pyomid.ports import Catalog, Deployment
 from pyomid.protocol.hashing import table_id
 from pyomid.types import ConflictLevel, TableEntry, TableInfo, TableSchema, TableState
 
@@ -37,17 +38,17 @@ def create_table(
     name: str,
     families: object,
     *,
-    conflict_level: object = ConflictLevel.CELL,
+    conflict_level: object = None,
     schema: TableSchema | None = None,
     if_not_exists: bool = False,
 ) -> TableInfo:
     """Durable in the catalog on return. `Misuse` if the name is taken (with `if_not_exists`: taken by a table of other
-    families or another conflict level).
+    families or another conflict level). `conflict_level`: None is the deployment's, cell where it has none.
 
     This registers a table that a Java client made, too. From now on the mark that its commits left stops sanitizing no
     more (K6); the records of its regions do, until they are compacted.
     """
-    wanted = _wanted(name, families, conflict_level, schema)
+    wanted = _wanted(deployment, name, families, conflict_level, schema)
     found, is_new = _make(deployment, wanted)
     if is_new:
         return found
@@ -61,17 +62,24 @@ def make_table(
     deployment: Deployment, name: str, families: object, *, conflict_level: object, schema: TableSchema
 ) -> TableInfo:
     """The table of that name, made if there is none; else as it is, whatever its families and level."""
-    found, _ = _make(deployment, _wanted(name, families, conflict_level, schema))
+    found, _ = _make(deployment, _wanted(deployment, name, families, conflict_level, schema))
     return found
 
 
-def _wanted(name: str, families: object, conflict_level: object, schema: TableSchema | None) -> TableInfo:
-    return TableInfo(
-        validation.check_table_name(name),
-        validation.check_families(families),
-        validation.check_conflict_level(conflict_level),
-        schema=schema,
-    )
+def _wanted(
+    deployment: Deployment, name: str, families: object, conflict_level: object, schema: TableSchema | None
+) -> TableInfo:
+    name, checked = validation.check_table_name(name), validation.check_families(families)
+    return TableInfo(name, checked, new_level(deployment, name, conflict_level), schema=schema)
+
+
+def new_level(deployment: Deployment, name: str, conflict_level: object) -> ConflictLevel:
+    """The level of a table to be made; None: the deployment's, cell where it has none. `Misuse` if it may not be."""
+    if conflict_level is None:
+        return deployment.catalog.tables_level() or ConflictLevel.CELL
+    level = validation.check_conflict_level(conflict_level)
+    check_tables_level(deployment, name, level)
+    return level
 
 
 def drop_table(deployment: Deployment, name: str) -> None:
@@ -108,12 +116,79 @@ def alter_table(deployment: Deployment, present: TableInfo, decide: Callable[[Ta
     for _ in range(TRIES_MAX):
         found = deployment.catalog.entry(present.name)
         if found is None or found.state is not TableState.PRESENT or found.info.generation != present.generation:
-            raise ConflictError(f"table {present.name!r} was dropped or made anew meanwhile", table=present.name)
+            raise _another_life(present.name)
         wanted = decide(found.info)
         assert wanted.generation == found.info.generation
         if wanted == found.info or deployment.catalog.change_entry(found, _put(wanted, TableState.PRESENT)):
             return wanted
     raise _changes_too_often(present.name)
+
+
+def alter_level(deployment: Deployment, name: str, conflict_level: object) -> TableInfo:
+    """Changes a table's conflict level, while transactions go on. Durable on return; repeatable, and ended by whoever
+    calls it again if its caller died. Transactions that write the table and began before its fence abort.
+
+    Ids of cells never meet ids of rows (T9), so between commits that name the one and commits that name the other lie
+    commits that name both, and a fence. The fence is drawn after `next_level` was read, and the last change is of that
+    very entry: an entry that was put after the fence is fenced anew.
+    """
+    level = new_level(deployment, validation.check_table_name(name), conflict_level)
+    generation = validation.find_table(deployment.catalog, name).generation
+    for _ in range(TRIES_MAX):
+        found = deployment.catalog.entry(name)
+        if found is None or found.state is not TableState.PRESENT or found.info.generation != generation:
+            raise _another_life(name)
+        info = found.info
+        if info.conflict_level is level and info.next_level is None:
+            return info
+        if info.next_level is level:
+            _fence(deployment, name)
+            crash_point("client.level.fenced")
+            wanted = replace(info, conflict_level=level, next_level=None)
+        else:
+            wanted = replace(info, next_level=None if info.conflict_level is level else level)
+        deployment.catalog.change_entry(found, _put(wanted, TableState.PRESENT))
+        crash_point("client.level.changed")
+    raise _changes_too_often(name)
+
+
+def choose_tables_level(catalog: Catalog, level: ConflictLevel | None) -> None:
+    """Sets the one conflict level of all tables (None: each has its own). `Misuse` if a table has another one.
+
+    Set first, then compared: who makes a table puts its entry first and looks at the level then, so of the two at
+    least one sees the other.
+    """
+    before = catalog.tables_level()
+    catalog.set_tables_level(level)
+    others = [] if level is None else [info for info in _users_tables(catalog) if info.id_levels != (level,)]
+    if others:
+        catalog.set_tables_level(before)
+        names = ", ".join(f"{info.name} ({info.conflict_level.value})" for info in others)
+        raise Misuse(
+            f"{level} cannot be the conflict level of all tables, because {names} have another one: set 'any', change "
+            "these by `pyomid tables URL alter NAME --conflict-level`, then set it again",
+            level=str(level),
+        )
+
+
+def check_tables_level(deployment: Deployment, name: str, level: ConflictLevel) -> None:
+    """`Misuse` if all tables of this deployment must have another level."""
+    only = deployment.catalog.tables_level()
+    if only is not None and level is not only and not _is_system(name):
+        raise Misuse(
+            f"table {name!r} would have conflict level {level.value!r}, and this deployment's is {only.value!r}: "
+            "requests of Java clients do not name their level, so all tables have one; leave the level away, or, "
+            "where no Java client writes, let `pyomid init URL --conflict-level any` allow both",
+            table=name,
+        )
+
+
+def _users_tables(catalog: Catalog) -> list[TableInfo]:
+    return [entry.info for entry in catalog.entries() if not _is_system(entry.info.name)]
+
+
+def _is_system(name: str) -> bool:
+    return name.upper().startswith(validation.SYSTEM_PREFIXES)
 
 
 def ensure_keys_table(deployment: Deployment) -> TableInfo:
@@ -144,6 +219,7 @@ def _make(deployment: Deployment, wanted: TableInfo) -> tuple[TableInfo, bool]:
             continue
         crash_point("client.create.begun")
         try:
+            check_tables_level(deployment, info.name, info.conflict_level)
             _make_physical(deployment, creating)
         except OmidError:
             with suppress(OmidError):
@@ -172,7 +248,7 @@ def _finish_drop(deployment: Deployment, dropping: TableEntry) -> None:
     The rows go, then the mark of commits that named the table (K6), of those decided after the fence too.
     """
     name = dropping.info.name
-    deployment.tso.fence(table_id(name.encode()))
+    _fence(deployment, name)
     crash_point("client.drop.fenced")
     _drop_rows(deployment, dropping)
     crash_point("client.drop.emptied")
@@ -203,12 +279,20 @@ def _drop_rows(deployment: Deployment, entry: TableEntry) -> None:
             return
 
 
+def _fence(deployment: Deployment, name: str) -> None:
+    deployment.tso.fence(table_id(name.encode()))
+
+
 def _put(info: TableInfo, state: TableState) -> TableEntry:
     return TableEntry(info, state, os.urandom(8).hex())
 
 
 def _stands(deployment: Deployment, entry: TableEntry) -> bool:
     return deployment.catalog.entry(entry.info.name) == entry
+
+
+def _another_life(name: str) -> ConflictError:
+    return ConflictError(f"table {name!r} was dropped or made anew meanwhile", table=name)
 
 
 def _changes_too_often(name: str) -> Unavailable:
@@ -224,7 +308,8 @@ def _check_same(wanted: TableInfo, found: TableInfo) -> None:
     if found.conflict_level != wanted.conflict_level:
         raise Misuse(
             f"table {found.name!r} exists with conflict level {found.conflict_level.value!r}, not "
-            f"{wanted.conflict_level.value!r}: one table has one level",
+            f"{wanted.conflict_level.value!r}: one table has one level, which `pyomid tables URL alter NAME "
+            "--conflict-level` changes",
             table=found.name,
         )
     missing = sorted(set(wanted.families) - set(found.families))

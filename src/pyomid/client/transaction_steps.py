@@ -245,12 +245,16 @@ class TransactionSteps:
 
 
 def _conflict_ids(buffer: WriteBuffer) -> Iterable[int]:
+    return chain.from_iterable(_ids_at(buffer, level) for level in buffer.info.id_levels)
+
+
+def _ids_at(buffer: WriteBuffer, level: ConflictLevel) -> Iterable[int]:
     table = buffer.info.name.encode()
     batches = buffer.sent_batches
     if batches is not None:
-        ids = hashing.row_ids if buffer.info.conflict_level is ConflictLevel.ROW else hashing.cell_ids
+        ids = hashing.row_ids if level is ConflictLevel.ROW else hashing.cell_ids
         return dict.fromkeys(chain.from_iterable(ids(table, batch).tolist() for batch in batches))
-    if buffer.info.conflict_level is ConflictLevel.ROW:
+    if level is ConflictLevel.ROW:
         names = list(dict.fromkeys(buffer.sent_rows()))
     else:
         cells = dict.fromkeys(buffer.sent_cells())

@@ -258,7 +258,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             self.start_ts,
             options.duplicates,
             options.nulls,
-            None if work.claims_tables else info.conflict_level,
+            () if work.claims_tables else info.id_levels,
             self._conn.write_set_ids_max,
             work.ids_count,
             work.may_claim_tables,

@@ -289,11 +289,11 @@ def prepared_table(
 
 def check_level(info: TableInfo, level: str | None) -> None:
     """`Misuse` where a level was asked for that is not the table's (T9)."""
-    if level not in (None, AUTO_LEVEL, TABLE_LEVEL, info.conflict_level.value):
+    if level not in (None, AUTO_LEVEL, TABLE_LEVEL, *(each.value for each in info.id_levels)):
         raise Misuse(
-            f"table {info.name!r} has conflict level {info.conflict_level.value!r}, not {level!r}: a table keeps the "
-            "level that it was made with, because transactions of two levels would not see each other's writes; "
-            "leave the conflict level away, or give 'table'",
+            f"table {info.name!r} has conflict level {info.conflict_level.value!r}, not {level!r}: a table has one "
+            "level, because transactions of two levels would not see each other's writes; leave the conflict level "
+            "away, give 'table', or change the table's by `pyomid tables URL alter NAME --conflict-level`",
             table=info.name,
         )
 
@@ -327,10 +327,12 @@ def _made(conn: Connection, name: str, fields: Sequence[Field], options: WriteOp
 
 
 def _level_of_new(conn: Connection, level: str | None) -> ConflictLevel:
-    """By rows, which is what a write of a frame replaces. Where Java clients make tables too the default is theirs:
+    """By rows, which is what a write of a frame replaces. Where Java clients make tables too it is the deployment's:
     their commits name the ids of one level, which is cell unless they are all set otherwise."""
     if level in (None, AUTO_LEVEL, TABLE_LEVEL):
-        return ConflictLevel.CELL if conn.deployment.store.capabilities.foreign_tables else ConflictLevel.ROW
+        if conn.deployment.store.capabilities.foreign_tables:
+            return conn.deployment.catalog.tables_level() or ConflictLevel.CELL
+        return ConflictLevel.ROW
     return ConflictLevel(level)
 
 

@@ -41,8 +41,8 @@ class WritePlan:
     """The transaction's start: branches are above it, its lease is renewed."""
     duplicates: Duplicates = Duplicates.ERROR
     nulls: Nulls = Nulls.TOMBSTONE
-    ids: ConflictLevel | None = None
-    """Which ids the commit will name; None at table level, where it names none."""
+    ids: tuple[ConflictLevel, ...] = ()
+    """Which ids the commit will name; none where it claims the tables. Two while the table's level changes."""
     ids_max: int = 1 << 62
     """The most ids that the TSO takes in one commit, `ids_before` included, which other writes of it named."""
     ids_before: int = 0
@@ -205,11 +205,11 @@ class _ConflictIds:
     def add(self, batch: CellBatch) -> None:
         """Before the batch is written. `Misuse` where its level was given and the commit would be refused."""
         plan = self._plan
-        if plan.ids is None or self.count > self._left:
+        if not plan.ids or self.count > self._left:
             return
-        self.count += batch.rows if plan.ids is ConflictLevel.ROW else batch.cells
+        self.count += sum(batch.rows if level is ConflictLevel.ROW else batch.cells for level in plan.ids)
         if self.count <= self._left:
-            self._ids.append(_conflict_ids(plan.info.name, plan.ids, batch))
+            self._ids += [_conflict_ids(plan.info.name, level, batch) for level in plan.ids]
             return
         self._ids = [_NO_IDS]
         if not plan.may_claim_tables:

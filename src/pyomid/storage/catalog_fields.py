@@ -23,10 +23,12 @@ _UNCONFIRMED: Final = b"unconfirmed"
 def entry_fields(entry: TableEntry) -> dict[str, Any]:
     """The fields for JSON of all but the schema, which each store writes in a form of its own."""
     info = entry.info
+    changing = {} if info.next_level is None else {"next_level": info.next_level.value}
     return {
         "name": info.name,
         "families": [family.hex() for family in info.families],
         "conflict_level": info.conflict_level.value,
+        **changing,
         "generation": info.generation,
         "state": entry.state.value,
         "nonce": entry.nonce,
@@ -38,7 +40,9 @@ def entry_of(fields: Mapping[str, Any], schema: TableSchema | None) -> TableEntr
     TypeError if a field cannot be read."""
     families = tuple(bytes.fromhex(family) for family in fields["families"])
     level = ConflictLevel(fields["conflict_level"])
-    info = TableInfo(fields["name"], families, level, fields["generation"], schema)
+    following = fields.get("next_level")
+    next_level = None if following is None else ConflictLevel(following)
+    info = TableInfo(fields["name"], families, level, fields["generation"], schema, next_level)
     nonce = fields.get("nonce", "")
     if not isinstance(nonce, str):
         raise TypeError(f"nonce {nonce!r} is no text")

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from pyomid.client.import_table import check_importable, import_timestamp, register_imported
-from pyomid.client.validation import check_conflict_level, check_families
+from pyomid.client.table_admin import new_level
+from pyomid.client.validation import check_families
 from pyomid.crashpoints import crash_point
 from pyomid.protocol.import_table import import_range_steps
 from pyomid.spark.databases import connection
@@ -55,7 +56,7 @@ class Adoption:
 
 
 def adopt(
-    spark: SparkSession, url: str, table: str, families: Sequence[str], *, conflict_level: str = "cell"
+    spark: SparkSession, url: str, table: str, families: Sequence[str], *, conflict_level: str | None = None
 ) -> Adoption:
     """Makes `table`, which exists in HBase and whose writers have stopped, transactional. Repeatable.
 
@@ -65,7 +66,7 @@ def adopt(
     """
     conn = connection(url)
     began = time.monotonic()
-    level = check_conflict_level(conflict_level)
+    level = new_level(conn.deployment, table, conflict_level)
     newest_ts = import_timestamp(conn.deployment, table, check_families(families))
     if not newest_ts:
         return Adoption(table, 0, 0, 0, 0, time.monotonic() - began)

@@ -4,6 +4,7 @@ t/<name>      info       the table's entry
 u/<table id>  mark       a commit named this id; the sanitizer refuses until the table is registered. The value is a
               nonce; "unconfirmed" in place of an id: a Java TSO led, and any table may be missing
 w/<name>      <key range>   a region's watermark; the qualifier is its key range
+d/            level      the one conflict level of all tables, or "any"
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from pyomid.storage.hbase.meta_cells import MetaCells
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.types import (
     ColumnSchema,
+    ConflictLevel,
     KeyRange,
     RegionWatermark,
     RowKeyPart,
@@ -41,6 +43,9 @@ from pyomid.types import (
 _TABLE: Final = b"t/"
 _UNKNOWN: Final = b"u/"
 _WATERMARK: Final = b"w/"
+_DEPLOYMENT: Final = b"d/"
+_LEVEL: Final = b"level"
+_ANY_LEVEL: Final = b"any"
 _INFO: Final = b"info"
 _MARK: Final = b"mark"
 _FORMAT: Final = 1
@@ -79,6 +84,20 @@ class HBaseCatalog(Catalog):
             return value if found == value or (decode_entry(found) if found else None) == old else None
 
         return self._cells.change(_TABLE + name.encode(), _INFO, decide)
+
+    def tables_level(self) -> ConflictLevel | None:
+        value = self._cells.read(_DEPLOYMENT, _LEVEL)
+        try:
+            return None if value in (b"", _ANY_LEVEL) else ConflictLevel(value.decode())
+        except ValueError as error:
+            raise Corruption(f"the conflict level of the deployment cannot be read: {value[:40]!r}") from error
+
+    def set_tables_level(self, level: ConflictLevel | None) -> None:
+        self._cells.change(_DEPLOYMENT, _LEVEL, lambda _: _ANY_LEVEL if level is None else level.value.encode())
+
+    def has_tables_level(self) -> bool:
+        """Whether one was ever set, "any" included."""
+        return bool(self._cells.read(_DEPLOYMENT, _LEVEL))
 
     def mark_unknown_table(self, table_id: int) -> None:
         nonce = os.urandom(8)

@@ -1,0 +1,184 @@
+"""The conflict level of a table changes while it is used, and where a deployment has one for all tables (T9)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+import pyomid
+import pyomid.aio
+from pyomid import crashpoints
+from pyomid.client.database import Database
+from pyomid.client.table_admin import choose_tables_level, create_table, make_table
+from pyomid.client.transaction import Transaction
+from pyomid.errors import ConflictError, Misuse, UnknownTable
+from pyomid.storage.memory import MemoryCatalog
+from pyomid.types import ConflictLevel, TableSchema
+
+CELL, ROW = ConflictLevel.CELL, ConflictLevel.ROW
+X, Y = b"f:x", b"f:y"
+
+
+@pytest.fixture
+def keeper(db: Database, url: str) -> Iterator[Database]:
+    """Another client, which keeps rules for as long as the test runs, and has those of `t`, of level cell."""
+    option = "&" if "?" in url else "?"
+    with pyomid.connect(f"{url}{option}catalogCacheSeconds=1000") as database:
+        with database.begin() as tx:
+            tx.table("t").put(b"r", {X: b"0"})
+        yield database
+
+
+@contextmanager
+def meanwhile(point: str, by: Callable[[], object]) -> Iterator[None]:
+    """Once: `by` happens at that point."""
+
+    def act() -> None:
+        crashpoints.disarm()
+        by()
+
+    crashpoints.arm_action(point, act)
+    try:
+        yield
+    finally:
+        crashpoints.disarm()
+
+
+def writing(db: Database, column: bytes) -> Transaction:
+    tx = db.begin()
+    tx.table("t").put(b"r", {column: b"1"})
+    return tx
+
+
+def commits(tx: Transaction) -> bool:
+    try:
+        tx.commit()
+    except ConflictError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("begun_at", ["before", "client.level.changed", "client.level.fenced"])
+@pytest.mark.parametrize("first_commits", [True, False])
+def test_a_level_that_changes_loses_no_update(
+    db: Database, keeper: Database, begun_at: str, first_commits: bool
+) -> None:
+    """Whoever began under cells, or between, and whoever begins under rows: of two writers of a row one commits."""
+    begun: list[Transaction] = []
+    if begun_at == "before":
+        begun.append(writing(keeper, X))
+        db.alter_table("t", "row")
+    else:
+        with meanwhile(begun_at, lambda: begun.append(writing(keeper, X))):
+            db.alter_table("t", "row")
+    late = writing(keeper, Y)
+    order = [begun[0], late] if first_commits else [late, begun[0]]
+    assert [commits(tx) for tx in order].count(True) == 1
+    assert commits(writing(keeper, X))
+
+
+def test_between_two_levels_cells_still_meet_cells(db: Database, keeper: Database) -> None:
+    old = writing(keeper, X)
+    half_changed(db, "client.level.changed")
+    between = writing(keeper, X)
+    assert [commits(tx) for tx in (old, between)] == [True, False]
+
+
+def half_changed(db: Database, point: str) -> None:
+    """To level row, by a client that dies at that point."""
+
+    def die() -> None:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError), meanwhile(point, die):
+        db.alter_table("t", "row")
+    assert db.table_info("t").id_levels == (CELL, ROW)
+
+
+@pytest.mark.parametrize("point", ["client.level.changed", "client.level.fenced"])
+@pytest.mark.parametrize("then", [CELL, ROW])
+def test_half_a_change_is_ended_by_the_next_one(db: Database, point: str, then: ConflictLevel) -> None:
+    half_changed(db, point)
+    assert db.alter_table("t", then).id_levels == (then,)
+    assert db.table_info("t").id_levels == (then,)
+
+
+def test_a_changer_that_slept_changes_no_later_change(db: Database, keeper: Database) -> None:
+    """It drew its fence before another one changed the level to and fro, and half to again."""
+
+    def others() -> None:
+        db.alter_table("t", "row")
+        db.alter_table("t", "cell")
+        begun.append(writing(keeper, X))
+        half_changed(db, "client.level.changed")
+
+    begun: list[Transaction] = []
+    with meanwhile("client.level.fenced", others):
+        db.alter_table("t", "row")
+    late = writing(keeper, Y)
+    assert [commits(tx) for tx in (begun[0], late)].count(True) == 1
+
+
+def test_a_change_is_of_the_table_that_was_named(memory_db: Database) -> None:
+    with pytest.raises(UnknownTable, match="did you mean 't'"):
+        memory_db.alter_table("tt", "row")
+    with pytest.raises(Misuse, match="kept for the system"):
+        memory_db.alter_table("PYOMID_MARKERS", "row")
+    with pytest.raises(Misuse, match="'rows' is not 'cell' or 'row'"):
+        memory_db.alter_table("t", "rows")
+
+
+def test_an_asyncio_client_changes_levels_too(memory_url: str) -> None:
+    async def go() -> tuple[ConflictLevel, ...]:
+        async with await pyomid.aio.connect(memory_url) as db:
+            await db.create_table("t", ["f"])
+            return (await db.alter_table("t", "row")).id_levels
+
+    assert asyncio.run(go()) == (ROW,)
+
+
+class OneLevel(MemoryCatalog):
+    """As that of a deployment whose tables Java clients write too."""
+
+    level: ConflictLevel | None = None
+
+    def tables_level(self) -> ConflictLevel | None:
+        return self.level
+
+    def set_tables_level(self, level: ConflictLevel | None) -> None:
+        self.level = level
+
+
+def test_tables_have_the_deployment_s_level(memory_db: Database) -> None:
+    catalog = OneLevel()
+    deployment = replace(memory_db.deployment, catalog=catalog)
+    create_table(deployment, "cells", ["f"])
+    with pytest.raises(Misuse, match=r"row cannot be .* because cells \(cell\) have another one"):
+        choose_tables_level(catalog, ROW)
+    choose_tables_level(catalog, CELL)
+    with pytest.raises(Misuse, match="this deployment's is 'cell': requests of Java clients do not name"):
+        create_table(deployment, "rows", ["f"], conflict_level="row")
+    with pytest.raises(Misuse, match="this deployment's is 'cell'"):
+        make_table(deployment, "rows", ["f"], conflict_level="row", schema=TableSchema((), ()))
+    assert catalog.entry("rows") is None
+    choose_tables_level(catalog, None)
+    create_table(deployment, "rows", ["f"], conflict_level="row")
+    with pytest.raises(Misuse, match=r"cell cannot be .* because rows \(row\)"):
+        choose_tables_level(catalog, CELL)
+    assert catalog.tables_level() is None
+
+
+def test_a_new_table_takes_the_deployment_s_level(memory_db: Database) -> None:
+    catalog = OneLevel()
+    choose_tables_level(catalog, ROW)
+    deployment = replace(memory_db.deployment, catalog=catalog)
+    assert create_table(deployment, "t", ["f"]).conflict_level is ROW
+
+
+def test_elsewhere_each_table_has_its_own_level(memory_db: Database) -> None:
+    with pytest.raises(Misuse, match="here each table has its own"):
+        choose_tables_level(memory_db.deployment.catalog, CELL)
