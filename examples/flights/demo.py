@@ -19,8 +19,8 @@ from examples.flights.snapshots import SnapshotReader
 
 import pyomid
 import pyomid.spark
-from pyomid.spark.jobs.report import table_text
-from pyomid.spark.jobs.upkeep import Compaction, Sanitising, Verification
+from pyomid.client.table_text import table_text
+from pyomid.client.upkeep import Compaction, Sanitising, Verification
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,9 +15,10 @@ import pyomid.storage.hbase.rpc.connection as hbase_connection
 from conftest import needs_java
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
+from pyomid.client.partitions import Partition
+from pyomid.client.verification import look
 from pyomid.errors import Unavailable
 from pyomid.protocol.visibility import visible_point
-from pyomid.spark.jobs.verification import look
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowGet
 from pyomid.storage.hbase.zookeeper import ZooKeeper
@@ -194,10 +195,7 @@ def test_reads_and_cleaning_of_large_rows_leave_the_server_alive(
     assert [cell.value for cell in cells] == [sizes.value(newest)]
     with small.database.begin() as tx:
         assert tx.table(table).get(b"big") == {b"f:q": sizes.value(newest)}
-    monkeypatch.setattr("pyomid.spark.jobs.verification.connection", lambda url: small.database)
-    from pyomid.spark.jobs.partitions import Piece
-
-    looked = look("", Piece(table, 0, KeyRange()))
+    looked = look(small.database.deployment, Partition(table, 0, KeyRange()))
     assert (looked["rows"], looked["cells"]) == (3, sizes.cells + 2)
     small.assert_lives()
     assert max(answers) < ANSWER_BYTES_MAX + 2 * sizes.cell_bytes

@@ -10,8 +10,8 @@ import pytest
 import pyomid
 import pyomid.spark
 from pyomid.client.database import Database
+from pyomid.client.verification import TableFigures, Verification
 from pyomid.spark.databases import connection
-from pyomid.spark.jobs.verification import TableFigures, Verification
 from pyomid.types import NOT_FOUND, CellVersion, Column, RowWrite
 
 if TYPE_CHECKING:

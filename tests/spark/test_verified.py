@@ -8,10 +8,10 @@ import pytest
 from test_writer import compact, prepared, push_watermark_past, written
 
 from pyomid.client import idempotency
+from pyomid.client.upkeep import verify as verify_here
+from pyomid.client.verification import Verification
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.jobs.partitions import Partition, chosen_tables
-from pyomid.spark.jobs.verification import Verification, look, verified
-from pyomid.types import CellVersion, Column, KeyRange, LeaderStateChanges, PendingCommit, RowWrite, ShadowWrite
+from pyomid.types import CellVersion, Column, LeaderStateChanges, PendingCommit, RowWrite, ShadowWrite
 
 pytestmark = pytest.mark.fast
 
@@ -25,9 +25,7 @@ def conn() -> Connection:
 
 
 def verify(conn: Connection) -> Verification:
-    infos = chosen_tables(conn, None)
-    partitions = [Partition(info.name, info.generation, KeyRange()) for info in infos]
-    return verified(conn, infos, lambda: [look(conn.url, partition) for partition in partitions])
+    return verify_here(conn.deployment)
 
 
 def large_commit(conn: Connection, **how: str) -> tuple[int, list[int], int]:

@@ -14,11 +14,11 @@ rollback-only. A cancelled commit is of unknown outcome.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from pyomid.client.database import Database, DatabaseStatus
 from pyomid.client.drive import AsyncDriver, AsyncHandler, AsyncRun
@@ -33,6 +33,10 @@ from pyomid.errors import Misuse
 from pyomid.ports import AsyncTso, Deployment
 from pyomid.protocol.effects import Begin, Effect, SendCommit, Steps
 from pyomid.types import BeginReply, CommitReply, ConflictLevel, TableInfo
+
+if TYPE_CHECKING:
+    from pyomid.client.upkeep import Compaction, Sanitising
+    from pyomid.client.verification import Verification
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -135,6 +139,18 @@ class AsyncDatabase:
     async def status(self) -> DatabaseStatus:
         """As `Database.status`."""
         return await self.driver.in_thread(self._database.status)
+
+    async def compact(self, tables: str | Sequence[str] | None = None, *, grace_seconds: float = 0.0) -> Compaction:
+        """As `Database.compact`."""
+        return await self.driver.in_thread(lambda: self._database.compact(tables, grace_seconds=grace_seconds))
+
+    async def sanitize(self) -> Sanitising:
+        """As `Database.sanitize`."""
+        return await self.driver.in_thread(self._database.sanitize)
+
+    async def verify(self, tables: str | Sequence[str] | None = None) -> Verification:
+        """As `Database.verify`."""
+        return await self.driver.in_thread(lambda: self._database.verify(tables))
 
     async def drain(self, timeout_s: float | None = None) -> bool:
         """As `Database.drain`."""

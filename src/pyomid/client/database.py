@@ -15,11 +15,11 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
 from pyomid.client import table_admin
 from pyomid.client.background import Background, BackgroundCounters
@@ -38,6 +38,10 @@ from pyomid.protocol.commit import WriteSet, may_go_by
 from pyomid.protocol.effects import Begin, Steps
 from pyomid.protocol.reading import CommitCache
 from pyomid.types import BeginReply, ConflictLevel, Status, TableInfo
+
+if TYPE_CHECKING:
+    from pyomid.client.upkeep import Compaction, Sanitising
+    from pyomid.client.verification import Verification
 
 logger = logging.getLogger(__name__)
 
@@ -225,6 +229,39 @@ class Database:
             commit_table_entries=self._deployment.commit_table.count(),
             background=self._background.counters,
         )
+
+    def compact(self, tables: str | Sequence[str] | None = None, *, grace_seconds: float = 0.0) -> Compaction:
+        """Cleans these tables (all of them) up to the published low watermark W, region after region, and records that:
+        writes missing shadow cells, drops orphans and versions that no snapshot above W needs.
+
+        It may run beside readers, writers and itself. The report prints as a table and says what holds W back.
+        `grace_seconds`: for stores that Java clients share, which never look at W: it goes by the W of so long ago, and
+        waits for that. A folder's TSO compacts by itself; Spark gives each region a task (`pyomid.spark.compact`).
+        """
+        from pyomid.client import upkeep
+
+        self.check_usable()
+        run, cache = self._driver.run, self.commit_cache
+        return upkeep.compact(self._deployment, run, cache, tables, grace_seconds=grace_seconds)
+
+    def sanitize(self) -> Sanitising:
+        """Deletes the commit-table entries that no reader needs, as far as every table is compacted by records older
+        than `commitRetrySeconds`. `Misuse` while transactions were committed to a table that is not registered.
+
+        The report prints as a table and says what holds it back, and from when on a further run helps.
+        """
+        from pyomid.client import upkeep
+
+        self.check_usable()
+        return upkeep.sanitize(self._deployment, self._driver.run)
+
+    def verify(self, tables: str | Sequence[str] | None = None) -> Verification:
+        """Reads every stored cell of these tables (all of them) and every commit-table entry, and reports what breaks
+        an invariant; `ok` of the report says whether anything does. Writes nothing; may run beside writers."""
+        from pyomid.client import upkeep
+
+        self.check_usable()
+        return upkeep.verify(self._deployment, tables)
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Waits until every finished transaction is completed. False if the time ran out."""

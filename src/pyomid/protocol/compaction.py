@@ -44,6 +44,8 @@ class RegionCleaned:
     cells_healed: int = 0
     cells_dropped: int = 0
     orphans_dropped: int = 0
+    cells_above: int = 0
+    """Cells that were not judged: written or committed above W, or open. A later run looks at them again."""
 
 
 def compact_region_steps(
@@ -84,12 +86,12 @@ def _clean_batch_steps(
     batch = fetched.batch
     orphans = np.array(sorted(s for s in resolution.missed if s <= watermark), np.int64)
     heals, drops = plan_cleaning(batch, watermark, orphans, fetched.resolved)
-    _count(cleaned, batch, heals, drops)
+    _count(cleaned, batch, heals, drops, bound=watermark)
     if len(heals) or len(drops):
         yield CleanBatch(table, batch, heals, drops)
 
 
-def _count(cleaned: RegionCleaned, batch: CellBatch, heals: Indices, drops: Indices) -> None:
+def _count(cleaned: RegionCleaned, batch: CellBatch, heals: Indices, drops: Indices, *, bound: int) -> None:
     cleaned.rows += batch.rows
     cleaned.cells += batch.cells
     cleaned.cells_healed += int((batch.rec_cell[heals + 1] - batch.rec_cell[heals]).sum())
@@ -97,3 +99,5 @@ def _count(cleaned: RegionCleaned, batch: CellBatch, heals: Indices, drops: Indi
     if len(drops):
         records = np.searchsorted(batch.rec_cell, drops, side="right") - 1
         cleaned.orphans_dropped += int((batch.rec_commit[records] == 0).sum())
+    is_above = (batch.rec_version >= version_bound(bound)) | (batch.rec_commit > bound)
+    cleaned.cells_above += int(np.diff(batch.rec_cell)[is_above].sum())

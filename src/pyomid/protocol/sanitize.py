@@ -45,6 +45,8 @@ class Sanitized:
     held_back_by: dict[str, int] = field(default_factory=dict)
     too_young: dict[str, int] = field(default_factory=dict)
     """Table → how far it is compacted by records that do not count yet: an earlier commit's retry may still arrive."""
+    counts_in_s: dict[str, float] = field(default_factory=dict)
+    """Table → the seconds until these records count."""
 
 
 def forget_superseded_steps(table: TableInfo, records: Sequence[RegionWatermark], *, now_s: float) -> Steps[None]:
@@ -74,9 +76,12 @@ def sanitize_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitized]:
         covered = covered_watermark(counted)
         if covered < watermark:
             result.held_back_by[table.name] = covered
-            cleaned = covered_watermark([r for r in records if r.generation == table.generation])
+            present = [r for r in records if r.generation == table.generation]
+            cleaned = covered_watermark(present)
             if cleaned > covered:
                 result.too_young[table.name] = cleaned
+                newest_s = max(r.recorded_at_s for r in present if r.watermark > covered)
+                result.counts_in_s[table.name] = max(0.0, newest_s + retry_bound_s - now_s)
         lowest = min(lowest, covered)
         yield from forget_superseded_steps(table, records, now_s=now_s)
     result.held_back_by = dict(sorted(result.held_back_by.items(), key=lambda item: item[1]))

@@ -1,7 +1,7 @@
 """Verification: what is stored, and whether it breaks an invariant. It only reads.
 
-Every cell belongs to a start, and all cells of a start have the same commit timestamp, or none. So each task gathers
-the distinct pairs (start, shadow timestamp) of its region. Over all of them, and with the commit table:
+Every cell belongs to a start, and all cells of a start have the same commit timestamp, or none. So each part
+gathers the distinct pairs (start, shadow timestamp) of its region. Over all of them, and with the commit table:
 
     shadow cell, and an entry with another timestamp       violation (I6)
     two shadow timestamps of one start                     violation (I6)
@@ -34,23 +34,19 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.client import idempotency
+from pyomid.client.partitions import Partition
+from pyomid.client.table_text import table_text
 from pyomid.errors import UnknownTable
+from pyomid.ports import Deployment
 from pyomid.protocol.region_watermarks import covered_watermark
-from pyomid.spark.databases import Connection, connection
-from pyomid.spark.jobs.partitions import Partition, chosen_tables, partitions_of, run_partitions
-from pyomid.spark.jobs.report import table_text
 from pyomid.types import SEALED, TIMESTAMP_STEP, KeyRange, TableInfo
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Ints = NDArray[np.int64]
 
@@ -168,34 +164,22 @@ class _Judged:
         return [start for start, found in self.states.items() if found == state]
 
 
-def verify(spark: SparkSession, url: str, tables: str | Sequence[str] | None = None) -> Verification:
-    """Reads every stored cell and every commit-table entry: one task for each region.
-
-    It may run beside writers; what they write meanwhile counts as open.
-    """
-    conn = connection(url)
-    infos = chosen_tables(conn, tables)
-    parallelism = spark.sparkContext.defaultParallelism
-    partitions = [partition for info in infos for partition in partitions_of(conn, info, parallelism)]
-    return verified(conn, infos, lambda: run_partitions(spark, url, partitions, look, _LOOKED_DDL, _LOOKED))
-
-
 def verified(
-    conn: Connection, infos: Sequence[TableInfo], looked: Callable[[], Iterable[dict[str, Any]]]
+    deployment: Deployment, infos: Sequence[TableInfo], looked: Callable[[], Iterable[dict[str, Any]]]
 ) -> Verification:
-    """The same; `looked` runs `look` on every part of the tables."""
+    """What is found in the tables and the commit table. `looked` runs `look` on every part of them, perhaps twice."""
     began = time.monotonic()
-    named = _named_branches(conn)
+    named = _named_branches(deployment)
     figures, starts = _gathered(infos, looked())
-    judged = _judge(conn, _Starts.merged(starts.values()), named)
+    judged = _judge(deployment, _Starts.merged(starts.values()), named)
     if judged.starts("torn"):
         figures, starts = _gathered(infos, looked())
-        judged = _judge(conn, _Starts.merged(starts.values()), named)
+        judged = _judge(deployment, _Starts.merged(starts.values()), named)
     for info in infos:
         _count(figures[info.name], starts.get(info.name), judged)
-        records = [r for r in conn.deployment.catalog.region_watermarks(info.name) if r.generation == info.generation]
+        records = [r for r in deployment.catalog.region_watermarks(info.name) if r.generation == info.generation]
         figures[info.name].cleaned_to = covered_watermark(records)
-    return _result(conn, figures, starts, judged, named, time.monotonic() - began)
+    return _result(deployment, figures, starts, judged, named, time.monotonic() - began)
 
 
 def _gathered(
@@ -213,32 +197,32 @@ def _gathered(
     return figures, {table: _Starts.merged(parts) for table, parts in found.items()}
 
 
-def _named_branches(conn: Connection) -> frozenset[int]:
+def _named_branches(deployment: Deployment) -> frozenset[int]:
     """The branches of committed runs, as far as their idempotency keys name them. They are read first, so that a run
     that commits later is not judged by them."""
-    cells = [cell for batch in _scanned_manifests(conn) for cell in batch.all_cells() if cell.value is not None]
+    cells = [cell for batch in _scanned_manifests(deployment) for cell in batch.all_cells() if cell.value is not None]
     undecided = sorted({cell.version for cell in cells if not cell.commit_ts})
-    states = conn.deployment.commit_table.lookup(undecided) if undecided else []
+    states = deployment.commit_table.lookup(undecided) if undecided else []
     committed = {start for start, state in zip(undecided, states, strict=True) if state > 0}
     done = [cell for cell in cells if cell.commit_ts or cell.version in committed]
     return frozenset(branch for cell in done for branch in idempotency.branches_of(cell.value or b""))
 
 
-def _scanned_manifests(conn: Connection) -> Iterator[CellBatch]:
+def _scanned_manifests(deployment: Deployment) -> Iterator[CellBatch]:
     try:
-        conn.deployment.catalog.table(idempotency.KEYS_TABLE)
+        deployment.catalog.table(idempotency.KEYS_TABLE)
     except UnknownTable:
         return
-    yield from conn.deployment.store.scan(idempotency.KEYS_TABLE, KeyRange(), [idempotency.BRANCHES_COLUMN])
+    yield from deployment.store.scan(idempotency.KEYS_TABLE, KeyRange(), [idempotency.BRANCHES_COLUMN])
 
 
-def _judge(conn: Connection, whole: _Starts, named: frozenset[int]) -> _Judged:
+def _judge(deployment: Deployment, whole: _Starts, named: frozenset[int]) -> _Judged:
     unresolved = np.unique(whole.unresolved()).tolist()
     resolved = set(whole.starts[whole.commits > 0].tolist())
-    unfinished = {branch for pending in conn.deployment.leader_state.read().pending for branch in pending.branches}
-    watermark, _ = conn.deployment.leader_state.read_watermarks()
-    states = conn.deployment.commit_table.lookup(unresolved) if unresolved else []
-    _, horizon = conn.deployment.leader_state.read_watermarks()
+    unfinished = {branch for pending in deployment.leader_state.read().pending for branch in pending.branches}
+    watermark, _ = deployment.leader_state.read_watermarks()
+    states = deployment.commit_table.lookup(unresolved) if unresolved else []
+    _, horizon = deployment.leader_state.read_watermarks()
     judged = _Judged()
     for start, state in zip(unresolved, states, strict=True):
         if state > 0 and start >= horizon:
@@ -269,7 +253,7 @@ def _count(figures: TableFigures, starts: _Starts | None, judged: _Judged) -> No
 
 
 def _result(
-    conn: Connection,
+    deployment: Deployment,
     figures: dict[str, TableFigures],
     starts: dict[str, _Starts],
     judged: _Judged,
@@ -277,10 +261,10 @@ def _result(
     seconds: float,
 ) -> Verification:
     whole = _Starts.merged(starts.values())
-    epoch = conn.deployment.leader_state.read()
-    entries = list(conn.deployment.commit_table.entries())
+    epoch = deployment.leader_state.read()
+    entries = list(deployment.commit_table.entries())
     commits = {start: commit for start, commit in entries if commit > 0}
-    newest = conn.deployment.tso.begin().start_ts
+    newest = deployment.tso.begin().start_ts
     return Verification(
         list(figures.values()),
         epoch.watermark,
@@ -375,27 +359,11 @@ def _left_by_compaction(figures: dict[str, TableFigures], starts: dict[str, _Sta
             )
 
 
-_LOOKED: Final = pa.schema(
-    [
-        ("table", pa.string()),
-        ("rows", pa.int64()),
-        ("cells", pa.int64()),
-        ("tombstones", pa.int64()),
-        ("starts", pa.binary()),
-        ("commits", pa.binary()),
-        ("counts", pa.binary()),
-    ]
-)
-_LOOKED_DDL: Final = (
-    "table string, rows long, cells long, tombstones long, starts binary, commits binary, counts binary"
-)
-
-
-def look(url: str, partition: Partition) -> dict[str, Any]:
-    """The counts and starts of one part, as a row of _LOOKED."""
+def look(deployment: Deployment, partition: Partition) -> dict[str, Any]:
+    """The counts and starts of one part, by name: numbers, and arrays of int64 as bytes."""
     rows = cells = tombstones = 0
     parts: list[_Starts] = []
-    for batch in connection(url).deployment.store.scan(partition.table, partition.key_range):
+    for batch in deployment.store.scan(partition.table, partition.key_range):
         rows += batch.rows
         cells += batch.cells
         tombstones += int((batch.cell_len == TOMBSTONE).sum())

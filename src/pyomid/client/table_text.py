@@ -1,4 +1,4 @@
-"""Results of jobs as tables for people."""
+"""Results as tables for people."""
 
 from __future__ import annotations
 

@@ -1,0 +1,49 @@
+"""How upkeep divides a database: parts of tables, each for one task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pyomid.client.validation import find_table
+from pyomid.ports import Catalog, Deployment
+from pyomid.types import KeyRange, TableInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A range of one generation of a table."""
+
+    table: str
+    generation: int
+    key_range: KeyRange
+
+
+Divide = Callable[[str], Sequence[KeyRange]]
+"""A table of one region in parts, for several tasks at once."""
+
+
+def chosen_tables(catalog: Catalog, tables: str | Sequence[str] | None) -> list[TableInfo]:
+    """These tables, or the one of that name, or all of the catalog. `UnknownTable` names one that does not exist."""
+    if tables is None:
+        return catalog.tables()
+    return [find_table(catalog, name) for name in ([tables] if isinstance(tables, str) else tables)]
+
+
+def partitions_of(deployment: Deployment, info: TableInfo, divide: Divide | None = None) -> list[Partition]:
+    """The store's regions. A single region is divided as its last compaction divided it, so that its records are
+    replaced and do not pile up; the first time as `divide` says."""
+    ranges: Sequence[KeyRange] = deployment.store.regions(info.name)
+    if len(ranges) == 1:
+        ranges = _recorded_tiling(deployment.catalog, info) or (divide(info.name) if divide is not None else ranges)
+    return [Partition(info.name, info.generation, each) for each in ranges]
+
+
+def _recorded_tiling(catalog: Catalog, info: TableInfo) -> list[KeyRange]:
+    """The ranges of the table's records if they cover all keys without overlap; otherwise none."""
+    records = [r for r in catalog.region_watermarks(info.name) if r.generation == info.generation]
+    ranges = sorted({record.key_range for record in records}, key=lambda each: each.start)
+    if not ranges or ranges[0].start != b"" or ranges[-1].stop is not None:
+        return []
+    return ranges if all(one.stop == other.start for one, other in pairwise(ranges)) else []

@@ -1,0 +1,285 @@
+"""Upkeep of a database: compact, sanitize, verify. `Database` runs it here, part after part; Spark's jobs give each
+part a task. Each returns a report that prints as a table, and says what holds it back and when a further run helps.
+
+    db.compact()      writes missing shadow cells, drops orphans and old versions, records watermarks
+    db.sanitize()     then deletes commit-table entries below the lowest watermark
+    db.verify()       counts what is stored, and what breaks an invariant
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pyomid.client.drive import Run
+from pyomid.client.partitions import Partition, chosen_tables, partitions_of
+from pyomid.client.table_text import table_text
+from pyomid.client.verification import Verification, look, verified
+from pyomid.config import Settings
+from pyomid.ports import Deployment, Sleep
+from pyomid.protocol.compaction import RegionCleaned, compact_region_steps
+from pyomid.protocol.reading import CommitCache
+from pyomid.protocol.sanitize import forget_superseded_steps, sanitize_steps
+from pyomid.types import Status, TableInfo
+
+__all__ = [
+    "Compaction",
+    "Sanitising",
+    "TableCleaned",
+    "Verification",
+    "compact",
+    "compact_partition",
+    "compacted",
+    "sanitize",
+    "verify",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TableCleaned:
+    """What compaction did to one table. Counts are cells; `watermark` is the lowest that it recorded. `cells_above`
+    lie above it: a later run may drop them."""
+
+    table: str
+    partitions: int
+    rows: int
+    cells: int
+    cells_healed: int
+    cells_dropped: int
+    orphans_dropped: int
+    watermark: int
+    cells_above: int = 0
+
+    @property
+    def pieces(self) -> int:
+        """Former name of `partitions`, for one release."""
+        return self.partitions
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    tables: tuple[TableCleaned, ...]
+    seconds: float
+    held_back: tuple[str, ...] = ()
+    """What keeps W from moving further, and for how long; empty if no cell lies above W."""
+
+    @property
+    def cells(self) -> int:
+        return sum(table.cells for table in self.tables)
+
+    @property
+    def cells_healed(self) -> int:
+        return sum(table.cells_healed for table in self.tables)
+
+    @property
+    def cells_dropped(self) -> int:
+        """Orphans included."""
+        return sum(table.cells_dropped for table in self.tables)
+
+    @property
+    def orphans_dropped(self) -> int:
+        return sum(table.orphans_dropped for table in self.tables)
+
+    @property
+    def cells_above(self) -> int:
+        return sum(table.cells_above for table in self.tables)
+
+    def __str__(self) -> str:
+        headings = ("table", "regions", "rows", "cells", "healed", "dropped", "of them orphans", "above W", "watermark")
+        rows = [
+            (
+                t.table,
+                t.partitions,
+                t.rows,
+                t.cells,
+                t.cells_healed,
+                t.cells_dropped,
+                t.orphans_dropped,
+                t.cells_above,
+                t.watermark,
+            )
+            for t in self.tables
+        ]
+        whole = f"{self.cells} cells in {self.seconds:.1f} s"
+        return "\n".join([table_text(headings, rows), whole, *self.held_back])
+
+
+@dataclass(frozen=True, slots=True)
+class Sanitising:
+    """What sanitizing did. `held_back_by`: table → the watermark that kept the horizon from moving further.
+    `too_young`: table → how far it was compacted less than `commitRetrySeconds` ago, if that is further; `counts_in_s`:
+    table → the seconds until that counts. `held_back`: what keeps W itself from moving."""
+
+    watermark: int
+    horizon_before: int
+    horizon: int
+    entries_deleted: int
+    entries_left: int
+    held_back_by: dict[str, int]
+    seconds: float
+    too_young: dict[str, int] = field(default_factory=dict)
+    counts_in_s: dict[str, float] = field(default_factory=dict)
+    held_back: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        headings = ("watermark", "horizon before", "horizon", "entries deleted", "entries left", "seconds")
+        row = (
+            self.watermark,
+            self.horizon_before,
+            self.horizon,
+            self.entries_deleted,
+            self.entries_left,
+            self.seconds,
+        )
+        stays = [] if self.horizon > self.horizon_before else ["the horizon did not move"]
+        held = [
+            f"held back by {table}: compacted to {mark}, W is {self.watermark}{self._younger(table)}"
+            for table, mark in self.held_back_by.items()
+        ]
+        return "\n".join([table_text(headings, [row]), *stays, *held, *self.held_back])
+
+    def _younger(self, table: str) -> str:
+        """What was compacted just now does not count yet: a client may still repeat an earlier commit."""
+        if table not in self.too_young:
+            return "; compact it"
+        wait_s = self.counts_in_s.get(table, 0.0)
+        return (
+            f", and to {self.too_young[table]} less than commitRetrySeconds ago: sanitize again in {wait_s:.0f} seconds"
+        )
+
+
+def compact(
+    deployment: Deployment,
+    run: Run,
+    cache: CommitCache,
+    tables: str | Sequence[str] | None = None,
+    *,
+    grace_seconds: float = 0.0,
+    sleep: Sleep = time.sleep,
+) -> Compaction:
+    """Cleans every region up to the published low watermark and records that, one region after the other.
+
+    It writes missing shadow cells, and drops cells that can never commit and versions that no snapshot needs. It may
+    run beside readers and writers, and beside another compaction; a second run changes nothing more.
+
+    `grace_seconds`: for stores that Java clients share, which never look at the watermark. The watermark is read first;
+    then the call waits for so long, the length of Java's longest transaction, and cleans by no newer one.
+    """
+
+    def clean(infos: Sequence[TableInfo], watermark: int | None) -> Iterable[RegionCleaned]:
+        for info in infos:
+            for partition in partitions_of(deployment, info):
+                yield compact_partition(run, cache, partition, watermark)
+
+    return compacted(deployment, run, tables, clean, grace_seconds=grace_seconds, sleep=sleep)
+
+
+def compacted(
+    deployment: Deployment,
+    run: Run,
+    tables: str | Sequence[str] | None,
+    clean: Callable[[Sequence[TableInfo], int | None], Iterable[RegionCleaned]],
+    *,
+    grace_seconds: float,
+    sleep: Sleep = time.sleep,
+) -> Compaction:
+    """`compact`, whose parts `clean` runs: `compact_partition` on every part of these tables, by that watermark."""
+    began = time.monotonic()
+    watermark = None
+    if grace_seconds > 0:
+        watermark, _ = deployment.leader_state.read_watermarks()
+        sleep(grace_seconds)
+    by_table: dict[str, list[RegionCleaned]] = {}
+    for region in clean(chosen_tables(deployment.catalog, tables), watermark):
+        by_table.setdefault(region.table, []).append(region)
+    cleaned = tuple(_summed(table, by_table[table]) for table in sorted(by_table))
+    for info in chosen_tables(deployment.catalog, tables):
+        records = deployment.catalog.region_watermarks(info.name)
+        run(forget_superseded_steps(info, records, now_s=time.time()))
+    held = _holders(deployment) if any(table.cells_above for table in cleaned) else ()
+    return Compaction(cleaned, time.monotonic() - began, held)
+
+
+def compact_partition(run: Run, cache: CommitCache, partition: Partition, watermark: int | None) -> RegionCleaned:
+    steps = compact_region_steps(
+        partition.table, partition.generation, partition.key_range, cache, now_s=time.time(), watermark=watermark
+    )
+    return run(steps)
+
+
+def sanitize(deployment: Deployment, run: Run) -> Sanitising:
+    """Deletes commit-table entries that are not needed any more, as far as every table was compacted.
+
+    It reads the catalog, and the TSO deletes. Only watermarks older than `commitRetrySeconds` count.
+    """
+    began = time.monotonic()
+    done = run(sanitize_steps(now_s=time.time(), retry_bound_s=deployment.settings.commit_retry_seconds))
+    left = deployment.commit_table.count()
+    return Sanitising(
+        done.watermark,
+        done.horizon_before,
+        done.horizon,
+        done.entries_deleted,
+        left,
+        done.held_back_by,
+        time.monotonic() - began,
+        done.too_young,
+        done.counts_in_s,
+        _holders(deployment) if left else (),
+    )
+
+
+def verify(deployment: Deployment, tables: str | Sequence[str] | None = None) -> Verification:
+    """Reads every stored cell and every commit-table entry. It only reads, and may run beside writers; what they write
+    meanwhile counts as open."""
+    infos = chosen_tables(deployment.catalog, tables)
+    partitions = [partition for info in infos for partition in partitions_of(deployment, info)]
+    return verified(deployment, infos, lambda: [look(deployment, partition) for partition in partitions])
+
+
+def _holders(deployment: Deployment) -> tuple[str, ...]:
+    if not deployment.tso.extended:
+        return ("W stays: Apache Omid's TSO, which leads, publishes none",)
+    return held_back(deployment.tso.status(), deployment.settings)
+
+
+def held_back(status: Status, settings: Settings) -> tuple[str, ...]:
+    """What keeps W from following the newest start, and until when. `settings`: of this client; the TSO may have been
+    started with other ones."""
+    held = [
+        f"W {status.watermark} stays below {what} {min(starts)}{_others(starts)}; run again {until}"
+        for what, starts, until in (
+            ("the large commit of start", status.pending, "when the TSO has finished it"),
+            (
+                "the lease on start",
+                status.leases,
+                f"when that lease has ended: {settings.lease_seconds:g} s after its owner died, or when the owner ends",
+            ),
+        )
+        if starts and min(starts) <= status.low_watermark + 1
+    ]
+    if not held:
+        held = [
+            f"W {status.watermark} follows the oldest transaction that may be live, the newest start is "
+            f"{status.last_ts}; run again within maxTransactionAgeSeconds ({settings.max_transaction_age_seconds:g} s)"
+        ]
+    return tuple(held)
+
+
+def _others(starts: Sequence[int]) -> str:
+    return f" (and {len(starts) - 1} others)" if len(starts) > 1 else ""
+
+
+def _summed(table: str, regions: Sequence[RegionCleaned]) -> TableCleaned:
+    return TableCleaned(
+        table,
+        len(regions),
+        sum(region.rows for region in regions),
+        sum(region.cells for region in regions),
+        sum(region.cells_healed for region in regions),
+        sum(region.cells_dropped for region in regions),
+        sum(region.orphans_dropped for region in regions),
+        min(region.watermark for region in regions),
+        sum(region.cells_above for region in regions),
+    )

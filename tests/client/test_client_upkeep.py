@@ -1,0 +1,117 @@
+"""Upkeep without Spark: what it drops, what it keeps, and what it says of what holds it back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+import pyomid
+import pyomid.aio
+from pyomid.cli import main
+from pyomid.client.database import Database
+from pyomid.client.upkeep import held_back
+from pyomid.config import Settings
+from pyomid.types import NOT_FOUND, LeaderStateChanges, Status
+
+pytestmark = pytest.mark.fast
+
+BALANCE = b"f:balance"
+
+
+def raise_counter(db: Database, times: int) -> None:
+    for number in range(times):
+        with db.begin() as tx:
+            tx.table("t").put(b"counter", {BALANCE: b"%d" % number})
+    assert db.drain(10)
+
+
+def publish(db: Database, watermark: int) -> None:
+    """As the TSO would, which has no transaction of these tests to wait for. It stays below its own later ones."""
+    leader_state = db.deployment.leader_state
+    leader_state.update(leader_state.read().epoch, LeaderStateChanges(watermark=watermark))
+
+
+def versions(db: Database) -> int:
+    (cells,) = db.deployment.store.read_rows("t", [b"counter"])
+    return len(cells)
+
+
+def test_old_versions_go_and_no_answer_changes(memory_db: Database) -> None:
+    raise_counter(memory_db, 20)
+    old = memory_db.begin()
+    raise_counter(memory_db, 20)
+    publish(memory_db, old.start_ts - 1)
+    report = memory_db.compact("t")
+    assert (report.cells_dropped, versions(memory_db)) == (19, 21)
+    assert report.cells_above == 20
+    assert old.table("t").get(b"counter") == {BALANCE: b"19"}, "the snapshot that holds W reads what it read"
+    with memory_db.begin() as tx:
+        assert tx.table("t").get(b"counter") == {BALANCE: b"19"}
+    assert memory_db.compact("t").cells_dropped == 0, "a second run changes nothing more"
+    assert memory_db.verify().ok
+
+
+def push_watermark_past(db: Database, start_ts: int) -> None:
+    """Other commits push everything older out of the conflict map."""
+    while db.deployment.leader_state.read_watermarks()[0] < start_ts:
+        with db.begin() as tx:
+            for row in range(8):
+                tx.table("t").put(b"%d-%d" % (tx.start_ts, row), {BALANCE: b"1"})
+
+
+def test_entries_go_once_a_compaction_counts(memory_url: str) -> None:
+    with pyomid.connect(memory_url + "?commitRetrySeconds=60&conflictMapEntries=64") as db:
+        db.create_table("t", families=["f"])
+        entry = db.begin().start_ts
+        db.deployment.commit_table.put([(entry, entry + 50)])
+        push_watermark_past(db, entry)
+        first = str(db.sanitize())
+        assert "the horizon did not move" in first
+        assert "held back by t: compacted to 0" in first
+        assert "; compact it" in first
+        db.compact()
+        young = db.sanitize()
+        assert 0 < young.counts_in_s["t"] <= 60
+        assert "sanitize again in" in str(young)
+        for table in db.tables():
+            for record in db.deployment.catalog.region_watermarks(table.name):
+                db.deployment.catalog.put_region_watermark(replace(record, recorded_at_s=record.recorded_at_s - 3600))
+        done = db.sanitize()
+        assert done.horizon == done.watermark > entry
+        assert db.deployment.commit_table.lookup([entry]) == [NOT_FOUND]
+
+
+def test_reports_name_what_holds_w_back() -> None:
+    leased = Status(0, 2000, 999, 999, 0, leases=(1050, 1000))
+    assert held_back(leased, Settings()) == (
+        "W 999 stays below the lease on start 1000 (and 1 others); run again when that lease has ended: 300 s after "
+        "its owner died, or when the owner ends",
+    )
+    (pending,) = held_back(Status(0, 2000, 999, 999, 0, pending=(1000,)), Settings())
+    assert "the large commit of start 1000" in pending
+    (aged,) = held_back(Status(0, 2000, 500, 500, 0, leases=(1000,)), Settings())
+    assert "follows the oldest transaction that may be live" in aged
+    assert "(600 s)" in aged
+
+
+def test_asyncio_and_command_line_do_the_same(memory_db: Database, capsys: pytest.CaptureFixture[str]) -> None:
+    raise_counter(memory_db, 5)
+    publish(memory_db, memory_db.begin().start_ts - 50)
+
+    async def with_asyncio() -> tuple[int, bool, int]:
+        async with await pyomid.aio.connect(memory_db.url) as db:
+            return (await db.compact()).cells_dropped, (await db.verify("t")).ok, (await db.sanitize()).horizon
+
+    assert asyncio.run(with_asyncio()) == (4, True, 0)
+    assert main(["compact", memory_db.url, "--table", "t"]) == 0
+    assert "dropped" in capsys.readouterr().out
+    assert main(["sanitize", memory_db.url, "--json"]) == 0
+    assert "t" in json.loads(capsys.readouterr().out)["too_young"]
+    assert main(["verify", memory_db.url]) == 0
+    start_ts = memory_db.begin().start_ts
+    memory_db.deployment.commit_table.put([(start_ts, start_ts - 50)])
+    assert main(["verify", memory_db.url]) == 1
+    assert "is not above it" in capsys.readouterr().out
