@@ -41,6 +41,8 @@ class ConflictError(OmidError):
     """Another transaction won: run this one again from its beginning.
 
     `values["commit_ts"]`, where present, is the commit that caused it: the next begin may wait for it.
+    `values["wrote"]`, where present, has keys of some rows that this transaction wrote, by table: the conflict is in
+    one of the tables, and in one of the rows where those are all.
     """
 
     code = "OMID-CONFLICT"

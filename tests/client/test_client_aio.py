@@ -69,8 +69,9 @@ def test_the_first_committer_wins_and_an_exception_rolls_back(memory_url: str) -
         await (await one.table("t")).put(b"k", {b"f:x": b"1"})
         await (await two.table("t")).put(b"k", {b"f:x": b"2"})
         await one.commit()
-        with pytest.raises(ConflictError):
+        with pytest.raises(ConflictError, match=r"it wrote t \(b'k'\)") as caught:
             await two.commit()
+        assert caught.value.values["wrote"] == {"t": (b"k",)}
         assert two.state is State.ROLLED_BACK
 
         async def fails() -> None:

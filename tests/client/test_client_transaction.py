@@ -80,6 +80,24 @@ def test_of_two_that_overlap_and_write_a_common_cell_the_first_committer_wins(db
     assert get(db, b"k") == {b"f:x": b"1"}
 
 
+@pytest.mark.parametrize("rows", [1, 7, 3_000])
+def test_a_conflict_names_tables_and_some_rows_written(db: Database, rows: int) -> None:
+    """3 000: written as a batch. The names come without the values."""
+    db.create_table("u", families=["f"])
+    loser = db.begin()
+    for number in range(rows):
+        loser.table("t").put(b"%04d" % number, {b"f:x": b"secret", b"f:y": b"secret"})
+    loser.table("u").delete(b"gone")
+    winner = put(db, b"0000", b"3")
+    with pytest.raises(ConflictError, match=r"it wrote t \(b'0000'") as caught:
+        loser.commit()
+    wrote = {"t": tuple(b"%04d" % number for number in range(min(rows, 5)))}
+    assert caught.value.values["wrote"] == wrote
+    assert caught.value.values["commit_ts"] == winner
+    assert ("…" in str(caught.value)) is (rows > 5)
+    assert "secret" not in str(caught.value)
+
+
 def test_different_columns_of_one_row_conflict_at_row_level_only(db: Database) -> None:
     db.create_table("byrow", families=["f"], conflict_level="row")
     for table, conflicts in (("t", False), ("byrow", True)):

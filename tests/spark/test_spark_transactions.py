@@ -192,7 +192,7 @@ def test_what_another_transaction_must_have_written_to_conflict(
     with pyomid.spark.transaction(spark, url, conflict_level=None if level == "table" else level) as second:
         second.write(frame(spark, (row, value), ddl=ddl), table)
     if loses:
-        with pytest.raises(ConflictError) as raised:
+        with pytest.raises(ConflictError, match=rf"it wrote {table} \(name='a'\)") as raised:
             tx.commit()
         assert raised.value.values.get("commit_ts", second.commit_ts) == second.commit_ts
         assert tx.state is State.ROLLED_BACK

@@ -23,10 +23,11 @@ import logging
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
@@ -38,7 +39,7 @@ from pyomid.client.validation import TableRules
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, TransactionEnded
 from pyomid.protocol.commit import WriteSet, commit_steps
 from pyomid.protocol.effects import Steps
-from pyomid.types import AbortReason, BeginReply, CommitReply, CommitRequest
+from pyomid.types import AbortReason, BeginReply, CellVersion, CommitReply, CommitRequest
 
 if TYPE_CHECKING:
     from pyomid.client.database import Database
@@ -255,6 +256,10 @@ class TransactionBase(Generic[W]):
         self.step(event)
         self._why_rollback_only = self._why_rollback_only or reason
 
+    def shown_key(self, table: str, row: bytes) -> str:
+        """A row key for the message of an error."""
+        return repr(row)
+
     def alone(self, steps: Steps[T]) -> Steps[T]:
         """The same steps, during which no other call of this transaction may run."""
         return steps
@@ -273,7 +278,7 @@ class TransactionBase(Generic[W]):
             return
         if not decided.reply.committed:
             yield from self._rolled_back_steps()
-            raise refusal(decided.reply)
+            raise refusal(decided.reply, decided.written, self.shown_key)
         yield from self._committed_steps(decided)
 
     def _decided_steps(self) -> Steps[Decided | None]:
@@ -335,15 +340,39 @@ class TransactionBase(Generic[W]):
         return is_owner and self._state in (State.ACTIVE, State.ROLLBACK_ONLY)
 
 
-def refusal(reply: CommitReply) -> ConflictError:
-    """The error for an aborted commit, with the commit that caused it where it is known."""
+def refusal(
+    reply: CommitReply, written: WriteSet | None = None, shown_key: Callable[[str, bytes], str] | None = None
+) -> ConflictError:
+    """The error for an aborted commit, with the commit that caused it where it is known, and some of what the
+    transaction wrote: the TSO compares ids, and cannot tell which row it was."""
     kind = SnapshotTooOld if reply.reason in _TOO_OLD else ConflictError
     because = _REASONS.get(reply.reason, "another transaction won") if reply.reason else "another transaction won"
-    values = {"commit_ts": reply.conflict_ts} if reply.conflict_ts else {}
+    values: dict[str, object] = {"commit_ts": reply.conflict_ts} if reply.conflict_ts else {}
     by = f" (commit {reply.conflict_ts})" if reply.conflict_ts else ""
+    if written and reply.reason in _OF_WRITES:
+        rows = {table: _first_rows(cells) for table, cells in islice(written.items(), TABLES_TOLD_MAX)}
+        values["wrote"] = {table: keys[:ROWS_TOLD_MAX] for table, keys in rows.items()}
+        by += "; it wrote " + ", ".join(_told(table, keys, shown_key) for table, keys in rows.items())
     return kind(f"transaction {reply.start_ts} aborted: {because}{by}", start_ts=reply.start_ts, **values)
 
 
+def _first_rows(cells: Sequence[CellVersion]) -> tuple[bytes, ...]:
+    """Keys of some of these cells, one more than is told."""
+    keys = dict.fromkeys(cell.row for cell in islice(cells, CELLS_LOOKED_AT_MAX))
+    return tuple(islice(keys, ROWS_TOLD_MAX + 1))
+
+
+def _told(table: str, keys: Sequence[bytes], shown_key: Callable[[str, bytes], str] | None) -> str:
+    shown = [shown_key(table, key) if shown_key else repr(key) for key in keys[:ROWS_TOLD_MAX]]
+    return f"{table} ({', '.join([*shown, '…'] if len(keys) > ROWS_TOLD_MAX else shown)})"
+
+
+ROWS_TOLD_MAX: Final = 5
+TABLES_TOLD_MAX: Final = 5
+CELLS_LOOKED_AT_MAX: Final = 1_000
+"""Of one table, for the message of a conflict: rows of a thousand columns count once."""
+
+_OF_WRITES: Final = frozenset({AbortReason.CONFLICT, AbortReason.FENCE, AbortReason.TABLE})
 _TOO_OLD: Final = frozenset({AbortReason.LEASE_LOST})
 _REASONS: Final = {
     AbortReason.CONFLICT: "another transaction committed a cell that it wrote",

@@ -46,6 +46,8 @@ from pyomid.protocol.reading import Snapshot
 from pyomid.spark.databases import Connection
 from pyomid.spark.options import AUTO_LEVEL, TABLE_LEVEL
 from pyomid.spark.read_task import BATCH_ROWS, ReadPlan, sees_rows
+from pyomid.spark.row_codec.encode import shown_key
+from pyomid.spark.row_codec.row_key import key_layout
 from pyomid.spark.run_outcome import find_run, is_committed
 from pyomid.spark.schema import Field, WriteOptions, extended, prepared_table, schema_of, table_or_none
 from pyomid.spark.write_task import BranchReport, WritePlan, check_distinct, too_many_ids
@@ -334,6 +336,13 @@ class LargeTransaction(TransactionBase[BranchWrites]):
 
     def _committed_steps(self, decided: Decided) -> Steps[None]:
         yield Blocking(partial(self.writes.repair_key, decided.reply.commit_ts))
+
+    def shown_key(self, table: str, row: bytes) -> str:
+        """The values of the key columns, where the table's schema tells them."""
+        written = self.writes.tables.get(table)
+        if written is None or written.info.schema is None:
+            return super().shown_key(table, row)
+        return shown_key(row, key_layout(written.info.schema))
 
     def _give_back(self, lease: Lease) -> None:
         """Where the outcome is unknown the lease is renewed no longer, but not ended: a commit may still be decided."""

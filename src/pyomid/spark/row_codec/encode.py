@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch
-from pyomid.errors import Misuse
+from pyomid.errors import Corruption, Misuse
 from pyomid.spark.row_codec.column_types import ColumnType, Layout, column_type
 from pyomid.spark.row_codec.fixed_width import ordered_block, text_parts, unscaled_block, validity, value_block
 from pyomid.spark.row_codec.native.columns import ABSENT, pack_cells, zero_texts
@@ -48,10 +48,11 @@ Lengths = NDArray[np.int64]
 class Duplicates(StrEnum):
     """What two rows with one key in one write are: a mistake, or a later and an earlier state. LAST is as if they were
     written one after the other, wherever the borders of batches lie: a null that is to keep what was there keeps the
-    earlier row's value."""
+    earlier row's value. MERGE: a mistake too, of a merge whose source tells one row of the table twice what to be."""
 
     ERROR = "error"
     LAST = "last"
+    MERGE = "merge"
 
 
 class Nulls(StrEnum):
@@ -106,8 +107,8 @@ class EncodedKeys:
         if found == WITH_EQUALS:
             last = np.empty(len(order), dtype=np.bool_)
             last_of_equals(self.data, self.offsets, order, last)
-            if duplicates is Duplicates.ERROR:
-                raise duplicate_key(self.key(int(order[np.argmin(last)])), layout)
+            if duplicates is not Duplicates.LAST:
+                raise duplicate_key(self.key(int(order[np.argmin(last)])), layout, duplicates)
             return RowOrder(order[last], order, np.flatnonzero(last))
         return RowOrder(order)
 
@@ -120,19 +121,30 @@ class EncodedKeys:
         return order
 
 
-def duplicate_key(key: bytes, layout: KeyLayout) -> Misuse:
+def duplicate_key(key: bytes, layout: KeyLayout, duplicates: Duplicates = Duplicates.ERROR) -> Misuse:
     """The error for two rows with one key."""
-    try:
-        values = dict(zip(layout.names, layout.decode(key), strict=True))
-        shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
-        shown += " (0.0 and -0.0 are one key)" if any(type(v) is float and v == 0 for v in values.values()) else ""
-    except (OverflowError, ValueError):
-        # Python's calendar ends with the year 9999, Spark's does not.
-        shown = f"({', '.join(layout.names)}) = 0x{key.hex()}"
+    shown = shown_key(key, layout)
+    if duplicates is Duplicates.MERGE:
+        return Misuse(
+            f"the merge is ambiguous: several rows of the source change or insert the row {shown}; leave one of them "
+            "for each row of the table",
+            row=key,
+        )
     return Misuse(
         f"two rows have the row key {shown}; a write takes each key once, or the last of each with duplicates=last",
         row=key,
     )
+
+
+def shown_key(key: bytes, layout: KeyLayout) -> str:
+    """A row key as a person reads it."""
+    try:
+        values = dict(zip(layout.names, layout.decode(key), strict=True))
+    except (Corruption, OverflowError, ValueError):
+        # Python's calendar ends with the year 9999, Spark's does not.
+        return f"({', '.join(layout.names)}) = 0x{key.hex()}"
+    shown = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    return shown + (" (0.0 and -0.0 are one key)" if any(type(v) is float and v == 0 for v in values.values()) else "")
 
 
 class RowEncoder:
