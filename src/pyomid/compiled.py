@@ -36,7 +36,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -289,6 +289,11 @@ def anything_is_loaded() -> bool:
     """Whether this process has paid for its first kernel: importing numba takes half a second, a further kernel
     milliseconds."""
     return "numba" in sys.modules
+
+
+def all_are_kept(packages: Sequence[str]) -> bool:
+    """Whether every kernel of these packages' modules imported so far is only to be loaded."""
+    return all(each.is_kept for each in _kernels if each.plain.__module__.rpartition(".")[0] in packages)
 
 
 def compile_all(package: str) -> Iterator[str]:

@@ -118,6 +118,11 @@ class Settings:
     """Embedded: the size to which each of the folder's LMDB environments may grow. This is address space, not disk
     space."""
 
+    upkeep_share: float = 0.1
+    """Embedded: the share of one core, and of the time of the store's writer lock, that the folder's TSO may take for
+    compaction and sanitizing in the background, which keep its size and its scans as those of a fresh one; 0: none. A
+    tenth cleans some ten thousand versions a second."""
+
     ceiling: str = "hbase"
     """HBase: where the TSO keeps its timestamp ceiling, as the Java TSO of the deployment does: `hbase` (a table) or
     `zookeeper` (a znode). A TSO refuses to start where the other place holds a higher one; `pyomid init` moves it."""
@@ -263,6 +268,8 @@ def _check(name: str, value: object) -> None:
             hint = f"; did you mean {near[0]}?" if near else ""
             raise Misuse(f"option {camel_case(name)}={value!r} is none of {known}{hint}", option=name, value=value)
         return
+    if name == "upkeep_share" and isinstance(value, float) and value > 1:
+        raise Misuse(f"option upkeepShare={value!r} is above 1, one whole core", option=name, value=value)
     if isinstance(value, bool) or not isinstance(value, int | float) or (kind is int and not isinstance(value, int)):
         what = "a whole number" if kind is int else "a number"
         raise MisuseType(f"option {camel_case(name)}={value!r} is not {what}", option=name, value=value)

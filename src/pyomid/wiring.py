@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from pyomid.config import Address, EmbeddedAddress, HBaseAddress, MemoryAddress, Settings, parse_url
-from pyomid.errors import Misuse
+from pyomid.errors import Misuse, Unavailable
 from pyomid.ports import Deployment, boot_clock
 
 if TYPE_CHECKING:
     import ssl
 
     from pyomid.client.aio import AsyncDatabase
+    from pyomid.client.background_upkeep import BackgroundUpkeep
     from pyomid.client.database import Database
     from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
     from pyomid.oracle.settings import TsoSettings
@@ -191,6 +194,61 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
     )
 
 
+def folder_upkeep(folder: Path, share: float, retry_s: float) -> BackgroundUpkeep | None:
+    """The upkeep that the folder's TSO runs in a thread of its own; None where it is off. It starts no other TSO."""
+    if not share:
+        return None
+    from pyomid.client.background_upkeep import UPKEEP_REQUEST_S, BackgroundUpkeep
+    from pyomid.client.session.blocking import TsoSession
+    from pyomid.server.leadership import connect_in
+    from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
+
+    def connect() -> socket.socket:
+        try:
+            return connect_in(folder, timeout_s=UPKEEP_REQUEST_S)
+        except OSError as error:
+            raise Unavailable(f"the TSO of {folder} does not answer: {error}", folder=str(folder)) from error
+
+    def opened() -> Deployment:
+        tso = TsoSession(connect, request_s=UPKEEP_REQUEST_S, retry_s=UPKEEP_REQUEST_S, clock=boot_clock)
+        commit_table = EmbeddedCommitTable(folder, writable=False, create=False)
+        leader_state = EmbeddedLeaderState(folder, writable=False, create=False)
+        store, catalog = EmbeddedStore(folder, create=False), EmbeddedCatalog(folder, create=False)
+        closers = (catalog.close, leader_state.close)
+        return Deployment(store, commit_table, leader_state, catalog, tso, Settings(), closers=closers)
+
+    def records() -> int:
+        store = EmbeddedStore(folder, create=False)
+        try:
+            return store.record_count()
+        finally:
+            store.close()
+
+    return BackgroundUpkeep(folder, opened, records, _compile_upkeep, share=share, retry_s=retry_s)
+
+
+_UPKEEP_KERNELS: Final = ("pyomid.storage.embedded.native", "pyomid.protocol.native")
+_COMPILE_S_MAX: Final = 300.0
+
+
+def _compile_upkeep() -> bool:
+    """Whether the kernels of upkeep are kept on disk. If they are not, a process of lowest priority compiles them: a
+    service that compiles in a thread of its own would not answer meanwhile."""
+    from pyomid.compiled import all_are_kept
+
+    if all_are_kept(_UPKEEP_KERNELS):
+        return True
+    compile_them = (
+        f"import os; os.nice(19); import {', '.join(each.rpartition('.')[0] for each in _UPKEEP_KERNELS)}, "
+        "pyomid.storage.embedded.store, pyomid.protocol.compaction; from pyomid.compiled import compile_all; "
+        f"[*map(list, map(compile_all, {_UPKEEP_KERNELS!r}))]"
+    )
+    with suppress(OSError, subprocess.SubprocessError):
+        command = [sys.executable, "-P", "-c", compile_them]
+        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMPILE_S_MAX, check=True)
+    return all_are_kept(_UPKEEP_KERNELS)
+
+
 class _Patience(TypedDict):
     """How long a session waits, in seconds: for one attempt, for the whole request."""
 
@@ -214,6 +272,7 @@ def tso_command(folder: Path, settings: Settings) -> list[str]:
         "--max-transaction-age": settings.max_transaction_age_seconds,
         "--lease-term": settings.lease_seconds,
         "--commit-retry": settings.commit_retry_seconds,
+        "--upkeep": settings.upkeep_share,
     }
     command = [sys.executable, "-P", "-m", "pyomid", "tso", "--on-demand", str(folder)]
     return command + [text for name, value in options.items() for text in (name, str(value))]

@@ -155,6 +155,7 @@ def test_the_table_of_spark_s_options_is_that_of_the_data_source() -> None:
 
 def test_the_table_of_metrics_is_that_of_the_service() -> None:
     named = {f"{name}_total" for name in metrics.COUNTERS} | set(metrics.GAUGES)
+    named |= {f"upkeep_{name}_total" for name in metrics.UPKEEP}
     listed = re.findall(
         r"^\| `(\w+)(?:\{reason\})?` \|", text_of("docs/tso.md").split("## Watching it")[1], re.MULTILINE
     )

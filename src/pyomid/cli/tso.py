@@ -310,6 +310,7 @@ def _serve(
 
     from pyomid.client.session.connecting import read_token
     from pyomid.server.startup import ServiceOptions, serve
+    from pyomid.wiring import folder_upkeep
 
     token = read_token(options["token-file"]) if options["token-file"] else b""
     service_options = ServiceOptions.from_options(options, token)
@@ -322,5 +323,6 @@ def _serve(
             stop_signals=(signal.SIGTERM, signal.SIGINT),
             leadership=leadership,
             folder_lock=lock,
+            upkeep=folder_upkeep(lock.folder, options["upkeep"], options["commit-retry"]) if lock is not None else None,
         )
     )

@@ -44,6 +44,13 @@ def _yes_or_no(text: str) -> bool:
     return text.lower() in ("yes", "true")
 
 
+def _share(text: str) -> float:
+    share = float(text)
+    if not 0 <= share <= 1:
+        raise ValueError("it is between 0 and 1")
+    return share
+
+
 OPTIONS: Final = (
     Option("listen", str, "", "HOST:PORT to serve on (Apache Omid's port is 24758); port 0 chooses a free one"),
     Option("unix", str, "", "path of a Unix socket to serve on"),
@@ -65,6 +72,8 @@ OPTIONS: Final = (
            "the wall clock", "oracle"),
     Option("leader-lease", float, 10.0, "omid+hbase: seconds until a standby replaces a silent leader", "cluster"),
     Option("announce", str, "", "omid+hbase: HOST:PORT that clients are told, if not --listen", "cluster"),
+    Option("upkeep", _share, 0.1, "omid:///folder: the share of one core, and of the time of the store's writer lock, "
+           "that compaction and sanitizing in the background may take; 0: none", "upkeep"),
     Option("kernel", _one_of("on", "off", "auto"), "on", "on: compiled decisions; off: plain; auto: on if compiled "
            "before", "oracle"),
     Option("flights", int, 2, "flushes of the commit table at once; more where it is far away", "batches"),

@@ -44,6 +44,8 @@ class RegionCleaned:
     cells_healed: int = 0
     cells_dropped: int = 0
     orphans_dropped: int = 0
+    versions_dropped: int = 0
+    """Records of which no cell is left."""
     cells_above: int = 0
     """Cells that were not judged: written or committed above W, or open. A later run looks at them again."""
 
@@ -99,5 +101,7 @@ def _count(cleaned: RegionCleaned, batch: CellBatch, heals: Indices, drops: Indi
     if len(drops):
         records = np.searchsorted(batch.rec_cell, drops, side="right") - 1
         cleaned.orphans_dropped += int((batch.rec_commit[records] == 0).sum())
+        places, dropped = np.unique(records, return_counts=True)
+        cleaned.versions_dropped += int((dropped == np.diff(batch.rec_cell)[places]).sum())
     is_above = (batch.rec_version >= version_bound(bound)) | (batch.rec_commit > bound)
     cleaned.cells_above += int(np.diff(batch.rec_cell)[is_above].sum())

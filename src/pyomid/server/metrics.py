@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -28,11 +28,22 @@ REST_S: Final = 0.01
 """Between two answers: writing one costs the TSO's clients some milliseconds, and the asking side chooses how often."""
 
 
+class UpkeepFigures(Protocol):
+    """Of the upkeep that runs beside a folder's service, since the process began."""
+
+    passes: int
+    versions_dropped: int
+    entries_deleted: int
+    failures: int
+    busy_seconds: float
+
+
 class Watched:
     """The process that the port reports: it stands by, and has a service from the moment it leads."""
 
     def __init__(self) -> None:
         self.service: TsoService | None = None
+        self.upkeep: UpkeepFigures | None = None
 
     @property
     def state(self) -> str:
@@ -125,6 +136,9 @@ class MachineCollector(Collector):
         service.count_up()
         yield from _counters(service)
         yield from _gauges(service)
+        if self._watched.upkeep is not None:
+            for name, text in UPKEEP.items():
+                yield CounterMetricFamily(f"{PREFIX}upkeep_{name}", text, value=getattr(self._watched.upkeep, name))
         yield service.flush_seconds.metric(f"{PREFIX}flush_seconds", "Time of one flush of the commit table")
 
 
@@ -151,6 +165,14 @@ COUNTERS: Final = {
     "retries_found": "Retries whose first try was found committed",
     "entries_sanitized": "Commit-table entries deleted below the horizon",
     "unknown_tables": "Marks of tables that are not registered",
+}
+
+UPKEEP: Final = {
+    "passes": "Passes of a folder's compaction in the background",
+    "versions_dropped": "Versions of rows that they dropped",
+    "entries_deleted": "Commit-table entries that sanitizing in the background deleted",
+    "failures": "Looks, passes and sanitizings in the background that failed",
+    "busy_seconds": "Time that upkeep in the background worked, rests between its batches aside",
 }
 
 GAUGES: Final = {

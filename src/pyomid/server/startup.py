@@ -14,7 +14,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pyomid.compiled import cache_folder, python_tag
 from pyomid.errors import OmidError
@@ -24,7 +24,7 @@ from pyomid.oracle.status_oracle import BucketMap, ConflictMap
 from pyomid.oracle.takeover import take_over_steps
 from pyomid.ports import boot_clock
 from pyomid.server.leadership import FolderLock, Leadership, die_now
-from pyomid.server.metrics import Watched, serve_metrics
+from pyomid.server.metrics import UpkeepFigures, Watched, serve_metrics
 from pyomid.server.peer import PeerLimits
 from pyomid.server.service import TsoService
 from pyomid.server.store_calls import TsoStores, take_over
@@ -172,6 +172,18 @@ class _Duty:
     """Set by a signal that came before the service was there."""
     watched: Watched
     folder_lock: FolderLock | None
+    upkeep: Upkeep | None
+
+
+class Upkeep(Protocol):
+    """`client.background_upkeep.BackgroundUpkeep`, as a service sees it."""
+
+    @property
+    def figures(self) -> UpkeepFigures: ...
+
+    def start(self, timestamps: Callable[[], tuple[int, int]]) -> None: ...
+
+    def stop(self) -> None: ...
 
 
 async def serve(
@@ -183,9 +195,10 @@ async def serve(
     stop_signals: Sequence[signal.Signals] = (),
     leadership: Leadership | None = None,
     folder_lock: FolderLock | None = None,
+    upkeep: Upkeep | None = None,
 ) -> None:
     """Serves until a signal or idleness; on return everything decided is durable and answered. `folder_lock`: held,
-    and listening as the last of `listeners`.
+    and listening as the last of `listeners`. `upkeep` runs beside it while it leads.
 
     With a `leadership` (a cluster's; a folder's lock is held already) it waits as a standby until it leads.
     """
@@ -197,7 +210,7 @@ async def serve(
     metrics = await serve_metrics(watched, options.metrics) if options.metrics else None
     try:
         conflict_map = loop.run_in_executor(None, empty_map, options)
-        duty = _Duty(stores, options, conflict_map, listeners, ready, stop_signals, stop, watched, folder_lock)
+        duty = _Duty(stores, options, conflict_map, listeners, ready, stop_signals, stop, watched, folder_lock, upkeep)
         if leadership is None:
             await _lead(duty, LeaderTerm(), announce=lambda epoch: None)
         else:
@@ -256,9 +269,15 @@ async def _lead(duty: _Duty, term: LeaderTerm, *, announce: Callable[[int], obje
     beside = [asyncio.create_task(_switch_to_native_soon(service))] if options.kernel_soon else []
     if duty.folder_lock is not None:
         beside.append(asyncio.create_task(_keep_place(service, duty.folder_lock, duty.listeners[-1][0])))
+    upkeep = duty.upkeep
+    if upkeep is not None:
+        duty.watched.upkeep = upkeep.figures
+        upkeep.start(lambda: (machine.clock.last_issued, machine.watermarks.published))
     await service.run(duty.listeners, ready=duty.ready)
     for task in beside:
         task.cancel()
+    if upkeep is not None:
+        await loop.run_in_executor(None, upkeep.stop)
     log.info("stops", extra={"epoch": machine.epoch, "connections": service.connections})
     drained = await service.drain()
     log.info("stopped", extra={"epoch": machine.epoch, "drained": drained})

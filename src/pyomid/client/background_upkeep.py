@@ -1,0 +1,331 @@
+"""A folder's upkeep without anybody: its TSO compacts and sanitizes a little at a time, by how much there is to gain.
+
+    every second    records in the folder, newest start, W     → how many versions came since the last pass, and are
+                                                                 at or below W now (`Gain`)
+    enough of them  a pass over the parts that are due         compact_region_steps, as everybody's compaction
+    once a minute   many entries in the commit table           sanitize_steps, as everybody's sanitizing
+
+It is a client like any other: seals and horizons go through the TSO, by a connection that is open only for them, and it
+may die anywhere, as any compactor. The same rules hold beside other compactors.
+
+Between two batches it rests, so that of one core, and of the time of the store's writer lock, it takes `share` at most.
+A part in which a pass found nothing rests for one pass, then for two, four, up to `REST_MAX`: a large table that nobody
+changes does not delay a small one that everybody does.
+
+Pages that a pass frees are used again by the next writes. The file becomes no smaller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from pyomid.client.drive import Handler, drive, port_handlers
+from pyomid.client.partitions import Partition, chosen_tables, partitions_of
+from pyomid.errors import Misuse, OmidError, UnknownTable
+from pyomid.owned_files import is_shared, open_own
+from pyomid.ports import Deployment
+from pyomid.protocol import effects
+from pyomid.protocol.compaction import RegionCleaned, compact_region_steps
+from pyomid.protocol.effects import Effect
+from pyomid.protocol.reading import CommitCache
+from pyomid.protocol.sanitize import sanitize_steps
+
+log = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+BATCH_RECORDS: Final = 1_000
+"""A batch is one write transaction of the store: some milliseconds of its writer lock, then the others get theirs."""
+REST_S_MAX: Final = 5.0
+GAIN_MIN: Final = 250
+"""Fewer versions are not worth a pass."""
+GAIN_SHARE: Final = 0.2
+"""A pass is worth it once so many versions for each row of the parts that are due may go."""
+USEFUL_SHARE: Final = 0.02
+"""A part in which a pass drops fewer of its cells rests."""
+REST_MAX: Final = 64
+SAMPLES_MAX: Final = 512
+ENTRIES_MIN: Final = 1_000
+SANITIZE_EVERY_S: Final = 60.0
+WHOLE_EVERY_S: Final = 600.0
+AFTER_ERROR_S: Final = 60.0
+UPKEEP_REQUEST_S: Final = 5.0
+STATE_FILE: Final = "upkeep.json"
+
+
+class Gain:
+    """How many stored versions a pass could judge that no pass has judged yet.
+
+    `written`: records of the folder, plus those that passes deleted: it grows by what is written. Whatever was written
+    when the newest start was s may be judged once W is at or above s.
+    """
+
+    def __init__(self, judged: int = 0) -> None:
+        self.judged = judged
+        """`written`, as far as the last pass went."""
+        self._samples: deque[tuple[int, int]] = deque()
+        """(newest start, written) at some moments, both ascending."""
+
+    def note(self, written: int, newest_ts: int) -> None:
+        """`written` was counted before `newest_ts` was read: it holds no later start."""
+        if not self._samples or newest_ts > self._samples[-1][0]:
+            self._samples.append((newest_ts, written))
+        if len(self._samples) > SAMPLES_MAX:
+            self._samples = deque(islice(self._samples, 0, None, 2))
+
+    def of(self, watermark: int) -> int:
+        """Versions at or below `watermark` that were written since the last pass."""
+        return max(0, self._below(watermark) - self.judged)
+
+    def passed(self, watermark: int) -> None:
+        """A pass by that W has ended."""
+        self.judged = max(self.judged, self._below(watermark))
+        while len(self._samples) > 1 and self._samples[1][0] <= watermark:
+            self._samples.popleft()
+
+    def _below(self, watermark: int) -> int:
+        return max((written for newest_ts, written in self._samples if newest_ts <= watermark), default=0)
+
+
+@dataclass(slots=True)
+class Part:
+    """What a pass found in a part of a table, and for how many passes it rests."""
+
+    rows: int = 0
+    rest: int = 0
+    period: int = 1
+
+    def note(self, cleaned: RegionCleaned) -> None:
+        is_useful = cleaned.cells_dropped >= max(1, USEFUL_SHARE * cleaned.cells)
+        self.rows = cleaned.rows
+        self.period = 1 if is_useful else min(2 * self.period, REST_MAX)
+        self.rest = self.period - 1
+
+
+@dataclass(slots=True)
+class UpkeepFigures:
+    """Since the process began."""
+
+    passes: int = 0
+    versions_dropped: int = 0
+    entries_deleted: int = 0
+    failures: int = 0
+    busy_seconds: float = 0.0
+
+
+class _Stopped(Exception):
+    """The process ends: what was begun is left to the next pass."""
+
+
+class BackgroundUpkeep:
+    """One thread of a folder's TSO.
+
+    `open_deployment`: the folder as a client sees it. `records`: how many its store has, fresh. `prepare`: has what
+    compiled code it needs, or gets it in another process; False if it cannot. `share`: of one core.
+    `retry_s`: for how long clients repeat commits, if none announced to repeat them for longer.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        open_deployment: Callable[[], Deployment],
+        records: Callable[[], int],
+        prepare: Callable[[], bool],
+        *,
+        share: float,
+        retry_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.figures: Final = UpkeepFigures()
+        self._folder = folder
+        self._open = open_deployment
+        self._records = records
+        self._prepare = prepare
+        self._share = share
+        self._retry_s = retry_s
+        self._clock = clock
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._timestamps: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self._cache = CommitCache(10_000)
+        self._deleted = 0
+        """Records that passes deleted since the process began."""
+        self._parts: dict[tuple[str, str], Part] = {}
+        self._gain = Gain(self._load())
+        self._is_whole = False
+        """The next pass goes through every part: one that rests holds H back."""
+        self._sanitized_s = clock()
+        self._whole_s = clock() - WHOLE_EVERY_S
+        self._resumed_s = clock()
+        self._sampled_s = 0.0
+
+    def start(self, timestamps: Callable[[], tuple[int, int]]) -> None:
+        """`timestamps`: the newest start that the TSO handed out, and W; called from another thread."""
+        self._timestamps = timestamps
+        self._thread = threading.Thread(target=self._run, name="pyomid-upkeep", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the system gives no thread
+            log.warning("no upkeep in the background: %s", error)
+            self._thread = None
+
+    def stop(self) -> None:
+        """Returns once the batch under way has ended."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(REST_S_MAX)
+
+    def _run(self) -> None:
+        if not self._prepare():
+            log.warning("no upkeep in the background: its compiled code cannot be kept where this user may write")
+            return
+        pause_s = LOOK_S
+        while not self._stop.wait(pause_s):
+            try:
+                self.look()
+                pause_s = LOOK_S
+            except _Stopped:
+                return
+            except OmidError as error:
+                self.figures.failures += 1
+                pause_s = AFTER_ERROR_S
+                log.warning("upkeep failed, tries again in %g s: %s", pause_s, error)
+            except Exception:
+                log.exception("upkeep ends by an error of its own; the TSO goes on without it")
+                return
+
+    def look(self) -> None:
+        """One look, and the pass that is worth it."""
+        self._sample()
+        if self._clock() >= self._sanitized_s + SANITIZE_EVERY_S:
+            self._with_deployment(self._sanitize)
+        if self._gain.of(self._timestamps()[1]) >= self._worth():
+            self._with_deployment(self._pass)
+
+    # ── when ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _sample(self) -> None:
+        self._sampled_s = self._clock()
+        written = self._records() + self._deleted
+        self._gain.note(written, self._timestamps()[0])
+
+    def _worth(self) -> float:
+        if self._is_whole:
+            return 0
+        return max(GAIN_MIN, GAIN_SHARE * sum(part.rows for part in self._parts.values() if not part.rest))
+
+    # ── passes ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _with_deployment(self, work: Callable[[Deployment], Any]) -> Any:
+        deployment = self._open()
+        try:
+            return work(deployment)
+        finally:
+            deployment.close()
+
+    def _pass(self, deployment: Deployment) -> None:
+        began_s = self._resumed_s = self._clock()
+        watermark, _ = deployment.leader_state.read_watermarks()
+        handlers = self._paced(port_handlers(deployment))
+        present: dict[tuple[str, str], Part] = {}
+        dropped = 0
+        for info in chosen_tables(deployment.catalog, None):
+            with contextlib.suppress(UnknownTable):  # dropped meanwhile
+                for partition in partitions_of(deployment, info):
+                    key = (partition.table, partition.key_range.start.hex())
+                    part = present[key] = self._parts.get(key) or Part()
+                    if part.rest and not self._is_whole:
+                        part.rest -= 1
+                    else:
+                        dropped += self._compact(handlers, partition, part)
+        self._parts = present
+        self._is_whole = False
+        self._gain.passed(watermark)
+        self.figures.passes += 1
+        self._save()
+        log.info("compacted", extra={"watermark": watermark, "dropped": dropped, "seconds": self._clock() - began_s})
+
+    def _compact(self, handlers: Mapping[type[Effect], Handler], partition: Partition, part: Part) -> int:
+        steps = compact_region_steps(
+            partition.table,
+            partition.generation,
+            partition.key_range,
+            self._cache,
+            now_s=time.time(),
+            rows_max=BATCH_RECORDS,
+        )
+        cleaned = drive(steps, handlers)
+        part.note(cleaned)
+        self._deleted += cleaned.versions_dropped
+        self.figures.versions_dropped += cleaned.versions_dropped
+        return cleaned.versions_dropped
+
+    def _sanitize(self, deployment: Deployment) -> None:
+        """Entries that clients left, and invalidation markers. A part that holds H back is compacted soon."""
+        self._sanitized_s = self._clock()
+        if next(islice(deployment.commit_table.entries(), ENTRIES_MIN, None), None) is None:
+            return
+        try:
+            announced_s = deployment.tso.status().counters.get("commit_retry_ms_max", 0) / 1000
+            bound_s = max(self._retry_s, announced_s)
+            done = drive(sanitize_steps(now_s=time.time(), retry_bound_s=bound_s), port_handlers(deployment))
+        except Misuse as error:
+            log.info("the commit table is not sanitized: %s", error)
+            return
+        self.figures.entries_deleted += done.entries_deleted
+        if self._clock() >= self._whole_s + WHOLE_EVERY_S and done.held_back_by.keys() - done.too_young.keys():
+            self._is_whole, self._whole_s = True, self._clock()
+
+    # ── a share ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _paced(self, handlers: dict[type[Effect], Handler]) -> dict[type[Effect], Handler]:
+        """The same, with a rest before each batch."""
+        read_range = handlers[effects.ReadRange]
+
+        def rest_then_read(effect: effects.ReadRange) -> Any:
+            self._rest()
+            return read_range(effect)
+
+        return {**handlers, effects.ReadRange: rest_then_read}
+
+    def _rest(self) -> None:
+        worked_s = self._clock() - self._resumed_s
+        self.figures.busy_seconds += worked_s
+        if self._stop.wait(min(worked_s * (1 - self._share) / self._share, REST_S_MAX)):
+            raise _Stopped
+        self._resumed_s = self._clock()
+        if self._resumed_s >= self._sampled_s + LOOK_S:
+            self._sample()
+
+    # ── what the next process goes on from; it costs a pass if it is lost ────────────────────────────────────────
+
+    def _load(self) -> int:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+            said = json.loads((self._folder / STATE_FILE).read_bytes())
+            judged = int(said["judged"])
+            parts = {
+                (str(table), str(start)): Part(int(rows), int(rest), int(period))
+                for table, start, rows, rest, period in said["parts"]
+            }
+            self._parts = parts
+            return judged
+        return 0
+
+    def _save(self) -> None:
+        parts = [(*key, part.rows, part.rest, part.period) for key, part in self._parts.items()]
+        said = {"judged": max(0, self._gain.judged - self._deleted), "parts": parts}
+        with contextlib.suppress(OSError):
+            fd = open_own(self._folder / STATE_FILE, os.O_WRONLY | os.O_CREAT, shared=is_shared(self._folder))
+            with open(fd, "wb") as file:
+                file.write(json.dumps(said).encode())
+                file.truncate()

@@ -1,0 +1,199 @@
+"""Upkeep that nobody asks for: when a pass is worth it, what it takes, and what is left where it is interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import pyomid
+from pyomid.client.background_upkeep import GAIN_MIN, REST_MAX, STATE_FILE, BackgroundUpkeep, Gain, Part, _Stopped
+from pyomid.client.database import Database
+from pyomid.protocol.compaction import RegionCleaned
+from pyomid.server.leadership import holder
+from pyomid.types import KeyRange, LeaderStateChanges
+
+VALUE = b"f:n"
+ROWS = 10
+
+
+def test_only_versions_that_w_has_passed_are_a_gain() -> None:
+    gain = Gain()
+    for newest_ts, written in ((100, 10), (200, 30), (300, 60)):
+        gain.note(written, newest_ts)
+    assert [gain.of(watermark) for watermark in (50, 100, 250, 900)] == [0, 10, 30, 60]
+    gain.passed(250)
+    assert [gain.of(watermark) for watermark in (250, 900)] == [0, 30]
+    for number in range(10_000):
+        gain.note(60 + number, 1_000 + number)
+    assert len(gain._samples) <= 513, "W may stand for days"
+    assert gain.of(100_000) == pytest.approx(10_029, rel=0.01)
+
+
+def test_a_part_without_anything_to_drop_rests() -> None:
+    part, rests = Part(), []
+    for _ in range(9):
+        part.note(RegionCleaned("t", KeyRange(), 1, rows=100, cells=100, cells_dropped=1))
+        rests.append(part.rest + 1)
+    assert rests == [2, 4, 8, 16, 32, 64, REST_MAX, REST_MAX, REST_MAX]
+    part.note(RegionCleaned("t", KeyRange(), 1, rows=100, cells=100, cells_dropped=50))
+    assert part.rest == 0
+
+
+MAY_HAPPEN = (pyomid.OutcomeUnknown, pyomid.ConflictError, pyomid.SnapshotTooOld, pyomid.Unavailable)
+"""To a transaction whose TSO is killed."""
+
+
+class Rests(threading.Event):
+    """Does not wait; remembers for how long it should have, and stops after so many."""
+
+    def __init__(self, clock: list[float], stops_after: int | None = None) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+        self._clock = clock
+        self._stops_after = stops_after
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.waits.append(timeout or 0.0)
+        self._clock[0] += timeout or 0.0
+        return self._stops_after is not None and len(self.waits) > self._stops_after
+
+
+@pytest.fixture
+def raised(memory_url: str) -> Iterator[Database]:
+    """Each row was written many times, and W has passed all of it."""
+    with pyomid.connect(memory_url) as db:
+        for table in ("t", "still"):
+            db.create_table(table, families=["f"])
+        for number in range(GAIN_MIN // ROWS + 2):
+            with db.begin() as tx:
+                for row in range(ROWS):
+                    tx.table("t").put(b"%d" % row, {VALUE: b"%d" % number})
+        assert db.drain(10)
+        publish(db)
+        yield db
+
+
+def publish(db: Database) -> None:
+    leader_state = db.deployment.leader_state
+    watermark = db.begin().start_ts
+    leader_state.update(leader_state.read().epoch, LeaderStateChanges(watermark=watermark))
+
+
+def stored(db: Database) -> int:
+    return sum(len(batch.rec_version) for batch in db.deployment.store.scan("t", KeyRange()))
+
+
+def upkeep_of(db: Database, folder: Path, share: float = 0.1, clock: list[float] | None = None) -> BackgroundUpkeep:
+    now = clock or [0.0]
+
+    def tick() -> float:
+        now[0] += 0.001
+        return now[0]
+
+    upkeep = BackgroundUpkeep(
+        folder, lambda: replace(db.deployment, closers=()), lambda: stored(db), lambda: True, share=share, retry_s=60.0,
+        clock=tick,
+    )  # fmt: skip
+    watermark, _ = db.deployment.leader_state.read_watermarks()
+    upkeep._timestamps = lambda: (watermark, watermark)
+    return upkeep
+
+
+@pytest.mark.fast
+def test_a_pass_keeps_one_version_of_each_row(raised: Database, tmp_path: Path) -> None:
+    upkeep = upkeep_of(raised, tmp_path)
+    upkeep.look()
+    assert (stored(raised), upkeep.figures.passes) == (ROWS, 1)
+    upkeep.look()
+    assert upkeep.figures.passes == 1, "there is nothing to gain any more"
+    assert raised.verify().ok
+
+
+@pytest.mark.fast
+def test_between_batches_it_rests_by_its_share(
+    raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyomid.client.background_upkeep.BATCH_RECORDS", 1)
+    clock = [0.0]
+    upkeep = upkeep_of(raised, tmp_path, share=0.1, clock=clock)
+    upkeep._stop = rests = Rests(clock)
+    upkeep.look()
+    assert len(rests.waits) > ROWS
+    assert sum(rests.waits) >= 9 * upkeep.figures.busy_seconds > 0
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("batches", [0, 1, 5, 10])
+def test_a_pass_that_was_stopped_is_done_by_the_next_process(
+    raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
+) -> None:
+    monkeypatch.setattr("pyomid.client.background_upkeep.BATCH_RECORDS", 1)
+    clock = [0.0]
+    upkeep = upkeep_of(raised, tmp_path, clock=clock)
+    upkeep._stop = Rests(clock, stops_after=batches)
+    with pytest.raises(_Stopped):
+        upkeep.look()
+    assert stored(raised) > ROWS
+    assert not raised.deployment.catalog.region_watermarks("t"), "a region that is half clean is recorded as clean"
+    upkeep = upkeep_of(raised, tmp_path)
+    upkeep._is_whole = True  # what is left may be too little to be worth it
+    upkeep.look()
+    assert stored(raised) == ROWS
+    assert raised.verify().ok
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize(
+    "said", [None, b"", b"{", b"[1]", b'{"judged": "x"}', b'{"judged": 3, "parts": [[1]]}', b"\xff"]
+)
+def test_the_next_process_goes_on_from_what_was_said(raised: Database, tmp_path: Path, said: bytes | None) -> None:
+    """Nonsense costs a pass, and nothing else."""
+    upkeep_of(raised, tmp_path).look()
+    if said is not None:
+        (tmp_path / STATE_FILE).write_bytes(said)
+    again = upkeep_of(raised, tmp_path)
+    for _ in range(GAIN_MIN // ROWS + 1):
+        with raised.begin() as tx:
+            for row in range(ROWS):
+                tx.table("t").put(b"%d" % row, {VALUE: b"more"})
+    assert raised.drain(10)
+    publish(raised)
+    watermark, _ = raised.deployment.leader_state.read_watermarks()
+    again._timestamps = lambda: (watermark, watermark)
+    again.look()
+    assert stored(raised) == ROWS
+
+
+@pytest.mark.process
+@pytest.mark.timeout(120)
+def test_a_folder_is_cleaned_while_its_tso_is_killed(tmp_path: Path) -> None:
+    """No command runs. Each TSO goes on where the killed one was; readers see the last value and nothing else."""
+    url = f"omid://{tmp_path}/db?maxTransactionAgeSeconds=0.2&upkeepShare=1&idleExitSeconds=2"
+    killed: set[int] = set()
+    with pyomid.connect(url) as db:
+        db.create_table("t", families=["f"])
+        number = 0
+        while len(killed) < 2 or stored(db) > 20 * ROWS:
+            number += 1
+            with suppress(*MAY_HAPPEN), db.begin() as tx:
+                for row in range(ROWS):
+                    tx.table("t").put(b"%d" % row, {VALUE: b"%d" % number})
+                expected = number
+            with suppress(pyomid.SnapshotTooOld), db.begin() as tx:
+                seen = {row[VALUE] for _, row in tx.table("t").scan()}
+                assert len(seen) == 1, "a transaction is seen by half"
+                assert int(next(iter(seen))) >= expected
+            pid = holder(tmp_path / "db").get("pid")
+            if number % 50 == 0 and pid not in killed and len(killed) < 2:
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+                killed.add(pid)
+        assert db.drain(20)
+        assert db.verify().ok
