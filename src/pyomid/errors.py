@@ -3,6 +3,7 @@
     ConflictError     run the transaction again
     Unavailable       try the request again
     AlreadyCommitted  nothing: the work under this id is done
+    ExpectationFailed a value is not what the program expected: read again, decide anew
     OutcomeUnknown    the commit may have happened: look before repeating
     Corruption        stop: stored bytes are not what was written
     Misuse            fix the program (also a ValueError; MisuseType is also a TypeError)
@@ -76,6 +77,15 @@ class AlreadyCommitted(OmidError):
     """Nothing to do: a transaction under this durable id committed before; `values["start_ts"]` is its start."""
 
     code = "OMID-ALREADY-COMMITTED"
+
+
+class ExpectationFailed(OmidError):
+    """`put(..., expect=)` found another value: nothing was written, and the transaction may go on.
+
+    `values` has `table`, `row`, `column`, and the bytes or None of `expected` and `found`.
+    """
+
+    code = "OMID-EXPECTATION-FAILED"
 
 
 class OutcomeUnknown(OmidError):

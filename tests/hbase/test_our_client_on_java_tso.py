@@ -134,3 +134,32 @@ def test_what_a_dead_java_tso_left_undecided_is_sealed_by_us_too(
     assert database.deployment.commit_table.lookup([old.start_ts]) == [SEALED], (
         "else its late entry would bring v to light"
     )
+
+
+def test_claims_are_checked_and_remembered(database: Database, table: str) -> None:
+    """They are only ids: write skew is met, and a transaction that only claims commits and is met."""
+    with database.begin() as tx:
+        tx.table(table).put(b"r", {b"f:q": b"0"})
+        tx.table(table).put(b"s", {b"f:q": b"0"})
+    one, two, three = (database.begin() for _ in range(3))
+    one.table(table).get(b"s", [b"f:q"], for_update=True)
+    one.table(table).put(b"r", {b"f:q": b"1"})
+    two.claim(table, [b"r"], [b"f:q"])
+    two.table(table).put(b"s", {b"f:q": b"2"})
+    one.commit()
+    with pytest.raises(ConflictError):
+        two.commit()
+    with database.begin() as only:
+        only.claim(table, [b"t"], [b"f:q"])
+    assert only.commit_ts is not None
+    three.table(table).put(b"t", {b"f:q": b"3"})
+    with pytest.raises(ConflictError):
+        three.commit()
+
+
+def test_a_commit_of_conflict_free_writes_alone_is_accepted(database: Database, table: str) -> None:
+    with database.begin() as tx:
+        tx.table(table).put(b"r", {b"f:q": b"free"}, conflict=False)
+    assert tx.commit_ts is not None
+    with database.begin() as tx:
+        assert tx.table(table).get(b"r") == {b"f:q": b"free"}

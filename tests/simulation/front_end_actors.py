@@ -53,6 +53,8 @@ class Notes:
     """Durable id → starts of the transactions that were to commit under it."""
     told_done: dict[str, list[int]] = field(default_factory=dict)
     """Durable id → starts that a caller was told did it."""
+    all_claim: bool = False
+    """All programs claim what they read: the history is serializable."""
 
 
 class Recorded:
@@ -63,6 +65,7 @@ class Recorded:
         self.record = Transaction(f"{name}.{tx.start_ts}", begin_called=begin_called)
         self.record.begin_answered, self.record.start_ts = world.universe.steps, tx.start_ts
         world.history.transactions.append(self.record)
+        self.claimed = False
         self._values = 0
 
     def value(self) -> bytes:
@@ -98,10 +101,11 @@ class Recorded:
         self.told(self.tx.commit_ts or 0)
 
     def told(self, commit_ts: int) -> None:
-        if self.record.last_writes():
+        was_asked = self.claimed or bool(self.record.last_writes())
+        if was_asked:
             self.world.truth.outcome_told(self.tx.start_ts, commit_ts)
         self.record.commit_answered = self.world.universe.steps
-        committed = commit_ts or not self.record.last_writes()
+        committed = commit_ts or not was_asked
         self.record.outcome = Outcome.COMMITTED if committed else Outcome.ABORTED
         self.record.commit_ts = commit_ts or None
 
@@ -164,6 +168,47 @@ def _blocking_transaction(process: FrontProcess, database: Database) -> None:
             told.given_up()
             tx.rollback()
             return
+    except OmidError:
+        told.given_up()
+        if tx.can_roll_back:
+            tx.rollback()
+        raise
+    with told.judged():
+        tx.commit()
+
+
+def claimer(process: FrontProcess) -> None:
+    """Reads two rows, claims them, writes one of them or none: what it decided by still holds at its commit."""
+    database = process.connect()
+    while not process.world.closing:
+        try:
+            _claiming_transaction(process, database)
+        except (ConflictError, Unavailable, OutcomeUnknown):
+            _pause(process)
+
+
+def _claiming_transaction(process: FrontProcess, database: Database) -> None:
+    choices, world = process.choices, process.world
+    called = world.universe.steps
+    tx = database.begin(lease=choices.chance(0.1))
+    told = Recorded(world, tx, process.name, called)
+    told.claimed = True
+    try:
+        places = [(choices.pick(TABLES), row) for row in choices.sample(ROWS[:3], 2)]
+        for name, row in places:
+            if choices.chance(0.5):
+                found = tx.table(name).get(row, NAMES, for_update=True)
+            else:
+                tx.claim(name, [row], NAMES)
+                found = tx.table(name).get(row)
+            told.read(name, row, found)
+        if choices.chance(0.3):
+            _pause(process)
+        if choices.chance(0.8):
+            name, row = places[0]
+            column, value = choices.pick(NAMES), told.value()
+            told.wrote(name, row, {column: value})
+            tx.table(name).put(row, {column: value})
     except OmidError:
         told.given_up()
         if tx.can_roll_back:

@@ -8,6 +8,7 @@ from front_end_actors import (
     Notes,
     asyncio_writers,
     blocking_writer,
+    claimer,
     foreign_writer,
     maintainer,
     once_runner,
@@ -39,6 +40,13 @@ def clients(world: FrontWorld, notes: Notes, jobs: Jobs) -> None:
 def runners(world: FrontWorld, notes: Notes, jobs: Jobs) -> None:
     """The same few durable ids in several processes."""
     _several(world, "N", world.universe.choices.number(2, 3), once_runner, notes)
+
+
+def claimers(world: FrontWorld, notes: Notes, jobs: Jobs) -> None:
+    """Who claims all that it reads: the history must be serializable."""
+    notes.all_claim, world.keeps_writers = True, False
+    _several(world, "C", world.universe.choices.number(2, 4), claimer)
+    _several(world, "K", world.universe.choices.number(0, 1), maintainer)
 
 
 def remakers(world: FrontWorld, notes: Notes, jobs: Jobs) -> None:

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from populations import Populate, remakers, runners, spark_jobs, streams
+from populations import Populate, claimers, remakers, runners, spark_jobs, streams
 
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.client.retry import cause_of
@@ -320,6 +320,18 @@ SHIPPED_MUTANTS: Final = (
         "a region that splits while a table is divided is there twice",
         "tests/hbase/test_meta_pages.py::test_a_region_that_splits_between_two_pages_is_listed_once",
         ("storage.hbase.regions.operations:_broken_at", answers(None)),
+    ),
+    _m(
+        "C12",
+        "a claim is not in the commit request: write skew between those that claim what they read",
+        claimers,
+        ("client.transaction_steps:TransactionSteps.claim", answers(None)),
+    ),
+    _m(
+        "C12b",
+        "a transaction that only claims asks for no commit, and one commits that did not see it",
+        claimers,
+        ("client.transaction_steps:WriteBuffer.touched", lambda original, buffer: buffer.is_written),
     ),
     _m(
         "C9",

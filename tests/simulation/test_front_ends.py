@@ -20,7 +20,7 @@ from front_end_actors import (
 )
 from front_end_world import FrontProcess, FrontWorld
 from green_threads import wait
-from populations import Populate, clients, spark_jobs, streams
+from populations import Populate, claimers, clients, spark_jobs, streams
 from spark_actors import Jobs, read_and_judge
 from virtual_spark import VirtualSpark
 
@@ -113,7 +113,8 @@ def _last_words(process: FrontProcess, jobs: Jobs) -> None:
 
 
 def _judge(world: FrontWorld, notes: Notes) -> None:
-    checker.demand(world.truth.settle(world.history))
+    verdict = checker.demand(world.truth.settle(world.history))
+    assert not notes.all_claim or verdict.write_skew is None, str(verdict.write_skew)
     committed = world.truth.commits
     for name, tries in notes.tries.items():
         counted = [start for start in tries if start in committed]
@@ -149,6 +150,12 @@ def test_spark_jobs_count_once_and_whole(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_stream_batches_count_once_and_whole(seed: int) -> None:
     play(seed, streams)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("seed", SEEDS[:10])
+def test_who_claims_what_it_reads_is_serializable(seed: int) -> None:
+    play(seed, claimers)
 
 
 @pytest.mark.fast

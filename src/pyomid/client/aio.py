@@ -25,7 +25,7 @@ from pyomid.client.drive import AsyncDriver, AsyncHandler, AsyncRun
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import check_awaitable, run_steps
 from pyomid.client.session.leases import Lease
-from pyomid.client.table import Cells, TableBase
+from pyomid.client.table import Cells, Expected, TableBase
 from pyomid.client.transaction import Event, RowTransaction
 from pyomid.client.validation import TableRules
 from pyomid.crashpoints import crash_point
@@ -235,20 +235,32 @@ class AsyncTable(TableBase):
         super().__init__(transaction, rules)
         self._run = run
 
-    async def get(self, key: bytes, columns: Iterable[bytes] | None = None) -> dict[bytes, bytes]:
-        """The row's visible columns; {} if the row does not exist."""
-        return await self._run(self.get_steps(key, columns))
+    async def get(
+        self, key: bytes, columns: Iterable[bytes] | None = None, *, for_update: bool = False
+    ) -> dict[bytes, bytes]:
+        """As `Table.get`."""
+        return await self._run(self.get_steps(key, columns, for_update=for_update))
 
     async def rows(
-        self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None
+        self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None, *, for_update: bool = False
     ) -> dict[bytes, dict[bytes, bytes]]:
-        """Many rows in one request: every requested key, in the requested order; {} for a row that does not exist."""
-        return await self._run(self.rows_steps(keys, columns))
+        """As `Table.rows`."""
+        return await self._run(self.rows_steps(keys, columns, for_update=for_update))
 
-    async def put(self, key: bytes, cells: Cells) -> None:
-        """Sets columns of the row; its other columns stay. Names and limits are checked now, the write leaves later."""
-        if self.buffer_put(key, cells):
+    async def put(self, key: bytes, cells: Cells, *, expect: Expected | None = None, conflict: bool = True) -> None:
+        """As `Table.put`."""
+        if expect is not None:
+            await self._run(self.put_expecting_steps(key, cells, expect, conflict=conflict))
+        elif self.buffer_put(key, cells, conflict=conflict):
             await self._run(self._transaction.send_steps())
+
+    async def put_if_absent(self, key: bytes, cells: Cells) -> bool:
+        """As `Table.put_if_absent`."""
+        return await self._run(self.put_if_absent_steps(key, cells))
+
+    async def increment(self, key: bytes, column: bytes, by: int = 1) -> int:
+        """As `Table.increment`."""
+        return await self._run(self.increment_steps(key, column, by))
 
     async def delete(self, key: bytes, columns: Iterable[bytes] | None = None) -> None:
         """Deletes the row, or some columns of it, as `Table.delete` does."""
@@ -285,6 +297,10 @@ class AsyncTransaction(RowTransaction[AsyncTable]):
     async def table(self, name: str) -> AsyncTable:
         """A table as this transaction sees it. `UnknownTable` if there is none."""
         return await self._run(self.table_steps(name))
+
+    async def claim(self, table: str, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
+        """As `Transaction.claim`."""
+        await self._run(self.claim_steps(table, keys, columns))
 
     async def commit(self) -> None:
         """As `Transaction.commit`. If it is cancelled after its request left, the outcome is unknown."""

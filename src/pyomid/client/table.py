@@ -3,6 +3,7 @@
     accounts = tx.table("accounts")
     accounts.put(b"alice", {b"f:balance": b"100"})
     accounts.get(b"alice")                              # {b"f:balance": b"100"}; {} where nothing is visible
+    accounts.get(b"alice", for_update=True)             # the commit checks it as if it had been written
     accounts.rows([b"alice", b"bob"])                   # one request
     for key, row in accounts.scan(prefix=b"a", columns=[b"f:balance"], limit=10): ...
 
@@ -14,20 +15,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Blocking, Run
-from pyomid.client.validation import TableRules, check_limit
-from pyomid.errors import Misuse, MisuseType
+from pyomid.client.transaction_steps import Row
+from pyomid.client.validation import TableRules, check_limit, shown
+from pyomid.errors import ExpectationFailed, Misuse, MisuseType
 from pyomid.protocol.effects import Steps
-from pyomid.types import Column, KeyRange, TableInfo, narrowed_range
+from pyomid.types import Column, ConflictLevel, KeyRange, TableInfo, narrowed_range
 
 if TYPE_CHECKING:
     from pyomid.client.transaction import RowTransaction
 
 Cells = Mapping[bytes, bytes]
 """b"family:qualifier" → value."""
+
+Expected = Mapping[bytes, bytes | None]
+"""b"family:qualifier" → the value that it must have; None: it must not be there."""
+
+COUNTER_BYTES: Final = 8
+"""A counter is a signed number, big-endian: HBase's increments and `Bytes.toLong` read and write the same."""
 
 
 class TableBase:
@@ -49,19 +57,33 @@ class TableBase:
 
     # For pyomid's own use
 
-    def get_steps(self, key: bytes, columns: Iterable[bytes] | None = None) -> Steps[dict[bytes, bytes]]:
-        return self._transaction.alone(self._get_steps(key, columns))
+    def get_steps(
+        self, key: bytes, columns: Iterable[bytes] | None = None, *, for_update: bool = False
+    ) -> Steps[dict[bytes, bytes]]:
+        return self._transaction.alone(self._get_steps(key, columns, for_update=for_update))
 
     def rows_steps(
-        self, keys: Iterable[bytes], columns: Iterable[bytes] | None
+        self, keys: Iterable[bytes], columns: Iterable[bytes] | None, *, for_update: bool = False
     ) -> Steps[dict[bytes, dict[bytes, bytes]]]:
-        return self._transaction.alone(self._rows_steps(keys, columns))
+        return self._transaction.alone(self._rows_steps(keys, columns, for_update=for_update))
 
-    def buffer_put(self, key: bytes, cells: Cells) -> bool:
+    def claim_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
+        return self._transaction.alone(self._claim_steps(keys, columns))
+
+    def buffer_put(self, key: bytes, cells: Cells, *, conflict: bool = True) -> bool:
         """Buffers a put. True: the buffered writes are to be sent now (`RowTransaction.send_steps`)."""
         self._transaction.begin_write()
         row, checked = checked_put(self._rules, key, cells)
-        return self._writes.buffer(self._rules.info, row, checked)
+        return self._writes.buffer(self._rules.info, row, checked, conflict=conflict)
+
+    def put_expecting_steps(self, key: bytes, cells: Cells, expect: Expected, *, conflict: bool) -> Steps[None]:
+        return self._transaction.alone(self._put_expecting_steps(key, cells, expect, conflict=conflict))
+
+    def put_if_absent_steps(self, key: bytes, cells: Cells) -> Steps[bool]:
+        return self._transaction.alone(self._put_if_absent_steps(key, cells))
+
+    def increment_steps(self, key: bytes, column: bytes, by: int) -> Steps[int]:
+        return self._transaction.alone(self._increment_steps(key, column, by))
 
     def delete_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
         return self._transaction.alone(self._delete_steps(keys, columns))
@@ -80,41 +102,90 @@ class TableBase:
         selection = self._rules.selection(columns)
         return RowScan(self._transaction, self._rules.info, key_range, selection, check_limit(limit))
 
-    def _get_steps(self, key: bytes, columns: Iterable[bytes] | None) -> Steps[dict[bytes, bytes]]:
-        yield from self._transaction.begin_read_steps()
-        checked = self._rules.row_key(key)
-        selection = self._rules.selection(columns)
-        if selection == []:
-            return {}
-        (row,) = yield from self._writes.read_steps(self._rules.info, (checked,), selection)
+    def _get_steps(self, key: bytes, columns: Iterable[bytes] | None, *, for_update: bool) -> Steps[dict[bytes, bytes]]:
+        checked, selection = self._rules.row_key(key), self._rules.selection(columns)
+        (row,) = yield from self._read_steps((checked,), selection, for_update=for_update)
         return named(row)
 
     def _rows_steps(
-        self, keys: Iterable[bytes], columns: Iterable[bytes] | None
+        self, keys: Iterable[bytes], columns: Iterable[bytes] | None, *, for_update: bool
     ) -> Steps[dict[bytes, dict[bytes, bytes]]]:
-        yield from self._transaction.begin_read_steps()
-        checked = check_keys(self._rules, keys)
-        selection = self._rules.selection(columns)
-        if not checked or selection == []:
-            return {key: {} for key in checked}
-        found = yield from self._writes.read_steps(self._rules.info, checked, selection)
+        checked, selection = check_keys(self._rules, keys), self._rules.selection(columns)
+        found = yield from self._read_steps(checked, selection, for_update=for_update)
         return {key: named(row) for key, row in zip(checked, found, strict=True)}
+
+    def _read_steps(
+        self, keys: Sequence[bytes], selection: Sequence[Column] | None, *, for_update: bool = False
+    ) -> Steps[list[Row]]:
+        """The rows of checked `keys`; with `for_update` they are claimed as well."""
+        if for_update:
+            self._transaction.check_write()
+        yield from self._transaction.begin_read_steps()
+        rows: list[Row] = [{} for _ in keys]
+        if keys and selection != []:
+            rows = yield from self._writes.read_steps(self._rules.info, keys, selection)
+        if for_update:
+            self._claim(keys, selection, rows)
+        return rows
+
+    def _claim_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
+        self._transaction.check_write()
+        checked, selection = check_keys(self._rules, keys), self._rules.selection(columns)
+        if names_columns(selection) or ConflictLevel.CELL not in self._rules.info.id_levels:
+            self._claim(checked, selection, [{} for _ in checked])
+        else:
+            yield from self._read_steps(checked, selection, for_update=True)
+
+    def _claim(self, keys: Sequence[bytes], selection: Sequence[Column] | None, rows: Sequence[Row]) -> None:
+        """At level row each row. At level cell the selected columns, there or not; of whole rows and families what
+        `rows` shows of them, and an id of the row itself, which only other such claims name."""
+        info = self._rules.info
+        named_columns = [column for column in selection or () if column.qualifier]
+        itself = () if selection and names_columns(selection) else (None,)
+        for key, row in zip(keys, rows, strict=True):
+            self._writes.claim(info, key, [*row, *named_columns, *itself])
+
+    def _put_expecting_steps(self, key: bytes, cells: Cells, expect: Expected, *, conflict: bool) -> Steps[None]:
+        self._transaction.check_write()
+        row, checked = checked_put(self._rules, key, cells)
+        expected = checked_expectation(self._rules, row, expect)
+        (found,) = yield from self._read_steps((row,), list(expected), for_update=True)
+        for column, value in expected.items():
+            if found.get(column) != value:
+                raise _unexpected(self._rules.info, row, column, value, found.get(column))
+        yield from self._buffer_steps(row, checked, conflict=conflict)
+
+    def _put_if_absent_steps(self, key: bytes, cells: Cells) -> Steps[bool]:
+        self._transaction.check_write()
+        row, checked = checked_put(self._rules, key, cells)
+        (found,) = yield from self._read_steps((row,), list(checked))
+        if found:
+            return False
+        yield from self._buffer_steps(row, checked)
+        return True
+
+    def _increment_steps(self, key: bytes, column: bytes, by: int) -> Steps[int]:
+        self._transaction.check_write()
+        row, counted = self._rules.row_key(key), self._rules.column(column)
+        (found,) = yield from self._read_steps((row,), [counted])
+        total = counter_value(self._rules.info, row, counted, found.get(counted)) + check_step(by)
+        yield from self._buffer_steps(row, {counted: counter_bytes(self._rules.info, row, counted, total)})
+        return total
 
     def _delete_steps(self, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
         self._transaction.check_write()
         checked = check_keys(self._rules, keys)
         selection = self._rules.selection(columns)
-        if selection is not None and all(column.qualifier for column in selection):
+        if selection is not None and names_columns(selection):
             for key in checked:
                 yield from self._buffer_steps(key, dict.fromkeys(selection, None))
             return
-        yield from self._transaction.begin_read_steps()
-        found = yield from self._writes.read_steps(self._rules.info, checked, selection)
+        found = yield from self._read_steps(checked, selection)
         for key, row in zip(checked, found, strict=True):
             yield from self._buffer_steps(key, dict.fromkeys(row, None))
 
-    def _buffer_steps(self, key: bytes, cells: Mapping[Column, bytes | None]) -> Steps[None]:
-        if cells and self._writes.buffer(self._rules.info, key, cells):
+    def _buffer_steps(self, key: bytes, cells: Mapping[Column, bytes | None], *, conflict: bool = True) -> Steps[None]:
+        if cells and self._writes.buffer(self._rules.info, key, cells, conflict=conflict):
             yield from self._transaction.sent_steps()
 
 
@@ -186,18 +257,46 @@ class Table(TableBase):
         super().__init__(transaction, rules)
         self._run = run
 
-    def get(self, key: bytes, columns: Iterable[bytes] | None = None) -> dict[bytes, bytes]:
-        """The row's visible columns; {} if the row does not exist."""
-        return self._run(self.get_steps(key, columns))
+    def get(
+        self, key: bytes, columns: Iterable[bytes] | None = None, *, for_update: bool = False
+    ) -> dict[bytes, bytes]:
+        """The row's visible columns; {} if the row does not exist.
 
-    def rows(self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> dict[bytes, dict[bytes, bytes]]:
-        """Many rows in one request: every requested key, in the requested order; {} for a row that does not exist."""
-        return self._run(self.rows_steps(keys, columns))
+        `for_update`: what is read is claimed too (`Transaction.claim`).
+        """
+        return self._run(self.get_steps(key, columns, for_update=for_update))
 
-    def put(self, key: bytes, cells: Cells) -> None:
-        """Sets columns of the row; its other columns stay. Names and limits are checked now, the write leaves later."""
-        if self.buffer_put(key, cells):
+    def rows(
+        self, keys: Iterable[bytes], columns: Iterable[bytes] | None = None, *, for_update: bool = False
+    ) -> dict[bytes, dict[bytes, bytes]]:
+        """Many rows in one request: every requested key, in the requested order; {} for a row that does not exist.
+
+        `for_update`: what is read is claimed too (`Transaction.claim`).
+        """
+        return self._run(self.rows_steps(keys, columns, for_update=for_update))
+
+    def put(self, key: bytes, cells: Cells, *, expect: Expected | None = None, conflict: bool = True) -> None:
+        """Sets columns of the row; its other columns stay. Names and limits are checked now, the write leaves later.
+
+        `expect`: values that columns of the row must have, None for a column that must not be there; otherwise
+        `ExpectationFailed`, and nothing is written. What was expected holds at the commit too.
+
+        `conflict` False: another transaction may write the same cells at the same time, and both commit; of such
+        writes the one whose transaction began later stays.
+        """
+        if expect is not None:
+            self._run(self.put_expecting_steps(key, cells, expect, conflict=conflict))
+        elif self.buffer_put(key, cells, conflict=conflict):
             self._run(self._transaction.send_steps())
+
+    def put_if_absent(self, key: bytes, cells: Cells) -> bool:
+        """As `put`, if none of these columns is there. Whether it wrote."""
+        return self._run(self.put_if_absent_steps(key, cells))
+
+    def increment(self, key: bytes, column: bytes, by: int = 1) -> int:
+        """Adds to a counter, which begins at 0, and returns the sum. It is stored as HBase stores counters: 8 bytes,
+        signed, big-endian. Of two transactions that overlap and count in one cell, one aborts."""
+        return self._run(self.increment_steps(key, column, by))
 
     def delete(self, key: bytes, columns: Iterable[bytes] | None = None) -> None:
         """Deletes the row, or some columns of it.
@@ -261,6 +360,70 @@ def checked_put(rules: TableRules, key: object, cells: object) -> tuple[bytes, d
     if not cells:
         raise Misuse(f"table {rules.info.name!r}: a put of row {row!r} without cells would write nothing", row=row)
     return row, rules.cells(row, cells)
+
+
+def names_columns(selection: Sequence[Column] | None) -> bool:
+    """Whether each column is selected by its full name."""
+    return selection is not None and all(column.qualifier for column in selection)
+
+
+def checked_expectation(rules: TableRules, row: bytes, expect: object) -> dict[Column, bytes | None]:
+    if not isinstance(expect, Mapping):
+        raise MisuseType(
+            f"expect {expect!r} is {type(expect).__name__}, not a mapping of column to value", value=expect
+        )
+    if not expect:
+        raise Misuse(f"table {rules.info.name!r}: a put of row {row!r} that expects nothing", row=row)
+    return {
+        rules.column(name): None if value is None else rules.value(row, name, value) for name, value in expect.items()
+    }
+
+
+def _unexpected(
+    info: TableInfo, row: bytes, column: Column, expected: bytes | None, found: bytes | None
+) -> ExpectationFailed:
+    name = _name(column)
+    return ExpectationFailed(
+        f"table {info.name!r}, row {shown(row)}: {shown(name)} {_state(found)}, and the put expected that it "
+        f"{_state(expected)}",
+        table=info.name,
+        row=row,
+        column=name,
+        expected=expected,
+        found=found,
+    )
+
+
+def _state(value: bytes | None) -> str:
+    return "is not there" if value is None else f"is {shown(value)}"
+
+
+def check_step(by: object) -> int:
+    if isinstance(by, bool) or not isinstance(by, int):
+        raise MisuseType(f"by {by!r} is {type(by).__name__}, not an int", value=by)
+    return by
+
+
+def counter_value(info: TableInfo, row: bytes, column: Column, value: bytes | None) -> int:
+    if value is not None and len(value) != COUNTER_BYTES:
+        raise Misuse(
+            f"table {info.name!r}, row {shown(row)}: {shown(_name(column))} holds {len(value)} bytes, and a counter "
+            f"has {COUNTER_BYTES}",
+            row=row,
+        )
+    return 0 if value is None else int.from_bytes(value, "big", signed=True)
+
+
+def counter_bytes(info: TableInfo, row: bytes, column: Column, total: int) -> bytes:
+    try:
+        return total.to_bytes(COUNTER_BYTES, "big", signed=True)
+    except OverflowError:
+        raise Misuse(
+            f"table {info.name!r}, row {shown(row)}: {shown(_name(column))} would be {total}, more than the "
+            f"{COUNTER_BYTES} bytes of a counter hold",
+            row=row,
+            value=total,
+        ) from None
 
 
 def scan_range(rules: TableRules, start: object, stop: object, prefix: object) -> KeyRange:

@@ -23,7 +23,7 @@ import logging
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from pyomid.client.drive import Blocking
 from pyomid.client.session.leases import Lease
-from pyomid.client.table import Table
+from pyomid.client.table import Table, TableBase
 from pyomid.client.transaction_steps import TransactionSteps
 from pyomid.client.validation import TableRules
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, TransactionEnded
@@ -165,7 +165,7 @@ class TransactionBase(Generic[W]):
 
     @property
     def commit_ts(self) -> int | None:
-        """When it committed; None until then, and for a transaction that wrote nothing."""
+        """When it committed; None until then, and for a transaction that neither wrote nor claimed."""
         return self._commit_ts
 
     @property
@@ -282,8 +282,8 @@ class TransactionBase(Generic[W]):
         yield from self._committed_steps(decided)
 
     def _decided_steps(self) -> Steps[Decided | None]:
-        """None for a transaction that wrote nothing. Whatever is thrown into it at whatever yield, the state afterwards
-        is true: rollback-only before the request, unknown from the request to the answer.
+        """None if nothing was written or claimed. Whatever is thrown into it at whatever yield, the state afterwards is
+        true: rollback-only before the request, unknown from the request to the answer.
         """
         if self.writes.is_torn and self._state is State.ACTIVE:
             self.make_rollback_only(Event.MARK, "a flush of its writes did not end")
@@ -375,7 +375,7 @@ CELLS_LOOKED_AT_MAX: Final = 1_000
 _OF_WRITES: Final = frozenset({AbortReason.CONFLICT, AbortReason.FENCE, AbortReason.TABLE})
 _TOO_OLD: Final = frozenset({AbortReason.LEASE_LOST})
 _REASONS: Final = {
-    AbortReason.CONFLICT: "another transaction committed a cell that it wrote",
+    AbortReason.CONFLICT: "another transaction committed a cell that it wrote or claimed",
     AbortReason.LOW_WATERMARK: "it is older than the commits that the TSO remembers",
     AbortReason.FENCE: "a table that it wrote was fenced",
     AbortReason.TABLE: "another transaction committed to a table that it claimed as a whole",
@@ -385,7 +385,7 @@ _REASONS: Final = {
 }
 
 
-TableT = TypeVar("TableT")
+TableT = TypeVar("TableT", bound=TableBase)
 
 
 class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
@@ -410,6 +410,10 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
             read_rules = partial(self.database.table_rules, name, self._begun, leased=self.is_leased)
             table = self._tables[name] = self._new_table((yield Blocking(read_rules)))
         return table
+
+    def claim_steps(self, name: str, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
+        table = yield from self.table_steps(name)
+        yield from table.claim_steps(keys, columns)
 
     def flush_steps(self) -> Steps[None]:
         return self.alone(self._flush_steps())
@@ -482,6 +486,18 @@ class Transaction(RowTransaction[Table]):
     def table(self, name: str) -> Table:
         """A table as this transaction sees it. `UnknownTable` if there is none."""
         return self._run(self.table_steps(name))
+
+    def claim(self, table: str, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
+        """Has the commit check rows, or columns of them, as if they had been written. Nothing is written.
+
+        Of two transactions that overlap, and of which one claimed what the other wrote or claimed, at most one commits.
+        So what a transaction read and claimed still holds when it commits: no write skew comes of it.
+
+        On a table of level row a claim is of whole rows, there or not. At level cell it is of the named columns, there
+        or not; without `columns`, or of a family, it is of the columns that this transaction sees, and a column that
+        another one adds meanwhile is met only by those that claim the whole row as well.
+        """
+        self._run(self.claim_steps(table, keys, columns))
 
     def commit(self) -> None:
         """Durable and visible to every later begin on return.

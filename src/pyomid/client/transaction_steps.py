@@ -87,10 +87,21 @@ class TransactionSteps:
 
     # Writing
 
-    def buffer(self, info: TableInfo, row: bytes, cells: Mapping[Column, bytes | None]) -> bool:
-        """Keeps the writes for the next flush. True when a flush is due."""
-        self._buffered_bytes += self._buffer_of(info).put(row, cells)
+    def buffer(
+        self, info: TableInfo, row: bytes, cells: Mapping[Column, bytes | None], *, conflict: bool = True
+    ) -> bool:
+        """Keeps the writes for the next flush. True when a flush is due. `conflict` False: the commit does not name
+        these cells, unless they are written or claimed otherwise too."""
+        buffer = self._buffer_of(info)
+        if not conflict or buffer.checked is not None:
+            buffer.note_checked(row, cells, conflict=conflict)
+        self._buffered_bytes += buffer.put(row, cells)
         return self._buffered_bytes >= self._flush_bytes
+
+    def claim(self, info: TableInfo, row: bytes, columns: Iterable[Column | None]) -> None:
+        """The commit names these cells as if they had been written. None among them: it names the row as well, which at
+        level cell is an id of its own."""
+        self._buffer_of(info).claims.update(((row, column), None) for column in columns)
 
     def _buffer_of(self, info: TableInfo) -> WriteBuffer:
         buffer = self._buffers.get(info.name)
@@ -235,7 +246,7 @@ class TransactionSteps:
         return {name: versions for name, versions in sent.items() if versions}
 
     def commit_request(self) -> CommitRequest:
-        """After the last flush: the ids of everything written, each table at its own level (T9)."""
+        """After the last flush: the ids of everything written and claimed, each table at its own level (T9)."""
         written = [buffer for buffer in self._buffers.values() if buffer.touched]
         return CommitRequest(
             self.start_ts,
@@ -251,17 +262,24 @@ def _conflict_ids(buffer: WriteBuffer) -> Iterable[int]:
 def _ids_at(buffer: WriteBuffer, level: ConflictLevel) -> Iterable[int]:
     table = buffer.info.name.encode()
     batches = buffer.sent_batches
-    if batches is not None:
+    if batches is not None and buffer.checked is None and not buffer.claims:
         ids = hashing.row_ids if level is ConflictLevel.ROW else hashing.cell_ids
         return dict.fromkeys(chain.from_iterable(ids(table, batch).tolist() for batch in batches))
     if level is ConflictLevel.ROW:
-        names = list(dict.fromkeys(buffer.sent_rows()))
+        written = buffer.sent_rows() if buffer.checked is None else (row for row, _ in buffer.checked)
+        claimed = (row for row, _ in buffer.claims)
     else:
-        cells = dict.fromkeys(buffer.sent_cells())
-        names = [row + column.family + column.qualifier for row, column in cells]
+        cells = buffer.sent_cells() if buffer.checked is None else buffer.checked
+        written = (_cell_name(row, column) for row, column in cells)
+        claimed = (row if column is None else _cell_name(row, column) for row, column in buffer.claims)
+    names = list(dict.fromkeys(chain(written, claimed)))
     if len(names) < IDS_COMPILED_MIN:
         return (row_id(table, name) for name in names)
     return hashing.name_ids(table, names)
+
+
+def _cell_name(row: bytes, column: Column) -> bytes:
+    return row + column.family + column.qualifier
 
 
 def _rows_of(batch: CellBatch, visible: VisibleCells) -> Iterator[tuple[bytes, Row]]:
@@ -327,11 +345,15 @@ class WriteBuffer:
     was sent in batches is remembered as these batches without values, not as an object a cell.
     """
 
-    __slots__ = ("_batches", "_keys", "_rows", "_scans", "_sent", "buffered_bytes", "info")
+    __slots__ = ("_batches", "_keys", "_rows", "_scans", "_sent", "buffered_bytes", "checked", "claims", "info")
 
     def __init__(self, info: TableInfo) -> None:
         self.info = info
         self.buffered_bytes = 0
+        self.claims: dict[tuple[bytes, Column | None], None] = {}
+        """Cells, and whole rows (None), that the commit names beside the writes."""
+        self.checked: dict[tuple[bytes, Column], None] | None = None
+        """The written cells that the commit names; None while these are all."""
         self._rows: BufferedRows = {}
         self._keys: list[bytes] | None = None
         self._sent: dict[bytes, set[Column]] = {}
@@ -358,6 +380,14 @@ class WriteBuffer:
                 added += len(value)
         self.buffered_bytes += added
         return added
+
+    def note_checked(self, row: bytes, cells: Iterable[Column], *, conflict: bool) -> None:
+        """Before a put, once the table has cells that the commit does not name."""
+        if self.checked is None:
+            buffered = ((row, column) for row, columns in self._rows.items() for column in columns)
+            self.checked = dict.fromkeys(chain(self.sent_cells(), buffered))
+        if conflict:
+            self.checked.update(((row, column), None) for column in cells)
 
     def overlay(self, row: bytes) -> RowOverlay:
         return self._rows.get(row, _EMPTY)
@@ -434,6 +464,11 @@ class WriteBuffer:
 
     @property
     def touched(self) -> bool:
+        """Anything written or claimed: the commit names the table."""
+        return self.is_written or bool(self.claims)
+
+    @property
+    def is_written(self) -> bool:
         """Anything written at all, sent or not."""
         return bool(self._rows or self._sent or self._batches)
 

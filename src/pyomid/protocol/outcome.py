@@ -2,8 +2,9 @@
 
 The order of the reads is the rule (R1–R4, C3): own shadow cells, commit table with H read after it, seal, own cells
 again. "Rolled back" needs evidence: an own cell that is still there without a shadow cell, of a start that can never
-commit. Own cells that are gone may have been superseded and compacted as well as deleted. "Committed" is told once the
-TSO begins transactions above the commit (C10).
+commit. Own cells that are gone may have been superseded and compacted as well as deleted. A transaction that
+only claimed has none; its entry would still be there at or above H, because only its own client, who asks, could have
+deleted it: there the seal is the evidence. "Committed" is told once the TSO begins transactions above the commit (C10).
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def outcome_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Step
     """The outcome of `start_ts`; a seal makes it final if it was still open.
 
     `own`: cells that the transaction wrote, under its start or its branches. One cell can be enough; more cells give
-    more evidence. OutcomeUnknown, with the start, if no evidence is left. Any other error, of the TSO for example, says
-    nothing of the outcome.
+    more evidence. None at all: its own client asks for a transaction that only claimed. OutcomeUnknown, with the start,
+    if no evidence is left. Any other error, of the TSO for example, says nothing of the outcome.
     """
     outcome = yield from _find_steps(start_ts, branches, own)
     if outcome.commit_ts:
@@ -60,7 +61,7 @@ def _find_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Steps[
         commit_ts = _committed(cells)
         if commit_ts:
             return Outcome(commit_ts)
-        if _proves_rollback(cells, start_ts, sealed):
+        if _proves_rollback(cells, start_ts, sealed) or (not own and start_ts in sealed.starts):
             return ROLLED_BACK
         raise OutcomeUnknown(
             f"the outcome of transaction {start_ts} cannot be known: none of its cells that were asked for is left "

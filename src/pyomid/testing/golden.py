@@ -13,8 +13,8 @@
     T1 commit
     T2 commit                 -> conflict
 
-What a session says: begin, begin leased, get, scan, put, delete, flush, doom, commit, rollback; `dies at POINT` behind
-commit or rollback ends the client at a named crash point and leaves everything as it then is.
+What a session says: begin, begin leased, get, scan, put, delete, claim, flush, doom, commit, rollback; `dies at POINT`
+behind commit or rollback ends the client at a named crash point and leaves everything as it then is.
 What the stage says: settle (background completion and healing done), time passes (W moves past every start that
 holds no lease), compact TABLE, sanitize, verify, cells TABLE, commit table, history holds write skew.
 
@@ -111,7 +111,9 @@ def _statement(name: str, number: int, said: str, words: tuple[str, ...], expect
     return Statement(number, said, session, words, expected)
 
 
-_SESSION_VERBS: Final = frozenset({"begin", "get", "scan", "put", "delete", "flush", "doom", "commit", "rollback"})
+_SESSION_VERBS: Final = frozenset(
+    {"begin", "get", "scan", "put", "delete", "claim", "flush", "doom", "commit", "rollback"}
+)
 _STAGE_VERBS: Final = frozenset(
     {"settle", "time", "compact", "sanitize", "sanitise", "verify", "cells", "commit", "history"}
 )
@@ -133,6 +135,7 @@ class ClientTransaction(Protocol):
     ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]: ...
     def put(self, table: str, row: bytes, column: bytes, value: bytes) -> None: ...
     def delete(self, table: str, row: bytes, column: bytes | None) -> None: ...
+    def claim(self, table: str, row: bytes, column: bytes | None) -> None: ...
     def flush(self) -> None: ...
     def doom(self) -> None: ...
     def commit(self) -> None: ...
@@ -304,6 +307,8 @@ class _Play:
                 self._put(name, transaction, record, Item(table, row, column), value)
             case ("delete", table, row, *column):
                 self._delete(transaction, record, table, row, column[0] if column else None)
+            case ("claim", table, row, *column):
+                transaction.claim(table, row.encode(), column[0].encode() if column else None)
             case ("flush",):
                 transaction.flush()
             case ("doom",):

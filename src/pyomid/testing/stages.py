@@ -106,6 +106,9 @@ class GoldenTransaction:
     def delete(self, table: str, row: bytes, column: bytes | None) -> None:
         self._table(table).delete(row, [column] if column else None)
 
+    def claim(self, table: str, row: bytes, column: bytes | None) -> None:
+        self._transaction.claim(self._names.get(table, table), [row], [column] if column else None)
+
     def flush(self) -> None:
         self._transaction.flush()
 

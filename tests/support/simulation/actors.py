@@ -81,6 +81,8 @@ class World:
         self.history = History()
         self.closing = False
         """Set when the safety phase ends: nobody begins anything new."""
+        self.keeps_writers = True
+        """The keeper brings new writers where some died."""
         self.universe.perform = self._perform
         self.universe.after_move.append(self.truth.after_move)
         self._tags = 0
@@ -648,7 +650,7 @@ def keeper(world: World) -> Steps:
         if len(living) - len(stopped) == 0 or (len(living) < 2 and choices.chance(0.03)):
             world.start_tso()
         writing = [process for process in world.universe.processes if process.alive and process.name[0] == "T"]
-        if len(writing) < 3 and world.universe.faults.kill:
+        if len(writing) < 3 and world.universe.faults.kill and world.keeps_writers:
             born += 1
             client = world.client(f"T{born}")
             client.spawn("", writer(client))

@@ -666,6 +666,10 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "tests/hbase/test_deadlines.py::test_a_call_ends_in_time_while_others_are_answered",
         "tests/hbase/test_deadlines.py::test_a_read_that_fails_at_one_place_each_time_ends",
     ),
+    "C12": (
+        "tests/client/test_client_claims.py::test_of_two_that_overlap_a_claim_meets_a_write_and_a_claim",
+        "tests/simulation/test_front_ends.py::test_who_claims_what_it_reads_is_serializable",
+    ),
     "C9": (
         "tests/interrupts/test_writer_interrupts.py::"
         "test_an_interrupted_writer_neither_loses_nor_repeats_a_write_of_others",
