@@ -117,6 +117,11 @@ class DataStore(ABC):
         row. Closing the iterator frees its resources; no read transaction outlives a batch.
         """
 
+    def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
+        """A key of the range from which on it holds about `rows` stored rows: where a scan that descends reads next.
+        Its start if it holds no more. Below the range's stop, so that such a scan ends."""
+        return key_range.start
+
     @abstractmethod
     def write_shadow_cells(self, table: str, shadows: Sequence[ShadowWrite]) -> None:
         """Durable on return. Idempotent. A cell that is gone gets no shadow cell."""

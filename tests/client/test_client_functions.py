@@ -11,7 +11,8 @@ import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid.client.idempotency import AlreadyDone
+from pyomid.client.database import Database
+from pyomid.client.idempotency import RESULT_BYTES_MAX, AlreadyDone
 from pyomid.errors import MisuseType
 
 pytestmark = [pytest.mark.fast, pytest.mark.filterwarnings("error::RuntimeWarning")]
@@ -85,3 +86,38 @@ def test_the_end_of_an_iterator_in_a_function_comes_out_as_itself(memory_db: pyo
     with pytest.raises(StopIteration):
         memory_db.run(lambda tx: next(tx.table("t").scan()))
     assert memory_db.run_once("id", put) == "done"
+
+
+@pytest.mark.parametrize(
+    ("result", "kept"),
+    [
+        ("paid", "paid"),
+        (b"\x00bytes", b"\x00bytes"),
+        ({"id": 17, "lines": [1.5, None, True]}, {"id": 17, "lines": [1.5, None, True]}),
+        (0, 0),
+        (None, None),
+        ((1, 2), None),
+        ({1: 2}, None),
+        (float("nan"), None),
+        (object(), None),
+        ("x" * RESULT_BYTES_MAX, None),
+    ],
+)
+def test_a_run_under_an_id_keeps_what_its_function_returned(memory_db: Database, result: object, kept: object) -> None:
+    """As it was, or not at all."""
+    assert memory_db.run_once("id", lambda tx: result) is result
+    again = memory_db.run_once("id", lambda tx: pytest.fail("it ran twice"))
+    assert isinstance(again, AlreadyDone)
+    assert again.result == kept
+    assert type(again.result) is type(kept)
+
+
+def test_a_run_that_ends_its_transaction_itself_keeps_nothing(memory_db: Database) -> None:
+    def commit(tx: pyomid.Transaction) -> str:
+        tx.commit()
+        return "done"
+
+    assert memory_db.run_once("id", commit) == "done"
+    again = memory_db.run_once("id", commit)
+    assert isinstance(again, AlreadyDone)
+    assert again.result is None

@@ -25,7 +25,7 @@ from pyomid.client.drive import AsyncDriver, AsyncHandler, AsyncRun
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import check_awaitable, run_steps
 from pyomid.client.session.leases import Lease
-from pyomid.client.table import Cells, Expected, TableBase
+from pyomid.client.table import Cells, Expected, Page, TableBase
 from pyomid.client.transaction import Event, RowTransaction
 from pyomid.client.validation import TableRules
 from pyomid.crashpoints import crash_point
@@ -69,10 +69,15 @@ class AsyncDatabase:
             store_threads=self._store_threads,
         )
 
-    def begin(self, *, not_before: int = 0, lease: bool = False) -> Beginning:
+    def begin(self, *, not_before: int = 0, lease: bool = False, read_only: bool = False) -> Beginning:
         """`async with db.begin() as tx`, or `tx = await db.begin()`; as `Database.begin`."""
         self._database.check_usable()
-        return Beginning(self.driver.run(self._database.begin_steps(self._made, not_before, lease=lease)))
+        made = partial(self._made, read_only=read_only)
+        return Beginning(self.driver.run(self._database.begin_steps(made, not_before, lease=lease)))
+
+    def snapshot(self, *, lease: bool = False) -> Beginning:
+        """`async with db.snapshot() as tx`; as `Database.snapshot`."""
+        return self.begin(lease=lease, read_only=True)
 
     async def run(
         self,
@@ -191,8 +196,8 @@ class AsyncDatabase:
         """Does not wait: the loop must not block, and a lease that is not ended expires."""
         self._store_threads.submit(self._database.leases.end, lease)
 
-    def _made(self, begun: BeginReply, lease: Lease | None) -> AsyncTransaction:
-        return AsyncTransaction(self, begun, lease)
+    def _made(self, begun: BeginReply, lease: Lease | None, *, read_only: bool = False) -> AsyncTransaction:
+        return AsyncTransaction(self, begun, lease, read_only=read_only)
 
 
 def _awaited(session: AsyncTso) -> dict[type[Effect], AsyncHandler]:
@@ -278,19 +283,36 @@ class AsyncTable(TableBase):
         prefix: bytes | None = None,
         columns: Iterable[bytes] | None = None,
         limit: int | None = None,
+        reverse: bool = False,
     ) -> AsyncIterator[tuple[bytes, dict[bytes, bytes]]]:
-        """Rows from `start` (inclusive) to `stop` (exclusive), and with the prefix, ascending by key, in batches."""
-        scan = self.begin_scan(start, stop, prefix, columns, limit)
+        """As `Table.scan`, with `async for`."""
+        scan = self.begin_scan(start, stop, prefix, columns, limit, reverse=reverse)
         while (rows := await self._run(scan.next_steps())) is not None:
             for row in rows:
                 yield row
+
+    async def page(
+        self,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        columns: Iterable[bytes] | None = None,
+        limit: int = 100,
+        reverse: bool = False,
+        after: str | None = None,
+    ) -> Page:
+        """As `Table.page`."""
+        return await self._run(self.page_steps(start, stop, prefix, columns, limit, reverse=reverse, after=after))
 
 
 class AsyncTransaction(RowTransaction[AsyncTable]):
     """As `Transaction`, with awaits. Made by `AsyncDatabase.begin`; one call at a time."""
 
-    def __init__(self, front: AsyncDatabase, begun: BeginReply, lease: Lease | None = None) -> None:
-        super().__init__(front.blocking, begun, lease, front.end_lease)
+    def __init__(
+        self, front: AsyncDatabase, begun: BeginReply, lease: Lease | None = None, *, read_only: bool = False
+    ) -> None:
+        super().__init__(front.blocking, begun, lease, front.end_lease, read_only=read_only)
         self._run = front.driver.run
         self._busy = False
 

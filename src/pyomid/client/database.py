@@ -103,13 +103,18 @@ class Database:
 
     # Transactions
 
-    def begin(self, *, not_before: int = 0, lease: bool = False) -> Transaction:
+    def begin(self, *, not_before: int = 0, lease: bool = False, read_only: bool = False) -> Transaction:
         """A new transaction. Its snapshot holds everything committed so far, and is above `not_before`.
 
         `lease`: for a transaction that outlives `max_transaction_age_seconds`; renewed until its end. Without it the
-        transaction meets `SnapshotTooOld` at a read or `ConflictError` at its commit.
+        transaction meets `SnapshotTooOld` at a read or `ConflictError` at its commit. `read_only`: it refuses writes
+        and claims.
         """
-        return self._driver.run(self.begin_steps(self._made, not_before, lease=lease))
+        return self._driver.run(self.begin_steps(partial(self._made, read_only=read_only), not_before, lease=lease))
+
+    def snapshot(self, *, lease: bool = False) -> Transaction:
+        """Everything committed so far, to read: `begin(read_only=True)`."""
+        return self.begin(lease=lease, read_only=True)
 
     def run(
         self,
@@ -138,9 +143,9 @@ class Database:
     ) -> R | AlreadyDone:
         """As `run`, but at most one of all runs under one id ever commits, in whatever process.
 
-        Returns `AlreadyDone` if one committed before. A lost answer is looked up by another run. `OutcomeUnknown` comes
-        only if that did not end either (no TSO, no tries left): run it under the id again. The id is kept in the table
-        PYOMID_MARKERS until its row is deleted there.
+        Returns `AlreadyDone` if one committed before, with the result that it returned if that can be kept. A lost
+        answer is looked up by another run. `OutcomeUnknown` comes only if that did not end either (no TSO, no tries
+        left): run it under the id again. The id is kept in the table PYOMID_MARKERS until its row is deleted there.
         """
         return self._run(check_transaction_id(transaction_id), function, *args, **kwargs)
 
@@ -314,8 +319,8 @@ class Database:
             held = yield Blocking(partial(self.leases.grant, begun.start_ts, self.settings.lease_seconds))
         return made(begun, held)
 
-    def _made(self, begun: BeginReply, lease: Lease | None) -> Transaction:
-        return Transaction(self, begun, lease)
+    def _made(self, begun: BeginReply, lease: Lease | None, *, read_only: bool = False) -> Transaction:
+        return Transaction(self, begun, lease, read_only=read_only)
 
     def abandon(self) -> None:
         """Forgets the connection as if its process had died: nothing is completed, nothing closed. For tests."""

@@ -17,9 +17,10 @@ start and name `key_cell_id` and `KEYS_TABLE_ID` in the commit.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.protocol.hashing import cell_id, table_id
@@ -30,6 +31,10 @@ KEY_COLUMN: Final = Column(b"m", b"run")
 BRANCHES_COLUMN: Final = Column(b"m", b"branches")
 """Beside the key of a run that committed branches: their starts, so that a branch whose commit entry is lost is found.
 """
+RESULT_COLUMN: Final = Column(b"m", b"result")
+"""Beside the key of a run by the client: what its function returned, as `kept_result` writes it."""
+RESULT_BYTES_MAX: Final = 64 << 10
+"""Larger results belong into a table of the program."""
 KEYS_INFO: Final = TableInfo(KEYS_TABLE, (KEY_COLUMN.family,), ConflictLevel.CELL)
 KEYS_TABLE_ID: Final = table_id(KEYS_TABLE.encode())
 
@@ -42,10 +47,15 @@ _KEY_NAME: Final = b"%b:%b" % KEY_COLUMN
 
 @dataclass(frozen=True, slots=True)
 class AlreadyDone:
-    """A run under this id committed before; `start_ts` names its transaction."""
+    """A run under this id committed before; `start_ts` names its transaction.
+
+    `result`: what its function returned, if that was kept: bytes, or a value that JSON gives back as it was, of up to
+    64 KiB. None otherwise.
+    """
 
     transaction_id: str
     start_ts: int
+    result: Any = None
 
 
 def check_transaction_id(transaction_id: object) -> str:
@@ -99,7 +109,7 @@ def found_key(transaction_id: str, row: Mapping[Column, bytes]) -> AlreadyDone |
         return None
     if len(value) != _START_BYTES:
         raise Corruption(f"idempotency key {transaction_id!r} holds {len(value)} bytes, not a start timestamp")
-    return AlreadyDone(transaction_id, int.from_bytes(value, "big"))
+    return AlreadyDone(transaction_id, int.from_bytes(value, "big"), _result_of(row.get(RESULT_COLUMN)))
 
 
 def named_key_cell(start_ts: int) -> dict[bytes, bytes]:
@@ -109,5 +119,45 @@ def named_key_cell(start_ts: int) -> dict[bytes, bytes]:
 
 def found_named_key(transaction_id: str, row: Mapping[bytes, bytes]) -> AlreadyDone | None:
     """`found_key` of a row as `Table.get` returns it."""
-    value = row.get(_KEY_NAME)
-    return None if value is None else found_key(transaction_id, {KEY_COLUMN: value})
+    columns = {b"%b:%b" % column: column for column in (KEY_COLUMN, RESULT_COLUMN)}
+    return found_key(transaction_id, {columns[name]: value for name, value in row.items() if name in columns})
+
+
+def kept_result(result: object) -> dict[bytes, bytes]:
+    """The cell that keeps a run's result, as `Table.put` takes it; {} for one that is not kept."""
+    if result is None:
+        return {}
+    if isinstance(result, bytes):
+        value = _BYTES + result
+    else:
+        try:
+            text = json.dumps(result, allow_nan=False)
+            if not _is_same(json.loads(text), result):
+                return {}
+        except (TypeError, ValueError, RecursionError):
+            return {}
+        value = _JSON + text.encode()
+    return {b"%b:%b" % RESULT_COLUMN: value} if len(value) <= RESULT_BYTES_MAX else {}
+
+
+def _is_same(decoded: object, result: object) -> bool:
+    """Of the same types throughout: JSON makes lists of tuples and texts of numbers that are keys."""
+    if type(decoded) is not type(result):
+        return False
+    if isinstance(decoded, list):
+        assert isinstance(result, list)
+        return all(map(_is_same, decoded, result))
+    if isinstance(decoded, dict):
+        assert isinstance(result, dict)
+        return decoded.keys() == result.keys() and all(_is_same(decoded[key], result[key]) for key in decoded)
+    return decoded == result
+
+
+def _result_of(value: bytes | None) -> Any:
+    if value is None:
+        return None
+    return value[1:] if value[:1] == _BYTES else json.loads(value[1:])
+
+
+_BYTES: Final = b"b"
+_JSON: Final = b"j"

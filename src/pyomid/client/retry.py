@@ -201,7 +201,19 @@ def _try_steps(
         done = yield from claim_key_steps(transaction, transaction_id)
         if done is not None:
             return done
-    return (yield CallProgram(partial(body, transaction)))
+    result = yield CallProgram(partial(body, transaction))
+    if transaction_id is not None:
+        yield from _keep_result_steps(transaction, transaction_id, result)
+    return result
+
+
+def _keep_result_steps(transaction: RowTransaction[Any], transaction_id: str, result: object) -> Steps[None]:
+    """Beside the key, in the same transaction. Not if the program ended that itself, or refuses its commit."""
+    cells = idempotency.kept_result(result)
+    if cells and transaction.can_write:
+        keys = yield from transaction.table_steps(idempotency.KEYS_TABLE)
+        if keys.buffer_put(idempotency.key_row(transaction_id), cells):
+            yield from transaction.send_steps()
 
 
 def claim_key_steps(transaction: RowTransaction[Any], transaction_id: str) -> Steps[AlreadyDone | None]:

@@ -13,7 +13,9 @@ buffered and sent in batches. A get or scan is one request (more if commits must
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -95,12 +97,44 @@ class TableBase:
         prefix: bytes | None,
         columns: Iterable[bytes] | None,
         limit: int | None,
+        *,
+        reverse: bool = False,
     ) -> RowScan:
         """Checks the arguments of a scan before anything is read."""
         self._transaction.check_read()
         key_range = scan_range(self._rules, start, stop, prefix)
         selection = self._rules.selection(columns)
-        return RowScan(self._transaction, self._rules.info, key_range, selection, check_limit(limit))
+        kind = DescendingScan if reverse else RowScan
+        return kind(self._transaction, self._rules.info, key_range, selection, check_limit(limit))
+
+    def page_steps(
+        self,
+        start: bytes,
+        stop: bytes | None,
+        prefix: bytes | None,
+        columns: Iterable[bytes] | None,
+        limit: int,
+        *,
+        reverse: bool,
+        after: str | None,
+    ) -> Steps[Page]:
+        """One row more is read than the page has: whether another page follows."""
+        self._transaction.check_read()
+        wanted = check_limit(limit)
+        if not wanted:
+            raise Misuse(f"a page of {limit} rows", value=limit)
+        key_range = scan_range(self._rules, start, stop, prefix)
+        if after is not None:
+            key_range = rest_of_range(key_range, after, reverse=reverse)
+        selection = self._rules.selection(columns)
+        kind = DescendingScan if reverse else RowScan
+        scan = kind(self._transaction, self._rules.info, key_range, selection, wanted + 1)
+        rows: list[tuple[bytes, dict[bytes, bytes]]] = []
+        while (found := (yield from scan.next_steps())) is not None:
+            rows += found
+        goes_on = len(rows) > wanted
+        del rows[wanted:]
+        return Page(tuple(rows), page_token(rows[-1][0], reverse=reverse) if goes_on else None)
 
     def _get_steps(self, key: bytes, columns: Iterable[bytes] | None, *, for_update: bool) -> Steps[dict[bytes, bytes]]:
         checked, selection = self._rules.row_key(key), self._rules.selection(columns)
@@ -250,6 +284,36 @@ class RowScan:
             yield key, named(row)
 
 
+class DescendingScan(RowScan):
+    """The same from the last row to the first: by parts of the range, each read as far as it goes and turned round."""
+
+    def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
+        if self._is_over:
+            return None
+        yield from self._transaction.begin_read_steps()
+        writes, whole = self._transaction.writes, self._scan.key_range
+        store = self._transaction.database.deployment.store
+        start: bytes = yield Blocking(partial(store.start_of_last_rows, self._info.name, whole, self._rows_max))
+        part = KeyRange(start, whole.stop)
+        batches: list[CellBatch] = yield Blocking(lambda: list(self._ask(part)))
+        rows: list[tuple[bytes, Row]] = []
+        for batch in (*(each for each in batches if each.rows), None):
+            rows += yield from writes.batch_steps(self._info, batch, self._selection)
+        self._is_over = start <= whole.start
+        passed = self._scan.pass_down_to(start)
+        merged = list(writes.merged(self._info, rows, passed, self._selection))
+        return self._shown(self._limited(merged[::-1]))
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Rows of a scan, and `next`: the token of the page after them, None if no row follows. A token is text that a URL
+    takes as it is."""
+
+    rows: tuple[tuple[bytes, dict[bytes, bytes]], ...]
+    next: str | None
+
+
 class Table(TableBase):
     """A table in one transaction's snapshot, with its own writes. Made by `Transaction.table`."""
 
@@ -318,14 +382,32 @@ class Table(TableBase):
         prefix: bytes | None = None,
         columns: Iterable[bytes] | None = None,
         limit: int | None = None,
+        reverse: bool = False,
     ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        """Rows from `start` (inclusive) to `stop` (exclusive), ascending by key, fetched in batches.
+        """Rows from `start` (inclusive) to `stop` (exclusive), ascending by key, or descending with `reverse`, fetched
+        in batches.
 
         With `prefix`, only rows that begin with it; `Misuse` if start and stop, which are whole keys, leave none of
         them. Own writes made while the scan runs are seen in the part that it has not reached. It ends with the
         transaction.
         """
-        return self._rows_of(self.begin_scan(start, stop, prefix, columns, limit))
+        return self._rows_of(self.begin_scan(start, stop, prefix, columns, limit, reverse=reverse))
+
+    def page(
+        self,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        columns: Iterable[bytes] | None = None,
+        limit: int = 100,
+        reverse: bool = False,
+        after: str | None = None,
+    ) -> Page:
+        """Up to `limit` rows of a scan with these arguments. `after`: the `next` of the page before, which may be of an
+        earlier transaction: rows are then those that this one sees beyond the last row of that page.
+        """
+        return self._run(self.page_steps(start, stop, prefix, columns, limit, reverse=reverse, after=after))
 
     def _rows_of(self, scan: RowScan) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
         while (rows := self._run(scan.next_steps())) is not None:
@@ -438,6 +520,28 @@ def scan_range(rules: TableRules, start: object, stop: object, prefix: object) -
             table=rules.info.name,
         )
     return found
+
+
+def page_token(key: bytes, *, reverse: bool) -> str:
+    """Direction and last key of a page."""
+    return base64.urlsafe_b64encode(_TOKENS[reverse] + key).decode().rstrip("=")
+
+
+def rest_of_range(key_range: KeyRange, token: object, *, reverse: bool) -> KeyRange:
+    """What is left of the range after the page that gave the token. `Misuse` if it is no token of such a scan."""
+    if not isinstance(token, str):
+        raise MisuseType(f"after {token!r} is {type(token).__name__}, not str", value=token)
+    try:
+        decoded = base64.b64decode(token.encode() + b"=" * (-len(token) % 4), altchars=b"-_", validate=True)
+    except ValueError:
+        decoded = b""
+    key = decoded[1:]
+    if decoded[:1] != _TOKENS[reverse] or not key or key not in key_range:
+        raise Misuse(f"after {token[:60]!r} is no token of a page of this scan", value=token)
+    return KeyRange(key_range.start, key) if reverse else KeyRange(key + b"\0", key_range.stop)
+
+
+_TOKENS: Final = {False: b"\x01", True: b"\x02"}
 
 
 def batch_rows(batch_rows_max: int, limit: int | None) -> int:

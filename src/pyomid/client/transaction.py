@@ -32,6 +32,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from pyomid.client.drive import Blocking
+from pyomid.client.savepoint import Savepoint
 from pyomid.client.session.leases import Lease
 from pyomid.client.table import Table, TableBase
 from pyomid.client.transaction_steps import TransactionSteps
@@ -334,6 +335,11 @@ class TransactionBase(Generic[W]):
             )
 
     @property
+    def can_write(self) -> bool:
+        """Called by its owner, and active."""
+        return self.can_roll_back and self._state is State.ACTIVE
+
+    @property
     def can_roll_back(self) -> bool:
         """Called by its owner, and neither ended nor ending. A block's exit rolls back only then."""
         is_owner = os.getpid() == self._pid and threading.get_ident() == self._thread
@@ -392,7 +398,13 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
     """A transaction whose rows this process reads and writes. Blocking and asyncio front ends drive its steps."""
 
     def __init__(
-        self, database: Database, begun: BeginReply, lease: Lease | None, end_lease: Callable[[Lease], None]
+        self,
+        database: Database,
+        begun: BeginReply,
+        lease: Lease | None,
+        end_lease: Callable[[Lease], None],
+        *,
+        read_only: bool,
     ) -> None:
         writes = TransactionSteps(
             begun, database.commit_cache, flush_bytes=database.settings.flush_bytes, pipelined=database.pipelined_writes
@@ -400,6 +412,8 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         super().__init__(writes, lease=lease, end_lease=end_lease)
         self.database: Final = database
         """For pyomid's own use."""
+        self.read_only: Final = read_only
+        """It refuses writes and claims."""
         self._begun = begun
         self._tables: dict[str, TableT] = {}
 
@@ -414,6 +428,18 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
     def claim_steps(self, name: str, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:
         table = yield from self.table_steps(name)
         yield from table.claim_steps(keys, columns)
+
+    def savepoint(self) -> Savepoint:
+        """The transaction's writes as they are now, to go back to:
+
+            with tx.savepoint():              # goes back on an exception, which goes on to the caller
+                accounts.put(...)
+
+        What was read and claimed since stays so. Where writes have left for the store meanwhile, what they replaced is
+        read first, and stays in the conflict check.
+        """
+        self.begin_write()
+        return Savepoint(self, self.writes.save())
 
     def flush_steps(self) -> Steps[None]:
         return self.alone(self._flush_steps())
@@ -432,8 +458,10 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         self.step(Event.READ)
 
     def check_write(self) -> None:
-        """Refuses a write that the state does not allow."""
+        """Refuses a write that the state does not allow, or that is of a read-only transaction."""
         self.step(Event.WRITE)
+        if self.read_only:
+            raise Misuse(f"transaction {self.start_ts} was begun read-only", start_ts=self.start_ts)
 
     def begin_write(self) -> None:
         """Before a write is buffered outside of `alone`."""
@@ -479,8 +507,10 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
 class Transaction(RowTransaction[Table]):
     """One snapshot, own writes, one commit. Made by `Database.begin`; a context manager that commits at its end."""
 
-    def __init__(self, database: Database, begun: BeginReply, lease: Lease | None = None) -> None:
-        super().__init__(database, begun, lease, database.leases.end)
+    def __init__(
+        self, database: Database, begun: BeginReply, lease: Lease | None = None, *, read_only: bool = False
+    ) -> None:
+        super().__init__(database, begun, lease, database.leases.end, read_only=read_only)
         self._run = database.driver.run
 
     def table(self, name: str) -> Table:

@@ -24,6 +24,7 @@ from typing import Final
 from weakref import WeakSet
 
 from pyomid.cells import CellBatch, CellNames, batch_of_rows, without_values
+from pyomid.errors import Misuse
 from pyomid.protocol.commit import WriteSet
 from pyomid.protocol.effects import BeginWrite, EndWrites, Steps, WriteCells
 from pyomid.protocol.hashing import row_id, table_id
@@ -56,6 +57,22 @@ BATCH_ROWS_MIN: Final = 16
 """Fewer rows are cheaper as rows than as a batch."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SavedWrites:
+    """A savepoint, by table: what was buffered, and what cells that left since held then (None: nothing)."""
+
+    buffered: dict[str, BufferedRows]
+    left: dict[str, BufferedRows]
+
+    def missing(self, table: str, rows: BufferedRows) -> dict[bytes, set[Column]]:
+        """Which of these cells it knows nothing of."""
+        known = self.buffered.get(table, {}), self.left.get(table, {})
+        found = {
+            row: {c for c in cells if not any(c in each.get(row, {}) for each in known)} for row, cells in rows.items()
+        }
+        return {row: columns for row, columns in found.items() if columns}
+
+
 @dataclass(frozen=True, slots=True)
 class _Begun:
     """A pipelined write under way: what was taken out of the buffer, and the store's handle."""
@@ -80,6 +97,7 @@ class TransactionSteps:
         self._buffered_bytes = 0
         self._begun: list[_Begun] = []
         self._buffers: dict[str, WriteBuffer] = {}
+        self._savepoints: list[SavedWrites] = []
         self.is_torn = False
         """Some of the writes that left may be in the store and some not, so the transaction must roll back (C1). Set
         before anything leaves, cleared when all of it arrived: no error or interrupt on the way can miss it.
@@ -109,6 +127,42 @@ class TransactionSteps:
             buffer = self._buffers[info.name] = WriteBuffer(info)
         return buffer
 
+    def save(self) -> SavedWrites:
+        saved = SavedWrites({name: buffer.copied_rows() for name, buffer in self._buffers.items()}, {})
+        self._savepoints.append(saved)
+        return saved
+
+    def keeps(self, saved: SavedWrites) -> bool:
+        return saved in self._savepoints
+
+    def go_back(self, saved: SavedWrites) -> None:
+        """What is buffered and sent is as it was when it was saved, once the buffer has left again."""
+        if saved not in self._savepoints:
+            raise Misuse(f"the savepoint of transaction {self.start_ts} was released, or an earlier one rolled back")
+        del self._savepoints[self._savepoints.index(saved) + 1 :]
+        for name, buffer in self._buffers.items():
+            buffer.go_back(saved.buffered.get(name, {}), saved.left.get(name, {}))
+        self._count_buffered()
+
+    def forget(self, saved: SavedWrites) -> None:
+        if saved in self._savepoints:
+            del self._savepoints[self._savepoints.index(saved) :]
+
+    def _note_left_steps(self, buffer: WriteBuffer) -> Steps[None]:
+        """Before the buffer leaves: what its cells hold in the store, for the savepoints that do not know it."""
+        name, rows = buffer.info.name, buffer.copied_rows()
+        missing = [(saved, cells) for saved in self._savepoints if (cells := saved.missing(name, rows))]
+        if not missing:
+            return
+        yield from self._end_steps(len(self._begun))
+        keys = list(dict.fromkeys(row for _, cells in missing for row in cells))
+        found = yield from read_rows_steps(name, keys, None, self._snapshot, self._cache)
+        stored = dict(zip(keys, found, strict=True))
+        for saved, cells in missing:
+            left = saved.left.setdefault(name, {})
+            for row, columns in cells.items():
+                left.setdefault(row, {}).update({column: stored[row].get(column) for column in columns})
+
     def flush_steps(self) -> Steps[None]:
         """Every write that was buffered when it began is durable on return (law 1). After an error the transaction must
         roll back (C1)."""
@@ -118,6 +172,8 @@ class TransactionSteps:
         for buffer in list(self._buffers.values()):
             if not buffer.buffered_bytes:
                 continue
+            if self._savepoints:
+                yield from self._note_left_steps(buffer)
             if self._pipelined and (buffer.buffered_rows >= BATCH_ROWS_MIN or buffer.sent_batches):
                 yield from self._begin_steps(buffer)
             else:
@@ -133,6 +189,8 @@ class TransactionSteps:
     def _begin_all_steps(self) -> Steps[None]:
         for buffer in list(self._buffers.values()):
             if buffer.buffered_bytes:
+                if self._savepoints:
+                    yield from self._note_left_steps(buffer)
                 yield from self._begin_steps(buffer)
         self._count_buffered()
 
@@ -334,6 +392,12 @@ class OpenScan:
         self.key_range = KeyRange(key, self.key_range.stop)
         return passed
 
+    def pass_down_to(self, key: bytes) -> KeyRange:
+        """Everything from `key` on is shown now: that range."""
+        passed = KeyRange(key, self.key_range.stop)
+        self.key_range = KeyRange(self.key_range.start, key)
+        return passed
+
     def note_left(self, rows: Iterable[bytes]) -> None:
         self.is_overtaken = self.is_overtaken or any(row in self.key_range for row in rows)
 
@@ -380,6 +444,21 @@ class WriteBuffer:
                 added += len(value)
         self.buffered_bytes += added
         return added
+
+    def copied_rows(self) -> BufferedRows:
+        """What is buffered now."""
+        return {row: dict(cells) for row, cells in self._rows.items()}
+
+    def go_back(self, buffered: BufferedRows, left: BufferedRows) -> None:
+        """Buffers this alone. Cells of `left`, which the store holds otherwise by now, are conflict-checked: what they
+        held is not to hide what others wrote meanwhile."""
+        self._rows, self._keys, self.buffered_bytes = {}, None, 0
+        for row, cells in left.items():
+            if self.checked is not None:
+                self.note_checked(row, cells, conflict=True)
+            self.put(row, cells)
+        for row, cells in buffered.items():
+            self.put(row, cells)
 
     def note_checked(self, row: bytes, cells: Iterable[Column], *, conflict: bool) -> None:
         """Before a put, once the table has cells that the commit does not name."""

@@ -155,6 +155,14 @@ class MemoryStore(DataStore):
             self._table(table)
         return self._scan_batches(table, key_range, _Wanted(columns), batch_rows_max)
 
+    def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
+        self._guard.check()
+        with self._lock:
+            keys = self._table(table).keys
+            end = len(keys) if key_range.stop is None else bisect_left(keys, key_range.stop)
+            first = max(end - rows, bisect_left(keys, key_range.start))
+            return keys[first] if first < end and end - first == rows else key_range.start
+
     def _scan_batches(
         self, table: str, key_range: KeyRange, wanted: _Wanted, batch_rows_max: int
     ) -> Iterator[CellBatch]:

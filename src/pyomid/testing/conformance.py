@@ -308,6 +308,7 @@ class DataStoreConformance:
             lambda: store.clean_batch(nobody, batch, nothing, np.array([0], dtype=np.int64)),
             lambda: store.regions(nobody),
             lambda: store.split_points(nobody, KeyRange(), 4),
+            lambda: store.start_of_last_rows(nobody, KeyRange(), 4),
             lambda: store.flush_and_merge(nobody, KeyRange()),
         ]
         for operation in operations:
@@ -567,6 +568,19 @@ class DataStoreConformance:
                 assert len(points) < pieces
                 assert points == sorted(set(points))
                 assert all(point in key_range and point != key_range.start for point in points)
+
+    def test_last_rows_of_a_range_begin_inside_it(self, store: DataStore, table: str) -> None:
+        keys = [b"%02d\0" % number for number in range(50)]
+        for version in (100, 200):
+            store.write_cells(table, version, [RowWrite(key, ((A, b"v"),)) for key in keys])
+        for key_range in (KeyRange(), KeyRange(keys[7], keys[30]), KeyRange(b"1", b"2"), KeyRange(b"7", b"8")):
+            for rows in (1, 3, 60):
+                inside = [key for key in keys if key in key_range]
+                start = store.start_of_last_rows(table, key_range, rows)
+                assert start == key_range.start or start in inside
+                assert start == key_range.start or 1 <= sum(key >= start for key in inside) <= rows
+                if len(inside) > rows:
+                    assert start > key_range.start, "a scan that descends does not read all at once"
 
     def test_flush_and_merge_loses_nothing(self, store: DataStore, table: str) -> None:
         store.write_cells(table, 50, [column_write(b"r", (A, b"1"))])

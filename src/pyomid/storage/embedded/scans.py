@@ -18,7 +18,7 @@ from pyomid.storage.embedded.environment import Environment, Transaction
 from pyomid.storage.embedded.layout import CELLS
 from pyomid.storage.embedded.native import records as kernels
 from pyomid.storage.embedded.pages import Pages, Records
-from pyomid.storage.embedded.records import NO_SUCH_COLUMN, VERSION_BYTES, corrupt, range_bounds
+from pyomid.storage.embedded.records import NO_SUCH_COLUMN, VERSION_BYTES, corrupt, key_row, range_bounds
 from pyomid.storage.embedded.table_numbers import Table, Tables
 from pyomid.types import Column, KeyRange
 
@@ -71,6 +71,16 @@ class Scans:
             with transaction.cursor(self._environment.databases[CELLS]) as cursor:
                 found = joined(*records_until(cursor, start, stop, records_max))
         return current, found
+
+    def start_of_last(self, transaction: Transaction, *, table: str, key_range: KeyRange, records: int) -> bytes:
+        """The row of the record before which so many others of the range lie, read from its end by LMDB's cursor."""
+        current = self._tables.loaded(transaction, table)
+        start, stop = range_bounds(current.prefix, key_range)
+        with transaction.cursor(self._environment.databases[CELLS]) as cursor:
+            if not (cursor.set_range(stop) and cursor.prev()) and not cursor.last():
+                return key_range.start
+            found = next(islice(cursor.iterprev(values=False), records - 1, records), b"")
+        return key_row(found) if found >= start and found < stop else key_range.start
 
     def _decoded(self, table: Table, found: Records, columns: Sequence[Column] | None) -> CellBatch:
         for _ in range(2):

@@ -167,6 +167,10 @@ class HBaseStore(DataStore):
         self._known_families(table)
         return _asked_for(_batches(self._cluster.scan(spec)), columns)
 
+    def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
+        """As the port says, within one region."""
+        return self._cluster.start_of_last_rows(table, key_range, rows)
+
     def write_shadow_cells(self, table: str, shadows: Sequence[ShadowWrite]) -> None:
         """Writes them, then deletes those whose data cells a compactor has dropped meanwhile.
 

@@ -33,14 +33,18 @@ from pyomid.storage.hbase.rpc.hbase_pb2 import (
     ScanResponse,
 )
 from pyomid.storage.hbase.rpc.requests import (
+    FIRST_CELL_OF_ROW,
     INDETERMINATE,
+    NAMES_ONLY,
     Durability,
     RowGet,
     RowMutation,
     RowRequest,
     RowResult,
     mutation_message,
+    set_filter,
 )
+from pyomid.types import KeyRange
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
@@ -254,6 +258,33 @@ class RegionOperations:
                 cells = decode(answer.cells)
                 rows = [_taken(cells, count) for count in response.cells_per_result]
                 return rows, len(rows) == limit or (response.more_results and response.more_results_in_region)
+            yield budget.pause()
+
+    # ---- from the end of a range ----------------------------------------------------------------------------------
+
+    def start_of_last_rows_steps(self, table: str, key_range: KeyRange, rows: int, budget: Budget) -> Steps[bytes]:
+        """The key of the last row but `rows` - 1 of the range, by one call to the last region that it reaches into; the
+        start of the part in that region if this holds fewer."""
+        while True:
+            regions = yield from self.regions_steps(table, budget)
+            stop = key_range.stop
+            region = [each for each in regions if stop is None or each.key_range.start < stop][-1]
+            least = max(region.key_range.start, key_range.start)
+            request = ScanRequest(number_of_rows=rows, limit_of_rows=rows, close_scanner=True)
+            request.region.CopyFrom(region.specifier)
+            request.scan.reversed, request.scan.caching = True, rows
+            ends_inside = stop is not None and (region.key_range.stop is None or stop < region.key_range.stop)
+            request.scan.start_row = stop if ends_inside and stop is not None else b""
+            request.scan.include_start_row = False
+            request.scan.stop_row, request.scan.include_stop_row = least, True
+            set_filter(request.scan, (FIRST_CELL_OF_ROW, NAMES_ONLY))
+            if region.server is not None:
+                answer = yield from self._ask_region_steps(region, "Scan", request, budget)
+                if isinstance(answer, Reply):
+                    response = parsed(ScanResponse, answer)
+                    cells = list(decode(answer.cells))
+                    goes_on = response.more_results and response.more_results_in_region
+                    return cells[-1].row if cells and (len(cells) >= rows or goes_on) else least
             yield budget.pause()
 
     # ---- one row or many --------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from pyomid.storage.hbase.rpc.frames import Address
 from pyomid.storage.hbase.rpc.handshake import Handshake, SimpleHandshake
 from pyomid.storage.hbase.rpc.requests import Durability, RowRequest, RowResult
 from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.types import KeyRange
 
 T = TypeVar("T")
 
@@ -97,6 +98,11 @@ class Cluster(ClusterClient):
     def regions(self, table: str) -> list[Region]:
         """As meta says now."""
         return self.run(self.operations.regions_steps(table, self.budget(f"regions of {table}")))
+
+    def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
+        """As the port of stores says, within one region."""
+        budget = self.budget(f"looking from the end of a range of {table}")
+        return self.run(self.operations.start_of_last_rows_steps(table, key_range, rows, budget))
 
     def scan(self, spec: ScanSpec) -> Scan:
         return Scan(self, spec)

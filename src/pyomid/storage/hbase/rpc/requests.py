@@ -40,6 +40,9 @@ class Filter(NamedTuple):
 NAMES_ONLY: Final = Filter("KeyOnlyFilter", b"\x08\x00")
 """Values come back empty (len_as_val = 1: false)."""
 
+FIRST_CELL_OF_ROW: Final = Filter("FirstKeyOnlyFilter", b"")
+"""Of each row its first cell."""
+
 NAMES_AND_LENGTHS: Final = Filter("KeyOnlyFilter", b"\x08\x01")
 """In place of each value its length comes back, four bytes."""
 
