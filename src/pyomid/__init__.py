@@ -32,7 +32,8 @@ from pyomid.types import ConflictLevel, TableInfo
 if TYPE_CHECKING:
     from pyomid.client.database import Database, DatabaseStatus
     from pyomid.client.idempotency import AlreadyDone
-    from pyomid.client.table import Table
+    from pyomid.client.savepoint import Savepoint
+    from pyomid.client.table import Page, Table
     from pyomid.client.transaction import Transaction
 
 __version__: Final = "0.1.0"
@@ -50,6 +51,8 @@ __all__ = [
     "MisuseType",
     "OmidError",
     "OutcomeUnknown",
+    "Page",
+    "Savepoint",
     "SnapshotTooOld",
     "StoreFull",
     "Table",
@@ -79,6 +82,8 @@ _LATE: Final = {
     "AlreadyDone": "pyomid.client.idempotency",
     "Database": "pyomid.client.database",
     "DatabaseStatus": "pyomid.client.database",
+    "Page": "pyomid.client.table",
+    "Savepoint": "pyomid.client.savepoint",
     "Table": "pyomid.client.table",
     "Transaction": "pyomid.client.transaction",
 }

@@ -9,12 +9,12 @@ async with await pyomid.aio.connect("omid:///path/to/folder") as db:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from pyomid.client.aio import AsyncDatabase
+    from pyomid.client.aio import AsyncDatabase, AsyncTable, AsyncTransaction
 
-__all__ = ["connect"]
+__all__ = ["AsyncDatabase", "AsyncTable", "AsyncTransaction", "connect"]
 
 
 async def connect(url: str, **options: Any) -> AsyncDatabase:
@@ -22,3 +22,15 @@ async def connect(url: str, **options: Any) -> AsyncDatabase:
     from pyomid.wiring import open_async_database
 
     return await open_async_database(url, **options)
+
+
+_LATE: Final = frozenset({"AsyncDatabase", "AsyncTable", "AsyncTransaction"})
+"""As in `pyomid`: their module is imported when one of them is asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module 'pyomid.aio' has no attribute {name!r}")
+    from pyomid.client import aio
+
+    return getattr(aio, name)

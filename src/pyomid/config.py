@@ -109,6 +109,10 @@ class Settings:
     dropped meanwhile is noticed at the next begin, whatever is set here; under a Java TSO, which does not tell of
     drops, the entry is read in each transaction."""
 
+    create: bool = True
+    """Embedded: a folder that holds no database becomes one. With `false` it is refused, so that a path with a slip of
+    the pen in it makes none."""
+
     folder_access: str = "owner"
     """Embedded: the users of the folder. `owner`: only its owner may read its files. `group`: a new folder is made for
     its group too, and a folder that another user made so may be used. The first of these users starts the TSO for all.

@@ -71,7 +71,7 @@ def _open_folder(address: EmbeddedAddress, settings: Settings) -> Path:
     """Makes or opens the folder, for the users that the settings name."""
     from pyomid.storage.embedded.layout import open_folder
 
-    return open_folder(address.folder, shared=settings.folder_access == "group")
+    return open_folder(address.folder, create=settings.create, shared=settings.folder_access == "group")
 
 
 def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:

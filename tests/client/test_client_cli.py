@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,3 +116,20 @@ def test_a_reader_that_goes_away_is_no_failure_of_ours() -> None:
     with open(write_end, "wb") as nobody:
         done = subprocess.run(command, stdout=nobody, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_folder_that_holds_no_database_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (
+        ["status", f"omid://{tmp_path}/slip", "--no-create"],
+        ["tables", f"omid://{tmp_path}/slip?create=false"],
+    ):
+        code, _, said = run(capsys, *arguments)
+        assert code == 1
+        assert "is not a pyomid folder" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"pyomid {pyomid.__version__}\n"

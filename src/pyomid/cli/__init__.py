@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from types import ModuleType
 
+from pyomid import __version__
 from pyomid.errors import OmidError
 
 
@@ -23,6 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="pyomid",
         description="Transactions (snapshot isolation) over key-value stores: service, status, maintenance.",
     )
+    parser.add_argument("--version", action="version", version=f"pyomid {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for module in _modules(arguments[0] if arguments else ""):
         module.add_command(commands)

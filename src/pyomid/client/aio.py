@@ -14,20 +14,23 @@ rollback-only. A cancelled commit is of unknown outcome.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
 from pyomid.client.database import Database, DatabaseStatus
 from pyomid.client.drive import AsyncDriver, AsyncHandler, AsyncRun
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
+from pyomid.client.public_names import DATABASE, shows
 from pyomid.client.retry import check_awaitable, run_steps
 from pyomid.client.session.leases import Lease
 from pyomid.client.table import Cells, Expected, Page, TableBase
 from pyomid.client.transaction import Event, RowTransaction
 from pyomid.client.validation import TableRules
+from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.ports import AsyncTso, Deployment
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 TSO_THREADS: Final = 16
@@ -47,6 +51,18 @@ TSO_THREADS: Final = 16
 
 STORE_THREADS: Final = 4
 """Store calls under way at once: some wait for a disk while others decode."""
+
+
+class AsyncTransactional(Protocol[P, R_co]):
+    """A function decorated with `AsyncDatabase.transactional`."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]: ...
+
+    @overload
+    def __call__(
+        self, transaction: AsyncTransaction, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, R_co]: ...
 
 
 class AsyncDatabase:
@@ -116,10 +132,23 @@ class AsyncDatabase:
         result: R | AlreadyDone = await self.driver.run(run_steps(self._database, begin, transaction_id, body))
         return result
 
+    def transactional(
+        self, function: Callable[Concatenate[AsyncTransaction, P], Awaitable[R]]
+    ) -> AsyncTransactional[P, R]:
+        """As `Database.transactional`, for an `async def`."""
+
+        @functools.wraps(function)
+        async def transacted(*args: Any, **kwargs: Any) -> R:
+            if args and isinstance(args[0], AsyncTransaction):
+                return await check_awaitable(function(*args, **kwargs), function)
+            return await self.run(function, *args, **kwargs)
+
+        return cast("AsyncTransactional[P, R]", transacted)
+
     async def create_table(
         self,
         name: str,
-        families: Any,
+        families: Iterable[str | bytes],
         conflict_level: ConflictLevel | str | None = None,
         *,
         if_not_exists: bool = False,
@@ -140,6 +169,10 @@ class AsyncDatabase:
     async def tables(self) -> list[TableInfo]:
         """As `Database.tables`."""
         return await self.driver.in_thread(self._database.tables)
+
+    async def table_info(self, name: str) -> TableInfo:
+        """As `Database.table_info`."""
+        return await self.driver.in_thread(lambda: self._database.table_info(name))
 
     async def status(self) -> DatabaseStatus:
         """As `Database.status`."""
@@ -180,6 +213,19 @@ class AsyncDatabase:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self.close()
+
+    @property
+    def url(self) -> str:
+        return self._database.url
+
+    @property
+    def settings(self) -> Settings:
+        return self._database.settings
+
+    __dir__ = shows(DATABASE)
+
+    def __repr__(self) -> str:
+        return f"<AsyncDatabase over {self._database!r}>"
 
     # For pyomid's own use
 

@@ -15,7 +15,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -25,6 +25,7 @@ from pyomid.client import table_admin
 from pyomid.client.background import Background, BackgroundCounters
 from pyomid.client.drive import Blocking, Driver
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
+from pyomid.client.public_names import DATABASE, shows
 from pyomid.client.retry import Backoff, check_function, check_result, run_steps
 from pyomid.client.session.leases import Lease, LeaseKeeper
 from pyomid.client.transaction import Transaction
@@ -186,7 +187,7 @@ class Database:
     def create_table(
         self,
         name: str,
-        families: Any,
+        families: Iterable[str | bytes],
         conflict_level: ConflictLevel | str | None = None,
         *,
         if_not_exists: bool = False,
@@ -286,6 +287,8 @@ class Database:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    __dir__ = shows(DATABASE)
 
     def __repr__(self) -> str:
         return f"<Database {self.url}{' closed' if self._ending.has_begun else ''}>"

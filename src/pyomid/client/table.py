@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Blocking, Run
+from pyomid.client.public_names import TABLE, shows
 from pyomid.client.transaction_steps import Row
 from pyomid.client.validation import TableRules, check_limit, shown
 from pyomid.errors import ExpectationFailed, Misuse, MisuseType
@@ -56,6 +57,8 @@ class TableBase:
     @property
     def name(self) -> str:
         return self._rules.info.name
+
+    __dir__ = shows(TABLE)
 
     # For pyomid's own use
 

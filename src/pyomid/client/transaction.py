@@ -32,6 +32,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
 from pyomid.client.drive import Blocking
+from pyomid.client.public_names import TRANSACTION, shows
 from pyomid.client.savepoint import Savepoint
 from pyomid.client.session.leases import Lease
 from pyomid.client.table import Table, TableBase
@@ -176,6 +177,8 @@ class TransactionBase(Generic[W]):
     def mark_rollback_only(self, reason: str = "marked so by the program") -> None:
         """Refuses the commit from now on; the transaction can still read."""
         self.make_rollback_only(Event.MARK, reason)
+
+    __dir__ = shows(TRANSACTION)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.start_ts} {self._state.value}>"

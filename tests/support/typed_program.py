@@ -1,0 +1,58 @@
+"""Programs as users write them, checked by `mypy --strict` with the rest (`make check`).
+
+Each `type: ignore` is a fault that a type checker finds: mypy complains of one that ignores nothing.
+"""
+
+from __future__ import annotations
+
+import pyomid
+import pyomid.aio
+from pyomid import AlreadyDone, ConflictLevel, Page, Table, Transaction
+
+
+def blocking(url: str) -> bytes:
+    with pyomid.connect(url, create=False) as db:
+        db.create_table("accounts", families=["f"], conflict_level=ConflictLevel.ROW)
+
+        @db.transactional
+        def withdraw(tx: Transaction, name: bytes, amount: int) -> int:
+            accounts: Table = tx.table("accounts")
+            accounts.put(name, {b"f:seen": b"yes"}, expect={b"f:seen": None}, conflict=False)
+            return accounts.increment(name, b"f:balance", -amount)
+
+        left: int = withdraw(b"alice", 3)
+        withdraw(b"alice", "three")  # type: ignore[call-overload]
+        once: int | AlreadyDone = db.run_once("payment-1", withdraw, b"alice", 3)
+        with db.snapshot() as tx:
+            page: Page = tx.table("accounts").page(limit=10, reverse=True)
+            tx.table("accounts").get("alice")  # type: ignore[arg-type]
+            tx.table(b"accounts")  # type: ignore[arg-type]
+            tx.comit()  # type: ignore[attr-defined]
+        assert left or once
+        return page.rows[0][1][b"f:balance"]
+
+
+async def asynchronous(url: str) -> bytes:
+    async with await pyomid.aio.connect(url) as db:
+
+        @db.transactional
+        async def withdraw(tx: pyomid.aio.AsyncTransaction, name: bytes) -> int:
+            accounts = await tx.table("accounts")
+            accounts.put(name, {b"f:x": b"1"})  # type: ignore[unused-coroutine]
+            tx.claim("accounts", [name])  # type: ignore[unused-coroutine]
+            accounts.get(name)[b"f:x"]  # type: ignore[index]
+            return await accounts.increment(name, b"f:balance")
+
+        withdraw(b"alice")  # type: ignore[unused-coroutine]
+        left: int = await withdraw(b"alice")
+        tx = db.begin()
+        tx.table("accounts")  # type: ignore[attr-defined]
+        async with db.begin() as begun:
+            begun.table("accounts").get(b"alice")  # type: ignore[attr-defined]
+            table: pyomid.aio.AsyncTable = await begun.table("accounts")
+            async with begun.savepoint() as saved:
+                saved.rollback()
+            assert [key async for key, _ in table.scan()]
+            begun.commit()  # type: ignore[unused-coroutine]
+        assert left
+        return (await table.get(b"alice"))[b"f:x"]
