@@ -16,9 +16,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from pyomid.cells import CellBatch
 from pyomid.protocol.visibility import VisibleCells
+from pyomid.row_codec.decode import RowDecoder
 from pyomid.spark.databases import connection
 from pyomid.spark.read_task import divided
-from pyomid.spark.row_codec.decode import RowDecoder
 from pyomid.spark.schema import schema_of, struct_of
 from pyomid.types import KeyRange
 

@@ -17,8 +17,8 @@ from benchmarks._report import Report
 from benchmarks.spark._setting import KEY, PARTS, ROWS, Setting, setting
 
 import pyomid.spark
+from pyomid.row_codec.encode import Duplicates, RowEncoder
 from pyomid.spark.databases import connection
-from pyomid.spark.row_codec.encode import Duplicates, RowEncoder
 from pyomid.spark.schema import WriteOptions, fields_of, prepared_table, row_key_parts, schema_of
 
 _numbers = itertools.count()

@@ -28,7 +28,7 @@ from examples.flights.places import CLUSTER, EXAMPLE_FAILING, EXAMPLE_RATE, SECO
 
 from pyomid.cli.hbase_server import HBaseServer, Process
 from pyomid.errors import Misuse, OmidError
-from pyomid.spark.row_codec.row_key import key_layout
+from pyomid.row_codec.row_key import key_layout
 from pyomid.storage.hbase.catalog import HBaseCatalog
 from pyomid.storage.hbase.codec.layout import COMMIT_FAMILY, COMMIT_QUALIFIER, commit_row
 from pyomid.storage.hbase.coordination import find_tso

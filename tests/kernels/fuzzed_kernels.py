@@ -265,8 +265,8 @@ def client_request(rng: random.Random) -> bytes:
 
 
 def row_keys(rng: random.Random) -> None:
-    from pyomid.spark.row_codec.native.decimals import gather_decimals
-    from pyomid.spark.row_codec.native.row_keys import take_blocks, unescape
+    from pyomid.row_codec.native.decimals import gather_decimals
+    from pyomid.row_codec.native.row_keys import take_blocks, unescape
 
     keys = [
         damaged(rng, rng.choice((b"text\x00\x01", b"a\x00\xffb\x00\x01x", rng.randbytes(6), b""))) for _ in range(5)

@@ -1,4 +1,4 @@
-"""The kernels of `spark/row_codec/native` one row at a time, in plain Python: reference implementations."""
+"""The kernels of `row_codec/native` one row at a time, in plain Python: reference implementations."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE
-from pyomid.spark.row_codec.native.columns import ABSENT
-from pyomid.spark.row_codec.native.row_keys import ASCENDING, UNSORTED, WITH_EQUALS
+from pyomid.row_codec.native.columns import ABSENT
+from pyomid.row_codec.native.row_keys import ASCENDING, UNSORTED, WITH_EQUALS
 
 
 def pack_cells(grid: list[list[tuple[int, int]]], sentinel: tuple[int, int]) -> list[list[tuple[int, int, int]]]:

@@ -17,11 +17,11 @@ from test_values import ARRAY
 from pyomid.cells import CellBatch
 from pyomid.errors import Corruption, Misuse
 from pyomid.protocol.visibility import visible_cells
-from pyomid.spark.row_codec.column_types import column_type
-from pyomid.spark.row_codec.decode import RowDecoder, arrow_schema
-from pyomid.spark.row_codec.encode import SENTINEL_QUALIFIER, Duplicates, Nulls, RowEncoder
-from pyomid.spark.row_codec.row_key import key_layout
-from pyomid.spark.row_codec.values import encode_value
+from pyomid.row_codec.column_types import column_type
+from pyomid.row_codec.decode import RowDecoder, arrow_schema
+from pyomid.row_codec.encode import SENTINEL_QUALIFIER, Duplicates, Nulls, RowEncoder
+from pyomid.row_codec.row_key import key_layout
+from pyomid.row_codec.values import encode_value
 from pyomid.types import Column, ColumnSchema, RowKeyPart, TableSchema
 
 pytestmark = pytest.mark.fast

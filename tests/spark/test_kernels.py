@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch
-from pyomid.spark.row_codec.native.columns import (
+from pyomid.row_codec.native.columns import (
     ABSENT,
     copy_texts,
     fill_columns,
@@ -21,11 +21,11 @@ from pyomid.spark.row_codec.native.columns import (
     text_offsets,
     zero_texts,
 )
-from pyomid.spark.row_codec.native.decimals import (
+from pyomid.row_codec.native.decimals import (
     gather_decimals,
     put_decimals,
 )
-from pyomid.spark.row_codec.native.row_keys import (
+from pyomid.row_codec.native.row_keys import (
     escaped_lengths,
     key_order,
     last_of_equals,

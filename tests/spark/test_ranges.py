@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pyomid.errors import Misuse, MisuseType
+from pyomid.row_codec.row_key import KeyLayout, key_layout
 from pyomid.spark.key_ranges import key_range, parse_bound
-from pyomid.spark.row_codec.row_key import KeyLayout, key_layout
 from pyomid.types import ColumnSchema, KeyRange, RowKeyPart, TableSchema
 
 pytestmark = pytest.mark.fast

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spark_values import VALUES
 
 from pyomid.errors import Corruption, Misuse, MisuseType
-from pyomid.spark.row_codec.row_key import KeyLayout, key_layout
+from pyomid.row_codec.row_key import KeyLayout, key_layout
 from pyomid.types import ColumnSchema, RowKeyPart, TableSchema
 
 pytestmark = pytest.mark.fast

@@ -15,11 +15,11 @@ from pyomid.client.table_admin import create_table
 from pyomid.errors import ConflictError, Misuse
 from pyomid.oracle.settings import TsoSettings
 from pyomid.protocol.reading import Snapshot
+from pyomid.row_codec.decode import arrow_schema
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.options import TABLE_LEVEL
 from pyomid.spark.read_task import ReadPlan, divided, read_range
-from pyomid.spark.row_codec.decode import arrow_schema
 from pyomid.spark.run_outcome import RunState, look_up_run
 from pyomid.spark.schema import (
     Field,

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from spark_values import VALUES
 
 from pyomid.errors import Corruption, MisuseType
-from pyomid.spark.row_codec.column_types import column_type
-from pyomid.spark.row_codec.values import decode_value, encode_value
+from pyomid.row_codec.column_types import column_type
+from pyomid.row_codec.values import decode_value, encode_value
 from pyomid.spark.schema import arrow_of, struct_of, type_name
 from pyomid.types import ColumnSchema, TableSchema
 

@@ -214,8 +214,8 @@ class OmidDataSource(DataSource):
         return Snapshot(self._begun.start_ts, self._begun.epoch, own)
 
     def _range(self, schema: TableSchema) -> KeyRange:
+        from pyomid.row_codec.row_key import key_layout
         from pyomid.spark.key_ranges import key_range, parse_bound
-        from pyomid.spark.row_codec.row_key import key_layout
 
         layout = key_layout(schema)
         bounds = [parse_bound(layout, self._options.text(name)) for name in ("rowStart", "rowStop", "rowPrefix")]
@@ -382,7 +382,7 @@ def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[BranchRepor
 
 def write_options(options: Options) -> WriteOptions:
     """The options of a write, checked."""
-    from pyomid.spark.row_codec.encode import Duplicates, Nulls
+    from pyomid.row_codec.encode import Duplicates, Nulls
     from pyomid.spark.schema import DEFAULT_FAMILY, WriteOptions, parse_column_mapping, parse_row_key
 
     row_key, mapping, family = options.text("rowKey"), options.text("columnMapping"), options.text("family")

@@ -25,8 +25,8 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pyomid.errors import Corruption, Misuse, MisuseType
-from pyomid.spark.row_codec.nested import from_json
-from pyomid.spark.row_codec.row_key import KeyLayout, KeyPart
+from pyomid.row_codec.nested import from_json
+from pyomid.row_codec.row_key import KeyLayout, KeyPart
 from pyomid.types import KeyRange, narrowed_range
 
 Bound = bytes | Sequence[Any] | Any

@@ -15,8 +15,8 @@ from pyomid.cells import CellBatch
 from pyomid.ports import DataStore
 from pyomid.protocol.reading import Snapshot, read_batch_steps
 from pyomid.protocol.visibility import VisibleCells
+from pyomid.row_codec.decode import RowDecoder
 from pyomid.spark.databases import Connection
-from pyomid.spark.row_codec.decode import RowDecoder
 from pyomid.types import KeyRange, TableSchema
 
 BATCH_ROWS: Final = 10_000

@@ -17,11 +17,11 @@ import pyarrow as pa
 from pyomid.client.table_admin import alter_table, make_table
 from pyomid.client.validation import SHADOW_SUFFIX, find_table
 from pyomid.errors import Misuse, MisuseType, UnknownTable
+from pyomid.row_codec.column_types import column_type, nested_arrow_type
+from pyomid.row_codec.encode import SENTINEL_QUALIFIER, Duplicates, Nulls
+from pyomid.row_codec.row_key import key_layout
 from pyomid.spark.databases import Connection
 from pyomid.spark.options import AUTO_LEVEL, TABLE_LEVEL
-from pyomid.spark.row_codec.column_types import column_type, nested_arrow_type
-from pyomid.spark.row_codec.encode import SENTINEL_QUALIFIER, Duplicates, Nulls
-from pyomid.spark.row_codec.row_key import key_layout
 from pyomid.types import Column, ColumnSchema, ConflictLevel, RowKeyPart, TableInfo, TableSchema
 
 if TYPE_CHECKING:

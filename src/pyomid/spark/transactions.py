@@ -27,6 +27,8 @@ from pyomid.client.transaction import Event, State
 from pyomid.crashpoints import crash_point
 from pyomid.errors import AlreadyCommitted, ConflictError, Misuse
 from pyomid.protocol.effects import Steps
+from pyomid.row_codec.encode import Duplicates, Nulls
+from pyomid.row_codec.row_key import key_layout
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.datasource import FORMAT
 from pyomid.spark.errors import original_error, original_errors
@@ -35,8 +37,6 @@ from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.options import LEVELS, checked_choice, names_of
 from pyomid.spark.read_task import ReadPlan, divided
 from pyomid.spark.registration import register
-from pyomid.spark.row_codec.encode import Duplicates, Nulls
-from pyomid.spark.row_codec.row_key import key_layout
 from pyomid.spark.run_outcome import find_run
 from pyomid.spark.schema import (
     DEFAULT_FAMILY,

@@ -21,11 +21,11 @@ from pyomid.errors import Misuse
 from pyomid.protocol.native.hashing import cell_ids, row_ids
 from pyomid.protocol.reading import read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
+from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, duplicate_key
+from pyomid.row_codec.row_key import key_layout
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors
 from pyomid.spark.read_task import ReadPlan, visible_batches
-from pyomid.spark.row_codec.encode import Duplicates, Nulls, RowEncoder, duplicate_key
-from pyomid.spark.row_codec.row_key import key_layout
 from pyomid.types import Cell, CellVersion, ConflictLevel, KeyRange, TableInfo, TableSchema
 
 

@@ -13,7 +13,7 @@ structs the JSON object as text. That name is what the catalog keeps.
     date                          days since 1970 in 4 bytes                       date32
     timestamp timestamp_ntz       microseconds since 1970 in 8 bytes               timestamp[us, UTC] timestamp[us]
     interval day … second         microseconds in 8 bytes                          duration[us]
-    array map struct              JSON, UTF-8 (`pyomid.spark.row_codec.nested`)              list map struct
+    array map struct              JSON, UTF-8 (`nested`)                         list map struct
 
 All but the last five rows are HBase's `Bytes` conventions. Everything else is refused by name.
 """
@@ -25,11 +25,12 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Final
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.errors import MisuseType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Layout(StrEnum):
@@ -51,9 +52,13 @@ class ColumnType:
     name: str
     layout: Layout
     width: int
-    arrow: pa.DataType
     precision: int = 0
     scale: int = 0
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """Its Arrow form, by pyarrow, which nothing else here needs."""
+        return arrow_type(self.name)
 
     @property
     def is_fixed(self) -> bool:
@@ -70,22 +75,22 @@ class ColumnType:
 
 
 _SIMPLE: Final = {
-    "boolean": (Layout.BOOLEAN, 1, pa.bool_()),
-    "byte": (Layout.INTEGER, 1, pa.int8()),
-    "short": (Layout.INTEGER, 2, pa.int16()),
-    "integer": (Layout.INTEGER, 4, pa.int32()),
-    "long": (Layout.INTEGER, 8, pa.int64()),
-    "float": (Layout.FLOAT, 4, pa.float32()),
-    "double": (Layout.FLOAT, 8, pa.float64()),
-    "string": (Layout.STRING, 0, pa.string()),
-    "binary": (Layout.BINARY, 0, pa.binary()),
-    "date": (Layout.INTEGER, 4, pa.date32()),
-    "timestamp": (Layout.INTEGER, 8, pa.timestamp("us", tz="UTC")),
-    "timestamp_ntz": (Layout.INTEGER, 8, pa.timestamp("us")),
+    "boolean": (Layout.BOOLEAN, 1),
+    "byte": (Layout.INTEGER, 1),
+    "short": (Layout.INTEGER, 2),
+    "integer": (Layout.INTEGER, 4),
+    "long": (Layout.INTEGER, 8),
+    "float": (Layout.FLOAT, 4),
+    "double": (Layout.FLOAT, 8),
+    "string": (Layout.STRING, 0),
+    "binary": (Layout.BINARY, 0),
+    "date": (Layout.INTEGER, 4),
+    "timestamp": (Layout.INTEGER, 8),
+    "timestamp_ntz": (Layout.INTEGER, 8),
 }
 
 _DAY_TIME_UNITS: Final = frozenset({"day", "hour", "minute", "second"})
-_NESTED: Final = frozenset({"array", "map", "struct"})
+DECIMAL_DIGITS_MAX: Final = 38
 KNOWN_TYPES: Final = (*_SIMPLE, "decimal(p,s)", "interval day to second", "array", "map", "struct")
 
 
@@ -99,15 +104,17 @@ def decimal_key_width(precision: int) -> int:
 def column_type(name: str, column: str = "") -> ColumnType:
     """The type that Spark calls `name`; MisuseType naming the column where it is none of ours."""
     if name in _SIMPLE:
-        layout, width, arrow = _SIMPLE[name]
-        return ColumnType(name, layout, width, arrow)
+        return ColumnType(name, *_SIMPLE[name])
     if match := re.fullmatch(r"decimal\((\d+),\s*(-?\d+)\)", name):
         precision, scale = int(match[1]), int(match[2])
-        return ColumnType(name, Layout.DECIMAL, 0, pa.decimal128(precision, scale), precision, scale)
+        if not 1 <= precision <= DECIMAL_DIGITS_MAX:
+            raise refusal(name, column)
+        return ColumnType(name, Layout.DECIMAL, 0, precision, scale)
     if name.startswith("interval ") and set(name.split()[1:]) - {"to"} <= _DAY_TIME_UNITS:
-        return ColumnType(name, Layout.INTEGER, 8, pa.duration("us"))
+        return ColumnType(name, Layout.INTEGER, 8)
     if name.startswith("{"):
-        return ColumnType(name, Layout.JSON, 0, nested_arrow_type(json.loads(name), column))
+        _check_nested(json.loads(name), column)
+        return ColumnType(name, Layout.JSON, 0)
     raise refusal(name, column)
 
 
@@ -121,11 +128,60 @@ def refusal(name: str, column: str) -> MisuseType:
     )
 
 
+@lru_cache(maxsize=1024)
+def arrow_type(name: str) -> pa.DataType:
+    """The Arrow form of a type that `column_type` knows."""
+    import pyarrow as pa
+
+    kind = column_type(name)
+    match kind.layout:
+        case Layout.BOOLEAN:
+            return pa.bool_()
+        case Layout.FLOAT:
+            return pa.float32() if kind.width == 4 else pa.float64()
+        case Layout.DECIMAL:
+            return pa.decimal128(kind.precision, kind.scale)
+        case Layout.STRING:
+            return pa.string()
+        case Layout.BINARY:
+            return pa.binary()
+        case Layout.JSON:
+            return nested_arrow_type(json.loads(name), "")
+    if name.startswith("interval "):
+        return pa.duration("us")
+    moments = {"date": pa.date32(), "timestamp": pa.timestamp("us", tz="UTC"), "timestamp_ntz": pa.timestamp("us")}
+    return moments.get(name) or {1: pa.int8(), 2: pa.int16(), 4: pa.int32(), 8: pa.int64()}[kind.width]
+
+
+def _check_nested(spark: Any, column: str) -> None:
+    """`refusal` of a Spark type's JSON value that holds, however deep, what cannot be stored."""
+    if isinstance(spark, str):
+        column_type(spark, column)
+        return
+    match spark["type"] if isinstance(spark, dict) else None:
+        case "array":
+            _check_nested(spark["elementType"], column)
+        case "map":
+            _check_nested(spark["keyType"], column)
+            _check_nested(spark["valueType"], column)
+        case "struct":
+            names = [each["name"] for each in spark["fields"]]
+            if len(set(names)) < len(names):
+                raise refusal(f"struct with two fields of one name among {names}", column)
+            for field in spark["fields"]:
+                _check_nested(field["type"], column)
+        case kind:
+            raise refusal(str(kind or spark), column)
+
+
 def nested_arrow_type(spark: Any, column: str) -> pa.DataType:
     """The Arrow type of a Spark type's JSON value, however deep."""
+    import pyarrow as pa
+
     if isinstance(spark, str):
         return column_type(spark, column).arrow
-    kind = spark["type"] if isinstance(spark, dict) else None
+    _check_nested(spark, column)
+    kind = spark["type"]
     if kind == "array":
         return pa.list_(
             pa.field("element", nested_arrow_type(spark["elementType"], column), nullable=spark["containsNull"])
@@ -135,12 +191,6 @@ def nested_arrow_type(spark: Any, column: str) -> pa.DataType:
             nested_arrow_type(spark["keyType"], column),
             pa.field("value", nested_arrow_type(spark["valueType"], column), nullable=spark["valueContainsNull"]),
         )
-    if kind == "struct":
-        fields = spark["fields"]
-        names = [each["name"] for each in fields]
-        if len(set(names)) < len(names):
-            raise refusal(f"struct with two fields of one name among {names}", column)
-        return pa.struct(
-            [pa.field(f["name"], nested_arrow_type(f["type"], column), nullable=f["nullable"]) for f in fields]
-        )
-    raise refusal(str(kind or spark), column)
+    return pa.struct(
+        [pa.field(f["name"], nested_arrow_type(f["type"], column), nullable=f["nullable"]) for f in spark["fields"]]
+    )

@@ -19,8 +19,8 @@ from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final, TypeVar
 
 from pyomid.errors import Corruption, MisuseType
-from pyomid.spark.row_codec.column_types import ColumnType, Layout, column_type
-from pyomid.spark.row_codec.nested import from_json, to_json
+from pyomid.row_codec.column_types import ColumnType, Layout, column_type
+from pyomid.row_codec.nested import from_json, to_json
 
 T = TypeVar("T")
 

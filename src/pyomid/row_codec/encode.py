@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.errors import Corruption, Misuse
-from pyomid.spark.row_codec.column_types import ColumnType, Layout, column_type
-from pyomid.spark.row_codec.fixed_width import ordered_block, text_parts, unscaled_block, validity, value_block
-from pyomid.spark.row_codec.native.columns import ABSENT, pack_cells, zero_texts
-from pyomid.spark.row_codec.native.decimals import put_decimals
-from pyomid.spark.row_codec.native.row_keys import (
+from pyomid.row_codec.column_types import ColumnType, Layout, column_type
+from pyomid.row_codec.fixed_width import ordered_block, text_parts, unscaled_block, validity, value_block
+from pyomid.row_codec.native.columns import ABSENT, pack_cells, zero_texts
+from pyomid.row_codec.native.decimals import put_decimals
+from pyomid.row_codec.native.row_keys import (
     UNSORTED,
     WITH_EQUALS,
     escaped_lengths,
@@ -35,8 +35,8 @@ from pyomid.spark.row_codec.native.row_keys import (
     put_blocks,
     put_escaped,
 )
-from pyomid.spark.row_codec.nested import to_json
-from pyomid.spark.row_codec.row_key import KeyLayout, KeyPart, key_layout
+from pyomid.row_codec.nested import to_json
+from pyomid.row_codec.row_key import KeyLayout, KeyPart, key_layout
 from pyomid.types import Column, TableSchema
 
 SENTINEL_QUALIFIER: Final = b"\x00"

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pyomid.spark.row_codec.column_types import ColumnType, Layout
+from pyomid.row_codec.column_types import ColumnType, Layout
 
 Block = NDArray[np.uint8]
 

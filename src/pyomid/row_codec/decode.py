@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from pyomid.cells import CellBatch
 from pyomid.errors import Corruption, Misuse
 from pyomid.protocol.visibility import VisibleCells
-from pyomid.spark.row_codec.column_types import ColumnType, Layout, column_type
-from pyomid.spark.row_codec.fixed_width import fixed_array, from_ordered, text_array
-from pyomid.spark.row_codec.native.columns import copy_texts, fill_columns, text_offsets
-from pyomid.spark.row_codec.native.decimals import gather_decimals
-from pyomid.spark.row_codec.native.row_keys import take_blocks, unescape
-from pyomid.spark.row_codec.nested import from_json
-from pyomid.spark.row_codec.row_key import KeyPart, key_layout
+from pyomid.row_codec.column_types import ColumnType, Layout, column_type
+from pyomid.row_codec.fixed_width import fixed_array, from_ordered, text_array
+from pyomid.row_codec.native.columns import copy_texts, fill_columns, text_offsets
+from pyomid.row_codec.native.decimals import gather_decimals
+from pyomid.row_codec.native.row_keys import take_blocks, unescape
+from pyomid.row_codec.nested import from_json
+from pyomid.row_codec.row_key import KeyPart, key_layout
 from pyomid.types import TableSchema
 
 _ARROW_TEXT_BYTES_MAX: Final = 2**31 - 1

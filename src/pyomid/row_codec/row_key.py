@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from pyomid.errors import Corruption, Misuse, MisuseType
-from pyomid.spark.row_codec.column_types import ColumnType, Layout, column_type
-from pyomid.spark.row_codec.values import number_of, python_value, scaled_value, unscaled_of
+from pyomid.row_codec.column_types import ColumnType, Layout, column_type
+from pyomid.row_codec.values import number_of, python_value, scaled_value, unscaled_of
 from pyomid.types import TableSchema
 
 ESCAPED_ZERO: Final = b"\x00\xff"

@@ -1,1 +1,0 @@
-"""Compiled loops between Arrow columns and cell batches; `tests/spark/row_codec_reference.py` says what each does."""
