@@ -17,9 +17,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyomid.cells import CellBatch
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.decode import RowDecoder
+from pyomid.row_codec.schema import schema_of
 from pyomid.spark.databases import connection
 from pyomid.spark.read_task import divided
-from pyomid.spark.schema import schema_of, struct_of
+from pyomid.spark.schema import struct_of
 from pyomid.types import KeyRange
 
 

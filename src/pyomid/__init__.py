@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyomid.client.savepoint import Savepoint
     from pyomid.client.table import Page, Table
     from pyomid.client.transaction import Transaction
+    from pyomid.client.typed import TypedTable
 
 __version__: Final = "0.1.0"
 
@@ -59,6 +60,7 @@ __all__ = [
     "TableInfo",
     "Transaction",
     "TransactionEnded",
+    "TypedTable",
     "Unavailable",
     "UnknownTable",
     "__version__",
@@ -86,6 +88,7 @@ _LATE: Final = {
     "Savepoint": "pyomid.client.savepoint",
     "Table": "pyomid.client.table",
     "Transaction": "pyomid.client.transaction",
+    "TypedTable": "pyomid.client.typed",
 }
 """Names whose modules bring numpy with them: imported when first asked for, so that `import pyomid` stays light."""
 

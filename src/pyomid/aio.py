@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from pyomid.client.aio import AsyncDatabase, AsyncTable, AsyncTransaction
+    from pyomid.client.aio import AsyncDatabase, AsyncTable, AsyncTransaction, AsyncTypedTable
 
-__all__ = ["AsyncDatabase", "AsyncTable", "AsyncTransaction", "connect"]
+__all__ = ["AsyncDatabase", "AsyncTable", "AsyncTransaction", "AsyncTypedTable", "connect"]
 
 
 async def connect(url: str, **options: Any) -> AsyncDatabase:
@@ -24,7 +24,7 @@ async def connect(url: str, **options: Any) -> AsyncDatabase:
     return await open_async_database(url, **options)
 
 
-_LATE: Final = frozenset({"AsyncDatabase", "AsyncTable", "AsyncTransaction"})
+_LATE: Final = frozenset({"AsyncDatabase", "AsyncTable", "AsyncTransaction", "AsyncTypedTable"})
 """As in `pyomid`: their module is imported when one of them is asked for."""
 
 

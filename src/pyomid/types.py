@@ -31,6 +31,10 @@ def start_of(version: int) -> int:
     return version - version % TIMESTAMP_STEP
 
 
+SHADOW_SUFFIX: Final = b"\xc2\x80"
+"""A qualifier that ends so would be taken for a shadow cell (interop.md, Cells in HBase)."""
+
+
 class Column(NamedTuple):
     """One column of a table: family and qualifier."""
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from pyomid.client import public_names
-from pyomid.client.aio import AsyncDatabase, AsyncTable, AsyncTransaction
+from pyomid.client.aio import AsyncDatabase, AsyncTable, AsyncTransaction, AsyncTypedTable
 from pyomid.client.database import Database
 from pyomid.client.table import Table
 from pyomid.client.transaction import Transaction
+from pyomid.client.typed import TypedTable
 
 pytestmark = pytest.mark.fast
 
@@ -21,6 +22,7 @@ PAIRS = {
     public_names.DATABASE: (Database, AsyncDatabase),
     public_names.TRANSACTION: (Transaction, AsyncTransaction),
     public_names.TABLE: (Table, AsyncTable),
+    public_names.TYPED_TABLE: (TypedTable, AsyncTypedTable),
 }
 ROOT = Path(__file__).parents[2]
 OF_INSTANCES = ("url", "settings", "read_only")
@@ -31,7 +33,7 @@ def both(names: tuple[str, ...]) -> list[tuple[str, Any, Any]]:
     return [(name, getattr(blocking, name), getattr(asynchronous, name)) for name in names if name not in OF_INSTANCES]
 
 
-@pytest.mark.parametrize("names", PAIRS, ids=["database", "transaction", "table"])
+@pytest.mark.parametrize("names", PAIRS, ids=["database", "transaction", "table", "typed"])
 def test_asyncio_takes_the_arguments_of_the_blocking_client(names: tuple[str, ...]) -> None:
     for name, blocking, asynchronous in both(names):
         assert callable(blocking) == callable(asynchronous), name
@@ -43,7 +45,7 @@ def test_asyncio_takes_the_arguments_of_the_blocking_client(names: tuple[str, ..
             assert taken[0] == taken[1], name
 
 
-@pytest.mark.parametrize("names", PAIRS, ids=["database", "transaction", "table"])
+@pytest.mark.parametrize("names", PAIRS, ids=["database", "transaction", "table", "typed"])
 def test_what_stands_above_own_use_is_public(names: tuple[str, ...]) -> None:
     defined: set[str] = set()
     for shell in PAIRS[names]:

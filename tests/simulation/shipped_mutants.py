@@ -21,8 +21,8 @@ from pyomid.client.transaction import State
 from pyomid.client.transaction_steps import _ids_at
 from pyomid.errors import AlreadyCommitted, ConflictError, SnapshotTooOld
 from pyomid.protocol.effects import ReadTables, ReadUnknownTables, WriteShadowCells
+from pyomid.row_codec.schema import schema_of
 from pyomid.spark.large_transaction import LargeTransaction, TableWrites
-from pyomid.spark.schema import schema_of
 from pyomid.types import KeyRange, RowWrite, ShadowWrite, TableState
 from simulation.hooks import Hook, Replacement, answers, nothing, without_step
 
@@ -546,12 +546,12 @@ SHIPPED_MUTANTS: Final = (
         "S9",
         "who lost the making of a table writes columns that it has not",
         _RACES + "test_who_lost_the_making_of_a_table_must_fit_it",
-        ("spark.schema:fit_frame", _fitted_to_all),
+        ("row_codec.schema:fit_frame", _fitted_to_all),
     ),
     _m(
         "S9b",
         "two columns that are added at once have one place",
         _RACES + "test_two_columns_added_at_once_never_share_a_place",
-        ("spark.schema:_check_distinct", answers(None)),
+        ("row_codec.schema:check_distinct", answers(None)),
     ),
 )

@@ -19,8 +19,9 @@ from pyomid.errors import Corruption, Misuse
 from pyomid.protocol.visibility import visible_cells
 from pyomid.row_codec.column_types import column_type
 from pyomid.row_codec.decode import RowDecoder, arrow_schema
-from pyomid.row_codec.encode import SENTINEL_QUALIFIER, Duplicates, Nulls, RowEncoder
+from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder
 from pyomid.row_codec.row_key import key_layout
+from pyomid.row_codec.sentinel import SENTINEL_QUALIFIER
 from pyomid.row_codec.values import encode_value
 from pyomid.types import Column, ColumnSchema, RowKeyPart, TableSchema
 

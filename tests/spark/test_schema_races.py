@@ -13,12 +13,12 @@ from test_writer import begin
 from pyomid.errors import Misuse, OmidError
 from pyomid.protocol.reading import Snapshot
 from pyomid.row_codec.decode import arrow_schema
+from pyomid.row_codec.schema import Field, schema_of
 from pyomid.spark import schema as schema_module
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.datasource import OmidWriter
 from pyomid.spark.options import Options
 from pyomid.spark.read_task import ReadPlan, read_range
-from pyomid.spark.schema import Field, schema_of
 from pyomid.types import KeyRange
 
 pytestmark = pytest.mark.fast

@@ -16,20 +16,13 @@ from pyomid.errors import ConflictError, Misuse
 from pyomid.oracle.settings import TsoSettings
 from pyomid.protocol.reading import Snapshot
 from pyomid.row_codec.decode import arrow_schema
+from pyomid.row_codec.schema import Field, row_key_parts, schema_of
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.options import TABLE_LEVEL
 from pyomid.spark.read_task import ReadPlan, divided, read_range
 from pyomid.spark.run_outcome import RunState, look_up_run
-from pyomid.spark.schema import (
-    Field,
-    WriteOptions,
-    check_level,
-    prepared_table,
-    row_key_parts,
-    schema_of,
-    table_or_none,
-)
+from pyomid.spark.schema import WriteOptions, check_level, prepared_table, table_or_none
 from pyomid.spark.write_task import BranchReport, WritePlan, check_distinct, delete_ranges, delete_rows, write_rows
 from pyomid.types import BeginReply, ColumnSchema, ConflictLevel, KeyRange, RowKeyPart, TableInfo, TableSchema
 

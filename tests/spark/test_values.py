@@ -15,8 +15,9 @@ from spark_values import VALUES
 
 from pyomid.errors import Corruption, MisuseType
 from pyomid.row_codec.column_types import column_type
+from pyomid.row_codec.schema import type_name
 from pyomid.row_codec.values import decode_value, encode_value
-from pyomid.spark.schema import arrow_of, struct_of, type_name
+from pyomid.spark.schema import arrow_of, struct_of
 from pyomid.types import ColumnSchema, TableSchema
 
 pytestmark = pytest.mark.fast
@@ -148,3 +149,10 @@ def test_our_arrow_schema_of_a_frame_is_sparks_own() -> None:
     again = struct_of(TableSchema(tuple(ColumnSchema(name, kind, None) for name, kind in columns), ()), struct.names)
     assert stored(again) == stored(struct)
     assert all(field.nullable for field in again.fields)
+
+
+def test_the_former_place_has_the_same_modules() -> None:
+    from pyomid.row_codec import values
+    from pyomid.spark.row_codec import values as former
+
+    assert former is values

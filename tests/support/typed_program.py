@@ -5,9 +5,21 @@ Each `type: ignore` is a fault that a type checker finds: mypy complains of one 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TypedDict
+
 import pyomid
 import pyomid.aio
 from pyomid import AlreadyDone, ConflictLevel, Page, Table, Transaction
+
+
+@dataclass
+class Account:
+    id: int
+
+
+class Named(TypedDict):
+    id: int
 
 
 def blocking(url: str) -> bytes:
@@ -26,9 +38,12 @@ def blocking(url: str) -> bytes:
         with db.snapshot() as tx:
             page: Page = tx.table("accounts").page(limit=10, reverse=True)
             tx.table("accounts").get("alice")  # type: ignore[arg-type]
-            tx.table(b"accounts")  # type: ignore[arg-type]
+            tx.table(b"accounts")  # type: ignore[call-overload]
             tx.comit()  # type: ignore[attr-defined]
-        assert left or once
+            account: Account | None = tx.table("accounts", codec=Account).get(17)
+            tx.table("accounts", codec=Account).put({"id": 17})  # type: ignore[arg-type]
+            named: list[Named] = list(tx.table("accounts", codec=Named).scan())
+        assert left or once or account or named
         return page.rows[0][1][b"f:balance"]
 
 

@@ -15,29 +15,32 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from pyomid.client.database import Database, DatabaseStatus
-from pyomid.client.drive import AsyncDriver, AsyncHandler, AsyncRun
+from pyomid.client.drive import AsyncDriver, AsyncHandler, AsyncRun, Blocking
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.public_names import DATABASE, shows
 from pyomid.client.retry import check_awaitable, run_steps
 from pyomid.client.session.leases import Lease
 from pyomid.client.table import Cells, Expected, Page, TableBase
 from pyomid.client.transaction import Event, RowTransaction
+from pyomid.client.typed import RowT, TypedTableBase
 from pyomid.client.validation import TableRules
 from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.ports import AsyncTso, Deployment
 from pyomid.protocol.effects import Begin, Effect, SendCommit, Steps
-from pyomid.types import BeginReply, CommitReply, ConflictLevel, TableInfo
+from pyomid.types import BeginReply, CommitReply, ConflictLevel, TableInfo, TableSchema
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from pyomid.client.upkeep import Compaction, Sanitising
     from pyomid.client.verification import Verification
 
@@ -173,6 +176,19 @@ class AsyncDatabase:
     async def table_info(self, name: str) -> TableInfo:
         """As `Database.table_info`."""
         return await self.driver.in_thread(lambda: self._database.table_info(name))
+
+    async def table_schema(
+        self,
+        name: str,
+        columns: type | Mapping[str, Any] | None = None,
+        *,
+        row_key: str | Iterable[str] | None = None,
+        mapping: Mapping[str, str | bytes] | None = None,
+    ) -> TableSchema | None:
+        """As `Database.table_schema`."""
+        return await self.driver.in_thread(
+            lambda: self._database.table_schema(name, columns, row_key=row_key, mapping=mapping)
+        )
 
     async def status(self) -> DatabaseStatus:
         """As `Database.status`."""
@@ -351,6 +367,76 @@ class AsyncTable(TableBase):
         """As `Table.page`."""
         return await self._run(self.page_steps(start, stop, prefix, columns, limit, reverse=reverse, after=after))
 
+    async def to_arrow(
+        self,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        columns: Sequence[str] | Sequence[bytes] | None = None,
+    ) -> pa.RecordBatchReader:
+        """As `Table.to_arrow`, read whole: whoever uses the reader does not await."""
+        return await self._run(self._read_arrow_steps(start, stop, prefix, columns))
+
+    async def write_arrow(self, data: Any) -> int:
+        """As `Table.write_arrow`."""
+        return await self._run(self.write_arrow_steps(data))
+
+    def _read_arrow_steps(
+        self, start: bytes, stop: bytes | None, prefix: bytes | None, columns: Sequence[str] | Sequence[bytes] | None
+    ) -> Steps[pa.RecordBatchReader]:
+        scan = yield from self.arrow_scan_steps(start, stop, prefix, columns)
+        run = self._transaction.database.driver.run
+        batches = yield Blocking(lambda: list(scan.batches(run)))
+        return scan.reader(batches)
+
+
+class AsyncTypedTable(TypedTableBase[RowT]):
+    """As `TypedTable`, with awaits. Made by `AsyncTransaction.table` with a codec."""
+
+    def __init__(self, table: TableBase, transaction: RowTransaction[AsyncTable], codec: object, run: AsyncRun) -> None:
+        super().__init__(table, transaction, codec)
+        self._run = run
+
+    async def get(self, key: Any, *, for_update: bool = False) -> RowT | None:
+        """As `TypedTable.get`."""
+        return await self._run(self.get_steps(key, for_update=for_update))
+
+    async def rows(self, keys: Iterable[Any], *, for_update: bool = False) -> dict[Any, RowT | None]:
+        """As `TypedTable.rows`."""
+        return await self._run(self.rows_steps(keys, for_update=for_update))
+
+    async def put(self, row: RowT, *, expect: Mapping[str, Any] | None = None, conflict: bool = True) -> None:
+        """As `TypedTable.put`."""
+        await self._run(self.put_steps(row, expect, conflict=conflict))
+
+    async def put_if_absent(self, row: RowT) -> bool:
+        """As `TypedTable.put_if_absent`."""
+        return await self._run(self.put_if_absent_steps(row))
+
+    async def delete(self, key: Any) -> None:
+        """As `TypedTable.delete`."""
+        await self._run(self.delete_steps([key]))
+
+    async def delete_rows(self, keys: Iterable[Any]) -> None:
+        """As `TypedTable.delete_rows`."""
+        await self._run(self.delete_steps(keys))
+
+    async def scan(
+        self,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int | None = None,
+        reverse: bool = False,
+    ) -> AsyncIterator[RowT]:
+        """As `TypedTable.scan`, with `async for`."""
+        scan = self.begin_scan(start, stop, prefix, limit, reverse=reverse)
+        while (rows := await self._run(scan.next_steps())) is not None:
+            for key, row in rows:
+                yield self.shown(key, row)
+
 
 class AsyncTransaction(RowTransaction[AsyncTable]):
     """As `Transaction`, with awaits. Made by `AsyncDatabase.begin`; one call at a time."""
@@ -362,9 +448,19 @@ class AsyncTransaction(RowTransaction[AsyncTable]):
         self._run = front.driver.run
         self._busy = False
 
-    async def table(self, name: str) -> AsyncTable:
-        """A table as this transaction sees it. `UnknownTable` if there is none."""
-        return await self._run(self.table_steps(name))
+    @overload
+    async def table(self, name: str, codec: None = None) -> AsyncTable: ...
+
+    @overload
+    async def table(self, name: str, codec: Literal["json"]) -> AsyncTypedTable[dict[str, Any]]: ...
+
+    @overload
+    async def table(self, name: str, codec: type[RowT]) -> AsyncTypedTable[RowT]: ...
+
+    async def table(self, name: str, codec: Any = None) -> Any:
+        """As `Transaction.table`."""
+        table = await self._run(self.table_steps(name))
+        return table if codec is None else AsyncTypedTable(table, self, codec, self._run)
 
     async def claim(self, table: str, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
         """As `Transaction.claim`."""

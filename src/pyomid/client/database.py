@@ -15,7 +15,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -38,7 +38,7 @@ from pyomid.ports import Deployment
 from pyomid.protocol.commit import WriteSet, may_go_by
 from pyomid.protocol.effects import Begin, Steps
 from pyomid.protocol.reading import CommitCache
-from pyomid.types import BeginReply, ConflictLevel, Status, TableInfo
+from pyomid.types import BeginReply, ConflictLevel, Status, TableInfo, TableSchema
 
 if TYPE_CHECKING:
     from pyomid.client.upkeep import Compaction, Sanitising
@@ -224,6 +224,31 @@ class Database:
         """One catalog entry; `UnknownTable` names the nearest table that exists."""
         self.check_usable()
         return find_table(self._deployment.catalog, name)
+
+    def table_schema(
+        self,
+        name: str,
+        columns: type | Mapping[str, Any] | None = None,
+        *,
+        row_key: str | Iterable[str] | None = None,
+        mapping: Mapping[str, str | bytes] | None = None,
+    ) -> TableSchema | None:
+        """The table's schema in the catalog, which Spark uses too; None if it has none.
+
+        With `columns` it is given one, or the columns that its schema lacks. They are a dataclass or TypedDict, or a
+        mapping of names to types: `int` (long), `str`, `bytes`, `float` (double), `bool`, `date`, `datetime`
+        (timestamp), `timedelta`, or a name that Spark has for a type, such as "decimal(10,2)" (in a class as
+        `Annotated[Decimal, "decimal(10,2)"]`). `row_key`: the columns that the row key is made of, each with " desc"
+        behind it where larger values come first; it never changes. `mapping`: "family:qualifier" of columns that do not
+        go by their name into the table's first family.
+        """
+        self.check_usable()
+        if columns is None:
+            return find_table(self._deployment.catalog, name).schema
+        from pyomid.client import table_schema
+
+        self._tables.pop(name, None)
+        return table_schema.give_schema(self._deployment, name, columns, row_key, mapping)
 
     # The whole
 

@@ -23,6 +23,7 @@ DATABASE: Final = (
     "snapshot",
     "status",
     "table_info",
+    "table_schema",
     "tables",
     "transactional",
     "url",
@@ -55,7 +56,11 @@ TABLE: Final = (
     "put_if_absent",
     "rows",
     "scan",
+    "to_arrow",
+    "write_arrow",
 )
+
+TYPED_TABLE: Final = ("delete", "delete_rows", "get", "info", "name", "put", "put_if_absent", "rows", "scan")
 
 
 def shows(names: tuple[str, ...]) -> Callable[[object], list[str]]:

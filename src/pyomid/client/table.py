@@ -20,6 +20,8 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.cells import CellBatch
+from pyomid.client import arrow
+from pyomid.client.arrow import ArrowScan
 from pyomid.client.drive import Blocking, Run
 from pyomid.client.public_names import TABLE, shows
 from pyomid.client.transaction_steps import Row
@@ -29,6 +31,8 @@ from pyomid.protocol.effects import Steps
 from pyomid.types import Column, ConflictLevel, KeyRange, TableInfo, narrowed_range
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from pyomid.client.transaction import RowTransaction
 
 Cells = Mapping[bytes, bytes]
@@ -139,6 +143,69 @@ class TableBase:
         del rows[wanted:]
         return Page(tuple(rows), page_token(rows[-1][0], reverse=reverse) if goes_on else None)
 
+    def arrow_scan_steps(
+        self, start: bytes, stop: bytes | None, prefix: bytes | None, columns: Sequence[str] | Sequence[bytes] | None
+    ) -> Steps[ArrowScan]:
+        """A vectorized read of what the transaction sees now."""
+        return self._transaction.alone(self._arrow_scan_steps(start, stop, prefix, columns))
+
+    def write_arrow_steps(self, data: Any) -> Steps[int]:
+        return self._transaction.alone(self._write_arrow_steps(data))
+
+    def _arrow_scan_steps(
+        self, start: bytes, stop: bytes | None, prefix: bytes | None, columns: Sequence[str] | Sequence[bytes] | None
+    ) -> Steps[ArrowScan]:
+        self._transaction.check_read()
+        key_range = scan_range(self._rules, start, stop, prefix)
+        converter = arrow.converter(self._rules, columns)
+        yield from self._transaction.begin_read_steps()
+        if self._transaction.can_write:
+            yield from self._transaction.flushed_steps()
+        store = self._transaction.database.deployment.store
+        snapshot, cache = self._writes.reading
+        check = self._transaction.check_open
+        return ArrowScan(store, self.name, key_range, snapshot, cache, converter, check)
+
+    def _write_arrow_steps(self, data: Any) -> Steps[int]:
+        self._transaction.check_write()
+        batches = arrow.record_batches(data)
+        encoder: arrow.TypedEncoder | None = None
+        count = 0
+        while (batch := (yield Blocking(partial(next, batches, None)))) is not None:
+            self._transaction.check_write()
+            if self._rules.info.schema is None:
+                for row, cells in arrow.untyped_rows(self._rules, batch):
+                    yield from self._buffer_steps(row, cells)
+            else:
+                encoder = encoder or arrow.TypedEncoder(self._rules.info, batch.schema)
+                encoded = encoder.encode(batch)
+                yield from self._transaction.leaving_steps(self._writes.batch_write_steps(self._rules.info, encoded))
+            count += batch.num_rows
+        return count
+
+    # Of typed tables (`typed`), on checked keys and columns
+
+    def checked_key(self, key: bytes) -> bytes:
+        return self._rules.row_key(key)
+
+    def checked_cells(self, key: bytes, cells: Mapping[Column, bytes | None]) -> dict[Column, bytes | None]:
+        self._rules.row_key(key)
+        return {
+            column: None if value is None else self._rules.value(key, _name(column), value)
+            for column, value in cells.items()
+        }
+
+    def read_steps(self, keys: Sequence[bytes], selection: Sequence[Column] | None) -> Steps[list[Row]]:
+        return self._read_steps(keys, selection)
+
+    def claim_cells_steps(self, keys: Sequence[bytes], columns: Sequence[Column]) -> Steps[None]:
+        self._transaction.check_write()
+        self._claim(keys, columns, [{} for _ in keys])
+        yield from ()
+
+    def buffer_steps(self, key: bytes, cells: Mapping[Column, bytes | None], *, conflict: bool = True) -> Steps[None]:
+        return self._buffer_steps(key, cells, conflict=conflict)
+
     def _get_steps(self, key: bytes, columns: Iterable[bytes] | None, *, for_update: bool) -> Steps[dict[bytes, bytes]]:
         checked, selection = self._rules.row_key(key), self._rules.selection(columns)
         (row,) = yield from self._read_steps((checked,), selection, for_update=for_update)
@@ -189,7 +256,7 @@ class TableBase:
         (found,) = yield from self._read_steps((row,), list(expected), for_update=True)
         for column, value in expected.items():
             if found.get(column) != value:
-                raise _unexpected(self._rules.info, row, column, value, found.get(column))
+                raise unexpected(self._rules.info, row, column, value, found.get(column))
         yield from self._buffer_steps(row, checked, conflict=conflict)
 
     def _put_if_absent_steps(self, key: bytes, cells: Cells) -> Steps[bool]:
@@ -295,6 +362,9 @@ class DescendingScan(RowScan):
             return None
         yield from self._transaction.begin_read_steps()
         writes, whole = self._transaction.writes, self._scan.key_range
+        if whole.stop is not None and whole.stop <= whole.start:
+            self._is_over = True
+            return iter(())
         store = self._transaction.database.deployment.store
         start: bytes = yield Blocking(partial(store.start_of_last_rows, self._info.name, whole, self._rows_max))
         part = KeyRange(start, whole.stop)
@@ -412,6 +482,32 @@ class Table(TableBase):
         """
         return self._run(self.page_steps(start, stop, prefix, columns, limit, reverse=reverse, after=after))
 
+    def to_arrow(
+        self,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        *,
+        prefix: bytes | None = None,
+        columns: Sequence[str] | Sequence[bytes] | None = None,
+    ) -> pa.RecordBatchReader:
+        """Rows of a range as Arrow, in key order, with what this transaction has written up to now.
+
+        By the table's schema: its columns by name. A table without one, or `columns` named as bytes: `key`, and each
+        named column, as binary; without `columns` a map of the row's cells. The reader is lazy: it is used up while the
+        transaction is open, in any thread. DuckDB, Polars and pandas take it as it is. Needs pyarrow.
+        """
+        scan = self._run(self.arrow_scan_steps(start, stop, prefix, columns))
+        return scan.reader(scan.batches(self._transaction.database.driver.run))
+
+    def write_arrow(self, data: Any) -> int:
+        """Writes a RecordBatch, Table, RecordBatchReader, or whatever has `__arrow_c_stream__` (a frame of pandas or
+        Polars, a result of DuckDB); returns the number of rows.
+
+        Columns go by name: those of the table's schema, or `key` and "family:qualifier", all binary. A null removes the
+        value; columns that are not there stay. What does not fit a column's type is refused. Needs pyarrow.
+        """
+        return self._run(self.write_arrow_steps(data))
+
     def _rows_of(self, scan: RowScan) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
         while (rows := self._run(scan.next_steps())) is not None:
             yield from rows
@@ -423,6 +519,13 @@ class Table(TableBase):
 def named(row: Mapping[Column, bytes]) -> dict[bytes, bytes]:
     """A row under the full names of its columns."""
     return {_name(column): value for column, value in row.items()}
+
+
+@lru_cache(maxsize=10_000)
+def column_named(name: bytes) -> Column:
+    """Of a full name."""
+    family, _, qualifier = name.partition(b":")
+    return Column(family, qualifier)
 
 
 @lru_cache(maxsize=10_000)
@@ -464,7 +567,7 @@ def checked_expectation(rules: TableRules, row: bytes, expect: object) -> dict[C
     }
 
 
-def _unexpected(
+def unexpected(
     info: TableInfo, row: bytes, column: Column, expected: bytes | None, found: bytes | None
 ) -> ExpectationFailed:
     name = _name(column)

@@ -29,7 +29,7 @@ from enum import StrEnum
 from functools import partial
 from itertools import islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, overload
 
 from pyomid.client.drive import Blocking
 from pyomid.client.public_names import TRANSACTION, shows
@@ -37,6 +37,7 @@ from pyomid.client.savepoint import Savepoint
 from pyomid.client.session.leases import Lease
 from pyomid.client.table import Table, TableBase
 from pyomid.client.transaction_steps import TransactionSteps
+from pyomid.client.typed import RowT, TypedTable
 from pyomid.client.validation import TableRules
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, TransactionEnded
 from pyomid.protocol.commit import WriteSet, commit_steps
@@ -337,6 +338,13 @@ class TransactionBase(Generic[W]):
                 start_ts=self.start_ts,
             )
 
+    def check_open(self) -> None:
+        """Refuses what goes on reading, in whatever thread, after the transaction ended."""
+        if self._lease is not None and self._lease.lost is not None:
+            raise self._lease.lost
+        if self._state not in (State.ACTIVE, State.ROLLBACK_ONLY):
+            next_state(self._state, Event.READ, start_ts=self.start_ts)
+
     @property
     def can_write(self) -> bool:
         """Called by its owner, and active."""
@@ -445,7 +453,7 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         return Savepoint(self, self.writes.save())
 
     def flush_steps(self) -> Steps[None]:
-        return self.alone(self._flush_steps())
+        return self.alone(self.flushed_steps())
 
     def send_steps(self) -> Steps[None]:
         """Sends the buffered writes. Errors as of a flush, those of earlier writes under way too."""
@@ -472,19 +480,20 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
 
     def sent_steps(self) -> Steps[None]:
         """`send_steps` inside of a call."""
-        return self._leaving_steps(self.writes.send_steps())
+        return self.leaving_steps(self.writes.send_steps())
 
     def begin_read_steps(self) -> Steps[None]:
         """Ends the writes under way, which a read must find in the store. Errors as of a flush."""
         self.check_read()
         if self.writes.is_writing:
-            yield from self._leaving_steps(self.writes.end_steps())
+            yield from self.leaving_steps(self.writes.end_steps())
 
-    def _flush_steps(self) -> Steps[None]:
+    def flushed_steps(self) -> Steps[None]:
+        """`flush_steps` inside of a call."""
         self.step(Event.WRITE)
-        yield from self._leaving_steps(self.writes.flush_steps())
+        yield from self.leaving_steps(self.writes.flush_steps())
 
-    def _leaving_steps(self, steps: Steps[None]) -> Steps[None]:
+    def leaving_steps(self, steps: Steps[None]) -> Steps[None]:
         """After an error some of the writes may be there: rollback-only (C1)."""
         try:
             yield from steps
@@ -516,9 +525,23 @@ class Transaction(RowTransaction[Table]):
         super().__init__(database, begun, lease, database.leases.end, read_only=read_only)
         self._run = database.driver.run
 
-    def table(self, name: str) -> Table:
-        """A table as this transaction sees it. `UnknownTable` if there is none."""
-        return self._run(self.table_steps(name))
+    @overload
+    def table(self, name: str, codec: None = None) -> Table: ...
+
+    @overload
+    def table(self, name: str, codec: Literal["json"]) -> TypedTable[dict[str, Any]]: ...
+
+    @overload
+    def table(self, name: str, codec: type[RowT]) -> TypedTable[RowT]: ...
+
+    def table(self, name: str, codec: Any = None) -> Any:
+        """A table as this transaction sees it. `UnknownTable` if there is none.
+
+        With a `codec` its rows have the types of its schema (`Database.table_schema`): a dataclass, a TypedDict, `dict`
+        (Python values by column name), or "json" (the same as JSON knows them).
+        """
+        table = self._run(self.table_steps(name))
+        return table if codec is None else TypedTable(table, self, codec, self._run)
 
     def claim(self, table: str, keys: Iterable[bytes], columns: Iterable[bytes] | None = None) -> None:
         """Has the commit check rows, or columns of them, as if they had been written. Nothing is written.

@@ -163,6 +163,24 @@ class TransactionSteps:
             for row, columns in cells.items():
                 left.setdefault(row, {}).update({column: stored[row].get(column) for column in columns})
 
+    def batch_write_steps(self, info: TableInfo, batch: CellBatch) -> Steps[None]:
+        """The cells of a batch for writing, durable on return. Errors as of `flush_steps`."""
+        buffer = self._buffer_of(info)
+        if self._savepoints or buffer.checked is not None:
+            for index in range(batch.rows):
+                cells = {Column(cell.family, cell.qualifier): cell.value for cell in batch.row_cells(index)}
+                if self.buffer(info, batch.row_key(index), cells):
+                    yield from self.send_steps()
+        elif batch.rows:
+            yield from self._whole_steps(self._write_batch_steps(buffer, batch))
+
+    def _write_batch_steps(self, buffer: WriteBuffer, batch: CellBatch) -> Steps[None]:
+        """After everything that was written before: of two writes of a cell the later one stays."""
+        yield from self._flush_steps()
+        buffer.note_batch(batch)
+        write = yield BeginWrite(buffer.info.name, self.start_ts, batch)
+        yield EndWrites((write,))
+
     def flush_steps(self) -> Steps[None]:
         """Every write that was buffered when it began is durable on return (law 1). After an error the transaction must
         roll back (C1)."""
@@ -264,7 +282,7 @@ class TransactionSteps:
     ) -> Steps[list[tuple[bytes, Row]]]:
         """The visible rows of a scanned batch, ascending, without the overlay. `batch` None: the end of the scan."""
         seen = yield from read_batch_steps(info.name, batch, columns, self._snapshot, self._cache)
-        return [] if seen is None else list(_rows_of(*seen))
+        return [] if seen is None else list(visible_rows(*seen))
 
     def begin_scan(self, info: TableInfo, key_range: KeyRange) -> OpenScan:
         """The position of a scan of this transaction, which tells when a prefetched answer lacks own writes (C2)."""
@@ -293,6 +311,11 @@ class TransactionSteps:
         """The writes under way, which only a rollback awaits: it deletes them then."""
         begun, self._begun = self._begun, []
         return tuple(each.write for each in begun)
+
+    @property
+    def reading(self) -> tuple[Snapshot, CommitCache]:
+        """What a vectorized read goes by, which sees of the transaction's writes those in the store."""
+        return self._snapshot, self._cache
 
     @property
     def wrote(self) -> bool:
@@ -340,7 +363,7 @@ def _cell_name(row: bytes, column: Column) -> bytes:
     return row + column.family + column.qualifier
 
 
-def _rows_of(batch: CellBatch, visible: VisibleCells) -> Iterator[tuple[bytes, Row]]:
+def visible_rows(batch: CellBatch, visible: VisibleCells) -> Iterator[tuple[bytes, Row]]:
     """Rows as objects, from plain lists and one bytes object: numpy's scalars cost a microsecond each."""
     taken, row_cell = visible.cells, visible.row_cell.tolist()
     columns = [batch.columns[index] for index in batch.cell_col[taken].tolist()]
@@ -505,6 +528,12 @@ class WriteBuffer:
         self._batches.append(without_values(batch))
         self._clear()
         return rows, batch
+
+    def note_batch(self, batch: CellBatch) -> None:
+        """These cells may be in the store from now on, without having been buffered."""
+        self._batches.append(without_values(batch))
+        for scan in self._scans:
+            scan.note_left(map(batch.row_key, range(batch.rows)))
 
     def _clear(self) -> None:
         for scan in self._scans:

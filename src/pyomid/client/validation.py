@@ -9,10 +9,7 @@ from typing import Final
 
 from pyomid.errors import Misuse, MisuseType, UnknownTable
 from pyomid.ports import Catalog
-from pyomid.types import Column, ConflictLevel, StoreLimits, TableInfo
-
-SHADOW_SUFFIX: Final = b"\xc2\x80"
-"""A qualifier that ends so would be taken for a shadow cell (interop.md, Cells in HBase)."""
+from pyomid.types import SHADOW_SUFFIX, Column, ConflictLevel, StoreLimits, TableInfo
 
 SYSTEM_PREFIXES: Final = ("PYOMID_", "OMID_")
 """Tables of pyomid and of Apache Omid themselves; refused to users."""

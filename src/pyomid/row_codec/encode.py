@@ -1,12 +1,9 @@
 """Arrow record batches → cell batches, by columns: no cell becomes a Python object.
 
-    row key     encoded part by part into one array of bytes; rows ordered by it
-    columns     each fills one line of a grid (columns by rows) with offset and length of its values;
-                fixed-width values lie as one block, texts stay where Arrow has them
-    packing     one pass turns the grid into a record a row, without gaps, with the sentinel where it is needed
-
-The row-existence sentinel: a row that shows no value (all its columns null, or none besides the key) still exists. It
-gets one more cell, column `<family>:00`, value 01, which is deleted with the row. A row with any value needs none.
+row key     encoded part by part into one array of bytes; rows ordered by it
+columns     each fills one line of a grid (columns by rows) with offset and length of its values;
+            fixed-width values lie as one block, texts stay where Arrow has them
+packing     one pass turns the grid into a record a row, without gaps, with the sentinel where it is needed
 """
 
 from __future__ import annotations
@@ -37,10 +34,8 @@ from pyomid.row_codec.native.row_keys import (
 )
 from pyomid.row_codec.nested import to_json
 from pyomid.row_codec.row_key import KeyLayout, KeyPart, key_layout
+from pyomid.row_codec.sentinel import SENTINEL_VALUE, sentinel_column
 from pyomid.types import Column, TableSchema
-
-SENTINEL_QUALIFIER: Final = b"\x00"
-SENTINEL_VALUE: Final = b"\x01"
 
 Lengths = NDArray[np.int64]
 
@@ -60,12 +55,6 @@ class Nulls(StrEnum):
 
     TOMBSTONE = "tombstone"
     KEEP = "keep"
-
-
-def sentinel_column(schema: TableSchema, families: tuple[bytes, ...]) -> Column:
-    """The column of a table's sentinels: in the family of its first value column, else in its first family."""
-    family = next((each.column.family for each in schema.columns if each.column is not None), families[0])
-    return Column(family, SENTINEL_QUALIFIER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 def to_json(value: Any, type_name: str) -> bytes:
     """A nested Python value (lists, dicts, lists of pairs) of Spark type `type_name` as stored bytes."""
     try:
-        plain = _plain(value, json.loads(type_name))
+        plain = json_value(value, json.loads(type_name))
     except (TypeError, KeyError, AttributeError) as error:
         raise Misuse(f"value {value!r} does not fit type {type_name}: {error}") from error
     return json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
@@ -39,34 +39,36 @@ def to_json(value: Any, type_name: str) -> bytes:
 def from_json(stored: bytes, type_name: str) -> Any:
     """The value again; Corruption where the bytes are not JSON of that type."""
     try:
-        return _value(json.loads(stored), json.loads(type_name))
+        return value_of_json(json.loads(stored), json.loads(type_name))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corruption(f"stored value {stored[:80]!r} is not JSON of type {type_name}: {error}") from error
 
 
-def _plain(value: Any, spark: Any) -> Any:
+def json_value(value: Any, spark: Any) -> Any:
+    """A value of a Spark type, simple or nested, as JSON has it."""
     if value is None:
         return None
     if isinstance(spark, str):
         return _TO_JSON.get(_family(spark), _same)(value)
     if spark["type"] == "array":
-        return [_plain(each, spark["elementType"]) for each in value]
+        return [json_value(each, spark["elementType"]) for each in value]
     if spark["type"] == "map":
         pairs = value.items() if isinstance(value, dict) else value
-        return [[_plain(key, spark["keyType"]), _plain(each, spark["valueType"])] for key, each in pairs]
-    return {field["name"]: _plain(value[field["name"]], field["type"]) for field in spark["fields"]}
+        return [[json_value(key, spark["keyType"]), json_value(each, spark["valueType"])] for key, each in pairs]
+    return {field["name"]: json_value(value[field["name"]], field["type"]) for field in spark["fields"]}
 
 
-def _value(plain: Any, spark: Any) -> Any:
+def value_of_json(plain: Any, spark: Any) -> Any:
+    """The value again. Raises as Python does where it is none."""
     if plain is None:
         return None
     if isinstance(spark, str):
         return _FROM_JSON.get(_family(spark), _same)(plain)
     if spark["type"] == "array":
-        return [_value(each, spark["elementType"]) for each in plain]
+        return [value_of_json(each, spark["elementType"]) for each in plain]
     if spark["type"] == "map":
-        return [(_value(key, spark["keyType"]), _value(each, spark["valueType"])) for key, each in plain]
-    return {field["name"]: _value(plain.get(field["name"]), field["type"]) for field in spark["fields"]}
+        return [(value_of_json(key, spark["keyType"]), value_of_json(each, spark["valueType"])) for key, each in plain]
+    return {field["name"]: value_of_json(plain.get(field["name"]), field["type"]) for field in spark["fields"]}
 
 
 def _family(name: str) -> str:

@@ -109,9 +109,13 @@ def _encode_part(part: KeyPart, value: Any, is_raw: bool) -> bytes:
 
 def _ascending(kind: ColumnType, value: Any, is_raw: bool) -> bytes:
     if kind.is_text:
+        if kind.layout is Layout.BINARY and not isinstance(value, bytes | bytearray | memoryview):
+            raise TypeError(f"bytes are needed, not a {type(value).__name__}")
         text = value.encode() if kind.layout is Layout.STRING else bytes(value)
         return text if is_raw else text.replace(b"\x00", ESCAPED_ZERO) + ENDING
     if kind.layout is Layout.BOOLEAN:
+        if not isinstance(value, bool):
+            raise TypeError(f"a bool is needed, not a {type(value).__name__}")
         return b"\x01" if value else b"\x00"
     if kind.layout is Layout.FLOAT:
         return _ascending_float(value, kind.width)

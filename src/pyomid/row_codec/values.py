@@ -130,7 +130,11 @@ def _encode(value: Any, kind: ColumnType) -> bytes:
         return kind.scale.to_bytes(4, "big", signed=True) + minimal_bytes(unscaled_of(value, kind))
     if kind.layout is Layout.JSON:
         return to_json(value, kind.name)
-    return add_zero_byte(_require(value, str).encode() if kind.layout is Layout.STRING else bytes(value))
+    if kind.layout is Layout.STRING:
+        return add_zero_byte(_require(value, str).encode())
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError(f"bytes are needed, not a {type(value).__name__}")
+    return add_zero_byte(bytes(value))
 
 
 def _decode_decimal(stored: bytes, kind: ColumnType) -> Decimal:

@@ -38,10 +38,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from pyomid.protocol.reading import Snapshot
+    from pyomid.row_codec.schema import Field
     from pyomid.spark.databases import Connection
     from pyomid.spark.large_transaction import LargeTransaction
     from pyomid.spark.read_task import ReadPlan
-    from pyomid.spark.schema import Field, WriteOptions
+    from pyomid.spark.schema import WriteOptions
     from pyomid.spark.write_task import BranchReport, WritePlan
     from pyomid.types import BeginReply, TableInfo, TableSchema
 
@@ -67,7 +68,8 @@ class OmidDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The catalog's, or the columns of it that the option `columns` names."""
-        from pyomid.spark.schema import schema_of, select_columns, struct_of
+        from pyomid.row_codec.schema import schema_of, select_columns
+        from pyomid.spark.schema import struct_of
 
         with coded_errors():
             self._keep()
@@ -163,14 +165,8 @@ class OmidDataSource(DataSource):
 
     def _readable(self, schema: StructType) -> tuple[TableSchema, tuple[str, ...]]:
         """The table's schema, or one made from the reader's for a table without; and the columns to read."""
-        from pyomid.spark.schema import (
-            check_read_fields,
-            check_row_key,
-            fields_of,
-            make_schema,
-            parse_column_mapping,
-            parse_row_key,
-        )
+        from pyomid.row_codec.schema import check_row_key, make_schema, parse_column_mapping, parse_row_key
+        from pyomid.spark.schema import check_read_fields, fields_of
 
         info, fields = self._info(), fields_of(schema)
         row_key = self._options.text("rowKey")
@@ -383,7 +379,8 @@ def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[BranchRepor
 def write_options(options: Options) -> WriteOptions:
     """The options of a write, checked."""
     from pyomid.row_codec.encode import Duplicates, Nulls
-    from pyomid.spark.schema import DEFAULT_FAMILY, WriteOptions, parse_column_mapping, parse_row_key
+    from pyomid.row_codec.schema import DEFAULT_FAMILY, parse_column_mapping, parse_row_key
+    from pyomid.spark.schema import WriteOptions
 
     row_key, mapping, family = options.text("rowKey"), options.text("columnMapping"), options.text("family")
     return WriteOptions(

@@ -43,13 +43,14 @@ from pyomid.protocol.commit import WriteSet
 from pyomid.protocol.effects import Steps, WriteCells, WriteShadowCells
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.reading import Snapshot
+from pyomid.row_codec.encode import shown_key
+from pyomid.row_codec.row_key import key_layout
+from pyomid.row_codec.schema import Field, schema_of
 from pyomid.spark.databases import Connection
 from pyomid.spark.options import AUTO_LEVEL, TABLE_LEVEL
 from pyomid.spark.read_task import BATCH_ROWS, ReadPlan, sees_rows
-from pyomid.spark.row_codec.encode import shown_key
-from pyomid.spark.row_codec.row_key import key_layout
 from pyomid.spark.run_outcome import find_run, is_committed
-from pyomid.spark.schema import Field, WriteOptions, extended, prepared_table, schema_of, table_or_none
+from pyomid.spark.schema import WriteOptions, extended, prepared_table, table_or_none
 from pyomid.spark.write_task import BranchReport, WritePlan, check_distinct, too_many_ids
 from pyomid.types import (
     BeginReply,

@@ -29,6 +29,7 @@ from pyomid.errors import AlreadyCommitted, ConflictError, Misuse
 from pyomid.protocol.effects import Steps
 from pyomid.row_codec.encode import Duplicates, Nulls
 from pyomid.row_codec.row_key import key_layout
+from pyomid.row_codec.schema import DEFAULT_FAMILY, column_mapping, fit_frame, row_key_parts, schema_of
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.datasource import FORMAT
 from pyomid.spark.errors import original_error, original_errors
@@ -38,16 +39,7 @@ from pyomid.spark.options import LEVELS, checked_choice, names_of
 from pyomid.spark.read_task import ReadPlan, divided
 from pyomid.spark.registration import register
 from pyomid.spark.run_outcome import find_run
-from pyomid.spark.schema import (
-    DEFAULT_FAMILY,
-    WriteOptions,
-    check_level,
-    column_mapping,
-    fields_of,
-    fit_frame,
-    row_key_parts,
-    schema_of,
-)
+from pyomid.spark.schema import WriteOptions, check_level, fields_of
 from pyomid.spark.write_task import (
     REPORT_DDL,
     BranchReport,

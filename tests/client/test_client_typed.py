@@ -1,0 +1,211 @@
+"""Typed tables: rows of Python values by the catalog's schema, in the bytes that Spark writes and reads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, TypedDict
+
+import pytest
+
+import pyomid.aio
+from pyomid.client.database import Database
+from pyomid.errors import ConflictError, Corruption, ExpectationFailed, Misuse, MisuseType
+from pyomid.types import Column
+
+pytestmark = pytest.mark.fast
+
+TAGS = '{"containsNull":true,"elementType":"integer","type":"array"}'
+
+
+@dataclass
+class Account:
+    id: int
+    owner: str | None = None
+    balance: Annotated[Decimal, "decimal(10,2)"] | None = None
+    since: date | None = None
+
+
+class Named(TypedDict):
+    id: int
+    owner: str | None
+
+
+EVERY: dict[str, tuple[object, Any]] = {
+    "flag": (bool, True),
+    "small": ("byte", -5),
+    "number": (int, 2**62),
+    "real": (float, -1.5),
+    "text": (str, ""),
+    "raw": (bytes, b"\x00"),
+    "day": (date, date(2026, 2, 28)),
+    "moment": (datetime, datetime(2026, 2, 28, 12, 30, tzinfo=UTC)),
+    "local": ("timestamp_ntz", datetime(2026, 2, 28, 12, 30)),
+    "span": (timedelta, timedelta(days=1, microseconds=3)),
+    "money": ("decimal(10,2)", Decimal("-12.50")),
+    "tags": (TAGS, [1, None, 3]),
+}
+
+
+@pytest.fixture
+def accounts(memory_db: Database) -> Database:
+    memory_db.create_table("accounts", families=["f"])
+    memory_db.table_schema("accounts", Account, row_key="id")
+    return memory_db
+
+
+def test_every_type_comes_back_as_it_was(db: Database) -> None:
+    db.table_schema("t", {"id": str, **{name: kind for name, (kind, _) in EVERY.items()}}, row_key="id")
+    row = {"id": "a", **{name: value for name, (_, value) in EVERY.items()}}
+    with db.begin() as tx:
+        table = tx.table("t", codec=dict)
+        table.put(row)
+        table.put({"id": "b"})
+    with db.snapshot() as tx:
+        table = tx.table("t", codec=dict)
+        assert table.get("a") == row
+        assert table.get("b") == {"id": "b", **dict.fromkeys(EVERY)}, "a row without values exists"
+        assert table.get("c") is None
+        as_json = tx.table("t", codec="json").get("a")
+        assert json.loads(json.dumps(as_json)) == as_json
+    with db.begin() as tx:
+        tx.table("t", codec=dict).delete("a")
+        assert as_json is not None
+        tx.table("t", codec="json").put(as_json)
+        assert tx.table("t", codec=dict).get("a") == row
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("flag", 1), ("small", 128), ("number", True), ("number", "1"), ("real", "x"), ("text", b"x"), ("raw", "x"),
+        ("raw", 5), ("day", datetime(2026, 1, 1)), ("moment", datetime(2026, 1, 1)), ("money", Decimal("0.001")),
+        ("money", 1.5), ("tags", ["x"]), ("tags", [2**31]), ("tags", 7), ("id", None), ("id", 5), ("nme", 1),
+    ],
+)  # fmt: skip
+def test_a_value_that_does_not_fit_is_refused_by_its_column(memory_db: Database, column: str, value: object) -> None:
+    """Not found later, as `Corruption`."""
+    columns = {"id": str, **{name: kind for name, (kind, _) in EVERY.items()}}
+    memory_db.table_schema("t", columns, row_key="id")
+    tx = memory_db.begin()
+    with pytest.raises(Misuse, match=f"'{column}'"):
+        tx.table("t", codec=dict).put({"id": "a", column: value})
+    assert list(tx.table("t").scan()) == []
+    tx.rollback()
+
+
+def test_rows_are_of_their_class(accounts: Database) -> None:
+    alice = Account(17, "alice", Decimal("1.50"), date(2026, 1, 2))
+    with accounts.begin() as tx:
+        table = tx.table("accounts", codec=Account)
+        table.put(alice)
+        table.put(Account(-3, "bob"))
+        assert table.get(17) == alice
+        assert list(table.rows([5, 17])) == [5, 17]
+        assert [row.id for row in table.scan()] == [-3, 17], "in the order of the numbers"
+        assert [row.id for row in table.scan(start=0, reverse=True)] == [17]
+        named = tx.table("accounts", codec=Named)
+        assert named.get(17) == {"id": 17, "owner": "alice"}
+        named.put({"id": 17, "owner": None})
+        assert table.get(17) == Account(17, None, alice.balance, alice.since), "other columns stay"
+        with pytest.raises(MisuseType, match="not Account"):
+            table.put({"id": 1})  # type: ignore[arg-type]
+        assert not table.put_if_absent(Account(17))
+        assert table.put_if_absent(Account(18))
+        table.delete_rows([18, -3])
+        assert [row.id for row in table.scan()] == [17]
+
+
+def test_a_class_that_is_not_of_the_table_is_refused(accounts: Database) -> None:
+    class WithoutKey(TypedDict):
+        owner: str
+
+    class Another(TypedDict):
+        id: int
+        colour: str
+
+    with accounts.begin() as tx:
+        for codec, named in ((WithoutKey, "'id'"), (Another, "'colour'"), (int, "codec"), ("yaml", "codec")):
+            with pytest.raises(Misuse, match=named):
+                tx.table("accounts", codec=codec)  # type: ignore[call-overload]
+        with pytest.raises(Misuse, match="no schema"):
+            tx.table("t", codec=dict)
+
+
+def test_expectations_and_claims_are_by_column_and_key(accounts: Database) -> None:
+    with accounts.begin() as tx:
+        tx.table("accounts", codec=Account).put(Account(1, "alice", Decimal("5.00")))
+    one, two = accounts.begin(), accounts.begin()
+    one.table("accounts", codec=Account).put(Account(1, "bob"), expect={"owner": "alice", "since": None})
+    with pytest.raises(ExpectationFailed, match="f:owner"):
+        two.table("accounts", codec=Account).put(Account(1, "bob"), expect={"owner": "carol"})
+    assert two.table("accounts", codec=Account).get(2, for_update=True) is None
+    with accounts.begin() as tx:
+        assert tx.table("accounts", codec=Account).put_if_absent(Account(2))
+    one.commit()
+    with pytest.raises(ConflictError):
+        two.commit()
+
+
+def test_a_schema_is_given_once_and_grows(memory_db: Database) -> None:
+    assert memory_db.table_schema("t") is None
+    with pytest.raises(Misuse, match="row key"):
+        memory_db.table_schema("t", {"id": int})
+    given = memory_db.table_schema("t", {"id": int, "x": str}, row_key=["id desc"], mapping={"x": "g:y"})
+    assert given is not None
+    assert given == memory_db.table_schema("t")
+    assert given.columns[1].column == Column(b"g", b"y")
+    assert memory_db.table_schema("t", {"id": int, "x": str}, row_key="id desc") == given
+    more = memory_db.table_schema("t", {"id": int, "z": bool})
+    assert more is not None
+    assert [column.name for column in more.columns] == ["id", "x", "z"]
+    for wrong, row_key in (({"id": int}, "id"), ({"id": int, "x": int}, None), ({"id": complex}, None), (int, None)):
+        with pytest.raises(Misuse):
+            memory_db.table_schema("t", wrong, row_key=row_key)  # type: ignore[arg-type]
+    with memory_db.begin() as tx:
+        table = tx.table("t", codec=dict)
+        for number in (1, 3, 2):
+            table.put({"id": number})
+        assert [row["id"] for row in table.scan()] == [3, 2, 1]
+
+
+def test_keys_of_several_columns_are_tuples(memory_db: Database) -> None:
+    memory_db.table_schema("t", {"day": date, "name": str, "n": int}, row_key="day, name")
+    with memory_db.begin() as tx:
+        table = tx.table("t", codec=dict)
+        for day in (1, 2):
+            for name in ("a", "b"):
+                table.put({"day": date(2026, 1, day), "name": name, "n": day})
+        assert table.get((date(2026, 1, 2), "a")) == {"day": date(2026, 1, 2), "name": "a", "n": 2}
+        assert [row["name"] for row in table.scan(prefix=date(2026, 1, 1))] == ["a", "b"]
+        with pytest.raises(MisuseType, match="not a list of keys"):
+            table.rows("ab")
+        with pytest.raises(Misuse, match="needs 2 values"):
+            table.get(date(2026, 1, 2))
+
+
+def test_what_is_not_of_the_type_is_corruption_by_its_column(memory_db: Database) -> None:
+    memory_db.table_schema("t", {"id": str, "n": int}, row_key="id")
+    with memory_db.begin() as tx:
+        tx.table("t").put(b"a", {b"f:n": b"short"})
+        with pytest.raises(Corruption, match="column 'n' of row b'a'"):
+            tx.table("t", codec=dict).get("a")
+
+
+def test_asyncio_has_typed_tables_too(memory_url: str) -> None:
+    asyncio.run(typed_over_asyncio(memory_url))
+
+
+async def typed_over_asyncio(memory_url: str) -> None:
+
+    async with await pyomid.aio.connect(memory_url) as db:
+        await db.create_table("accounts", families=["f"])
+        await db.table_schema("accounts", Account, row_key="id")
+        async with db.begin() as tx:
+            table = await tx.table("accounts", codec=Account)
+            await table.put(Account(1, "alice"))
+            assert await table.get(1) == Account(1, "alice")
+            assert [row async for row in table.scan()] == [Account(1, "alice")]
