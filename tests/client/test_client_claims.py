@@ -122,6 +122,16 @@ def test_a_claim_meets_a_claim_of_its_whole_table(both: Database) -> None:
         tx.commit()
 
 
+def test_a_conflict_names_what_was_claimed(both: Database) -> None:
+    tx = both.begin()
+    tx.claim("byrow", [b"k"])
+    put("byrow", b"k", b"f:x")(winner := both.begin())
+    winner.commit()
+    with pytest.raises(ConflictError, match=r"it claimed byrow \(b'k'\)") as caught:
+        tx.commit()
+    assert caught.value.values["claimed"] == {"byrow": (b"k",)}
+
+
 def test_many_claims_beside_many_writes_are_all_checked(memory_db: Database) -> None:
     keys = [b"%06d" % number for number in range(IDS_COMPILED_MIN + 10)]
     one, two, three = (memory_db.begin() for _ in range(3))

@@ -23,7 +23,7 @@ import logging
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -269,6 +269,10 @@ class TransactionBase(Generic[W]):
         """The same steps, during which no other call of this transaction may run."""
         return steps
 
+    def claimed_rows(self) -> Mapping[str, Sequence[bytes]]:
+        """Some rows that the commit named beside its writes, by table."""
+        return {}
+
     def _committed_steps(self, decided: Decided) -> Steps[None]:
         """After the answer: its errors are not the commit's."""
         yield from ()
@@ -283,7 +287,7 @@ class TransactionBase(Generic[W]):
             return
         if not decided.reply.committed:
             yield from self._rolled_back_steps()
-            raise refusal(decided.reply, decided.written, self.shown_key)
+            raise refusal(decided.reply, decided.written, self.shown_key, self.claimed_rows())
         yield from self._committed_steps(decided)
 
     def _decided_steps(self) -> Steps[Decided | None]:
@@ -358,10 +362,13 @@ class TransactionBase(Generic[W]):
 
 
 def refusal(
-    reply: CommitReply, written: WriteSet | None = None, shown_key: Callable[[str, bytes], str] | None = None
+    reply: CommitReply,
+    written: WriteSet | None = None,
+    shown_key: Callable[[str, bytes], str] | None = None,
+    claimed: Mapping[str, Sequence[bytes]] | None = None,
 ) -> ConflictError:
     """The error for an aborted commit, with the commit that caused it where it is known, and some of what the
-    transaction wrote: the TSO compares ids, and cannot tell which row it was."""
+    transaction wrote and claimed: the TSO compares ids, and cannot tell which row it was."""
     kind = SnapshotTooOld if reply.reason in _TOO_OLD else ConflictError
     because = _REASONS.get(reply.reason, "another transaction won") if reply.reason else "another transaction won"
     values: dict[str, object] = {"commit_ts": reply.conflict_ts} if reply.conflict_ts else {}
@@ -370,6 +377,9 @@ def refusal(
         rows = {table: _first_rows(cells) for table, cells in islice(written.items(), TABLES_TOLD_MAX)}
         values["wrote"] = {table: keys[:ROWS_TOLD_MAX] for table, keys in rows.items()}
         by += "; it wrote " + ", ".join(_told(table, keys, shown_key) for table, keys in rows.items())
+    if claimed and reply.reason in _OF_WRITES:
+        values["claimed"] = {table: tuple(keys[:ROWS_TOLD_MAX]) for table, keys in claimed.items()}
+        by += "; it claimed " + ", ".join(_told(table, keys, shown_key) for table, keys in claimed.items())
     return kind(f"transaction {reply.start_ts} aborted: {because}{by}", start_ts=reply.start_ts, **values)
 
 
@@ -473,6 +483,9 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         self.step(Event.WRITE)
         if self.read_only:
             raise Misuse(f"transaction {self.start_ts} was begun read-only", start_ts=self.start_ts)
+
+    def claimed_rows(self) -> Mapping[str, Sequence[bytes]]:
+        return self.writes.claimed_rows(TABLES_TOLD_MAX, ROWS_TOLD_MAX + 1)
 
     def begin_write(self) -> None:
         """Before a write is buffered outside of `alone`."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 from weakref import WeakSet
 
@@ -120,6 +120,14 @@ class TransactionSteps:
         """The commit names these cells as if they had been written. None among them: it names the row as well, which at
         level cell is an id of its own."""
         self._buffer_of(info).claims.update(((row, column), None) for column in columns)
+
+    def claimed_rows(self, tables_max: int, rows_max: int) -> dict[str, list[bytes]]:
+        """The first rows that were claimed, by table."""
+        claimed = ((name, buffer.claims) for name, buffer in self._buffers.items() if buffer.claims)
+        return {
+            name: list(islice(dict.fromkeys(row for row, _ in claims), rows_max))
+            for name, claims in islice(claimed, tables_max)
+        }
 
     def _buffer_of(self, info: TableInfo) -> WriteBuffer:
         buffer = self._buffers.get(info.name)
