@@ -1,7 +1,7 @@
 """A folder that a service raises counters in, beside a fresh one: its size, `get` and scan, with no command run.
 
 Options: --transactions (200 000), --keys (1 000), --threads (8), --age (2), the folder's maxTransactionAgeSeconds: how
-far W lies behind at most.
+far W lies behind at most; --share (0.1), its upkeepShare: with 0 nothing is cleaned, and size grows.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ def main() -> int:
     parser.add_argument("--keys", type=int, default=1_000)
     parser.add_argument("--threads", type=int, default=8)
     parser.add_argument("--age", type=float, default=2.0)
+    parser.add_argument("--share", type=float, default=0.1)
     options = parser.parse_args()
     report = Report(f"embedded: {options.transactions} one-write transactions on {options.keys} keys, no command run")
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as folder:
-        urls = [f"omid://{folder}/{name}?maxTransactionAgeSeconds={options.age}" for name in ("fresh", "aged")]
+        settings = f"maxTransactionAgeSeconds={options.age}&upkeepShare={options.share}"
+        urls = [f"omid://{folder}/{name}?{settings}" for name in ("fresh", "aged")]
         with pyomid.connect(urls[0]) as fresh, pyomid.connect(urls[1]) as aged:
             for db in (fresh, aged):
                 fill(db, options.keys)

@@ -110,8 +110,10 @@ class DataStore(ABC):
         columns: Sequence[Column] | None = None,
         *,
         batch_rows_max: int = 10_000,
+        bounds: ReadBounds | None = None,
     ) -> Iterator[CellBatch]:
-        """The same for a range, ascending by row, as batches of whole rows.
+        """The same for a range, ascending by row, as batches of whole rows. A row of which `bounds` needs nothing may
+        be left out.
 
         Each batch is fetched fresh when it is asked for. It may hold fewer rows than the maximum, but never part of a
         row. Closing the iterator frees its resources; no read transaction outlives a batch.

@@ -98,15 +98,22 @@ class ReadBounds:
         newest_first = sorted((cell for cell in cells if self.holds(cell.version)), key=lambda each: -each.version)
         going_on = {Column(cell.family, cell.qualifier) for cell in newest_first}
         with_values = {cell.family for cell in newest_first if not cell.qualifier and cell.value is not None}
+        if self.committed_below:
+            going_on = _without_idle_families(going_on, with_values)
         needed: list[Cell] = []
         for _, group in groupby(newest_first, key=lambda each: each.version):
             version = [cell for cell in group if Column(cell.family, cell.qualifier) in going_on]
             needed += version
             if ends := [cell for cell in version if self.ends_column(cell)]:
                 going_on = {column for column in going_on if not any(_is_ended(column, cell) for cell in ends)}
-                families = with_values.union(column.family for column in going_on if column.qualifier)
-                going_on = {column for column in going_on if column.qualifier or column.family in families}
+                going_on = _without_idle_families(going_on, with_values)
         return needed
+
+
+def _without_idle_families(going_on: set[Column], with_values: set[bytes]) -> set[Column]:
+    """Without the tombstones of families of which no other column, and no value without qualifier, goes on."""
+    families = with_values.union(column.family for column in going_on if column.qualifier)
+    return {column for column in going_on if column.qualifier or column.family in families}
 
 
 def _is_ended(column: Column, cell: Cell) -> bool:

@@ -194,10 +194,8 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
     )
 
 
-def folder_upkeep(folder: Path, share: float, retry_s: float) -> BackgroundUpkeep | None:
-    """The upkeep that the folder's TSO runs in a thread of its own; None where it is off. It starts no other TSO."""
-    if not share:
-        return None
+def folder_upkeep(folder: Path, share: float, retry_s: float) -> BackgroundUpkeep:
+    """The upkeep that the folder's TSO runs in a thread of its own. It starts no other TSO."""
     from pyomid.client.background_upkeep import UPKEEP_REQUEST_S, BackgroundUpkeep
     from pyomid.client.session.blocking import TsoSession
     from pyomid.server.leadership import connect_in

@@ -168,14 +168,15 @@ def records(rng: random.Random) -> None:
     decode_records(data, lens, np.array([-1, 0, 1, -1], dtype=np.int32))
 
 
-def page(rng: random.Random, number: int, pages: int) -> bytes:
-    """A page of LMDB, nearly all of it as it should be; the first of several is the branch above the others."""
+def page(rng: random.Random, number: int, pages: int, versions: int) -> bytes:
+    """A page of LMDB, nearly all of it as it should be; the first of several is the branch above the others.
+    `versions`: of each row."""
     out, upper = bytearray(4096), 4096
     is_branch = number == 0 and pages > 1
     nodes = pages - 1 if is_branch else rng.randrange(1, 6)
     for index in range(nodes):
         first = index + 1 if is_branch else 8 * number + index
-        key = b"\x00\x00\x00\x01%c\x00" % (32 + first) + struct.pack(">Q", 1 << 62)
+        key = b"\x00\x00\x00\x01%c\x00" % (32 + first // versions) + struct.pack(">Q", (1 << 62) + first)
         if is_branch:
             child = first if rng.random() < 0.97 else hostile_number(rng) & 0xFFFF_FFFF_FFFF
             node = struct.pack("<HHHH", child & 0xFFFF, child >> 16 & 0xFFFF, child >> 32, len(key)) + key
@@ -184,7 +185,9 @@ def page(rng: random.Random, number: int, pages: int) -> bytes:
             child = rng.choice((0, pages - 1, hostile_number(rng), (1 << 51) - 1))
             node = struct.pack("<HHHH", size & 0xFFFF, size >> 16, 1, len(key)) + key + struct.pack("<Q", child)
         else:
-            node = struct.pack("<HHHH", 20, 0, 0, len(key)) + key + bytes(20)
+            commit_ts = rng.choice((0, 7, hostile_number(rng) & 0xFFFF_FFFF_FFFF_FFFF))
+            cells = rng.choice((b"\x01\x01\x05abcd", b"\x02\x01\x00\x02\x00", rng.randbytes(8), b"\xff" * 8)).ljust(8)
+            node = struct.pack("<HHHH", 20, 0, 0, len(key)) + key + struct.pack("<IQ", 0, commit_ts) + cells
         upper -= len(node)
         out[upper : upper + len(node)] = node
         struct.pack_into("<H", out, 16 + 2 * index, upper)
@@ -198,12 +201,14 @@ def page(rng: random.Random, number: int, pages: int) -> bytes:
 def lmdb_pages(rng: random.Random) -> None:
     from pyomid.storage.embedded.native.pages import MORE, WHOLE, walk
 
-    pages = rng.randrange(1, 5)
-    content = b"".join(page(rng, number, pages) for number in range(pages))
+    pages, versions = rng.randrange(1, 5), rng.choice((1, 4, 100))
+    content = b"".join(page(rng, number, pages, versions) for number in range(pages))
     content = content[: len(content) - rng.choice((0, 0, 0, 0, 1, 16, 4000))]
     root = 0 if rng.random() < 0.9 else hostile_number(rng) & 0xFFFF_FFFF_FFFF
     start, stop = array(rng.choice((b"", b"\x00\x00\x00\x01", b"\x00\x00\x00\x01*"))), array(b"\x00\x00\x00\x02")
-    asked = array(content), 4096, root, start, stop, (8, rng.choice((1, 3, 100)), 1 << 20)
+    columns = array(rng.choice((b"", b"\0\1", b"\0\1\1")))
+    needed = rng.choice((100, 1 << 62)), rng.choice((0, 100, (1 << 63) - 1)), columns
+    asked = array(content), 4096, root, start, stop, (8, rng.choice((1, 3, 100)), 1 << 20, *needed)
     how, count, size, *_ = walk(*asked, array(b""), np.empty(0, dtype=np.int64))
     if how in (WHOLE, MORE) and count and size < 1 << 20:
         short = rng.choice((0, 0, 0, 1, size // 2))
@@ -299,7 +304,8 @@ def known(_: random.Random) -> None:
     struct.pack_into("<QHHHHH", leaf, 0, 0, 0, 2, 18, 4096 - len(node), 4096 - len(node))
     leaf[-len(node) :] = node
     for out in (array(b""), array(bytes(6000))):
-        asked = array(leaf), 4096, 0, array(b""), array(b"\xff"), (8, 10, 1 << 20)
+        limits = 8, 10, 1 << 20, 1 << 62, 0, array(b"")
+        asked = array(leaf), 4096, 0, array(b""), array(b"\xff"), limits
         assert walk(*asked, out, np.zeros(2, dtype=np.int64))[0] == OUTSIDE
 
 

@@ -200,14 +200,16 @@ class SimulatedStore(AtOnce):
     def read_rows(self, table: str, rows: Sequence[bytes], columns: Any = None, **how: Any) -> Any:
         return wait(effects.ReadRows(table, rows, columns, **how)) if rows else []
 
-    def scan(self, table: str, key_range: KeyRange, columns: Any = None, *, batch_rows_max: int = 10_000) -> Any:
+    def scan(
+        self, table: str, key_range: KeyRange, columns: Any = None, *, batch_rows_max: int = 10_000, bounds: Any = None
+    ) -> Any:
         start: bytes | None = key_range.start
         rows_max = self._world.universe.choices.pick((1, 2, batch_rows_max))
         while start is not None:
-            batch = wait(effects.ReadRange(table, KeyRange(start, key_range.stop), columns, rows_max))
+            batch = wait(effects.ReadRange(table, KeyRange(start, key_range.stop), columns, rows_max, bounds))
             if batch.rows:
                 yield batch
-            start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows >= rows_max else None
+            start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows else None
 
     def write_cells(self, table: str, version: int, rows: Any) -> None:
         wait(effects.WriteCells(table, version, rows))

@@ -7,6 +7,7 @@ import random
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import lmdb
 import numpy as np
@@ -20,7 +21,17 @@ from pyomid.storage.embedded.native import pages as kernels
 from pyomid.storage.embedded.pages import Pages
 from pyomid.storage.embedded.records import VERSION_BYTES, range_bounds
 from pyomid.storage.embedded.scans import joined, records_until
-from pyomid.types import Column, KeyRange, RowWrite, TableInfo
+from pyomid.types import (
+    TIMESTAMP_MAX,
+    Cell,
+    CellVersion,
+    Column,
+    KeyRange,
+    ReadBounds,
+    RowWrite,
+    ShadowWrite,
+    TableInfo,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -42,6 +53,13 @@ def filled(folder: Path, seed: int, rows: int = 1500) -> EmbeddedStore:
         writes = [RowWrite(key, ((COLUMN, value),)) for key, value in zip(chosen, values, strict=True)]
         store.write_cells("t", version, writes)
     return store
+
+
+def limits(tail_bytes: int, records_max: int, bytes_max: int, rng: random.Random | None = None) -> tuple[Any, ...]:
+    """With `rng`, sometimes those of a reader that needs few versions."""
+    committed_below = rng.choice((0, 60, 1 << 60)) if rng is not None else 0
+    below = rng.choice((100, 1 << 62)) if rng is not None else TIMESTAMP_MAX
+    return (*kernels.Limits(tail_bytes, records_max, bytes_max, below, committed_below, np.ones(3, np.uint8)),)
 
 
 def found_by_both(store: EmbeddedStore, key_range: KeyRange, records_max: int) -> None:
@@ -131,7 +149,9 @@ def test_no_damage_leads_the_walk_out_of_the_file(seed: int, tmp_path: Path) -> 
         out, lens = np.empty(len(whole), dtype=np.uint8), np.empty(100_000, dtype=np.int64)
         start, stop = np.zeros(1, dtype=np.uint8), np.full(4, 255, dtype=np.uint8)
         nothing = out[:0], lens[:0]
-        measured = kernels.walk(damaged, 4096, rng.randrange(pages), start, stop, (8, 1000, len(out)), *nothing)
+        measured = kernels.walk(
+            damaged, 4096, rng.randrange(pages), start, stop, limits(8, 1000, len(out), rng), *nothing
+        )
         assert measured[0] in (kernels.WHOLE, kernels.MORE, kernels.OUTSIDE, kernels.STRANGE)
         assert measured[1] <= 2000
 
@@ -201,7 +221,7 @@ def test_a_walk_over_pages_in_a_circle_ends() -> None:
     page(3, 0x02, 1, struct.pack("<HHHH", 1, 0, 0, len(key)) + key + b"v")
     start, stop = np.full(1, 7, dtype=np.uint8), np.full(4, 255, dtype=np.uint8)
     nothing = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.int64)
-    how, records, *_ = kernels.walk(pages, 4096, 1, start, stop, (8, 1000, 1 << 20), *nothing)
+    how, records, *_ = kernels.walk(pages, 4096, 1, start, stop, limits(8, 1000, 1 << 20), *nothing)
     assert how == kernels.STRANGE
     assert records <= 4
 
@@ -213,7 +233,7 @@ def test_a_walk_never_writes_behind_what_it_was_given(tmp_path: Path) -> None:
     start, stop = np.zeros(1, dtype=np.uint8), np.full(4, 255, dtype=np.uint8)
     leaves = [number for number in range(2, len(whole) // 4096) if whole[number * 4096 + 10] == 2]
     for root in leaves:
-        asked = whole, 4096, root, start, stop, (0, 1000, len(whole))
+        asked = whole, 4096, root, start, stop, limits(0, 1000, len(whole))
         how, records, size, *_ = kernels.walk(*asked, np.empty(0, np.uint8), np.empty(0, np.int64))
         if how == kernels.WHOLE and records > 1:
             for bytes_short, lens_short in ((1, 0), (0, 1), (size - 1, 0), (0, 2 * records - 1)):
@@ -248,3 +268,41 @@ class Opened:
     def data_file(self) -> tuple[int, int]:
         status = os.stat(self.folder / "data.mdb")
         return status.st_dev, status.st_ino
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_scan_by_a_reader_leaves_out_nothing_that_it_sees(tmp_path: Path, seed: int) -> None:
+    """Rows of one and of hundreds of versions: committed, in flight, rolled back, above the snapshot; tombstones of
+    cells and of families; values of several pages. The same as of whole rows, at every snapshot and of any columns."""
+    rng, store = random.Random(seed), EmbeddedStore(tmp_path)
+    store.create_table(TableInfo("t", (b"f", b"g")))
+    a, b, other, family = Column(b"f", b"a"), Column(b"f", b"b"), Column(b"g", b"a"), Column(b"f", b"")
+    chance = {b"often": 1.0, b"often\0": 0.5, b"seldom": 0.05, b"last": 0.3}
+    for version in range(50, 8050, 50):
+        writes = []
+        for row in sorted(row for row in chance if rng.random() < chance[row]):
+            value = rng.randbytes(rng.choice((1, 30, 5000)))
+            cells: dict[Column, bytes | None] = {rng.choice((a, a, b, other)): rng.choice((value, value, None))}
+            if rng.random() < 0.03:
+                cells[family] = None
+            writes.append(RowWrite(row, tuple(cells.items())))
+        store.write_cells("t", version, writes)
+        if rng.random() < 0.8:
+            names = [CellVersion(row, *column, version) for row, cells in writes for column, _ in cells]
+            commit_ts = version + rng.choice((1, 1, 500))
+            store.write_shadow_cells("t", [ShadowWrite(name, commit_ts) for name in names])
+    left_out = 0
+    for reader in (50, 51, 1000, 4001, 7000, 9000):
+        bounds = ReadBounds(below=reader, committed_below=reader)
+        for columns in (None, [a], [b, other], [family], [Column(b"f", b"none")]):
+            whole = {cell for batch in store.scan("t", KeyRange(), columns) for cell in batch.all_cells()}
+            found: set[Cell] = set()
+            for batch in store.scan("t", KeyRange(), columns, batch_rows_max=rng.choice((1, 3, 1000)), bounds=bounds):
+                found.update(batch.all_cells())
+            left_out += len(whole) - len(found)
+            assert found <= whole
+            for row in chance:
+                needed = set(bounds.needed(cell for cell in whole if cell.row == row))
+                assert needed <= {cell for cell in found if cell.row == row}
+    assert left_out > 1000
+    store.close()

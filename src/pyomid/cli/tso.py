@@ -13,6 +13,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 from urllib.parse import quote
@@ -323,6 +324,8 @@ def _serve(
             stop_signals=(signal.SIGTERM, signal.SIGINT),
             leadership=leadership,
             folder_lock=lock,
-            upkeep=folder_upkeep(lock.folder, options["upkeep"], options["commit-retry"]) if lock is not None else None,
+            upkeep=partial(folder_upkeep, lock.folder, options["upkeep"], options["commit-retry"])
+            if lock is not None and options["upkeep"]
+            else None,
         )
     )

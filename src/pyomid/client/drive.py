@@ -249,7 +249,9 @@ def _look_up_then_watermarks(
 
 def _read_range(deployment: Deployment, effect: effects.ReadRange) -> CellBatch:
     rows_max = _ALL_ROWS if effect.rows_max is None else effect.rows_max
-    batches = deployment.store.scan(effect.table, effect.key_range, effect.columns, batch_rows_max=rows_max)
+    batches = deployment.store.scan(
+        effect.table, effect.key_range, effect.columns, batch_rows_max=rows_max, bounds=effect.bounds
+    )
     first = next(batches, None)
     if first is None:
         return batch_of([])

@@ -337,7 +337,13 @@ class RowScan:
 
     def _ask(self, key_range: KeyRange) -> Iterator[CellBatch]:
         store = self._transaction.database.deployment.store
-        return store.scan(self._info.name, key_range, self._selection, batch_rows_max=self._rows_max)
+        return store.scan(
+            self._info.name,
+            key_range,
+            self._selection,
+            batch_rows_max=self._rows_max,
+            bounds=self._transaction.writes.bounds,
+        )
 
     def _limited(self, rows: list[tuple[bytes, dict[Column, bytes]]]) -> list[tuple[bytes, dict[Column, bytes]]]:
         if self._left is None:

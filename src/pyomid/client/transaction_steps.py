@@ -29,7 +29,7 @@ from pyomid.protocol.commit import WriteSet
 from pyomid.protocol.effects import BeginWrite, EndWrites, Steps, WriteCells
 from pyomid.protocol.hashing import row_id, table_id
 from pyomid.protocol.native import hashing
-from pyomid.protocol.reading import CommitCache, Snapshot, read_batch_steps, read_rows_steps
+from pyomid.protocol.reading import CommitCache, Snapshot, bounds_of, read_batch_steps, read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.types import (
     BeginReply,
@@ -38,6 +38,7 @@ from pyomid.types import (
     CommitRequest,
     ConflictLevel,
     KeyRange,
+    ReadBounds,
     RowWrite,
     TableInfo,
 )
@@ -284,6 +285,11 @@ class TransactionSteps:
         if buffer is not None and buffer.buffered_bytes:
             rows = [overlaid(row, buffer.overlay(key), columns) for key, row in zip(keys, rows, strict=True)]
         return rows
+
+    @property
+    def bounds(self) -> ReadBounds:
+        """What the transaction needs of a row."""
+        return bounds_of(self._snapshot)
 
     def batch_steps(
         self, info: TableInfo, batch: CellBatch | None, columns: Sequence[Column] | None

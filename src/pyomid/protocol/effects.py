@@ -61,6 +61,7 @@ class ReadRange(Effect):
     key_range: KeyRange
     columns: Sequence[Column] | None = None
     rows_max: int | None = None
+    bounds: ReadBounds | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ def read_batch_steps(
     if batch is None:
         yield from check_snapshot_steps(snapshot)
         return None
-    fetched = FetchedBatch(table, columns, snapshot.start_ts, snapshot.own, batch)
+    fetched = FetchedBatch(table, columns, snapshot.start_ts, snapshot.own, batch, bounds_of(snapshot))
     yield from resolve_steps(fetched, SealRule.of_reader(snapshot), cache)
     yield from check_snapshot_steps(snapshot)
     return fetched.batch, visibility.visible_cells(fetched.batch, snapshot.start_ts, snapshot.own)
@@ -315,7 +315,7 @@ class _FetchedRows:
     """Row at a time: a few rows as lists of cells. Commits stay in the resolution; cells are not changed."""
 
     def __init__(self, table: str, keys: Sequence[bytes], columns: Sequence[Column] | None, snapshot: Snapshot) -> None:
-        self._effect = ReadRows(table, keys, columns, _bounds_of(snapshot))
+        self._effect = ReadRows(table, keys, columns, bounds_of(snapshot))
         self._snapshot = snapshot
         self.rows: list[list[Cell]] = []
 
@@ -338,7 +338,8 @@ class _FetchedRows:
 
 
 class FetchedBatch:
-    """Vectorized: one cell batch. `bound`: versions at or above it do not matter."""
+    """Vectorized: one cell batch. `bound`: versions at or above it do not matter. `bounds`: what its reader needs of a
+    row; the compactor needs all of it."""
 
     def __init__(
         self,
@@ -347,7 +348,9 @@ class FetchedBatch:
         bound: int,
         own: frozenset[int],
         batch: CellBatch,
+        bounds: ReadBounds | None = None,
     ) -> None:
+        self._bounds = bounds
         self._table, self._columns, self._bound, self._own = table, columns, bound, own
         self._range = KeyRange(batch.row_key(0), batch.row_key(batch.rows - 1) + b"\0") if batch.rows else None
         self.batch = batch
@@ -359,7 +362,7 @@ class FetchedBatch:
 
     def again(self) -> Effect:
         assert self._range is not None, "an empty batch has nothing unresolved"
-        return ReadRange(self._table, self._range, self._columns)
+        return ReadRange(self._table, self._range, self._columns, bounds=self._bounds)
 
     def take(self, result: object) -> None:
         assert isinstance(result, CellBatch)
@@ -377,8 +380,9 @@ class FetchedBatch:
             self.resolved = visibility.apply_commits(self.batch, starts, found)
 
 
-def _bounds_of(snapshot: Snapshot) -> ReadBounds:
-    """A commit below the snapshot has a start below it; own versions may lie above it."""
+def bounds_of(snapshot: Snapshot) -> ReadBounds:
+    """What a reader at the snapshot needs of a row. A commit below the snapshot has a start below it; own versions may
+    lie above it."""
     below = max(snapshot.start_ts, *(start + TIMESTAMP_STEP for start in snapshot.own), 0)
     return ReadBounds(below=min(below, TIMESTAMP_MAX), committed_below=snapshot.start_ts)
 

@@ -39,6 +39,8 @@ FILES_BESIDE_CONNECTIONS: Final = 128
 FOLDER_LOOK_S = 0.5
 """How often the folder and its socket are looked at: so long a client may find no socket."""
 
+UPKEEP_AFTER_S = 1.0
+
 SWITCH_INTERVAL_S = 0.0005
 """A store thread that holds the interpreter must not keep the event loop waiting for Python's default 5 ms."""
 
@@ -172,7 +174,7 @@ class _Duty:
     """Set by a signal that came before the service was there."""
     watched: Watched
     folder_lock: FolderLock | None
-    upkeep: Upkeep | None
+    upkeep: MakeUpkeep | None
 
 
 class Upkeep(Protocol):
@@ -186,6 +188,10 @@ class Upkeep(Protocol):
     def stop(self) -> None: ...
 
 
+MakeUpkeep = Callable[[], Upkeep]
+"""Called on a thread once the service serves: its modules take a tenth of a second to load."""
+
+
 async def serve(
     stores: TsoStores,
     options: ServiceOptions,
@@ -195,10 +201,10 @@ async def serve(
     stop_signals: Sequence[signal.Signals] = (),
     leadership: Leadership | None = None,
     folder_lock: FolderLock | None = None,
-    upkeep: Upkeep | None = None,
+    upkeep: MakeUpkeep | None = None,
 ) -> None:
     """Serves until a signal or idleness; on return everything decided is durable and answered. `folder_lock`: held,
-    and listening as the last of `listeners`. `upkeep` runs beside it while it leads.
+    and listening as the last of `listeners`. What `upkeep` makes runs beside it while it leads.
 
     With a `leadership` (a cluster's; a folder's lock is held already) it waits as a standby until it leads.
     """
@@ -269,15 +275,12 @@ async def _lead(duty: _Duty, term: LeaderTerm, *, announce: Callable[[int], obje
     beside = [asyncio.create_task(_switch_to_native_soon(service))] if options.kernel_soon else []
     if duty.folder_lock is not None:
         beside.append(asyncio.create_task(_keep_place(service, duty.folder_lock, duty.listeners[-1][0])))
-    upkeep = duty.upkeep
-    if upkeep is not None:
-        duty.watched.upkeep = upkeep.figures
-        upkeep.start(lambda: (machine.clock.last_issued, machine.watermarks.published))
+    if duty.upkeep is not None:
+        beside.append(asyncio.create_task(_keep_up(duty.upkeep, machine, duty.watched)))
     await service.run(duty.listeners, ready=duty.ready)
     for task in beside:
         task.cancel()
-    if upkeep is not None:
-        await loop.run_in_executor(None, upkeep.stop)
+    await asyncio.wait(beside) if beside else None
     log.info("stops", extra={"epoch": machine.epoch, "connections": service.connections})
     drained = await service.drain()
     log.info("stopped", extra={"epoch": machine.epoch, "drained": drained})
@@ -300,6 +303,23 @@ async def _keep_place(service: TsoService, lock: FolderLock, sock: socket.socket
             log.warning("cannot listen in %s: %s", lock.folder, error)
         except Exception as error:
             service.fail(error)
+
+
+async def _keep_up(make: MakeUpkeep, machine: TsoMachine, watched: Watched) -> None:
+    """Upkeep, from a moment after the first clients were served. When this is cancelled, it has ended on return."""
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(UPKEEP_AFTER_S)
+    try:
+        upkeep = await loop.run_in_executor(None, make)
+    except Exception:  # no thread, no memory
+        log.exception("no upkeep in the background")
+        return
+    watched.upkeep = upkeep.figures
+    upkeep.start(lambda: (machine.clock.last_issued, machine.watermarks.published))
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await loop.run_in_executor(None, upkeep.stop)
 
 
 async def _switch_to_native_soon(service: TsoService) -> None:

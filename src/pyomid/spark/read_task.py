@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pyomid.cells import CellBatch
 from pyomid.ports import DataStore
-from pyomid.protocol.reading import Snapshot, read_batch_steps
+from pyomid.protocol.reading import Snapshot, bounds_of, read_batch_steps
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.decode import RowDecoder
 from pyomid.spark.databases import Connection
@@ -68,7 +68,8 @@ def visible_batches(
 
     All columns are fetched, whatever is wanted: a row exists by any of its cells.
     """
-    batches = conn.deployment.store.scan(plan.table, key_range, None, batch_rows_max=plan.batch_rows)
+    bounds = bounds_of(plan.snapshot)
+    batches = conn.deployment.store.scan(plan.table, key_range, None, batch_rows_max=plan.batch_rows, bounds=bounds)
     for batch in chain(batches, (None,)):
         seen = conn.driver.run(read_batch_steps(plan.table, batch, None, plan.snapshot, conn.cache))
         if seen is not None:

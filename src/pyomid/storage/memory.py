@@ -149,11 +149,12 @@ class MemoryStore(DataStore):
         columns: Sequence[Column] | None = None,
         *,
         batch_rows_max: int = 10_000,
+        bounds: ReadBounds | None = None,
     ) -> Iterator[CellBatch]:
         self._guard.check()
         with self._lock:
             self._table(table)
-        return self._scan_batches(table, key_range, _Wanted(columns), batch_rows_max)
+        return self._scan_batches(table, key_range, _Wanted(columns), batch_rows_max, bounds)
 
     def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
         self._guard.check()
@@ -164,11 +165,13 @@ class MemoryStore(DataStore):
             return keys[first] if first < end and end - first == rows else key_range.start
 
     def _scan_batches(
-        self, table: str, key_range: KeyRange, wanted: _Wanted, batch_rows_max: int
+        self, table: str, key_range: KeyRange, wanted: _Wanted, batch_rows_max: int, bounds: ReadBounds | None
     ) -> Iterator[CellBatch]:
         start: bytes | None = key_range.start
         while start is not None:
             rows, start = self._scan_once(table, KeyRange(start, key_range.stop), wanted, batch_rows_max)
+            if bounds is not None:
+                rows = [needed for row in rows if (needed := bounds.needed(row))]
             if rows:
                 yield batch_of(rows)
 

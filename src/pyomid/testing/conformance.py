@@ -263,6 +263,10 @@ class DataStoreConformance:
                 for cells_found, cells_whole in zip(found, whole, strict=True):
                     assert set(bounds.needed(cells_whole)) <= set(cells_found) <= set(cells_whole)
                     assert visible_point(cells_found, reader) == visible_point(cells_whole, reader)
+                rows = dict(scanned(store, table, columns=wanted))
+                for row, cells_scanned in scanned(store, table, columns=wanted, bounds=bounds):
+                    assert set(bounds.needed(rows[row])) <= set(cells_scanned) <= set(rows.pop(row))
+                assert all(not bounds.needed(cells) for cells in rows.values()), "a row that is needed is left out"
         one = ReadBounds(at_least=400, below=401)
         assert Cell(b"r", *A, 400, b"400") in store.read_rows(table, [b"r"], [A], bounds=one)[0]
 

@@ -74,8 +74,8 @@ class Storage:
                     _in_order,
                     False,
                 )
-            case effects.ReadRange(table, key_range, columns, int() as rows_max):
-                return [partial(_read_range, store, table, key_range, columns, rows_max)], _last, True
+            case effects.ReadRange(table, key_range, columns, int() as rows_max, bounds):
+                return [partial(_read_range, store, table, key_range, columns, rows_max, bounds)], _last, True
             case effects.ReadRange(table, key_range, columns):
                 return _RangeRead(store, table, key_range, columns).parts(), batch_of_rows, True
             case effects.LookupThenWatermarks(starts):  # its first step; `World` sends the second behind it
@@ -166,8 +166,11 @@ class _RangeRead:
         return self._store.read_rows(self._table, [key], self._columns)[0]
 
 
-def _read_range(store: MemoryStore, table: str, key_range: KeyRange, columns: Any, rows_max: int) -> CellBatch:
-    return next(iter(store.scan(table, key_range, columns, batch_rows_max=rows_max)), None) or batch_of([])
+def _read_range(
+    store: MemoryStore, table: str, key_range: KeyRange, columns: Any, rows_max: int, bounds: Any = None
+) -> CellBatch:
+    batches = store.scan(table, key_range, columns, batch_rows_max=rows_max, bounds=bounds)
+    return next(iter(batches), None) or batch_of([])
 
 
 def batch_of_rows(rows: list[list[Cell]]) -> CellBatch:

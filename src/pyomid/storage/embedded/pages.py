@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from pyomid.owned_files import FileId
 from pyomid.storage.embedded.environment import Transaction
 from pyomid.storage.embedded.native import pages as kernels
+from pyomid.types import TIMESTAMP_MAX, ReadBounds
 
 _FILE: Final = "data.mdb"
 _META: Final = struct.Struct("<16x II")
@@ -40,7 +41,7 @@ _PAGES_MAX: Final = 1 << 48
 """The greatest page number that a branch node can name."""
 
 Bytes = NDArray[np.uint8]
-_Asked = tuple[int, int, Bytes, Bytes, tuple[int, int, int]]
+_Asked = tuple[int, int, Bytes, Bytes, tuple[int, int, int, int, int, Bytes]]
 """The arguments of `walk` between the pages and the arrays for what it finds."""
 
 
@@ -82,11 +83,14 @@ class Pages:
         tail_bytes: int,
         records_max: int,
         bytes_max: int,
+        bounds: ReadBounds | None = None,
+        asked: Bytes | None = None,
     ) -> Records | None:
         """The records that `walk` of `native/pages` finds, copied. None: read by LMDB's cursor. Inside a read
         transaction.
 
-        `database`: name and handle.
+        `database`: name and handle. With `bounds` a row's records may be left out that its reader does not need;
+        `asked`: 1 for the number of each column that it asks for (`Limits`).
         """
         name, handle = database
         page_bytes, root = transaction.stat(handle)["psize"], _root(transaction, name)
@@ -95,20 +99,22 @@ class Pages:
         if root == _NO_ROOT:
             return Records(_NO_BYTES, _NO_LENGTHS, None)
         borders = np.frombuffer(start, dtype=np.uint8), np.frombuffer(stop, dtype=np.uint8)
-        asked = page_bytes, root, *borders, (tail_bytes, records_max, bytes_max)
+        needed = (TIMESTAMP_MAX, 0) if bounds is None else (bounds.below, bounds.committed_below)
+        limits = tail_bytes, records_max, bytes_max, *needed, _NO_BYTES if asked is None else asked
+        question = page_bytes, root, *borders, limits
         pages = self._known()
         if pages is None:
             pages = self._map()
-        how, count, size = _measured(pages, asked)
+        how, count, size = _measured(pages, question)
         if how == kernels.OUTSIDE:
             pages = self._map()
-            how, count, size = _measured(pages, asked)
+            how, count, size = _measured(pages, question)
         if pages is None or how not in (kernels.WHOLE, kernels.MORE):
             return None
         if not count:
             return Records(_NO_BYTES, _NO_LENGTHS, None)
         data, lens = np.empty(size, dtype=np.uint8), np.empty(2 * count, dtype=np.int64)
-        *same, at, length = kernels.walk(pages, *asked, data, lens)
+        *same, at, length = kernels.walk(pages, *question, data, lens)
         if same != [how, count, size]:
             return None
         return Records(data, lens, pages[at : at + length].tobytes() if how == kernels.MORE else None)

@@ -12,6 +12,7 @@ from itertools import chain, islice
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch
 from pyomid.storage.embedded.environment import Environment, Transaction
@@ -20,7 +21,7 @@ from pyomid.storage.embedded.native import records as kernels
 from pyomid.storage.embedded.pages import Pages, Records
 from pyomid.storage.embedded.records import NO_SUCH_COLUMN, VERSION_BYTES, corrupt, key_row, range_bounds
 from pyomid.storage.embedded.table_numbers import Table, Tables
-from pyomid.types import Column, KeyRange
+from pyomid.types import Column, KeyRange, ReadBounds
 
 _BATCH_BYTES_MAX: Final = 256 << 20
 """A batch ends after the row that passes this size, however few rows it has."""
@@ -36,13 +37,18 @@ class Scans:
         self.pages = Pages(environment)
 
     def batches(
-        self, table: str, key_range: KeyRange, columns: Sequence[Column] | None, records_max: int
+        self,
+        table: str,
+        key_range: KeyRange,
+        columns: Sequence[Column] | None,
+        records_max: int,
+        bounds: ReadBounds | None = None,
     ) -> Iterator[CellBatch]:
+        """`bounds`: versions that its reader does not need may be left out."""
+        fetch = partial(self._fetch, table=table, columns=columns, records_max=records_max, bounds=bounds)
         resume: bytes | None = b""
         while resume is not None:
-            current, found = self._environment.read(
-                partial(self._fetch, table=table, key_range=key_range, resume=resume, records_max=records_max)
-            )
+            current, found = self._environment.read(partial(fetch, key_range=key_range, resume=resume))
             resume = None if found.next_key is None else found.next_key[:-VERSION_BYTES]
             if len(found.lens):
                 batch = self._decoded(current, found, columns)
@@ -50,10 +56,18 @@ class Scans:
                     yield batch
 
     def _fetch(
-        self, transaction: Transaction, *, table: str, key_range: KeyRange, resume: bytes, records_max: int
+        self,
+        transaction: Transaction,
+        *,
+        table: str,
+        columns: Sequence[Column] | None,
+        key_range: KeyRange,
+        resume: bytes,
+        records_max: int,
+        bounds: ReadBounds | None,
     ) -> tuple[Table, Records]:
         """Whole rows from `resume` on, with about `records_max` records."""
-        current = self._tables.loaded(transaction, table)
+        current = self._tables.asked_for(transaction, table, columns)
         start, stop = range_bounds(current.prefix, key_range)
         start = max(start, resume)
         if start >= stop:
@@ -66,6 +80,8 @@ class Scans:
             tail_bytes=VERSION_BYTES,
             records_max=records_max,
             bytes_max=_BATCH_BYTES_MAX,
+            bounds=bounds,
+            asked=None if bounds is None else _mask(current, columns),
         )
         if found is None:
             with transaction.cursor(self._environment.databases[CELLS]) as cursor:
@@ -92,6 +108,13 @@ class Scans:
         if status != kernels.GOOD:
             raise _corrupt(_key_of(found, bad_record), status)
         return CellBatch(found.data, names, *arrays)
+
+
+def _mask(table: Table, columns: Sequence[Column] | None) -> NDArray[np.uint8]:
+    asked = table.asked(table.wanted(columns))
+    mask = np.zeros(max(asked, default=0) + 1, dtype=np.uint8)
+    mask[list(asked)] = 1
+    return mask
 
 
 def joined(items: list[bytes], next_key: bytes | None) -> Records:

@@ -246,9 +246,7 @@ class EmbeddedStore(DataStore):
         limits = bounds or ReadBounds()
 
         def read(transaction: Transaction) -> list[list[Cell]]:
-            current = self._tables.loaded(transaction, table, () if columns is None else columns)
-            if columns is None or not all(column.qualifier for column in columns):
-                current.load_new(transaction, self._tables.database)
+            current = self._tables.asked_for(transaction, table, columns)
             wanted = current.wanted(columns)
             with transaction.cursor(self._cells) as cursor:
                 records = [_row_records(cursor, current, row, wanted, limits) for row in rows]
@@ -266,12 +264,13 @@ class EmbeddedStore(DataStore):
         columns: Sequence[Column] | None = None,
         *,
         batch_rows_max: int = 10_000,
+        bounds: ReadBounds | None = None,
     ) -> Iterator[CellBatch]:
         """As the port says. A batch holds at most `batch_rows_max` records besides those of its last row."""
         if batch_rows_max < 1:
             raise Misuse(f"batch_rows_max must be at least 1, not {batch_rows_max}")
         self._environment.read(lambda transaction: self._tables.loaded(transaction, table))
-        return self._scans.batches(table, key_range, columns, batch_rows_max)
+        return self._scans.batches(table, key_range, columns, batch_rows_max, bounds)
 
     def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
         """As the port says. Counts records: every version of a row is one."""

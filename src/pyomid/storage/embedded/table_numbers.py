@@ -144,6 +144,14 @@ class Tables:
             self._known[name] = table
         return table
 
+    def asked_for(self, transaction: Transaction, name: str, columns: Sequence[Column] | None) -> Table:
+        """The table in a read transaction, with every column loaded that a reader of `columns` asks for: a column that
+        another process has added since is one of them."""
+        table = self.loaded(transaction, name, () if columns is None else columns)
+        if columns is None or not all(column.qualifier for column in columns):
+            table.load_new(transaction, self.database)
+        return table
+
     def numbers(self, transaction: Transaction, table: Table, columns: Iterable[Column]) -> dict[Column, int]:
         """The columns' numbers. New ones are allocated in this write transaction, and count if it commits."""
         wanted = list(columns)

@@ -162,7 +162,9 @@ class HBaseStore(DataStore):
         columns: Sequence[Column] | None = None,
         *,
         batch_rows_max: int = 10_000,
+        bounds: ReadBounds | None = None,
     ) -> Iterator[CellBatch]:
+        """As the port says; it leaves no version out."""
         spec = ScanSpec(table, key_range, _wanted(columns), ALL_VERSIONS, rows_per_call=batch_rows_max, is_fresh=True)
         self._known_families(table)
         return _asked_for(_batches(self._cluster.scan(spec)), columns)

@@ -19,8 +19,8 @@ from pyomid.storage.embedded.native.records import (
     _put_key,
     _put_little_endian,
     _put_varint,
-    _varint,
     crc32,
+    varint,
 )
 from pyomid.storage.embedded.records import HEADER_BYTES, TABLE_BYTES, VARINT_BYTES_MAX, VERSION_BYTES
 
@@ -93,11 +93,11 @@ def change_records(
             continue
         first_drop, stop_drop = drop_first[record], drop_first[record + 1]
         left, healed, bad = np.int64(0), False, False
-        count, place = _varint(data, value + HEADER_BYTES, stop)
+        count, place = varint(data, value + HEADER_BYTES, stop)
         cells = place
         for _ in range(count):
-            number, place = _varint(data, place, stop)
-            length, place = _varint(data, place, stop)
+            number, place = varint(data, place, stop)
+            length, place = varint(data, place, stop)
             if number < 0 or length < 0 or length - 1 > stop - place:
                 bad = True
                 break
@@ -132,8 +132,8 @@ def change_records(
             count = np.int64(0)
         for _ in range(count):
             begin = place
-            number, place = _varint(data, place, stop)
-            length, place = _varint(data, place, stop)
+            number, place = varint(data, place, stop)
+            length, place = varint(data, place, stop)
             place += max(length - 1, 0)
             if not _contains(drops, first_drop, stop_drop, number):
                 for index in range(begin, place):

@@ -17,7 +17,10 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 
-from pyomid.compiled import READ_BYTES, kernel
+from pyomid.compiled import READ_BYTES, ReadBytes, kernel
+from pyomid.storage.embedded.native.records import varint
+from pyomid.storage.embedded.records import HEADER_BYTES, VERSION_BYTES
+from pyomid.types import TIMESTAMP_MAX
 
 Bytes = Any
 Int64s = Any
@@ -125,11 +128,61 @@ def _place(pages: Bytes, page: Int, page_bytes: Int, nodes: Int, first: Int, key
 
 class Limits(NamedTuple):
     """A walk ends after the row with which it has that many records, or more bytes. Rows are keys that differ
-    in more than their last `tail_bytes`."""
+    in more than their last `tail_bytes`.
+
+    With `committed_below` it finds what a reader with these `ReadBounds` needs: of each row the records below version
+    `below`, down to those by which every asked column has a commit timestamp below `committed_below`."""
 
     tail_bytes: Annotated[int, "int64"]
     records_max: Annotated[int, "int64"]
     bytes_max: Annotated[int, "int64"]
+    below: Annotated[int, "int64"]
+    committed_below: Annotated[int, "int64"]
+    asked: ReadBytes
+    """1 for the number of each asked column. Not for a family's tombstone: below the last needed version of its other
+    columns it hides nothing."""
+
+
+@kernel(f"int64({READ_BYTES}, int64, int64)", _nrt=False)
+def _version(pages: Bytes, key: Int, key_len: Int) -> Int:
+    inverted: Int = np.int64(0)
+    for index in range(VERSION_BYTES):
+        inverted = inverted << 8 | np.int64(pages[np.uint64(key + key_len - VERSION_BYTES + index)])
+    return TIMESTAMP_MAX - max(inverted, 0)
+
+
+@kernel(f"int64({READ_BYTES}, int64, int64, Fields(Limits), int64[::1], int64)", _nrt=False)
+def _ended_by(pages: Bytes, at: Int, end: Int, limits: Any, ended_in: Int64s, row: Int) -> Int:
+    """How many asked columns a record is the last needed one of, of those that `ended_in` does not know for this row.
+    -1: the reader does not see it. A record that is damaged ends no more than is written in it: its reader refuses it.
+    """
+    if end - at < HEADER_BYTES:
+        return np.int64(-1)
+    commit_ts = _u64(pages, at + 4)
+    if commit_ts <= 0 or commit_ts >= limits[4]:
+        return np.int64(-1)
+    asked = limits[5]
+    ended = np.int64(0)
+    count, place = varint(pages, at + HEADER_BYTES, end)
+    for _ in range(count):
+        number, place = varint(pages, place, end)
+        length, place = varint(pages, place, end)
+        if number < 0 or length < 0 or length - 1 > end - place:
+            break
+        if number < len(asked) and asked[np.uint64(number)] and ended_in[number] != row:
+            ended_in[number] = row
+            ended += 1
+        place += max(length - 1, 0)
+    return ended
+
+
+@kernel(f"boolean({READ_BYTES}, int64, int64, int64, int64, int64, int64)", _nrt=False)
+def _is_of_row(pages: Bytes, page: Int, page_bytes: Int, index: Int, key: Int, key_len: Int, tail_bytes: Int) -> bool:
+    """Whether the node's key is of the row of the key that lies at `key`. Not for a strange one: it is looked at."""
+    node = _node(pages, page, page_bytes, index)
+    if node < 0 or _u16(pages, node + 6) != key_len:
+        return False
+    return _equal(pages, node + _NODE_HEADER, key, key_len - tail_bytes)
 
 
 @kernel(
@@ -146,7 +199,12 @@ def walk(
     Should it change all the same, nothing is written after the end of `out` and `lens`; and a tree that leads in a
     circle ends the walk, which enters no more pages than there are.
     """
-    tail_bytes, records_max, bytes_max = limits
+    tail_bytes, records_max, bytes_max, below, committed_below, asked = limits
+    asked_count = np.int64(0)
+    for number in range(len(asked)):
+        asked_count += asked[number]
+    ended_in = np.zeros(len(asked), dtype=np.int64)
+    row, ended, is_done = np.int64(0), np.int64(0), False
     limit = len(pages)
     file_pages = limit // page_bytes
     stack = np.empty(_DEPTH_MAX, dtype=np.int64)
@@ -184,8 +242,21 @@ def walk(
         if nodes < 0 or index < 0:
             return STRANGE, records, written, 0, 0
         seeking = False
-        for each in range(index, nodes):
+        each = index
+        while each < nodes:
+            if is_done:  # the rest of this row is passed over, by leaves first
+                high = nodes - 1
+                if _is_of_row(pages, page, page_bytes, high, last, last_len, tail_bytes):
+                    break
+                while each < high:
+                    middle = (each + high) >> 1
+                    if _is_of_row(pages, page, page_bytes, middle, last, last_len, tail_bytes):
+                        each = middle + 1
+                    else:
+                        high = middle
+                is_done = False
             node = _node(pages, page, page_bytes, each)
+            each += 1
             if node < 0:
                 return STRANGE, records, written, 0, 0
             key, key_len = node + _NODE_HEADER, _u16(pages, node + 6)
@@ -206,10 +277,18 @@ def walk(
                 return STRANGE, records, written, 0, 0
             if _order(pages, key, key_len, stop) >= 0:
                 return WHOLE, records, written, 0, 0
-            is_full = records >= records_max or written > bytes_max
-            if is_full and (key_len != last_len or not _equal(pages, key, last, key_len - tail_bytes)):
+            if committed_below > 0 and _version(pages, key, key_len) >= below:
+                continue
+            is_new = key_len != last_len or not _equal(pages, key, last, key_len - tail_bytes)
+            if is_new and (records >= records_max or written > bytes_max):
                 return MORE, records, written, key, key_len
             last, last_len = key, key_len
+            if committed_below > 0:
+                if is_new:
+                    row, ended = row + 1, np.int64(0)
+                newly = _ended_by(pages, value, value + size, limits, ended_in, row)
+                ended += max(newly, 0)
+                is_done = newly >= 0 and ended == asked_count
             if copies:
                 if key_len + size > len(out) - written or len(lens) - 2 * records < 2:
                     return STRANGE, records, written, 0, 0
@@ -224,7 +303,16 @@ def walk(
                 return WHOLE, records, written, 0, 0
             depth -= 1
             page, index = stack[depth], places[depth] + 1
-            if index < _nodes(pages, page, page_bytes, _BRANCH):
+            nodes = _nodes(pages, page, page_bytes, _BRANCH)
+            if index < nodes:
+                if is_done:  # a child whose successor begins in the row holds nothing else
+                    high = nodes - 1
+                    while index < high:
+                        middle = (index + high + 1) >> 1
+                        if _is_of_row(pages, page, page_bytes, middle, last, last_len, tail_bytes):
+                            index = middle
+                        else:
+                            high = middle - 1
                 break
         node = _node(pages, page, page_bytes, index)
         if node < 0:

@@ -117,8 +117,8 @@ def crc32(data: Bytes, first: Int, stop: Int, before: Int) -> Any:
     return state ^ np.uint32(0xFFFFFFFF)
 
 
-@kernel("UniTuple(int64, 2)(uint8[::1], int64, int64)", _nrt=False)
-def _varint(data: Bytes, at: Int, stop: Int) -> tuple[Int, Int]:
+@kernel(f"UniTuple(int64, 2)({READ_BYTES}, int64, int64)", _nrt=False)
+def varint(data: Bytes, at: Int, stop: Int) -> tuple[Int, Int]:
     """The number and where it ends; (-1, at) where it does not end before `stop`."""
     number = np.int64(0)
     for index in range(VARINT_BYTES_MAX):
@@ -138,7 +138,7 @@ def _cells_max(data: Bytes, lens: Int64s) -> Int:
     for record in range(len(lens) // 2):
         at += lens[2 * record]
         stop = at + lens[2 * record + 1]
-        count, _ = _varint(data, min(at + HEADER_BYTES, stop), stop)
+        count, _ = varint(data, min(at + HEADER_BYTES, stop), stop)
         total += max(min(count, (stop - at) // 2), 0)
         at = stop
     return total
@@ -225,7 +225,7 @@ def decode_records(data: Bytes, lens: Int64s, column_of: Int32s) -> Any:
             status, bad_record = np.int64(BAD_KEY), np.int64(record)
             break
         first_cell = cells
-        count, place = _varint(data, value + HEADER_BYTES, stop)
+        count, place = varint(data, value + HEADER_BYTES, stop)
         for _ in range(count):
             number, length = np.int64(-1), np.int64(-1)
             near = np.uint64(place)
@@ -233,8 +233,8 @@ def decode_records(data: Bytes, lens: Int64s, column_of: Int32s) -> Any:
                 number, length = np.int64(data[near]), np.int64(data[near + np.uint64(1)])
                 place += 2
             else:
-                number, place = _varint(data, place, stop)
-                length, place = _varint(data, place, stop)
+                number, place = varint(data, place, stop)
+                length, place = varint(data, place, stop)
             if number < 0 or length < 0 or length - 1 > stop - place or cells >= cells_max:
                 status, bad_record = np.int64(BAD_GRAMMAR), np.int64(record)
                 break
