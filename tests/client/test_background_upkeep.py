@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid.client.background_upkeep import GAIN_MIN, REST_MAX, STATE_FILE, BackgroundUpkeep, Gain, Part, _Stopped
+from pyomid.client.background_upkeep import GAIN_MIN, PATIENCE_MAX, STATE_FILE, BackgroundUpkeep, Gain, Part, _Stopped
 from pyomid.client.database import Database
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.server.leadership import holder
@@ -36,14 +36,20 @@ def test_only_versions_that_w_has_passed_are_a_gain() -> None:
     assert gain.of(100_000) == pytest.approx(10_029, rel=0.01)
 
 
-def test_a_part_without_anything_to_drop_rests() -> None:
-    part, rests = Part(), []
-    for _ in range(9):
-        part.note(RegionCleaned("t", KeyRange(), 1, rows=100, cells=100, cells_dropped=1))
-        rests.append(part.rest + 1)
-    assert rests == [2, 4, 8, 16, 32, 64, REST_MAX, REST_MAX, REST_MAX]
-    part.note(RegionCleaned("t", KeyRange(), 1, rows=100, cells=100, cells_dropped=50))
-    assert part.rest == 0
+def test_a_part_is_due_by_its_size_and_by_what_it_gave() -> None:
+    part, patience = Part(), []
+    assert not part.is_due(GAIN_MIN - 1)
+    assert part.is_due(GAIN_MIN)
+    for _ in range(8):
+        part.note(RegionCleaned("t", KeyRange(), 1, rows=100_000, cells=100_000, cells_dropped=1), 5_000)
+        patience.append(part.patience)
+    assert patience == [2, 4, 8, 16, 32, 64, PATIENCE_MAX, PATIENCE_MAX]
+    part.note(RegionCleaned("t", KeyRange(), 1, rows=100_000, cells=100_000, cells_dropped=15_000), 5_000)
+    assert part.patience == PATIENCE_MAX
+    for _ in range(8):
+        part.note(RegionCleaned("t", KeyRange(), 1, rows=100_000, cells=100_000, cells_dropped=50_000), 5_000)
+    assert not part.is_due(24_999)
+    assert part.is_due(25_000)
 
 
 MAY_HAPPEN = (pyomid.OutcomeUnknown, pyomid.ConflictError, pyomid.SnapshotTooOld, pyomid.Unavailable)

@@ -1,16 +1,16 @@
 """A folder's upkeep without anybody: its TSO compacts and sanitizes a little at a time, by how much there is to gain.
 
-    every second    records in the folder, newest start, W     → how many versions came since the last pass, and are
-                                                                 at or below W now (`Gain`)
-    enough of them  a pass over the parts that are due         compact_region_steps, as everybody's compaction
+    every second    records in the folder, newest start, W     → how many versions came that W has passed (`Gain`)
+    a few of them   a pass over the parts that are due         compact_region_steps, as everybody's compaction
     once a minute   many entries in the commit table           sanitize_steps, as everybody's sanitizing
 
 It is a client like any other: seals and horizons go through the TSO, by a connection that is open only for them, and it
 may die anywhere, as any compactor. The same rules hold beside other compactors.
 
 Between two batches it rests, so that of one core, and of the time of the store's writer lock, it takes `share` at most.
-A part in which a pass found nothing rests for one pass, then for two, four, up to `REST_MAX`: a large table that nobody
-changes does not delay a small one that everybody does.
+A part of a table is due once so many versions came, to whatever part, since it was cleaned; a large one later than a
+small one, and one in which little was to drop later still (`Part`): so a table that nobody changes costs little, and
+does not delay one that everybody does.
 
 Pages that a pass frees are used again by the next writes. The file becomes no smaller.
 """
@@ -50,10 +50,10 @@ REST_S_MAX: Final = 5.0
 GAIN_MIN: Final = 250
 """Fewer versions are not worth a pass."""
 GAIN_SHARE: Final = 0.2
-"""A pass is worth it once so many versions for each row of the parts that are due may go."""
-USEFUL_SHARE: Final = 0.02
-"""A part in which a pass drops fewer of its cells rests."""
-REST_MAX: Final = 64
+"""A part is due once so many versions came for each of its rows; PostgreSQL's autovacuum takes the same."""
+USEFUL_SHARE: Final = 0.1
+"""A part of whose cells fewer were dropped has double the patience the next time; one of double the share, half."""
+PATIENCE_MAX: Final = 64
 SAMPLES_MAX: Final = 512
 ENTRIES_MIN: Final = 1_000
 SANITIZE_EVERY_S: Final = 60.0
@@ -85,31 +85,38 @@ class Gain:
 
     def of(self, watermark: int) -> int:
         """Versions at or below `watermark` that were written since the last pass."""
-        return max(0, self._below(watermark) - self.judged)
+        return max(0, self.below(watermark) - self.judged)
 
     def passed(self, watermark: int) -> None:
         """A pass by that W has ended."""
-        self.judged = max(self.judged, self._below(watermark))
+        self.judged = max(self.judged, self.below(watermark))
         while len(self._samples) > 1 and self._samples[1][0] <= watermark:
             self._samples.popleft()
 
-    def _below(self, watermark: int) -> int:
+    def below(self, watermark: int) -> int:
+        """`written`, as far as W has passed it."""
         return max((written for newest_ts, written in self._samples if newest_ts <= watermark), default=0)
 
 
 @dataclass(slots=True)
 class Part:
-    """What a pass found in a part of a table, and for how many passes it rests."""
+    """A part of a table as it was when it was cleaned last. `judged`: what was written then, as far as W had passed."""
 
     rows: int = 0
-    rest: int = 0
-    period: int = 1
+    judged: int = 0
+    patience: int = 1
 
-    def note(self, cleaned: RegionCleaned) -> None:
-        is_useful = cleaned.cells_dropped >= max(1, USEFUL_SHARE * cleaned.cells)
-        self.rows = cleaned.rows
-        self.period = 1 if is_useful else min(2 * self.period, REST_MAX)
-        self.rest = self.period - 1
+    def is_due(self, written: int) -> bool:
+        """`written`: what W has passed by now."""
+        return written - self.judged >= self.patience * max(GAIN_MIN, GAIN_SHARE * self.rows)
+
+    def note(self, cleaned: RegionCleaned, written: int) -> None:
+        share = cleaned.cells_dropped / max(1, cleaned.cells)
+        if share < USEFUL_SHARE:
+            self.patience = min(2 * self.patience, PATIENCE_MAX)
+        elif share >= 2 * USEFUL_SHARE:
+            self.patience = max(1, self.patience // 2)
+        self.rows, self.judged = cleaned.rows, written
 
 
 @dataclass(slots=True)
@@ -209,7 +216,7 @@ class BackgroundUpkeep:
         self._sample()
         if self._clock() >= self._sanitized_s + SANITIZE_EVERY_S:
             self._with_deployment(self._sanitize)
-        if self._gain.of(self._timestamps()[1]) >= self._worth():
+        if self._is_whole or self._gain.of(self._timestamps()[1]) >= GAIN_MIN:
             self._with_deployment(self._pass)
 
     # ── when ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -218,11 +225,6 @@ class BackgroundUpkeep:
         self._sampled_s = self._clock()
         written = self._records() + self._deleted
         self._gain.note(written, self._timestamps()[0])
-
-    def _worth(self) -> float:
-        if self._is_whole:
-            return 0
-        return max(GAIN_MIN, GAIN_SHARE * sum(part.rows for part in self._parts.values() if not part.rest))
 
     # ── passes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -236,6 +238,7 @@ class BackgroundUpkeep:
     def _pass(self, deployment: Deployment) -> None:
         began_s = self._resumed_s = self._clock()
         watermark, _ = deployment.leader_state.read_watermarks()
+        written = self._gain.below(watermark)
         handlers = self._paced(port_handlers(deployment))
         present: dict[tuple[str, str], Part] = {}
         dropped = 0
@@ -244,18 +247,20 @@ class BackgroundUpkeep:
                 for partition in partitions_of(deployment, info):
                     key = (partition.table, partition.key_range.start.hex())
                     part = present[key] = self._parts.get(key) or Part()
-                    if part.rest and not self._is_whole:
-                        part.rest -= 1
-                    else:
-                        dropped += self._compact(handlers, partition, part)
+                    if self._is_whole or part.is_due(written):
+                        cleaned = self._compact(handlers, partition)
+                        part.note(cleaned, written)
+                        dropped += cleaned.versions_dropped
         self._parts = present
         self._is_whole = False
         self._gain.passed(watermark)
         self.figures.passes += 1
         self._save()
-        log.info("compacted", extra={"watermark": watermark, "dropped": dropped, "seconds": self._clock() - began_s})
+        if dropped:
+            seconds = self._clock() - began_s
+            log.info("compacted", extra={"watermark": watermark, "dropped": dropped, "seconds": seconds})
 
-    def _compact(self, handlers: Mapping[type[Effect], Handler], partition: Partition, part: Part) -> int:
+    def _compact(self, handlers: Mapping[type[Effect], Handler], partition: Partition) -> RegionCleaned:
         steps = compact_region_steps(
             partition.table,
             partition.generation,
@@ -265,10 +270,9 @@ class BackgroundUpkeep:
             rows_max=BATCH_RECORDS,
         )
         cleaned = drive(steps, handlers)
-        part.note(cleaned)
         self._deleted += cleaned.versions_dropped
         self.figures.versions_dropped += cleaned.versions_dropped
-        return cleaned.versions_dropped
+        return cleaned
 
     def _sanitize(self, deployment: Deployment) -> None:
         """Entries that clients left, and invalidation markers. A part that holds H back is compacted soon."""
@@ -312,18 +316,19 @@ class BackgroundUpkeep:
     def _load(self) -> int:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             said = json.loads((self._folder / STATE_FILE).read_bytes())
-            judged = int(said["judged"])
+            passed = int(said["judged"])
             parts = {
-                (str(table), str(start)): Part(int(rows), int(rest), int(period))
-                for table, start, rows, rest, period in said["parts"]
+                (str(table), str(start)): Part(int(rows), int(judged), min(max(1, int(patience)), PATIENCE_MAX))
+                for table, start, rows, judged, patience in said["parts"]
             }
             self._parts = parts
-            return judged
+            return passed
         return 0
 
     def _save(self) -> None:
-        parts = [(*key, part.rows, part.rest, part.period) for key, part in self._parts.items()]
-        said = {"judged": max(0, self._gain.judged - self._deleted), "parts": parts}
+        deleted = self._deleted  # the next process counts from the records that are left
+        parts = [(*key, part.rows, part.judged - deleted, part.patience) for key, part in self._parts.items()]
+        said = {"judged": self._gain.judged - deleted, "parts": parts}
         with contextlib.suppress(OSError):
             fd = open_own(self._folder / STATE_FILE, os.O_WRONLY | os.O_CREAT, shared=is_shared(self._folder))
             with open(fd, "wb") as file:
