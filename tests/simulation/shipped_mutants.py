@@ -71,6 +71,10 @@ def _copied(conn: Any, table: TableWrites) -> TableWrites:
     return TableWrites(table.info, reports)
 
 
+def _ends_at_any_commit(original: Any, bounds: Any, cell: Any) -> bool:
+    return cell.commit_ts > 0 and (bool(cell.qualifier) or cell.value is None)
+
+
 def _without_id(original: Any, writes: Any) -> Any:
     named, writes.transaction_id = writes.transaction_id, None
     try:
@@ -228,6 +232,13 @@ _LEVELS: Final = "tests/client/test_client_levels.py::"
 _KNOWN: Final = "tests/core/test_known_tables.py::"
 
 SHIPPED_MUTANTS: Final = (
+    # Reads
+    _m(
+        "R9",
+        "a fetch ends a column at any version with a shadow cell, one that committed behind the snapshot too",
+        "tests/storage/test_memory.py::TestMemoryStore::test_bounds_leave_out_nothing_that_their_reader_needs",
+        ("types:ReadBounds.ends_column", _ends_at_any_commit),
+    ),
     # One durable id, one commit
     _m(
         "S6",

@@ -632,6 +632,11 @@ MUTANTS: Final = (
 
 
 ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
+    "R9": (
+        "tests/core/test_visibility.py::test_needed_versions_say_what_the_whole_row_says",
+        "tests/storage/test_embedded.py::test_a_read_stops_above_no_column_of_another_process",
+        "tests/storage/test_embedded_pages.py::test_a_scan_by_a_reader_leaves_out_nothing_that_it_sees",
+    ),
     "T9": (
         "tests/client/test_client_cached_rules.py::test_a_client_goes_by_no_rules_of_a_table_that_is_gone",
         "tests/spark/test_spark_dataframes.py::test_two_conflict_levels_never_meet_on_one_table",
