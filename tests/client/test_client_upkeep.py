@@ -11,6 +11,7 @@ import pytest
 import pyomid
 import pyomid.aio
 from pyomid.cli import main
+from pyomid.cli.top import page
 from pyomid.client.database import Database
 from pyomid.client.upkeep import held_back
 from pyomid.config import Settings
@@ -115,3 +116,16 @@ def test_asyncio_and_command_line_do_the_same(memory_db: Database, capsys: pytes
     memory_db.deployment.commit_table.put([(start_ts, start_ts - 50)])
     assert main(["verify", memory_db.url]) == 1
     assert "is not above it" in capsys.readouterr().out
+
+
+def test_top_shows_what_happened_between_two_looks(capsys: pytest.CaptureFixture[str]) -> None:
+    before = Status(50, 1000, 900, 900, 0, counters={"commits": 100, "aborts_conflict": 1})
+    now = Status(50, 2000, 1900, 1900, 0, leases=(1950,), counters={"commits": 300, "aborts_conflict": 5})
+    lines = list(page(before, now, 2.0, Settings()))
+    assert f"{'committed':<28} {'100.0':>12} a second" in lines
+    assert f"{'aborted: conflict':<28} {'2.0':>12} a second, 5 in all" in lines
+    assert f"{'W behind the newest start':<28} {'100':>12} timestamps" in lines
+    another = Status(2050, 2100, 2050, 2050, 0, counters={"commits": 30})
+    assert f"{'committed':<28} {'15.0':>12} a second" in list(page(now, another, 2.0, Settings())), "of a new TSO"
+    assert main(["top", "omid-memory:top", "--every", "0.01", "--pages", "2"]) == 0
+    assert capsys.readouterr().out.count("omid-memory:top") == 2

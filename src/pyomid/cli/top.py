@@ -1,0 +1,88 @@
+"""`pyomid top URL`: what a database does now, as a page that is drawn again every few seconds."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pyomid.config import EmbeddedAddress, Settings, parse_url
+
+if TYPE_CHECKING:
+    from pyomid.types import Status
+
+_RATES: Final = {
+    "begins": "transactions begun",
+    "commits": "committed",
+    "flushes": "flushes of the commit table",
+    "refused": "requests refused",
+}
+_CLEAR: Final = "\x1b[H\x1b[2J"
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "top",
+        help="a live page: throughput, aborts, W and who holds it, space",
+        description="Shows each second what the TSO does: throughput, aborts by reason, W and what holds it back, "
+        "leases, the space of a folder. Ctrl-C ends it. Where the output is no terminal, pages follow one another.",
+    )
+    parser.add_argument("url", help="omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode")
+    parser.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="between two pages (default: 1)")
+    parser.add_argument("--pages", type=int, default=0, metavar="COUNT", help="end after so many pages; 0: never")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import pyomid
+
+    address, _ = parse_url(arguments.url)
+    folder = Path(address.folder) if isinstance(address, EmbeddedAddress) else None
+    shown = 0
+    with pyomid.connect(arguments.url) as database:
+        tso, settings = database.deployment.tso, database.settings
+        before, before_s = tso.status(), time.monotonic()
+        while not arguments.pages or shown < arguments.pages:
+            time.sleep(arguments.every)
+            now, now_s = tso.status(), time.monotonic()
+            lines = [f"{arguments.url}   {time.strftime('%H:%M:%S')}", *page(before, now, now_s - before_s, settings)]
+            lines += [f"space {_folder_bytes(folder) / 1e6:>19,.1f} MB   {folder}"] if folder is not None else []
+            print((_CLEAR if sys.stdout.isatty() else "") + "\n".join(lines), flush=True)
+            before, before_s, shown = now, now_s, shown + 1
+    return 0
+
+
+def page(before: Status, now: Status, seconds: float, settings: Settings) -> Iterator[str]:
+    """The lines between two looks at the TSO. Its counters begin anew with each TSO."""
+    from pyomid.client.upkeep import held_back
+
+    is_same = before.epoch == now.epoch
+    rates = {name: (count - before.counters.get(name, 0) * is_same) / seconds for name, count in now.counters.items()}
+    for name, text in _RATES.items():
+        yield f"{text:<28} {rates.get(name, 0.0):>12,.1f} a second"
+    yield from _aborts(rates, now.counters)
+    yield f"{'commits in flight':<28} {now.in_flight:>12,}"
+    yield f"{'leases':<28} {len(now.leases):>12,}"
+    yield f"{'W behind the newest start':<28} {now.last_ts - now.watermark:>12,} timestamps"
+    yield from held_back(now, settings)
+
+
+def _aborts(rates: Mapping[str, float], counters: Mapping[str, int]) -> Iterator[str]:
+    for name in sorted(counters):
+        if name.startswith("aborts_"):
+            why = name.removeprefix("aborts_").replace("_", " ")
+            yield f"{f'aborted: {why}':<28} {rates[name]:>12,.1f} a second, {counters[name]:,} in all"
+
+
+def _folder_bytes(folder: Path) -> int:
+    """On the disk. A file may go while they are counted."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_blocks * 512
+        except OSError:
+            continue
+    return total
