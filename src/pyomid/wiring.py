@@ -122,6 +122,19 @@ def open_leadership(store: str, address: str, *, lease_s: float) -> Leadership |
     return LeaderLease(zookeeper, address, clock=boot_clock, period_s=lease_s)
 
 
+def is_made(url: str) -> bool:
+    """False for a folder that has no database; where that cannot be told so, who opens it is told."""
+    try:
+        address, _ = parse_url(url)
+    except Misuse:
+        return True
+    if not isinstance(address, EmbeddedAddress):
+        return True
+    from pyomid.storage.embedded import layout
+
+    return layout.is_made(Path(address.folder))
+
+
 def open_deployment(url: str, **options: Any) -> Deployment:
     """Everything that a client of the database needs, opened; the caller closes it.
 

@@ -15,6 +15,7 @@ import pytest
 import pyomid
 from pyomid import crashpoints
 from pyomid.cli import main
+from pyomid.errors import Misuse
 
 pytestmark = pytest.mark.fast
 
@@ -97,6 +98,17 @@ def test_what_is_wrong_is_said_in_one_line(
     assert code == 1
     assert said in errors
     assert len(errors.splitlines()) == 1
+
+
+@pytest.mark.parametrize("command", [("tables",), ("status",), ("compact",), ("sanitize",), ("verify",)])
+def test_a_mistyped_folder_is_refused_and_not_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> None:
+    code, _, errors = run(capsys, *command, f"omid://{tmp_path}/mistyped")
+    assert (code, errors.count("is not a pyomid folder")) == (1, 1)
+    with pytest.raises(Misuse, match="makes a database"):
+        pyomid.connect(f"omid://{tmp_path}/mistyped", create=False)
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_its_extra_a_cluster_is_refused_with_what_to_install() -> None:

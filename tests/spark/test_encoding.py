@@ -25,6 +25,8 @@ from pyomid.row_codec.sentinel import SENTINEL_QUALIFIER
 from pyomid.row_codec.values import encode_value
 from pyomid.types import Column, ColumnSchema, RowKeyPart, TableSchema
 
+ARRAY_OF_DATES = '{"containsNull":true,"elementType":"date","type":"array"}'
+
 pytestmark = pytest.mark.fast
 
 FAMILIES = (b"d",)
@@ -226,6 +228,14 @@ def test_infinities_nan_and_far_dates_pass() -> None:
     ]
     batch = RowEncoder(schema, FAMILIES).encode(record_batch(schema, rows))
     assert decoded(schema, batch, ["k0", "v0", "v1", "v2"]).to_pylist() == rows
+
+
+def test_a_nested_date_outside_of_the_calendar_is_refused() -> None:
+    schema = table_schema([("long", False)], [ARRAY_OF_DATES])
+    far = pa.array([[5_000_000]], pa.list_(pa.int32())).cast(pa.list_(pa.date32()))
+    batch = pa.RecordBatch.from_arrays([pa.array([1], pa.int64()), far], names=["k0", "v0"])
+    with pytest.raises(Misuse, match="outside of the years 1 to 9999"):
+        RowEncoder(schema, FAMILIES).encode(batch)
 
 
 def test_every_type_has_the_arrow_form_it_is_read_back_in() -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
+import traceback
 import venv
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pyspark
 import pytest
 from spark_sessions import run_driver
@@ -15,6 +18,7 @@ from spark_sessions import run_driver
 import pyomid
 import pyomid.spark
 from pyomid.errors import ConflictError, Misuse
+from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.options import Options
 from pyomid.spark.registration import check_pyspark, workers_fault
 
@@ -135,6 +139,36 @@ def test_another_level_than_the_tables_is_refused_before_the_job(spark: SparkSes
     assert len(schema.columns) == 18
 
 
+def test_what_tasks_do_not_tell_is_looked_up_by_tasks(
+    spark: SparkSession, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LargeTransaction, "told_max", 3)
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(wide(spark, 100), "untold", row_key="k")
+        told = [(len(report.keys), len(report.ids)) for report in tx.writes.reports]
+    assert sorted(told) == [(0, 0), (0, 0), (0, 0), (0, 100)]
+    twice = wide(spark, 100).union(wide(spark, 1))
+    with pytest.raises(Misuse, match="two rows have the row key k=0;"), pyomid.spark.transaction(spark, url) as tx:
+        tx.write(twice, "untold")
+    assert rows(spark, url, "untold") == 100
+
+
+def test_jobs_and_reads_say_what_they_are(spark: SparkSession, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def name(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        told = pyspark.TaskContext.get().getLocalProperty("spark.job.description")
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"k": [1], "name": [told]})
+
+    spark.sparkContext.setJobDescription("mine")
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(spark.range(1).coalesce(1).mapInArrow(name, "k long, name string"), "named", row_key="k")
+        tx.read("named", start=1).where("k > 0").explain(True)
+        assert tx.read("named").head()["name"] == "omid write named"
+    assert f"omid named rowStart=0x8000000000000001 snapshotTimestamp={tx.start_ts}" in capsys.readouterr().out
+    assert spark.sparkContext.getLocalProperty("spark.job.description") == "mine"
+    spark.sparkContext.setLocalProperty("spark.job.description", None)
+
+
 # Names and values
 
 
@@ -175,6 +209,32 @@ def test_the_two_zeros_are_one_key(spark: SparkSession, url: str) -> None:
 
 
 # Refused by name
+
+
+def test_a_mistyped_url_is_refused_and_makes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    url = f"omid://{tmp_path}/mistyped"
+    reads = (
+        lambda: rows(spark, url, "t"),
+        lambda: spark.read.format("omid").schema("k long").option("url", url).option("table", "t").load().collect(),
+        lambda: pyomid.spark.verify(spark, url),
+        lambda: pyomid.spark.compact(spark, url),
+        lambda: pyomid.spark.look_up_run(url, "run"),
+    )
+    for read in reads:
+        with pytest.raises(Exception, match="is not a pyomid folder"):
+            read()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_error_of_a_task_is_one_sentence_without_frames_of_the_jvm(spark: SparkSession, url: str) -> None:
+    write(wide(spark, 2), url, "plain")
+    with pytest.raises(Misuse) as raised, pyomid.spark.transaction(spark, url) as tx:
+        tx.write(wide(spark, 2).selectExpr("CAST(NULL AS long) AS k"), "plain")
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "row key column 'k' is null" in shown
+    assert "JVM" not in shown
+    assert "org.apache" not in shown
+    assert shown.count("is null") == 1
 
 
 def test_a_write_without_a_mode_is_told_which_there_are(spark: SparkSession, url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from pyomid.spark.read_task import ReadPlan, divided, read_range
 from pyomid.spark.run_outcome import RunState, look_up_run
 from pyomid.spark.schema import WriteOptions, check_level, prepared_table, table_or_none
 from pyomid.spark.write_task import BranchReport, WritePlan, check_distinct, delete_ranges, delete_rows, write_rows
+from pyomid.spark.written_rows import told_by_task
 from pyomid.types import BeginReply, ColumnSchema, ConflictLevel, KeyRange, RowKeyPart, TableInfo, TableSchema
 
 pytestmark = pytest.mark.fast
@@ -201,6 +203,51 @@ def test_equal_keys_of_two_batches_or_tasks_are_found_and_named(conn: Connection
     for reports, key in ((in_one_task, "'a'"), (in_two_tasks, "'x'")):
         with pytest.raises(Misuse, match=f"row key name={key}"):
             check_distinct(conn, plan, reports)
+
+
+def test_keys_that_were_not_told_are_found_too(conn: Connection) -> None:
+    """In the store's order; beside an orphan, another's row, and rows that an overwrite deleted."""
+    info = table(conn)
+    put(conn, info, ("c", 1, None), ("x", 1, None))
+    transaction = begun_by(conn, None)
+    plan = replace(transaction.plan(info, ("name", "count", "note")), told_max=1)
+    deleted = delete_ranges(plan, transaction.read_plan(info), [KeyRange()])
+    assert deleted is not None
+    written(conn, plan, frame(info, ("a", 0, None), ("b", 0, None)))
+    put(conn, info, ("b", 7, None))
+    one, other = (
+        written(conn, plan, frame(info, *[(key, 1, None) for key in keys])) for keys in (("a", "b", "c"), ("x", "y"))
+    )
+    assert (len(one.keys), one.keys_count, one.span) == (0, 3, KeyRange(b"a", b"c\0"))
+    transaction.note(plan, [deleted, one, other])
+    twice = written(conn, plan, frame(info, ("x", 2, None), ("z", 2, None)))
+    with pytest.raises(Misuse, match="row key name='x'"):
+        transaction.note(plan, [one, other, twice])
+    in_one_task = written(conn, plan, frame(info, ("q", 1, None)), frame(info, ("p", 1, None), ("q", 2, None)))
+    assert len(in_one_task.keys) == 2
+    with pytest.raises(Misuse, match="row key name='q'"):
+        transaction.note(plan, [in_one_task])
+
+
+@pytest.mark.parametrize("level", ["cell", "row"])
+def test_ids_that_were_not_told_are_the_same_ids(level: str) -> None:
+    conn, info = small(level)
+    told, untold = begun_by(conn, "auto"), begun_by(conn, "auto")
+    for transaction, told_max in ((told, 1 << 20), (untold, 3)):
+        plan = replace(transaction.plan(info, ("name", "count", "note")), told_max=told_max)
+        reports = [written(conn, plan, many(info, 4, first=first)) for first in (0, 4)]
+        assert [report.told_ids for report in reports] == [told_max > 3] * 2
+        transaction.note(plan, reports)
+    names = [transaction.writes.commit_request() for transaction in (told, untold)]
+    assert names[0].cell_ids == names[1].cell_ids
+    assert len(names[0].cell_ids) == (16 if level == "cell" else 8)
+
+
+@pytest.mark.parametrize("tasks", [1, 2, 10_000])
+def test_what_tasks_tell_is_bounded_by_their_number(tasks: int) -> None:
+    shares = [told_by_task(1 << 21, number) for number in range(tasks)]
+    assert shares[-1] * tasks <= 1 << 21 < shares[-1] * tasks + tasks
+    assert sum(shares) <= (1 << 21) * (1 + math.log(tasks))
 
 
 def test_a_range_is_divided_without_gap_or_overlap(conn: Connection) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from pyomid.cli.status import as_it_is
 from pyomid.cli.tables import add_conflict_level
 
 _OF_SPARK = "of-spark"
@@ -46,7 +47,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
     from pyomid.client.table_admin import new_level
     from pyomid.protocol.import_table import import_range_steps
 
-    with pyomid.connect(arguments.url) as database:
+    with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:
         deployment, table = database.deployment, arguments.table
         level = new_level(deployment, table, arguments.conflict_level)
         newest_ts = import_timestamp(deployment, table, [family.encode() for family in arguments.families])

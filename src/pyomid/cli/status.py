@@ -22,28 +22,28 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     parser.add_argument("url", help="omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode")
     parser.add_argument("--json", action="store_true", help="for programs")
-    add_no_create(parser)
+    add_no_create(parser, "a folder that holds no database is an error; it always is")
     parser.set_defaults(run=run)
 
 
-def add_no_create(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--no-create", dest="create", action="store_false", help="a folder that holds no database is an error"
-    )
+def add_no_create(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--no-create", dest="create", action="store_false", help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:
     import pyomid
 
-    with pyomid.connect(arguments.url, **creating(arguments)) as database:
+    with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:
         status = database.status()
     print(json.dumps(as_json(status), indent=2) if arguments.json else "\n".join(as_lines(status)))
     return 0
 
 
-def creating(arguments: argparse.Namespace) -> dict[str, bool]:
-    """The option of `--no-create`; without it the URL's own holds."""
-    return {} if arguments.create else {"create": False}
+def as_it_is(url: str) -> dict[str, bool]:
+    """The options that open a database and make none."""
+    from pyomid.wiring import is_made
+
+    return {} if is_made(url) else {"create": False}
 
 
 def as_json(status: DatabaseStatus) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyomid.cli.status import add_no_create, creating, table_lines
+from pyomid.cli.status import add_no_create, as_it_is, table_lines
 from pyomid.types import TABLES_UNCONFIRMED, ConflictLevel, TableInfo, TableState
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("tables", help="list, create, register, alter and drop tables")
     parser.add_argument("url", help="omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode")
-    add_no_create(parser)
+    add_no_create(parser, "a folder that holds no database is an error; it always is, but for create")
     actions = parser.add_subparsers(
         dest="action", metavar="list | create | register | alter | drop | discover | confirm | forget"
     )
@@ -68,7 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
     import pyomid
     from pyomid.client.unregistered_tables import discover, forget
 
-    with pyomid.connect(arguments.url, **creating(arguments)) as database:
+    may_make = arguments.action == "create" and arguments.create
+    options = {} if may_make else as_it_is(arguments.url)
+    with pyomid.connect(arguments.url, **options) as database:
         match arguments.action:
             case "create":
                 database.create_table(

@@ -7,6 +7,8 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+from pyomid.cli.status import as_it_is
+
 _URL = "omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode"
 
 
@@ -58,7 +60,7 @@ def _add_tables(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     import pyomid
 
-    with pyomid.connect(arguments.url) as database:
+    with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:
         report: Any
         match arguments.command:
             case "compact":

@@ -293,7 +293,15 @@ def _fill_text(grid: _Grid, index: int, column: pa.Array, kind: ColumnType, orde
 
 
 def _fill_json(grid: _Grid, index: int, column: pa.Array, kind: ColumnType, order: Lengths) -> None:
-    values = [b"" if value is None else to_json(value, kind.name) for value in column.to_pylist()]
+    try:
+        rows = column.to_pylist()
+    except (OverflowError, ValueError) as error:  # Python's calendar: it has fewer years than Spark's
+        raise Misuse(
+            f"a date or timestamp inside a value of type {kind.name} lies outside of the years 1 to 9999 ({error}): "
+            "inside arrays, maps and structs no other one can be stored; in a column of its own it can",
+            type=kind.name,
+        ) from error
+    values = [b"" if value is None else to_json(value, kind.name) for value in rows]
     offsets = np.cumsum([0] + [len(value) for value in values], dtype=np.int64)
     grid.offsets[index] = offsets[order] + grid.append(np.frombuffer(b"".join(values), dtype=np.uint8))
     grid.lengths[index] = (offsets[1:] - offsets[:-1])[order]

@@ -19,7 +19,7 @@ from pyomid.errors import Misuse, OmidError
 from pyomid.ports import Deployment
 from pyomid.protocol.reading import CommitCache
 from pyomid.types import TableInfo
-from pyomid.wiring import open_deployment
+from pyomid.wiring import is_made, open_deployment
 
 _open: dict[tuple[int, str], Connection] = {}
 _opening = threading.Lock()
@@ -105,14 +105,14 @@ class Connection:
         return leased_ts
 
 
-def connection(url: str, database_id: bytes = b"") -> Connection:
+def connection(url: str, database_id: bytes = b"", *, create: bool = True) -> Connection:
     """This process's connection to `url`, opened at the first call. It is never closed: the process's end does, or the
     database's, where another was made in its place.
 
     `database_id`: of the database that a plan was made for. `Misuse` where it is not there any more: the plan's
-    timestamps mean other commits in another one.
+    timestamps mean other commits in another one. `create`: whether a new one may be made.
     """
-    found = _connection(url)
+    found = _connection(url, create=create)
     if not found.database_id:  # read outside of the lock, at the first use: the database may be gone at a later one
         found.database_id = found.deployment.leader_state.database_id()
     if database_id and found.database_id != database_id:
@@ -123,7 +123,7 @@ def connection(url: str, database_id: bytes = b"") -> Connection:
     return found
 
 
-def _connection(url: str) -> Connection:
+def _connection(url: str, *, create: bool) -> Connection:
     key = (os.getpid(), url)
     with _opening:
         found = _open.get(key)
@@ -134,7 +134,7 @@ def _connection(url: str) -> Connection:
                 found.deployment.close()
             found = None
         if found is None:
-            deployment = open_deployment(url)
+            deployment = open_deployment(url) if create or is_made(url) else open_deployment(url, create=False)
             cache = CommitCache(deployment.settings.commit_cache_entries)
             driver = Driver(deployment, sleep=time.sleep)
             found = Connection(url, deployment, driver, cache, LeaseKeeper(deployment.tso, deployment.clock))

@@ -32,6 +32,7 @@ from pyomid.spark.supported_pyspark import (
     WriterCommitMessage,
 )
 from pyomid.types import KeyRange
+from pyomid.wiring import is_made
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,8 +60,10 @@ class OmidDataSource(DataSource):
             self._url = self._options.required("url")
             self._table = self._options.required("table")
             self._database_id = self._known_database()
-            self._begun = self._begin()
-            self._database_id = self._database_id or self._connection().database_id
+            self._shares = self._is_read = self._owns = False
+            self._begun_at: BeginReply | None = None
+            if is_made(self._url):
+                self._start(create=False)
 
     @classmethod
     def name(cls) -> str:
@@ -72,6 +75,7 @@ class OmidDataSource(DataSource):
         from pyomid.spark.schema import struct_of
 
         with coded_errors():
+            self._start(create=False)
             self._keep()
             info = self._info()
             schema = schema_of(info)
@@ -88,6 +92,7 @@ class OmidDataSource(DataSource):
 
     def reader(self, schema: StructType) -> OmidReader:
         with coded_errors():
+            self._start(create=False)
             leased_ts = self._keep()
             if self._owns and leased_ts != self._begun.start_ts:  # a new TSO would take its end for the sharers' end
                 self._connection().leases.end_of(self._begun.start_ts)
@@ -105,6 +110,7 @@ class OmidDataSource(DataSource):
                     "or be taken for it; leave it away, or write in that transaction by tx.write",
                     option="snapshotTimestamp",
                 )
+            self._start(create=True)
             try:
                 if not self._owns and self._connection().has_leases:
                     self._own_lease()
@@ -128,13 +134,27 @@ class OmidDataSource(DataSource):
         except ValueError:
             raise Misuse(f"option snapshotDatabase={text!r} is no database's id", option="snapshotDatabase") from None
 
+    @property
+    def _begun(self) -> BeginReply:
+        assert self._begun_at is not None
+        return self._begun_at
+
+    def _start(self, *, create: bool) -> None:
+        """Begins once; at once where the database is there. What makes a new one is a write alone: `Misuse` for a read,
+        whose URL is mistyped."""
+        from pyomid.spark.databases import connection
+
+        if self._begun_at is None:
+            conn = connection(self._url, self._database_id, create=create)
+            self._begun_at = self._begin()
+            self._database_id = self._database_id or conn.database_id
+
     def _begin(self) -> BeginReply:
         """A start of its own, leased once it is known for what; or the one that was given, which somebody else's lease
         holds."""
         from pyomid.types import BeginReply
 
         self._lease_s = self._options.seconds("leaseSeconds")
-        self._shares = self._is_read = self._owns = False
         given = self._options.whole("snapshotTimestamp", least=1)
         epoch = self._options.whole("snapshotEpoch")
         if given is not None and epoch is not None:

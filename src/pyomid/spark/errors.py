@@ -58,7 +58,8 @@ def _numbers(text: str, at: int) -> tuple[dict[str, Any], int]:
 
 @contextmanager
 def original_errors() -> Iterator[None]:
-    """A context manager for Spark actions: raises the pyomid error that Spark shows as text, `from` Spark's error."""
+    """A context manager for Spark actions: raises the pyomid error that Spark shows as text, without the frames of JVM
+    and workers: Spark's error is its `__context__`, and is not printed with it."""
     try:
         yield
     except OmidError:
@@ -67,4 +68,4 @@ def original_errors() -> Iterator[None]:
         found = original_error(error)
         if found is None:
             raise
-        raise found from error
+        raise found from None

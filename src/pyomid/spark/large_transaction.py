@@ -43,7 +43,7 @@ from pyomid.protocol.commit import WriteSet
 from pyomid.protocol.effects import Steps, WriteCells, WriteShadowCells
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.reading import Snapshot
-from pyomid.row_codec.encode import shown_key
+from pyomid.row_codec.encode import duplicate_key, shown_key
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import Field, schema_of
 from pyomid.spark.databases import Connection
@@ -51,11 +51,13 @@ from pyomid.spark.options import AUTO_LEVEL, TABLE_LEVEL
 from pyomid.spark.read_task import BATCH_ROWS, ReadPlan, sees_rows
 from pyomid.spark.run_outcome import find_run, is_committed
 from pyomid.spark.schema import WriteOptions, extended, prepared_table, table_or_none
-from pyomid.spark.write_task import BranchReport, WritePlan, check_distinct, too_many_ids
+from pyomid.spark.write_task import BranchReport, WritePlan, check_distinct, span_of, too_many_ids
+from pyomid.spark.written_rows import TOLD_MAX, Look, Seen, look_at, together
 from pyomid.types import (
     BeginReply,
     CellVersion,
     CommitRequest,
+    KeyRange,
     ShadowWrite,
     TableInfo,
     WriteSetLevel,
@@ -66,8 +68,9 @@ logger = logging.getLogger(__name__)
 _CLAIMS: Final = (
     "transaction %d writes more than the %d conflict ids that this TSO takes in one commit, so it claims as a whole "
     "every table that it writes (%s): it commits only if no other transaction commits to them first, and whoever began "
-    "before its commit and writes them loses; beside steady writers it may lose every time. A write that needs fewer "
-    "ids (fewer rows at once, or a larger conflictMapEntries) conflicts by row or cell again"
+    "before its commit and writes them loses; beside steady writers it may lose every time (the TSO counts that in "
+    'pyomid_tso_aborts_total{reason="table"}). A write that needs fewer ids (fewer rows at once, or a larger '
+    "conflictMapEntries) conflicts by row or cell again"
 )
 
 
@@ -201,6 +204,8 @@ class LargeTransaction(TransactionBase[BranchWrites]):
     the tables' own, and are never given up for the table.
     """
 
+    told_max: int = TOLD_MAX
+
     def __init__(
         self, conn: Connection, begun: BeginReply, *, level: str | None, transaction_id: str | None, lease: Lease | None
     ) -> None:
@@ -266,6 +271,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             work.ids_count,
             work.may_claim_tables,
             self._conn.database_id,
+            self.told_max,
         )
 
     def read_plan(self, info: TableInfo) -> ReadPlan:
@@ -287,11 +293,32 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         """These branches count: of each task that of one attempt. `Misuse` where two rows have one key, or the write
         set becomes too large for its level."""
         check_distinct(self._conn, plan, reports)
+        reports = self._with_untold(plan, reports)
         present = self.writes.tables.setdefault(plan.info.name, TableWrites(plan.info))
         present.info = plan.info
         present.reports += reports
         self.writes.settle_level()
         crash_point("spark.write.noted")
+
+    def _with_untold(self, plan: WritePlan, reports: Sequence[BranchReport]) -> Sequence[BranchReport]:
+        """What tasks had too much of to tell is looked up: keys, and the ids where the commit will name them."""
+        keyed = [report for report in reports if report.keys_count]
+        known = all(report.told_keys for report in keyed)
+        ids_count = self.writes.ids_count + sum(report.ids_count for report in reports)
+        named = not self.writes.claims_tables and ids_count <= self._conn.write_set_ids_max
+        untold = [report for report in reports if named and not report.told_ids]
+        if known and not untold:
+            return reports
+        branches, missing = (tuple(report.branch for report in each) for each in (() if known else keyed, untold))
+        look = Look(plan.url, plan.info.name, plan.database_id, branches, missing, plan.ids, plan.start_ts)
+        seen = together(self._look_up(look, span_of(untold if known else reports)))
+        if seen.doubled is not None:
+            raise duplicate_key(seen.doubled, key_layout(plan.schema))
+        return [replace(each, ids=seen.ids) if each is untold[0] else each for each in reports] if untold else reports
+
+    def _look_up(self, look: Look, span: KeyRange) -> list[Seen]:
+        """In this process; where there are tasks, by those."""
+        return [look_at(look, [span])]
 
     def commit(self) -> None:
         """Durable, and visible to every later begin, on return. Errors as `pyomid.Transaction.commit`."""

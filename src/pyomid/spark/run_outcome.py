@@ -39,7 +39,7 @@ def look_up_run(url: str, transaction_id: str, *, settle: bool = False) -> RunOu
     """What became of the runs under an id. With `settle` a run that is still open is sealed, so that it never
     commits: only where its driver is known to be dead."""
     idempotency.check_transaction_id(transaction_id)
-    conn = connection(url)
+    conn = connection(url, create=False)
     begun = conn.deployment.tso.begin()
     done = find_run(conn, begun, transaction_id)
     cells = _key_cells(conn, transaction_id)

@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import numpy as np
+import pyarrow as pa
+
 from pyomid.client.drive import CallProgram
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import Backoff, Tries, check_function, check_result, tries_steps
@@ -32,7 +35,8 @@ from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import DEFAULT_FAMILY, column_mapping, fit_frame, row_key_parts, schema_of
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.datasource import FORMAT
-from pyomid.spark.errors import original_error, original_errors
+from pyomid.spark.errors import coded_errors, original_error, original_errors
+from pyomid.spark.job_names import job_named
 from pyomid.spark.key_ranges import key_range
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.options import LEVELS, checked_choice, names_of
@@ -50,10 +54,10 @@ from pyomid.spark.write_task import (
     reporting,
     write_rows,
 )
+from pyomid.spark.written_rows import Look, Seen, look_at
 from pyomid.types import BeginReply, Column, KeyRange, TableInfo
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -122,11 +126,12 @@ class SparkTransaction(LargeTransaction):
             reader = reader.option("columnMapping", _mapping_text(mapping))
         if columns is not None:
             reader = reader.option("columns", ",".join(names_of(columns)))
-        for name, key in _bounds(self._key_range(info, start, stop, prefix)):
+        keys = self._key_range(info, start, stop, prefix)
+        for name, key in _bounds(keys):
             reader = reader.option(name, key)
         with original_errors():
             frame: DataFrame = reader.load()
-        return frame
+        return frame.alias(_read_text(table, keys, self.start_ts))
 
     def write(
         self,
@@ -166,7 +171,7 @@ class SparkTransaction(LargeTransaction):
         with self._rollback_only_on_error(f"a write to {table!r} failed"):
             plan = self.prepared(table, fields_of(frame.schema), options, level=level)
             deleted = self._delete_all(plan) if mode == "overwrite" else []
-            reports = self._reports(frame, functools.partial(write_rows, plan))
+            reports = self._reports(f"write {table}", frame, functools.partial(write_rows, plan))
             self.note(plan, [*deleted, *reports])
         return _result(table, reports)
 
@@ -182,7 +187,7 @@ class SparkTransaction(LargeTransaction):
         fit_frame(info, [field for field in fields_of(keys.schema) if field.name in names], merge=False)
         with self._rollback_only_on_error(f"a delete in {table!r} failed"):
             work = functools.partial(delete_rows, plan, self.read_plan(info))
-            reports = self._reports(keys, work, names)
+            reports = self._reports(f"delete {table}", keys, work, names)
             self.note(plan, reports)
         return _result(table, reports)
 
@@ -196,7 +201,7 @@ class SparkTransaction(LargeTransaction):
         self._conn.driver.run(self.exit_steps(kind))
         found = None if error is None else original_error(error)
         if found is not None and found is not error:
-            raise found from error
+            raise found from None
 
     # Reading
 
@@ -224,15 +229,27 @@ class SparkTransaction(LargeTransaction):
         """Tombstones for every row that the transaction sees, under branches below those of the new rows."""
         count = self._spark.sparkContext.defaultParallelism
         partitions = divided(self._conn.deployment.store, plan.info.name, KeyRange(), count)
+        work = functools.partial(_delete_partitions, plan, self.read_plan(plan.info))
+        return self._reports(f"overwrite {plan.info.name}", self._frame_of(partitions), work)
+
+    def _look_up(self, look: Look, span: KeyRange) -> list[Seen]:
+        count = self._spark.sparkContext.defaultParallelism
+        partitions = divided(self._conn.deployment.store, look.table, span, count)
+        with job_named(self._spark, "check", look.table), original_errors():
+            frame = self._frame_of(partitions).mapInArrow(functools.partial(_look_at_partitions, look), _SEEN_DDL)
+            return [Seen(_bytes(row["doubled"]), np.frombuffer(row["ids"], np.int64)) for row in frame.collect()]
+
+    def _frame_of(self, partitions: Sequence[KeyRange]) -> DataFrame:
+        """A row for each range, each for a task of its own."""
         rows = [
             (bytearray(partition.start), None if partition.stop is None else bytearray(partition.stop))
             for partition in partitions
         ]
-        frame = self._spark.createDataFrame(rows, "start binary, stop binary").repartition(len(rows))
-        return self._reports(frame, functools.partial(_delete_partitions, plan, self.read_plan(plan.info)))
+        return self._spark.createDataFrame(rows, "start binary, stop binary").repartition(len(rows))
 
     def _reports(
         self,
+        job: str,
         frame: DataFrame,
         work: Callable[[Iterator[pa.RecordBatch]], BranchReport | None],
         columns: Sequence[str] | None = None,
@@ -245,7 +262,7 @@ class SparkTransaction(LargeTransaction):
         """
         every = [field.name for field in frame.schema.fields]
         names = every if columns is None else columns
-        with original_errors():
+        with job_named(self._spark, job), original_errors():
             plain = frame.toDF(*(f"c{place}" for place in range(len(every))))
             wanted = plain.select(*(f"c{every.index(name)}" for name in names))
             rows = wanted.mapInArrow(functools.partial(reporting, work, tuple(names)), REPORT_DDL).collect()
@@ -344,8 +361,31 @@ def _result(table: str, reports: Sequence[BranchReport]) -> WriteResult:
 
 
 def _delete_partitions(plan: WritePlan, read: ReadPlan, batches: Iterator[pa.RecordBatch]) -> BranchReport | None:
-    partitions = [KeyRange(row["start"], row["stop"]) for batch in batches for row in batch.to_pylist()]
-    return delete_ranges(plan, read, partitions)
+    return delete_ranges(plan, read, _ranges_in(batches))
+
+
+_SEEN_DDL: Final = "doubled binary, ids binary"
+
+
+def _look_at_partitions(look: Look, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    with coded_errors():
+        seen = look_at(look, _ranges_in(batches))
+    columns = [pa.array([value], pa.binary()) for value in (seen.doubled, seen.ids.tobytes())]
+    yield pa.RecordBatch.from_arrays(columns, names=["doubled", "ids"])
+
+
+def _ranges_in(batches: Iterator[pa.RecordBatch]) -> list[KeyRange]:
+    return [KeyRange(row["start"], row["stop"]) for batch in batches for row in batch.to_pylist()]
+
+
+def _bytes(value: bytearray | None) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def _read_text(table: str, keys: KeyRange, start_ts: int) -> str:
+    """What `explain(True)` calls a read, for its physical plan says "omid" alone."""
+    bounds = "".join(f" {name}={key}" for name, key in _bounds(keys))
+    return f"omid {table}{bounds} snapshotTimestamp={start_ts}"
 
 
 def _bounds(keys: KeyRange) -> Iterator[tuple[str, str]]:

@@ -7,6 +7,7 @@ fate is unsure is not repeated under the same branch: the attempt fails, and the
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -26,6 +27,7 @@ from pyomid.row_codec.row_key import key_layout
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors
 from pyomid.spark.read_task import ReadPlan, visible_batches
+from pyomid.spark.written_rows import TOLD_MAX, told_by_task
 from pyomid.types import Cell, CellVersion, ConflictLevel, KeyRange, TableInfo, TableSchema
 
 
@@ -50,13 +52,16 @@ class WritePlan:
     """What a task does that has more ids: it tells none, or fails where the level was given."""
     database_id: bytes = b""
     """Whose timestamps these are; empty: not told."""
+    told_max: int = TOLD_MAX
+    """About so many keys, and so many ids, all tasks tell the driver together (`written_rows`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BranchReport:
     """What an attempt wrote. `witness` is one of its cells: evidence, should the commit's answer be lost.
 
-    `ids_count`: of its conflict ids; where they are too many for the commit, at least that many, and `ids` is empty.
+    `ids_count`: of its conflict ids; where they are too many for the commit, at least that many. `ids` has all of them,
+    or none: they are too many to tell.
     """
 
     branch: int
@@ -65,9 +70,21 @@ class BranchReport:
     bytes: int
     ids_count: int
     ids: NDArray[np.int64]
+    keys_count: int
+    """Of its rows, where the write must see that no two have one key (`duplicates`); else 0."""
     keys: NDArray[np.int64]
-    """Row ids, where the write must see that no two rows have one key (`duplicates`)."""
+    """Their ids; where they are too many to tell, some of those that came twice in this task, as often as they came."""
+    span: KeyRange
+    """All rows that it wrote are in it."""
     witness: CellVersion | None
+
+    @property
+    def told_keys(self) -> bool:
+        return len(self.keys) == self.keys_count
+
+    @property
+    def told_ids(self) -> bool:
+        return len(self.ids) == self.ids_count
 
 
 REPORT_SCHEMA: Final = pa.schema(
@@ -77,16 +94,19 @@ REPORT_SCHEMA: Final = pa.schema(
         ("cells", pa.int64()),
         ("bytes", pa.int64()),
         ("ids_count", pa.int64()),
+        ("keys_count", pa.int64()),
         ("ids", pa.binary()),
         ("keys", pa.binary()),
+        ("first", pa.binary()),
+        ("stop", pa.binary()),
         ("row", pa.binary()),
         ("family", pa.binary()),
         ("qualifier", pa.binary()),
     ]
 )
 REPORT_DDL: Final = (
-    "branch long, rows long, cells long, bytes long, ids_count long, "
-    "ids binary, keys binary, row binary, family binary, qualifier binary"
+    "branch long, rows long, cells long, bytes long, ids_count long, keys_count long, "
+    "ids binary, keys binary, first binary, stop binary, row binary, family binary, qualifier binary"
 )
 
 
@@ -132,20 +152,21 @@ def reporting(
 
 
 def check_distinct(conn: Connection, plan: WritePlan, reports: Sequence[BranchReport]) -> None:
-    """`Misuse` naming the key where two rows of the write have one; nothing where `duplicates=last`.
+    """`Misuse` naming the key where two rows of the write have one, as far as tasks told their keys; nothing where
+    `duplicates=last`.
 
-    Each task told the 64-bit ids of its rows; an id that comes twice is a suspicion, which a scan of the written
-    branches settles: equal ids of different keys are no duplicates. The alternative, ordering the frame by its row key,
-    costs a shuffle of all its bytes.
+    They told 64-bit ids; an id that comes twice is a suspicion, which a scan of the written branches settles: equal ids
+    of different keys are no duplicates. The alternative, ordering the frame by its row key, costs a shuffle of all its
+    bytes.
     """
-    keys = np.concatenate([np.empty(0, np.int64), *(report.keys for report in reports)])
+    keys = np.concatenate([_NO_IDS, *(report.keys for report in reports)])
     distinct, counts = np.unique(keys, return_counts=True)
     suspected = distinct[counts > 1]
     if not len(suspected):
         return
     branches = np.array([report.branch for report in reports if len(report.keys)], np.int64)
     found: dict[int, list[bytes]] = {}
-    for row_id, key in _rows_written(conn, plan.info.name, branches, suspected):
+    for row_id, key in _rows_written(conn, plan.info.name, span_of(reports), branches, suspected):
         found.setdefault(row_id, []).append(key)
     for row_id, count in zip(suspected.tolist(), counts[counts > 1].tolist(), strict=True):
         written = found.get(row_id, [])
@@ -154,10 +175,10 @@ def check_distinct(conn: Connection, plan: WritePlan, reports: Sequence[BranchRe
 
 
 def _rows_written(
-    conn: Connection, table: str, branches: NDArray[np.int64], suspected: NDArray[np.int64]
+    conn: Connection, table: str, span: KeyRange, branches: NDArray[np.int64], suspected: NDArray[np.int64]
 ) -> Iterator[tuple[int, bytes]]:
     """The suspected rows among those written under the branches, each once."""
-    for batch in conn.deployment.store.scan(table, KeyRange()):
+    for batch in conn.deployment.store.scan(table, span):
         ids = row_ids(table.encode(), batch)
         for row in np.flatnonzero(np.isin(ids, suspected)).tolist():
             versions = batch.rec_version[batch.row_rec[row] : batch.row_rec[row + 1]]
@@ -171,6 +192,7 @@ def _write_branch(
     conn = connection(plan.url, plan.database_id)
     rows = cells = size = 0
     ids, keys = _ConflictIds(plan), [_NO_IDS]
+    first, last = b"", b""
     witness: CellVersion | None = None
     for batch in batches:
         if not batch.rows:
@@ -184,22 +206,50 @@ def _write_branch(
         rows, cells, size = rows + batch.rows, cells + batch.cells, size + _value_bytes(batch)
         if with_keys:
             keys.append(row_ids(plan.info.name.encode(), batch))
+        lowest, highest = batch.row_key(0), batch.row_key(batch.rows - 1)
+        first, last = min(first or lowest, lowest), max(last, highest)
         witness = witness or batch.cell_version(0)._replace(version=branch)
     if not rows:
         return None
-    return BranchReport(branch, rows, cells, size, ids.count, ids.told(), np.concatenate(keys), witness)
+    span, count, told = KeyRange(first, last + b"\0"), sum(map(len, keys)), _told_keys(plan, np.concatenate(keys))
+    return BranchReport(branch, rows, cells, size, ids.count, ids.told(), count, told, span, witness)
 
 
 _NO_IDS: Final = np.empty(0, dtype=np.int64)
+_DOUBLED_MAX: Final = 1_000
+"""One is enough for the error; more, in case the first are different keys with one id."""
+
+
+def _told_keys(plan: WritePlan, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    if len(keys) <= _told_max(plan):
+        return keys
+    keys.sort()
+    doubled = np.flatnonzero(keys[1:] == keys[:-1])[:_DOUBLED_MAX]
+    return keys[np.isin(keys, keys[doubled])] if len(doubled) else _NO_IDS
+
+
+def _told_max(plan: WritePlan) -> int:
+    """How many keys, and ids, this task tells."""
+    pyspark = sys.modules.get("pyspark")
+    task = None if pyspark is None else pyspark.TaskContext.get()
+    return told_by_task(plan.told_max, 0 if task is None else task.partitionId())
+
+
+def span_of(reports: Iterable[BranchReport]) -> KeyRange:
+    """The rows that these wrote are in it."""
+    spans = [report.span for report in reports]
+    stops = [span.stop for span in spans if span.stop is not None]
+    return KeyRange(min(span.start for span in spans), max(stops) if len(stops) == len(spans) else None)
 
 
 class _ConflictIds:
-    """The ids of what a task writes, as many as one commit may name: beyond that only that they are too many."""
+    """The ids of what a task writes, as many as it may tell and one commit may name: beyond that only how many."""
 
     def __init__(self, plan: WritePlan) -> None:
         self.count = 0
         self._plan = plan
         self._left = plan.ids_max - plan.ids_before
+        self._told_max = min(self._left, _told_max(plan))
         self._ids = [_NO_IDS]
 
     def add(self, batch: CellBatch) -> None:
@@ -208,11 +258,11 @@ class _ConflictIds:
         if not plan.ids or self.count > self._left:
             return
         self.count += sum(batch.rows if level is ConflictLevel.ROW else batch.cells for level in plan.ids)
-        if self.count <= self._left:
+        if self.count <= self._told_max:
             self._ids += [_conflict_ids(plan.info.name, level, batch) for level in plan.ids]
             return
         self._ids = [_NO_IDS]
-        if not plan.may_claim_tables:
+        if self.count > self._left and not plan.may_claim_tables:
             raise too_many_ids(plan.ids_before + self.count, plan.ids_max)
 
     def told(self) -> NDArray[np.int64]:
@@ -284,8 +334,8 @@ def _tombstones(batch: CellBatch, visible: VisibleCells) -> CellBatch:
 
 def _as_row(report: BranchReport) -> pa.RecordBatch:
     witness = report.witness or CellVersion(b"", b"", b"", 0)
-    counts = [report.branch, report.rows, report.cells, report.bytes, report.ids_count]
-    values = [*counts, report.ids.tobytes(), report.keys.tobytes(), *witness[:3]]
+    counts = [report.branch, report.rows, report.cells, report.bytes, report.ids_count, report.keys_count]
+    values = [*counts, report.ids.tobytes(), report.keys.tobytes(), *report.span, *witness[:3]]
     return pa.RecordBatch.from_arrays(
         [pa.array([value], type=field.type) for value, field in zip(values, REPORT_SCHEMA, strict=True)],
         schema=REPORT_SCHEMA,
@@ -294,9 +344,10 @@ def _as_row(report: BranchReport) -> pa.RecordBatch:
 
 def report_of(row: Sequence[Any]) -> BranchReport:
     """A collected row of REPORT_SCHEMA."""
-    branch, rows, cells, size, ids_count, ids, keys, key, family, qualifier = row
+    branch, rows, cells, size, ids_count, keys_count, ids, keys, first, stop, key, family, qualifier = row
     witness = CellVersion(bytes(key), bytes(family), bytes(qualifier), branch) if key else None
-    return BranchReport(branch, rows, cells, size, ids_count, _ids(ids), _ids(keys), witness)
+    span = KeyRange(bytes(first), None if stop is None else bytes(stop))
+    return BranchReport(branch, rows, cells, size, ids_count, _ids(ids), keys_count, _ids(keys), span, witness)
 
 
 def _ids(stored: bytes) -> NDArray[np.int64]:

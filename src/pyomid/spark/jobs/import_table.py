@@ -73,9 +73,11 @@ def adopt(
         return Adoption(table, 0, 0, 0, 0, time.monotonic() - began)
     ranges = divided(conn.deployment.store, table, KeyRange(), spark.sparkContext.defaultParallelism)
     partitions = [Partition(table, 0, each) for each in ranges]
-    run_partitions(spark, url, partitions, functools.partial(_check_partition, newest_ts), _CHECKED_DDL, _CHECKED)
+    run_partitions(
+        spark, "check", url, partitions, functools.partial(_check_partition, newest_ts), _CHECKED_DDL, _CHECKED
+    )
     rows = run_partitions(
-        spark, url, partitions, functools.partial(_adopt_partition, newest_ts), _ADOPTED_DDL, _ADOPTED
+        spark, "adopt", url, partitions, functools.partial(_adopt_partition, newest_ts), _ADOPTED_DDL, _ADOPTED
     )
     crash_point("spark.adopt.before_register")
     register_imported(conn.deployment, table, families, level)

@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyomid.client.partitions import Partition, partitions_of
 from pyomid.spark.databases import Connection
 from pyomid.spark.errors import coded_errors, original_errors
+from pyomid.spark.job_names import job_named
 from pyomid.spark.read_task import divided
 from pyomid.spark.registration import register
 from pyomid.types import KeyRange, TableInfo
@@ -35,9 +36,15 @@ def partitions_for(conn: Connection, infos: Sequence[TableInfo], parallelism: in
 
 
 def run_partitions(
-    spark: SparkSession, url: str, partitions: Sequence[Partition], task: PartitionTask, ddl: str, schema: pa.Schema
+    spark: SparkSession,
+    job: str,
+    url: str,
+    partitions: Sequence[Partition],
+    task: PartitionTask,
+    ddl: str,
+    schema: pa.Schema,
 ) -> list[dict[str, Any]]:
-    """Runs one Spark task for each part. Returns the rows of all tasks, in no order."""
+    """Runs one Spark task for each part, under this name. Returns the rows of all tasks, in no order."""
     register(spark)
     if not partitions:
         return []
@@ -47,7 +54,8 @@ def run_partitions(
     ]
     numbered = spark.sparkContext.parallelize(rows, len(rows))
     frame = spark.createDataFrame(numbered, "table string, generation long, start binary, stop binary")
-    with original_errors():
+    tables = dict.fromkeys(each.table for each in partitions)
+    with job_named(spark, job, *tables), original_errors():
         collected = frame.mapInArrow(partial(_run_task, url, task, schema), ddl).collect()
     return [row.asDict() for row in collected]
 

@@ -32,12 +32,12 @@ def compact(
     spark: SparkSession, url: str, tables: str | Sequence[str] | None = None, *, grace_seconds: float = 0.0
 ) -> Compaction:
     """`Database.compact`, with one task for each region."""
-    conn = connection(url)
+    conn = connection(url, create=False)
 
     def clean(infos: Sequence[TableInfo], watermark: int | None) -> Iterator[RegionCleaned]:
         partitions = partitions_for(conn, infos, spark.sparkContext.defaultParallelism)
         task = partial(_compact_partition, watermark)
-        for row in run_partitions(spark, url, partitions, task, _CLEANED_DDL, _CLEANED):
+        for row in run_partitions(spark, "compact", url, partitions, task, _CLEANED_DDL, _CLEANED):
             yield RegionCleaned(key_range=KeyRange(), **row)
 
     return upkeep.compacted(conn.deployment, conn.driver.run, tables, clean, grace_seconds=grace_seconds)
@@ -45,16 +45,18 @@ def compact(
 
 def sanitize(spark: SparkSession, url: str) -> Sanitising:
     """`Database.sanitize`. The driver does it alone; `spark` is an argument so that the three jobs are called alike."""
-    conn = connection(url)
+    conn = connection(url, create=False)
     return upkeep.sanitize(conn.deployment, conn.driver.run)
 
 
 def verify(spark: SparkSession, url: str, tables: str | Sequence[str] | None = None) -> Verification:
     """`Database.verify`, with one task for each region."""
-    conn = connection(url)
+    conn = connection(url, create=False)
     infos = chosen_tables(conn.deployment.catalog, tables)
     partitions = partitions_for(conn, infos, spark.sparkContext.defaultParallelism)
-    return verified(conn.deployment, infos, lambda: run_partitions(spark, url, partitions, _look, _LOOKED_DDL, _LOOKED))
+    return verified(
+        conn.deployment, infos, lambda: run_partitions(spark, "verify", url, partitions, _look, _LOOKED_DDL, _LOOKED)
+    )
 
 
 _CLEANED: Final = pa.schema(

@@ -44,9 +44,12 @@ def open_folder(folder: str | os.PathLike[str], *, create: bool = True, shared: 
     `Misuse` if it is missing, not a folder, another user's, not writable, or of another layout version.
     """
     path = Path(folder).absolute()
-    if not _is_made(path):
+    if not is_made(path):
         if not create:
-            raise Misuse(f"{path} is not a pyomid folder: it has no file {_FILE}", folder=str(path))
+            raise Misuse(
+                f"{path} is not a pyomid folder: it has no file {_FILE}; a write, or pyomid.connect, makes a database",
+                folder=str(path),
+            )
         _create(path, shared=bool(shared))
     _check_owner(path, shared)
     _check_version(path)
@@ -81,7 +84,7 @@ def _check_owner(path: Path, shared: bool | None) -> None:
         )
 
 
-def _is_made(path: Path) -> bool:
+def is_made(path: Path) -> bool:
     try:
         return (path / _FILE).exists()
     except OSError as error:
