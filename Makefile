@@ -12,7 +12,7 @@ PYTEST := $(BIN)/pytest
 # The tests start Python some thousand times: what one has compiled, the next one takes.
 export PYTHONDONTWRITEBYTECODE :=
 # Their JVMs live for seconds or minutes: the second compiler would only take a core from them.
-test-spark test-hbase: export JDK_JAVA_OPTIONS := $(JDK_JAVA_OPTIONS) -XX:TieredStopAtLevel=1
+test-pysparks test-spark test-hbase: export JDK_JAVA_OPTIONS := $(JDK_JAVA_OPTIONS) -XX:TieredStopAtLevel=1
 
 .PHONY: help setup ahead check docs test test-fast test-process test-pythons test-pysparks test-spark test-hbase demo demo-hbase bench bench-tso bench-hbase soak record-fixtures proto lock format clean
 
@@ -37,11 +37,11 @@ check: setup ## format, lint, types, import contracts
 docs: setup ## the documentation as a site in build/site, its links and anchors checked
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-ahead: setup ## test-pythons' environments, in what the parts before it leave idle
+ahead: setup ## the environments of test-pythons and test-pysparks, in what the parts before them leave idle
 	@mkdir -p build/pythons
-	@nice -n 19 .ci/pythons --ahead $(PYTHONS) </dev/null >build/pythons/ahead.log 2>&1 &
+	@{ nice -n 19 .ci/pythons --ahead $(PYTHONS); nice -n 19 .ci/pysparks --ahead $(PYSPARKS); } </dev/null >build/pythons/ahead.log 2>&1 &
 
-test: ahead check docs test-fast test-process test-pythons test-spark test-hbase ## everything that CI runs
+test: ahead check docs test-fast test-process test-pythons test-pysparks test-spark test-hbase ## everything that CI runs
 
 test-fast: setup ## pure tests: protocol, oracle, wire, stores in memory, models, simulation
 	$(PYTEST) -n 2 -m "not process and not spark and not hbase and not soak"

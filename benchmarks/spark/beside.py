@@ -1,0 +1,119 @@
+"""A load beside steady point traffic: at level table, which claims the table, and at level row, which names its rows.
+
+    python -m benchmarks.spark.beside [rows=100000] [tries=5] [writers=4] [pause_ms=5]
+
+Threads of another process write single rows that the load does not touch, each a transaction, with a pause. Counted:
+how often the load lost, and what the writers paid: their transactions a second and the slowest ones, those that
+aborted, beside the same traffic without a load.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from benchmarks._report import Report
+from benchmarks.spark._setting import PARTS, Setting, setting
+
+import pyomid
+import pyomid.spark
+from pyomid.errors import ConflictError
+
+FAMILY_COLUMN = b"d:v"
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["writers"]:
+        return point_writers(sys.argv[2], int(sys.argv[3]), float(sys.argv[4]))
+    asked = dict(text.split("=", 1) for text in sys.argv[1:])
+    rows, tries, writers = (int(asked.get(*each)) for each in (("rows", "100000"), ("tries", "5"), ("writers", "4")))
+    pause_s = float(asked.get("pause_ms", "5")) / 1_000
+    report = Report(f"Spark: loads of {rows} rows beside {writers} point writers, local[{PARTS}]")
+    with setting("conflictMapEntries=33554432&leaseSeconds=60") as at:
+        one_load(at, rows, "table")
+        works: dict[str, Callable[[], object]] = {
+            "no load": lambda: time.sleep(3),
+            "load, level table": lambda: loads(at, rows, "table", tries),
+            "load, level row": lambda: loads(at, rows, "row", tries),
+        }
+        for name, work in works.items():
+            point, lost = beside(at, writers, pause_s, work)
+            report.note(
+                f"{name:<20} load lost {lost} of {0 if name == 'no load' else tries} times; points: "
+                f"{point['commits'] / point['seconds']:.0f}/s, {point['aborts']} aborted, slowest "
+                f"{point['slowest_ms']:.0f} ms, 99 % within {point['p99_ms']:.1f} ms"
+            )
+    return report.finish()
+
+
+def one_load(at: Setting, rows: int, level: str) -> None:
+    frame = at.spark.range(rows, numPartitions=PARTS).selectExpr("id AS k", "id AS v")
+    with pyomid.spark.transaction(at.spark, at.url, conflict_level=level) as tx:
+        tx.write(frame, "loaded", row_key="k")
+
+
+def loads(at: Setting, rows: int, level: str, tries: int) -> int:
+    lost = 0
+    for _ in range(tries):
+        try:
+            one_load(at, rows, level)
+        except ConflictError:
+            lost += 1
+    return lost
+
+
+def beside(at: Setting, writers: int, pause_s: float, work: Callable[[], object]) -> tuple[dict[str, float], int]:
+    command = [sys.executable, "-m", "benchmarks.spark.beside", "writers", at.url, str(writers), str(pause_s)]
+    traffic = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert traffic.stdout is not None
+    assert traffic.stdout.readline() == "ready\n"
+    lost = work()
+    told, _ = traffic.communicate("end\n", timeout=60)
+    return json.loads(told), int(lost or 0) if isinstance(lost, int) else 0
+
+
+def point_writers(url: str, writers: int, pause_s: float) -> int:
+    """Writes rows above all that are loaded until a line comes; prints what it counted."""
+    ended, taken_s, aborts = threading.Event(), [], [0]
+    with pyomid.connect(url) as db:
+
+        def write(number: int) -> None:
+            row = 1 << 40 | number << 32
+            while not ended.wait(pause_s):
+                row += 1
+                began = time.monotonic()
+                try:
+                    with db.begin() as tx:
+                        tx.table("loaded").put((1 << 63 | row).to_bytes(8, "big"), {FAMILY_COLUMN: bytes(8)})
+                    taken_s.append(time.monotonic() - began)
+                except ConflictError:
+                    aborts[0] += 1
+
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(writers)]
+        began = time.monotonic()
+        for thread in threads:
+            thread.start()
+        print("ready", flush=True)
+        sys.stdin.readline()
+        ended.set()
+        for thread in threads:
+            thread.join()
+        seconds = time.monotonic() - began
+    slow = sorted(taken_s)
+    counted = {
+        "commits": len(slow),
+        "aborts": aborts[0],
+        "seconds": seconds,
+        "slowest_ms": slow[-1] * 1_000,
+        "p99_ms": slow[int(len(slow) * 0.99)] * 1_000,
+    }
+    print(json.dumps(counted), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
