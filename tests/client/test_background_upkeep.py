@@ -56,6 +56,10 @@ MAY_HAPPEN = (pyomid.OutcomeUnknown, pyomid.ConflictError, pyomid.SnapshotTooOld
 """To a transaction whose TSO is killed."""
 
 
+AHEAD = b'{"judged": 1000000, "parts": [["t", "", 10, 1000000, 64]]}'
+"""What was said of a folder before an older copy of it was put in its place."""
+
+
 class Rests(threading.Event):
     """Does not wait; remembers for how long it should have, and stops after so many."""
 
@@ -156,9 +160,7 @@ def test_a_pass_that_was_stopped_is_done_by_the_next_process(
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize(
-    "said", [None, b"", b"{", b"[1]", b'{"judged": "x"}', b'{"judged": 3, "parts": [[1]]}', b"\xff"]
-)
+@pytest.mark.parametrize("said", [None, b"", b"{", b"[1]", b'{"judged": "x"}', b'{"judged": 3, "parts": [[1]]}', AHEAD])
 def test_the_next_process_goes_on_from_what_was_said(raised: Database, tmp_path: Path, said: bytes | None) -> None:
     """Nonsense costs a pass, and nothing else."""
     upkeep_of(raised, tmp_path).look()
@@ -175,6 +177,23 @@ def test_the_next_process_goes_on_from_what_was_said(raised: Database, tmp_path:
     again._timestamps = lambda: (watermark, watermark)
     again.look()
     assert stored(raised) == ROWS
+
+
+@pytest.mark.fast
+def test_a_dropped_table_puts_no_pass_off(raised: Database, tmp_path: Path) -> None:
+    """Its records are not there any more; what is written after that counts from the first version on."""
+    records = [stored(raised) + 100_000]
+    upkeep = upkeep_of(raised, tmp_path)
+    upkeep._records = lambda: records[0]
+    upkeep.look()
+    assert stored(raised) == ROWS
+    for number in range(2):
+        records[0] = ROWS + number * GAIN_MIN
+        publish(raised)
+        watermark, _ = raised.deployment.leader_state.read_watermarks()
+        upkeep._timestamps = lambda watermark=watermark: (watermark, watermark)  # type: ignore[misc]
+        upkeep.look()
+        assert upkeep.figures.passes == 1 + number
 
 
 @pytest.mark.process

@@ -66,7 +66,7 @@ STATE_FILE: Final = "upkeep.json"
 class Gain:
     """How many stored versions a pass could judge that no pass has judged yet.
 
-    `written`: records of the folder, plus those that passes deleted: it grows by what is written. Whatever was written
+    `written`: records of the folder, plus those that were deleted: it grows by what is written. Whatever was written
     when the newest start was s may be judged once W is at or above s.
     """
 
@@ -166,7 +166,9 @@ class BackgroundUpkeep:
         self._timestamps: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._cache = CommitCache(10_000)
         self._deleted = 0
-        """Records that passes deleted since the process began."""
+        """Records that were deleted since the process began, by passes or by others."""
+        self._written: int | None = None
+        """`Gain.written` at the last sample. It never goes back."""
         self._parts: dict[tuple[str, str], Part] = {}
         self._gain = Gain(self._load())
         self._is_whole = False
@@ -224,7 +226,12 @@ class BackgroundUpkeep:
     def _sample(self) -> None:
         self._sampled_s = self._clock()
         written = self._records() + self._deleted
-        self._gain.note(written, self._timestamps()[0])
+        if self._written is None and self._gain.judged > written:  # the folder is older than what was said of it
+            self._gain, self._parts = Gain(), {}
+        gone = max(0, (self._written or 0) - written)  # by others: a table was dropped
+        self._deleted += gone
+        self._written = written + gone
+        self._gain.note(self._written, self._timestamps()[0])
 
     # ── passes ───────────────────────────────────────────────────────────────────────────────────────────────────
 
