@@ -25,7 +25,7 @@ PAIRS = {
     public_names.TYPED_TABLE: (TypedTable, AsyncTypedTable),
 }
 ROOT = Path(__file__).parents[2]
-OF_INSTANCES = ("url", "settings", "read_only")
+OF_INSTANCES = ("url", "settings")
 
 
 def both(names: tuple[str, ...]) -> list[tuple[str, Any, Any]]:

@@ -433,10 +433,14 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         super().__init__(writes, lease=lease, end_lease=end_lease)
         self.database: Final = database
         """For pyomid's own use."""
-        self.read_only: Final = read_only
-        """It refuses writes and claims."""
+        self._read_only = read_only
         self._begun = begun
         self._tables: dict[str, TableT] = {}
+
+    @property
+    def read_only(self) -> bool:
+        """It refuses writes and claims."""
+        return self._read_only
 
     def table_steps(self, name: str) -> Steps[TableT]:
         self.step(Event.READ)
@@ -481,7 +485,7 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
     def check_write(self) -> None:
         """Refuses a write that the state does not allow, or that is of a read-only transaction."""
         self.step(Event.WRITE)
-        if self.read_only:
+        if self._read_only:
             raise Misuse(f"transaction {self.start_ts} was begun read-only", start_ts=self.start_ts)
 
     def claimed_rows(self) -> Mapping[str, Sequence[bytes]]:
