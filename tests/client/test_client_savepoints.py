@@ -27,7 +27,7 @@ acts = st.lists(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(acts=acts)
 def test_going_back_leaves_what_was_seen_at_the_savepoint(db: Database, acts: list[tuple[Any, ...]]) -> None:
     with db.begin() as tx:
