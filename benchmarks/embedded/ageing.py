@@ -78,7 +78,7 @@ def raise_counters(db: Database, transactions: int, keys: int, threads: int) -> 
 def compare(report: Report, fresh: Database, aged: Database, keys: int) -> None:
     def get(db: Database) -> Callable[[], None]:
         def work() -> None:
-            with db.begin() as tx:
+            with db.begin(lease=True) as tx:  # a busy machine may take longer than --age
                 table = tx.table("t")
                 for number in range(GETS):
                     table.get(b"%08d" % (number % keys))
@@ -87,7 +87,7 @@ def compare(report: Report, fresh: Database, aged: Database, keys: int) -> None:
 
     def scan(db: Database) -> Callable[[], None]:
         def work() -> None:
-            with db.begin() as tx:
+            with db.begin(lease=True) as tx:  # a busy machine may take longer than --age
                 assert sum(1 for _ in tx.table("t").scan()) == keys
 
         return work
