@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Their JVMs live for seconds or minutes: the second compiler would only take a core from them.
 test-pysparks test-spark test-hbase: export JDK_JAVA_OPTIONS := $(JDK_JAVA_OPTIONS) -XX:TieredStopAtLevel=1
 
-.PHONY: help setup ahead check docs test test-fast test-process test-pythons test-pysparks test-spark test-hbase demo demo-hbase bench bench-tso bench-hbase soak record-fixtures proto lock format clean
+.PHONY: help setup ahead check docs test test-fast test-process test-pythons test-install test-pysparks test-spark test-hbase demo demo-hbase bench bench-tso bench-hbase soak record-fixtures proto lock format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,6 +52,9 @@ test-process: setup ## real processes: killed, stopped, forked; those of the TSO
 
 test-pythons: ## a client, its TSO and their processes, on every declared Python that is here
 	.ci/pythons $(PYTHONS)
+
+test-install: ## sdist and wheel, installed without extras and with them; a program and the command line on each
+	.ci/install $(PYTHON)
 
 test-pysparks: setup ## reads, writes, a transaction and a stream on the declared PySparks beside the suite's own
 	.ci/pysparks $(PYSPARKS) -- -q tests/spark/test_spark_smoke.py

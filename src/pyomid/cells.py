@@ -20,9 +20,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any, Final, NamedTuple, overload
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.compiled import ReadBytes, ReadInt32s, ReadInt64s
 from pyomid.types import Cell, CellVersion, Column, RowWrite
 

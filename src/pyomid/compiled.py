@@ -8,6 +8,9 @@ an installation pays for it; `compile_all` lets an installer pay at once. A kern
 goes by all that it was made of (`kernel_digests`). The undecorated function stays at `.plain`. Importing this module
 does not import numba.
 
+numba is an extra (`pyomid[fast]`). Without it the reference implementation of each kernel does its work: who calls a
+kernel asks whether it `is_ready`, and otherwise goes by code of its own in plain Python, or by the kernel's `python`.
+
 What many kernels work on has names: a `Record` of fields, a `NamedTuple` of arrays. A signature names them by their
 classes, which the kernel's module has to import:
 
@@ -32,20 +35,22 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cache, cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Annotated, Any, Final, Generic, ParamSpec, Protocol, TypeVar, get_type_hints
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, is_numpy, np
 from pyomid.kernel_digests import digest_of, names_in
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -137,6 +142,16 @@ class Kernel(Generic[P, R]):
         """Whether a call is only a call."""
         return self._compiled is not None
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether to call it. Where not, the reference implementation does the work."""
+        return self._compiled is not None or can_compile()
+
+    @cached_property
+    def python(self) -> Callable[P, R]:
+        """The same in plain Python, with the kernels that it calls."""
+        return self._linked_to(lambda called: called.python if isinstance(called, Kernel) else called.plain)
+
     @cached_property
     def digest(self) -> str:
         """Of all that the machine code is made of."""
@@ -185,15 +200,19 @@ class Kernel(Generic[P, R]):
 
     def _linked(self) -> Callable[P, R]:
         """The function with the kernels it calls replaced by their compiled forms, which numba can call."""
+        linked = self._linked_to(lambda called: called.compiled())
+        linked.__module__, linked.__qualname__ = self.plain.__module__, self._kept_name  # numba calls its file by it
+        return linked
+
+    def _linked_to(self, form: Callable[[Kernel[Any, Any] | Instruction], Any]) -> Callable[P, R]:
+        """The function with the kernels it calls in this form."""
         plain = self.plain
         assert isinstance(plain, FunctionType)
         names = {name: plain.__globals__.get(name) for name in names_in(plain.__code__)}
-        called = {name: value.compiled() for name, value in names.items() if isinstance(value, Kernel | Instruction)}
-        linked = FunctionType(
+        called = {name: form(value) for name, value in names.items() if isinstance(value, Kernel | Instruction)}
+        return FunctionType(
             plain.__code__, {**plain.__globals__, **called}, plain.__name__, plain.__defaults__, plain.__closure__
         )
-        linked.__module__, linked.__qualname__ = plain.__module__, self._kept_name  # numba calls its file by it
-        return linked
 
 
 def _named_in(signature: str, where: Any) -> dict[str, type]:
@@ -285,6 +304,25 @@ def kernel(signature: str, **options: Any) -> Callable[[Callable[P, R]], Kernel[
     return decorate
 
 
+def now(kernel: Kernel[P, R]) -> Callable[P, R]:
+    """The kernel if it is ready, else the same in plain Python."""
+    return kernel if kernel.is_ready else kernel.python
+
+
+@cache
+def can_compile() -> bool:
+    """Whether numba and numpy are there, and wanted; says once what lacks without them."""
+    if os.environ.get("PYOMID_KERNELS") == "off":
+        return False
+    if is_numpy() and find_spec("numba") is not None:
+        return True
+    log.warning(
+        "works in plain Python: pip install 'pyomid[fast]' (numba, numpy) makes scans and large writes some ten times"
+        " faster; PYOMID_KERNELS=off says that this is wanted"
+    )
+    return False
+
+
 def anything_is_loaded() -> bool:
     """Whether this process has paid for its first kernel: importing numba takes half a second, a further kernel
     milliseconds."""
@@ -292,8 +330,10 @@ def anything_is_loaded() -> bool:
 
 
 def all_are_kept(packages: Sequence[str]) -> bool:
-    """Whether every kernel of these packages' modules imported so far is only to be loaded."""
-    return all(each.is_kept for each in _kernels if each.plain.__module__.rpartition(".")[0] in packages)
+    """Whether every kernel of these packages' modules imported so far is only to be loaded, or none ever is."""
+    return not can_compile() or all(
+        each.is_kept for each in _kernels if each.plain.__module__.rpartition(".")[0] in packages
+    )
 
 
 def compile_all(package: str) -> Iterator[str]:

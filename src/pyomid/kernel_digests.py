@@ -17,7 +17,7 @@ from importlib import metadata
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-import numpy as np
+from pyomid.arrays import np
 
 
 def digest_of(plain: FunctionType, *settings: Any) -> str:

@@ -16,9 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch, CellNames
 from pyomid.config import Settings
 from pyomid.errors import Misuse, UnknownTable

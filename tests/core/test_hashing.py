@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyomid.cells import batch_of
+from pyomid.compiled import Kernel
 from pyomid.protocol import hashing
 from pyomid.protocol.native import hashing as hashing_batch
 from pyomid.types import Cell
@@ -50,3 +51,7 @@ def test_compiled_ids_equal_plain_ids(table: bytes, rows: dict[bytes, set[tuple[
     assert hashing_batch.row_ids(table, batch).tolist() == [hashing.row_id(table, row) for row in sorted(rows)]
     names = [c.row + c.family + c.qualifier for c in batch.all_cells()]
     assert hashing_batch.name_ids(table, names) == [hashing.row_id(table, name) for name in names]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kernel, "is_ready", False)
+        assert hashing_batch.cell_ids(table, batch).tolist() == hashing_batch.name_ids(table, names)
+        assert hashing_batch.row_ids(table, batch).tolist() == [hashing.row_id(table, row) for row in sorted(rows)]

@@ -174,4 +174,4 @@ def test_kernels_compute_what_their_source_says(rows: list[list[Cell]], reader: 
     mine = np.array(sorted(own), dtype=np.int64)
     for kernel in (visibility_kernel.unresolved, visibility_kernel.unresolved_records):
         arguments = (batch.rec_version, batch.rec_commit, reader, mine)
-        assert kernel(*arguments).tolist() == kernel.plain(*arguments).tolist()
+        assert kernel(*arguments).tolist() == kernel.python(*arguments).tolist()

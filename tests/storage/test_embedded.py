@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pyomid.compiled import Kernel
 from pyomid.errors import Corruption
 from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 from pyomid.storage.embedded.records import record_key
@@ -37,6 +38,14 @@ class TestEmbeddedStore(DataStoreConformance):
 
     def another(self, store: object) -> EmbeddedStore:
         return self._other
+
+
+class TestEmbeddedStoreInPlainPython(TestEmbeddedStore):
+    """Without a compiler, and while kernels are not there yet."""
+
+    @pytest.fixture(autouse=True)
+    def no_kernels(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Kernel, "is_ready", False)
 
 
 @pytest.mark.parametrize("columns", [None, [Column(b"f", b"")], [Column(b"f", b"a")], [Column(b"f", b"none")]])

@@ -28,6 +28,7 @@ from pyomid.storage.embedded.records import (
     row_prefix,
     table_prefix,
 )
+from pyomid.storage.embedded.scans import decode_records_plain
 from pyomid.testing.conformance import ORDERED_KEYS
 from pyomid.types import TIMESTAMP_MAX, KeyRange
 
@@ -213,7 +214,13 @@ def joined(items: list[tuple[bytes, bytes]]) -> tuple[Any, Any]:
 
 def decoded_over(items: list[tuple[bytes, bytes]], column_of: Any) -> tuple[Any, Any]:
     data, lens = joined(items)
-    return data, record_kernels.decode_records(data, lens, column_of)
+    copy = data.copy()
+    *arrays, status, bad_record = record_kernels.decode_records(data, lens, column_of)
+    *plain, plain_status, plain_bad_record = decode_records_plain(copy, lens, column_of)
+    assert (plain_status, plain_bad_record) == (status, bad_record)
+    if status == record_kernels.GOOD:
+        assert [each.tolist() for each in (copy, *plain)] == [each.tolist() for each in (data, *arrays)]
+    return data, (*arrays, status, bad_record)
 
 
 def decoded(items: list[tuple[bytes, bytes]], column_of: Any) -> Any:

@@ -152,6 +152,7 @@ def test_scan_beside_another_process_that_replaces_every_page_sees_one_moment(
         time.sleep(rng.choice((0, 0, 0.002, 0.02)))  # not to wait for something: the writer goes on meanwhile
         return walk(*asked)
 
+    slow_walk.is_ready = True  # type: ignore[attr-defined]
     monkeypatch.setattr(pages, "walk", slow_walk)
     with writer(tmp_path, "churn") as process:
         seen: list[int] = []

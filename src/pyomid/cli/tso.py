@@ -12,7 +12,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -307,15 +307,13 @@ def _serve(
     lock: Any = None,
 ) -> None:
     """Takes over, serves until it is told to stop, then drains."""
-    import uvloop
-
     from pyomid.client.session.connecting import read_token
     from pyomid.server.startup import ServiceOptions, serve
     from pyomid.wiring import folder_upkeep
 
     token = read_token(options["token-file"]) if options["token-file"] else b""
     service_options = ServiceOptions.from_options(options, token)
-    uvloop.run(
+    _run(
         serve(
             stores,
             service_options,
@@ -329,3 +327,15 @@ def _serve(
             else None,
         )
     )
+
+
+def _run(main: Coroutine[Any, Any, None]) -> None:
+    """By uvloop where it is installed: it takes half of asyncio's time for a request."""
+    try:
+        import uvloop
+    except ModuleNotFoundError:
+        import asyncio
+
+        asyncio.run(main)
+    else:
+        uvloop.run(main)

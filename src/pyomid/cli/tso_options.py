@@ -74,8 +74,8 @@ OPTIONS: Final = (
     Option("announce", str, "", "omid+hbase: HOST:PORT that clients are told, if not --listen", "cluster"),
     Option("upkeep", _share, 0.1, "omid:///folder: the share of one core, and of the time of the store's writer lock, "
            "that compaction and sanitizing in the background may take; 0: none", "upkeep"),
-    Option("kernel", _one_of("on", "off", "auto"), "on", "on: compiled decisions; off: plain; auto: on if compiled "
-           "before", "oracle"),
+    Option("kernel", _one_of("on", "off", "auto"), "on", "on: compiled decisions, where numba is installed; off: "
+           "plain; auto: on if compiled before", "oracle"),
     Option("flights", int, 2, "flushes of the commit table at once; more where it is far away", "batches"),
     Option("batch-entries", int, 16_384, "most commits in one flush", "batches"),
     Option("window-starts", int, 4_096, "begins that one flush can last for", "batches"),
@@ -135,7 +135,10 @@ def _value(option: Option, given: object, where: str) -> Any:
 def _file_options(path: str) -> dict[str, object]:
     if not path:
         return {}
-    import yaml
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise Misuse("a config file needs PyYAML: install pyomid with its extra, pyomid[server]") from error
 
     try:
         content = yaml.safe_load(Path(path).read_text()) or {}

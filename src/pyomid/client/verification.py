@@ -36,9 +36,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.client import idempotency
 from pyomid.client.partitions import Partition

@@ -14,9 +14,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.errors import Misuse
 from pyomid.oracle.instructions import MoveCeiling
 from pyomid.oracle.outgoing import Death, EpochWrite, Procedure, Step, StoreRequests

@@ -16,9 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.oracle.completions import STARTS_A_REQUEST
 from pyomid.oracle.machine import TsoMachine
 from pyomid.types import TIMESTAMP_STEP, AbortReason, BeginReply, CommitReply, CommitRequest, WriteSetLevel

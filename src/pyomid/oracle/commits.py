@@ -13,9 +13,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.errors import Misuse
 from pyomid.oracle.begins import Begins, Ceiling
 from pyomid.oracle.instructions import EncodedReplies, Flush, Flushed, Reply, SendEncoded

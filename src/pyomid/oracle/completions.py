@@ -10,9 +10,7 @@ from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.errors import Unavailable
 from pyomid.oracle.begins import Begins
 from pyomid.oracle.instructions import DeleteEntries

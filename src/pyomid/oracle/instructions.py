@@ -12,9 +12,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.errors import OmidError
 from pyomid.types import LeaderStateChanges
 from pyomid.wire.messages import Answer, Request

@@ -26,9 +26,7 @@ from collections.abc import Hashable, Iterable
 from itertools import chain
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.oracle.begins import Begins, Ceiling
 from pyomid.oracle.commits import Commits
 from pyomid.oracle.completions import Completions, Starts

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator, Hashable
 from typing import Any, Final
 
-import numpy as np
-
+from pyomid.arrays import np
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
 from pyomid.oracle.begins import Begins
 from pyomid.oracle.commits import Commits

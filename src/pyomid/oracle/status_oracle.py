@@ -25,9 +25,7 @@ from collections.abc import Callable, Collection, Iterable, MutableMapping, Sequ
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.types import AbortReason, CommitRequest, WriteSetLevel
 
 BUCKET_SLOTS: Final = 28

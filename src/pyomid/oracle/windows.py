@@ -25,9 +25,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.types import TIMESTAMP_STEP
 
 WORLD_TICKS_PER_MS: Final = 1_000_000

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
+from pyomid.arrays import np
 from pyomid.cells import CellBatch
 from pyomid.protocol.effects import (
     CleanBatch,

@@ -30,9 +30,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch
 from pyomid.errors import SnapshotTooOld
 from pyomid.protocol import visibility

@@ -19,9 +19,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.protocol.native.version_cleanup import dropped_cells
 from pyomid.types import start_of
@@ -38,6 +36,8 @@ def plan_cleaning(batch: CellBatch, watermark: int, orphans: Indices, resolved: 
     """
     if not batch.rows:
         return np.empty(0, np.int64), np.empty(0, np.int64)
+    if not dropped_cells.is_ready:
+        return plan_cleaning_plain(batch, watermark, orphans, resolved)
     family, is_family_tombstone_column = _families(batch)
     starts = np.ascontiguousarray(orphans, dtype=np.int64)
     dropped = dropped_cells(batch.arrays(), family, is_family_tombstone_column, starts, watermark)

@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch
+from pyomid.compiled import now
 from pyomid.protocol.native import visibility as kernels
 from pyomid.types import Cell, Column, start_of
 
@@ -90,7 +89,7 @@ class VisibleCells:
 
 def unresolved_starts(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NO_STARTS) -> Indices:
     """Starts that only the commit table can explain to this reader: ascending, each once."""
-    found = kernels.unresolved(batch.rec_version, batch.rec_commit, reader_start_ts, _sorted(own))
+    found = now(kernels.unresolved)(batch.rec_version, batch.rec_commit, reader_start_ts, _sorted(own))
     return np.unique(found)
 
 
@@ -99,18 +98,19 @@ def apply_commits(batch: CellBatch, starts: Indices, commits: Indices) -> Indice
 
     `starts` ascend. A commit of 0 or less leaves its records unresolved.
     """
-    return kernels.apply_commits(batch.rec_version, batch.rec_commit, starts, commits)
+    return now(kernels.apply_commits)(batch.rec_version, batch.rec_commit, starts, commits)
 
 
 def unresolved_records(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NO_STARTS) -> Indices:
     """Indices of the records that are still unresolved, ascending: the rows to fetch again."""
-    return kernels.unresolved_records(batch.rec_version, batch.rec_commit, reader_start_ts, _sorted(own))
+    return now(kernels.unresolved_records)(batch.rec_version, batch.rec_commit, reader_start_ts, _sorted(own))
 
 
 def visible_cells(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NO_STARTS) -> VisibleCells:
     """The batch as the reader sees it: one compiled pass, a few nanoseconds a cell."""
     tombstone_of = _family_tombstone_columns(batch.columns)
-    return VisibleCells(*kernels.visible_cells(batch.arrays(), tombstone_of, reader_start_ts, _sorted(own)))
+    found = now(kernels.visible_cells)(batch.arrays(), tombstone_of, reader_start_ts, _sorted(own))
+    return VisibleCells(*found)
 
 
 def _sorted(own: Collection[int]) -> Indices:

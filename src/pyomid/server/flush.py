@@ -18,10 +18,7 @@ from contextlib import suppress
 from threading import Event, Lock
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-from prometheus_client.metrics_core import HistogramMetricFamily
-
+from pyomid.arrays import NDArray, np
 from pyomid.crashpoints import crash_point
 from pyomid.errors import OmidError, Unavailable
 from pyomid.oracle.instructions import Flush, Flushed
@@ -177,11 +174,11 @@ class Durations:
         self._counts[bisect_left(BOUNDS_S, duration_s)] += 1
         self._sum_s += duration_s
 
-    def metric(self, name: str, text: str) -> HistogramMetricFamily:
-        """As Prometheus wants it: cumulative."""
+    def cumulative(self) -> tuple[list[tuple[str, float]], float]:
+        """As Prometheus wants them: each bound with how many were at or below it; the sum in seconds."""
         total = 0
         buckets: list[tuple[str, float]] = []
         for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), self._counts, strict=True):
             total += count
             buckets.append((bound, total))
-        return HistogramMetricFamily(name, text, buckets=buckets, sum_value=self._sum_s)
+        return buckets, self._sum_s

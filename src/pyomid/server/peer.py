@@ -21,9 +21,7 @@ import traceback
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.oracle.chunk_oracle import DONE, RARE_FRAME, ChunkOracle
 from pyomid.oracle.instructions import EncodedReplies, Event, RequestCame
 from pyomid.types import CommitRequest
@@ -628,7 +626,7 @@ class ReceiveBuffer:
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.array: NDArray[np.uint8] = np.zeros(bytes_max, dtype=np.uint8)
-        self.view = memoryview(self.array)  # type: ignore[arg-type]
+        self.view = self.array.data
 
     def frame_bytes(self, at: int) -> int:
         """The length that the frame header at `at` announces."""

@@ -46,9 +46,7 @@ from pyomid.server.unauthenticated import Acceptor, UnauthenticatedPeers
 from pyomid.wire.messages import Answer
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from pyomid.arrays import NDArray, np
     from pyomid.oracle.native.compiled_oracle import CompiledOracle
     from pyomid.server.native.socket_loop import SocketLoop, SocketReplies
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from pyomid.compiled import cache_folder, python_tag
+from pyomid.compiled import cache_folder, can_compile, python_tag
 from pyomid.errors import OmidError
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.settings import TsoSettings
@@ -95,7 +95,7 @@ class ServiceOptions:
             idle_exit_s=options["idle-exit"] or float("inf"),
             token=token,
             metrics=options["metrics"],
-            kernel=options["kernel"] == "on",
+            kernel=options["kernel"] == "on" and can_compile(),
             kernel_soon=options["kernel"] == "auto" and is_compiled(),
         )
 
@@ -117,6 +117,8 @@ def connections_possible(wanted: int) -> int:
 def is_compiled() -> bool:
     """Whether a kernel's machine code for this Python lies on disk (`make setup` puts it there): else its first use
     takes 20 s. Whether it is this version's is told when it is loaded."""
+    if not can_compile():
+        return False
     folder = cache_folder(Path(__file__).parents[1] / "oracle" / "native" / "decide.py")
     return folder is not None and any(folder.glob(f"decide.decide_chunk-*.{python_tag()}.nbi"))
 

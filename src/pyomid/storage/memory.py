@@ -12,9 +12,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import UnknownTable
 from pyomid.ports import Catalog, DataStore, LeaderState

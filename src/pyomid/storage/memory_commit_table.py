@@ -13,9 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.ports import CommitTable, FlushEnded, FlushLoop
 from pyomid.storage.checks import ProcessGuard
 from pyomid.types import NOT_FOUND, SEALED, SealOutcome

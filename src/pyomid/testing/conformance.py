@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import Any, ClassVar, Final
 
-import numpy as np
-
+from pyomid.arrays import np
 from pyomid.cells import CellBatch, batch_of
 from pyomid.errors import Deposed, Misuse, OmidError, UnknownTable
 from pyomid.oracle.instructions import Flushed
@@ -949,7 +949,8 @@ class CommitTableConformance:
         commits.seal(50 * self.MANY)
         counts = (1, 7, 0, self.MANY // 2, 1, self.MANY // 3)
         starts = 50 * np.arange(self.MANY, self.MANY + sum(counts))
-        blocks = np.split(np.stack([starts, starts + 10], axis=1), np.cumsum(counts[:-1]))
+        rows = np.stack([starts, starts + 10], axis=1)
+        blocks = [rows[end - count : end] for count, end in zip(counts, accumulate(counts), strict=True)]
         told: list[tuple[int, Any, list[int]]] = []
         failed: list[Exception] = []
 

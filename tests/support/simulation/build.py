@@ -122,7 +122,7 @@ def plain_kernel(signature: str, **options: Any) -> Callable[[Any], Any]:
     """Stands in for `pyomid.compiled.kernel`: the function itself, uncompiled."""
 
     def decorate(function: Any) -> Any:
-        function.plain = function
+        function.plain, function.is_ready = function, True
         return function
 
     return decorate

@@ -6,18 +6,20 @@ are copied after the table's name and hashed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import BatchArrays, CellBatch, ColumnNames
 from pyomid.compiled import READ_BYTES, READ_INT32S, READ_INT64S, kernel
+from pyomid.protocol import hashing
 
 
 def cell_ids(table: bytes, batch: CellBatch) -> NDArray[np.int64]:
     """One id a cell, in the batch's order of cells."""
+    if not _hash_cells.is_ready:
+        names = (hashing.row_id(table, row + column) for row, column in _cell_names(batch))
+        return np.fromiter(names, dtype=np.int64, count=batch.cells)
     name = np.frombuffer(table, dtype=np.uint8)
     ids: NDArray[np.int64] = _hash_cells(name, batch.arrays(), tuple(ColumnNames.of(batch.columns)))
     return ids
@@ -25,6 +27,8 @@ def cell_ids(table: bytes, batch: CellBatch) -> NDArray[np.int64]:
 
 def row_ids(table: bytes, batch: CellBatch) -> NDArray[np.int64]:
     """One id a row, in the batch's order of rows."""
+    if not _hash_rows.is_ready:
+        return np.array([hashing.row_id(table, batch.row_key(row)) for row in range(batch.rows)], dtype=np.int64)
     ids: NDArray[np.int64] = _hash_rows(
         np.frombuffer(table, dtype=np.uint8), batch.buffer, batch.row_off, batch.row_len
     )
@@ -33,12 +37,24 @@ def row_ids(table: bytes, batch: CellBatch) -> NDArray[np.int64]:
 
 def name_ids(table: bytes, names: Sequence[bytes]) -> list[int]:
     """One id a name, in their order: a cell's name is row + family + qualifier, a row's its key."""
+    if not _hash_rows.is_ready:
+        return [hashing.row_id(table, name) for name in names]
     lengths = np.fromiter((len(name) for name in names), dtype=np.int32, count=len(names))
     offsets = np.cumsum(lengths, dtype=np.int64) - lengths
     joined = np.frombuffer(b"".join(names), dtype=np.uint8)
     ids: NDArray[np.int64] = _hash_rows(np.frombuffer(table, dtype=np.uint8), joined, offsets, lengths)
     as_list: list[int] = ids.tolist()
     return as_list
+
+
+def _cell_names(batch: CellBatch) -> Iterator[tuple[bytes, bytes]]:
+    """Of each cell its row and the bytes of its column."""
+    columns = [column.family + column.qualifier for column in batch.columns]
+    numbers, ends = batch.cell_col.tolist(), batch.rec_cell[batch.row_rec].tolist()
+    for row in range(batch.rows):
+        key = batch.row_key(row)
+        for number in numbers[ends[row] : ends[row + 1]]:
+            yield key, columns[number]
 
 
 @kernel("uint64(uint64, int64)")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import BatchArrays
 from pyomid.compiled import kernel
 from pyomid.types import TIMESTAMP_STEP

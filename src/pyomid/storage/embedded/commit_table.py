@@ -18,9 +18,7 @@ from heapq import merge
 from itertools import groupby
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.errors import Misuse, OmidError
 from pyomid.owned_files import FileId
 from pyomid.ports import CommitTable, FlushEnded, FlushLoop

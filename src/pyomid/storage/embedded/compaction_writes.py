@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch
 from pyomid.storage.embedded.environment import Transaction
 from pyomid.storage.embedded.native import changes as kernels

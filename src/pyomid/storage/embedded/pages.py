@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 import lmdb
-import numpy as np
-from numpy.typing import NDArray
 
+from pyomid.arrays import NDArray, np
 from pyomid.owned_files import FileId
 from pyomid.storage.embedded.environment import Transaction
 from pyomid.storage.embedded.native import pages as kernels
@@ -94,7 +93,7 @@ class Pages:
         """
         name, handle = database
         page_bytes, root = transaction.stat(handle)["psize"], _root(transaction, name)
-        if not self._is_known or root is None:
+        if not self._is_known or root is None or not kernels.walk.is_ready:
             return None
         if root == _NO_ROOT:
             return Records(_NO_BYTES, _NO_LENGTHS, None)

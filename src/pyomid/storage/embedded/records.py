@@ -24,6 +24,7 @@ one, and a test compares them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
@@ -112,7 +113,7 @@ def encode_record(key: bytes, record: Record) -> bytes:
 
 def decode_record(key: bytes, value: bytes) -> Record:
     """Decodes a record. `Corruption` if checksum or format is wrong."""
-    if len(value) < HEADER_BYTES or _checksum(key, value) != int.from_bytes(value[:_CHECKSUM_BYTES], "little"):
+    if not is_whole(key, value):
         raise corrupt(key, "its checksum does not match")
     cells: dict[int, bytes | None] = {}
     try:
@@ -131,6 +132,24 @@ def decode_record(key: bytes, value: bytes) -> Record:
     if at != len(value):
         raise corrupt(key, "its cells do not fill it")
     return Record(int.from_bytes(value[_CHECKSUM_BYTES:HEADER_BYTES], "little"), cells)
+
+
+def is_whole(key: bytes, value: bytes) -> bool:
+    """Whether its checksum matches."""
+    return len(value) >= HEADER_BYTES and _checksum(key, value) == int.from_bytes(value[:_CHECKSUM_BYTES], "little")
+
+
+def cell_places(value: bytes) -> Iterator[tuple[int, int, int]]:
+    """Of each cell of a record: column's number, offset and length of its value (-1: a tombstone). IndexError where
+    the record ends before, ValueError where it ends later."""
+    count, at = _varint(value, HEADER_BYTES)
+    for _ in range(count):
+        number, at = _varint(value, at)
+        length, at = _varint(value, at)
+        yield number, at, length - 1
+        at += max(length - 1, 0)
+    if at != len(value):
+        raise ValueError
 
 
 def corrupt(key: bytes, what: str) -> Corruption:

@@ -11,15 +11,25 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch
 from pyomid.storage.embedded.environment import Environment, Transaction
 from pyomid.storage.embedded.layout import CELLS
 from pyomid.storage.embedded.native import records as kernels
 from pyomid.storage.embedded.pages import Pages, Records
-from pyomid.storage.embedded.records import NO_SUCH_COLUMN, VERSION_BYTES, corrupt, key_row, range_bounds
+from pyomid.storage.embedded.records import (
+    HEADER_BYTES,
+    KEY_BYTES_MIN,
+    NO_SUCH_COLUMN,
+    TABLE_BYTES,
+    VERSION_BYTES,
+    cell_places,
+    corrupt,
+    is_whole,
+    key_row,
+    key_version,
+    range_bounds,
+)
 from pyomid.storage.embedded.table_numbers import Table, Tables
 from pyomid.types import Column, KeyRange, ReadBounds
 
@@ -101,7 +111,8 @@ class Scans:
     def _decoded(self, table: Table, found: Records, columns: Sequence[Column] | None) -> CellBatch:
         for _ in range(2):
             names, column_of = table.indices(columns)
-            *arrays, status, bad_record = kernels.decode_records(found.data, found.lens, column_of)
+            decode = kernels.decode_records if kernels.decode_records.is_ready else decode_records_plain
+            *arrays, status, bad_record = decode(found.data, found.lens, column_of)
             if status != kernels.UNKNOWN_COLUMN:
                 break
             self._environment.read(lambda transaction: table.load(transaction, self._tables.database))
@@ -115,6 +126,72 @@ def _mask(table: Table, columns: Sequence[Column] | None) -> NDArray[np.uint8]:
     mask = np.zeros(max(asked, default=0) + 1, dtype=np.uint8)
     mask[list(asked)] = 1
     return mask
+
+
+def decode_records_plain(data: NDArray[np.uint8], lens: NDArray[np.int64], column_of: NDArray[np.int32]) -> Any:
+    """`decode_records`, a record at a time: its reference implementation."""
+    content, lengths, wanted = data.tobytes(), iter(lens.tolist()), column_of.tolist()
+    rows: list[bytes] = []
+    row_off: list[int] = []
+    row_rec, rec_version, rec_commit, rec_cell = [0], [], [], [0]
+    cell_col: list[int] = []
+    cell_off: list[int] = []
+    cell_len: list[int] = []
+    status, bad_record, at = kernels.GOOD, -1, 0
+    for record, (key_len, value_len) in enumerate(zip(lengths, lengths, strict=True)):
+        key, at = content[at : at + key_len], at + key_len
+        value, begin, at = content[at : at + value_len], at, at + value_len
+        status, cells = _cells_of(key, value, wanted)
+        if status != kernels.GOOD:
+            bad_record = record
+            break
+        if not cells:
+            continue
+        row = key[TABLE_BYTES : -VERSION_BYTES - 1]
+        if not rows or rows[-1] != row:
+            rows.append(row)
+            row_off.append(begin - key_len + TABLE_BYTES)
+            row_rec.append(0)
+        for column, offset, length in cells:
+            cell_col.append(column)
+            cell_off.append(begin + offset)
+            cell_len.append(length)
+        rec_version.append(key_version(key))
+        rec_commit.append(int.from_bytes(value[4:HEADER_BYTES], "little"))
+        rec_cell.append(len(cell_col))
+        row_rec[-1] = len(rec_version)
+    row_len = [len(row) for row in rows]
+    if status == kernels.GOOD:
+        for index, row in enumerate(rows):
+            plain = row.replace(b"\x00\xff", b"\x00")
+            row_len[index] = len(plain)
+            data.data[row_off[index] : row_off[index] + len(plain)] = plain
+    return (
+        np.array(row_off, dtype=np.int64), np.array(row_len, dtype=np.int32), np.array(row_rec, dtype=np.int64),
+        np.array(rec_version, dtype=np.int64), np.array(rec_commit, dtype=np.int64),
+        np.array(rec_cell, dtype=np.int64), np.array(cell_col, dtype=np.int32), np.array(cell_off, dtype=np.int64),
+        np.array(cell_len, dtype=np.int32), status, bad_record,
+    )  # fmt: skip
+
+
+def _cells_of(key: bytes, value: bytes, wanted: list[int]) -> tuple[int, list[tuple[int, int, int]]]:
+    """(a status of the kernel's; of each wanted cell its column, and offset and length of its value)."""
+    cells: list[tuple[int, int, int]] = []
+    if not is_whole(key, value):
+        return kernels.BAD_CHECKSUM, cells
+    if len(key) < KEY_BYTES_MIN or key[-VERSION_BYTES - 1] != 0 or key[-VERSION_BYTES] >= 0x80:
+        return kernels.BAD_KEY, cells
+    try:
+        for number, offset, length in cell_places(value):
+            if length > len(value) - offset:
+                return kernels.BAD_GRAMMAR, cells
+            if number >= len(wanted):
+                return kernels.UNKNOWN_COLUMN, cells
+            if wanted[number] >= 0:
+                cells.append((wanted[number], offset, length))
+    except (IndexError, ValueError):
+        return kernels.BAD_GRAMMAR, cells
+    return kernels.GOOD, cells
 
 
 def joined(items: list[bytes], next_key: bytes | None) -> Records:

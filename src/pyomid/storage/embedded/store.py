@@ -9,9 +9,7 @@ from functools import partial
 from typing import Any, Final
 from zlib import crc32
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch
 from pyomid.errors import Misuse
 from pyomid.ports import DataStore
@@ -27,6 +25,7 @@ from pyomid.storage.embedded.compaction_writes import Cleaning, cleanings, has_t
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Transaction, release
 from pyomid.storage.embedded.layout import CELLS, SAMPLES, open_data, open_folder
 from pyomid.storage.embedded.native import records as kernels
+from pyomid.storage.embedded.native.changes import change_records
 from pyomid.storage.embedded.records import (
     ESCAPED_ROW_BYTES_MAX,
     NO_SUCH_COLUMN,
@@ -170,6 +169,8 @@ class EmbeddedStore(DataStore):
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:
         check_version(version)
         prepared = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, batch.columns))
+        if not kernels.encode_rows.is_ready:
+            return self._write_rows_plain(table, version, batch)
         batch = _for_kernels(batch)
         self._check_batch(prepared, batch)
         if any(column not in prepared.numbers for column in batch.columns):
@@ -178,6 +179,13 @@ class EmbeddedStore(DataStore):
             self._write_again_if_changed(
                 table, partial(self._write_rows, version=version, batch=batch, first=first, stop=stop)
             )
+
+    def _write_rows_plain(self, table: str, version: int, batch: CellBatch) -> None:
+        _check_one_record_a_row(batch)
+        for index in range(1, batch.rows):
+            if batch.row_key(index) <= batch.row_key(index - 1):
+                _raise_broken(kernels.ROW_OUT_OF_ORDER, batch, index, -1)
+        self.write_cells(table, version, [batch.row_write(index) for index in range(batch.rows)])
 
     def _allocate(self, table: str, columns: Sequence[Column]) -> None:
         def allocate(transaction: Transaction) -> None:
@@ -224,8 +232,7 @@ class EmbeddedStore(DataStore):
                 cursor.putmulti(samples)
 
     def _check_batch(self, table: Table, batch: CellBatch) -> None:
-        if batch.records != batch.rows:
-            raise Misuse(f"a batch to write has one record a row: {batch.records} records, {batch.rows} rows")
+        _check_one_record_a_row(batch)
         for column in batch.columns:
             check_column(column, table.families, LIMITS)
         is_family = np.array([not column.qualifier for column in batch.columns], dtype=np.bool_)
@@ -298,7 +305,7 @@ class EmbeddedStore(DataStore):
 
     def clean_batch(self, table: str, batch: CellBatch, heals: NDArray[np.int64], drops: NDArray[np.int64]) -> None:
         current = self._environment.read(lambda transaction: self._tables.loaded(transaction, table, batch.columns))
-        if has_twins(batch):
+        if has_twins(batch) or not change_records.is_ready:
             self._change_records(table, _changes_of(batch, heals, drops))
             return
         numbers = np.array([current.numbers.get(column, 0) for column in batch.columns], dtype=np.int64)
@@ -562,6 +569,11 @@ def _check_escaped(row: bytes) -> None:
             row=row,
             limit=ESCAPED_ROW_BYTES_MAX,
         )
+
+
+def _check_one_record_a_row(batch: CellBatch) -> None:
+    if batch.records != batch.rows:
+        raise Misuse(f"a batch to write has one record a row: {batch.records} records, {batch.rows} rows")
 
 
 def _raise_broken(rule: int, batch: CellBatch, row: int, cell: int) -> None:

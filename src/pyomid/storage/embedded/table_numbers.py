@@ -18,9 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.storage.embedded.environment import Environment, Transaction
 from pyomid.storage.embedded.layout import TABLES

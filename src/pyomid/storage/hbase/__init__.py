@@ -13,5 +13,8 @@ from importlib.util import find_spec
 
 from pyomid.errors import Misuse
 
-if find_spec("kazoo") is None:
-    raise Misuse("omid+hbase:// needs kazoo, which this Python lacks: install pyomid with its extra, pyomid[hbase]")
+for _needed in ("kazoo", "numpy", "numba"):
+    if find_spec(_needed) is None:
+        raise Misuse(
+            f"omid+hbase:// needs {_needed}, which this Python lacks: install pyomid with its extra, pyomid[hbase]"
+        )

@@ -17,9 +17,7 @@ from itertools import islice
 from typing import Any, Final
 from zlib import crc32
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.errors import Corruption
 from pyomid.storage.embedded.commit_log.segment import Rows
 from pyomid.storage.embedded.environment import Environment, Transaction

@@ -16,19 +16,17 @@ log instead, until the next TSO has recovered.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import mmap
 import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from zlib import crc32
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np, words_of
+from pyomid.compiled import Kernel
 from pyomid.owned_files import is_shared, open_own
 from pyomid.storage.embedded.commit_log import index_kernels as kernels
 from pyomid.storage.embedded.commit_log import memory_order
@@ -67,10 +65,8 @@ class CommitIndex:
         finally:
             os.close(file)
         self.words = memoryview(self._map).cast("q")
-        self._bytes = np.frombuffer(self._map, dtype=np.uint8)
-        words = ctypes.c_int64 * (_FILE_BYTES // 8)
-        self.array: Int64s = np.ctypeslib.as_array(words.from_address(self._bytes.ctypes.data))
-        """For kernels, which are compiled for writable arrays. The kernels that readers call do not write."""
+        self.array: Int64s = words_of(self._map)
+        """For kernels. Those that readers call do not write."""
 
     @property
     def is_of_this_boot(self) -> bool:
@@ -105,7 +101,7 @@ class CommitIndex:
 
     def place(self, number: int, rows: Rows) -> int:
         """Sets each start's slot to its value, which is durable already. Returns how many records that took."""
-        if len(rows) <= (FEW if kernels.place.is_loaded else FEW_UNLOADED):
+        if _are_few(len(rows), kernels.place):
             return kernels.place_few(self.words, TABLES[number], rows.tolist())
         starts, values = np.ascontiguousarray(rows[:, 0]), np.ascontiguousarray(rows[:, 1])
         return _checked(kernels.place(self.array, TABLES[number], starts, values))
@@ -113,7 +109,7 @@ class CommitIndex:
     def clear(self, number: int, starts: Int64s, is_missing: NDArray[np.bool_]) -> Rows:
         """Sets the slots of committed starts to 0; invalidation markers stay. Unsets `is_missing` of starts that have a
         slot. Returns the changed slots as rows."""
-        if len(starts) <= (FEW if kernels.clear.is_loaded else FEW_UNLOADED):
+        if _are_few(len(starts), kernels.clear):
             cleared = kernels.clear_few(self.words, TABLES[number], starts.tolist(), is_missing)
             return np.array(cleared, dtype=np.int64).reshape(-1, 2)
         rows = np.empty((len(starts), 2), dtype=np.int64)
@@ -127,14 +123,14 @@ class CommitIndex:
 
     def find(self, number: int, starts: Sequence[int] | Int64s) -> list[int]:
         """The slots in one table; 0 if there is none."""
-        if len(starts) <= (FEW if kernels.find.is_loaded else FEW_UNLOADED):
+        if _are_few(len(starts), kernels.find):
             return kernels.find_few(self.words, TABLES[number], (int(start) for start in starts))
         found: list[int] = self._found(number, np.array(starts, dtype=np.int64)).tolist()
         return found
 
     def find_all(self, number: int, starts: Int64s) -> Int64s:
         """`find` of an array of starts."""
-        if len(starts) <= FEW_UNLOADED and not kernels.find.is_loaded:
+        if not kernels.find.is_loaded and _are_few(len(starts), kernels.find):
             return np.array(self.find(number, starts), dtype=np.int64)
         return self._found(number, np.ascontiguousarray(starts))
 
@@ -161,10 +157,17 @@ class CommitIndex:
         return self.array[first : first + kernels.TABLE_WORDS].reshape(-1, kernels.RECORD_WORDS)
 
     def close(self) -> None:
-        del self.array, self._bytes
+        del self.array
         with contextlib.suppress(BufferError):  # another thread, or a traceback, still holds a part
             self.words.release()
             self._map.close()
+
+
+def _are_few(count: int, kernel: Kernel[Any, Any]) -> bool:
+    """Whether they are done one by one."""
+    if kernel.is_loaded:
+        return count <= FEW
+    return count <= FEW_UNLOADED or (memory_order.IS_STRONG and not kernel.is_ready)
 
 
 def _checked(result: int) -> int:
@@ -175,8 +178,9 @@ def _checked(result: int) -> int:
 
 def load_kernels() -> None:
     """Loads what is needed now, and not during a flush."""
-    kernels.place.compiled()
-    kernels.clear.compiled()
+    if kernels.place.is_ready:
+        kernels.place.compiled()
+        kernels.clear.compiled()
 
 
 _REPLAYED: Final = (-1, -1)

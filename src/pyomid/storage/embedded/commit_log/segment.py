@@ -24,9 +24,7 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.owned_files import is_shared, open_own, sync_folder
 from pyomid.storage.embedded.commit_log.background_write import BackgroundWriter

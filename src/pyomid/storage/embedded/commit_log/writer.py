@@ -30,9 +30,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.errors import Misuse, OmidError, Unavailable
 from pyomid.owned_files import is_shared, open_own
 from pyomid.storage.checks import ProcessGuard

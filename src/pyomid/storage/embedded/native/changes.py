@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numpy as np
-
+from pyomid.arrays import np
 from pyomid.cells import BatchArrays
 from pyomid.compiled import kernel
 from pyomid.storage.embedded.native.records import (

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, NamedTuple
 
-import numpy as np
-
+from pyomid.arrays import np
 from pyomid.compiled import READ_BYTES, ReadBytes, kernel
 from pyomid.storage.embedded.native.records import varint
 from pyomid.storage.embedded.records import HEADER_BYTES, VERSION_BYTES

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pyomid.arrays import NDArray, np
 from pyomid.cells import TOMBSTONE, BatchArrays
 from pyomid.compiled import READ_BYTES, kernel
 from pyomid.storage.embedded.records import (

@@ -1,0 +1,126 @@
+"""A TSO's figures as Prometheus' client library wants them; `metrics` serves them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from pyomid.oracle.instructions import FORMER_COUNTERS
+from pyomid.server.metrics import Watched
+from pyomid.server.service import TsoService
+from pyomid.types import AbortReason
+
+PREFIX: Final = "pyomid_tso_"
+
+
+def registry_of(watched: Watched) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    registry.register(MachineCollector(watched))
+    return registry
+
+
+class MachineCollector(Collector):
+    """Reads the machine's figures at each scrape; nothing is counted twice."""
+
+    def __init__(self, watched: Watched) -> None:
+        self._watched = watched
+
+    def collect(self) -> Iterator[Metric]:
+        service = self._watched.service
+        yield GaugeMetricFamily(f"{PREFIX}leads", "1 while this process serves", value=float(service is not None))
+        if service is None:
+            return
+        service.count_up()
+        yield from _counters(service)
+        yield from _gauges(service)
+        if self._watched.upkeep is not None:
+            for name, text in UPKEEP.items():
+                yield CounterMetricFamily(f"{PREFIX}upkeep_{name}", text, value=getattr(self._watched.upkeep, name))
+        buckets, sum_s = service.flush_seconds.cumulative()
+        text = "Time of one flush of the commit table"
+        yield HistogramMetricFamily(f"{PREFIX}flush_seconds", text, buckets=buckets, sum_value=sum_s)
+
+
+COUNTERS: Final = {
+    "begins": "Start timestamps handed out",
+    "commits": "Transactions committed",
+    "begin_waits": "Begins that waited for a window",
+    "flushes": "Flushes of the commit table",
+    "fences": "Fences",
+    "seals": "Starts sealed through the TSO",
+    "completions": "Entries deleted because their transactions are complete",
+    "completions_left": "Entries of complete transactions left to the sanitizer",
+    "stalls": "Stalls after which the leader state was read",
+    "refused": "Requests refused with an error",
+    "protocol_errors": "Peers closed because they broke the rules of the wire",
+    "slow_readers": "Peers cut off because they did not read their answers",
+    "overdue_peers": "Peers cut off because they owed a handshake, half a frame, or any request at all",
+    "memory_hogs": "Peers cut off because they held most of the memory",
+    "refused_connections": "Connections closed because there were too many",
+    "store_failures": "Store calls that failed and were repeated",
+    "leases_granted": "Leases granted",
+    "leases_shared": "Shared leases promised: many to a lease that is granted once",
+    "leases_expired": "Leases expired",
+    "retries_found": "Retries whose first try was found committed",
+    "entries_sanitized": "Commit-table entries deleted below the horizon",
+    "unknown_tables": "Marks of tables that are not registered",
+}
+
+UPKEEP: Final = {
+    "passes": "Passes of a folder's compaction in the background",
+    "versions_dropped": "Versions of rows that they dropped",
+    "entries_deleted": "Commit-table entries that sanitizing in the background deleted",
+    "failures": "Looks, passes and sanitizings in the background that failed",
+    "busy_seconds": "Time that upkeep in the background worked, rests between its batches aside",
+}
+
+GAUGES: Final = {
+    "epoch": "Every timestamp at or below it is of an earlier TSO",
+    "last_timestamp": "The latest timestamp handed out",
+    "low_watermark": "LWM: no transaction at or below it can commit",
+    "low_watermark_lag": "Timestamps between LWM and the latest: what the conflict map remembers",
+    "watermark": "W: compaction may clean up to here",
+    "horizon": "H: the commit table says nothing below it",
+    "leases": "Leases that hold W back",
+    "pending_large_commits": "Large commits not yet finished",
+    "commits_in_flight": "Commits being made durable",
+    "connections": "Connections of clients",
+    "conflict_map_entries_max": "Slots of the conflict map",
+    "conflict_map_entries": "Slots of the conflict map that are filled",
+}
+
+
+def _counters(service: TsoService) -> Iterator[Metric]:
+    counters = service.machine.figures().counters
+    aborts = CounterMetricFamily(f"{PREFIX}aborts", "Commits refused, by reason", labels=["reason"])
+    for reason in AbortReason:
+        aborts.add_metric([reason.value], counters[f"aborts_{reason.value}"])
+    yield aborts
+    for name, text in COUNTERS.items():
+        yield CounterMetricFamily(PREFIX + name, text, value=counters[name])
+    for name, former in FORMER_COUNTERS.items():
+        yield CounterMetricFamily(PREFIX + former, f"The former name of {name}", value=counters[name])
+
+
+def _gauges(service: TsoService) -> Iterator[Metric]:
+    figures = service.machine.figures()
+    gauges: dict[str, float] = {
+        "epoch": figures.epoch,
+        "last_timestamp": figures.last_ts,
+        "low_watermark": figures.low_watermark,
+        "low_watermark_lag": figures.last_ts - figures.low_watermark,
+        "watermark": figures.watermark,
+        "horizon": figures.horizon,
+        "leases": figures.leases,
+        "pending_large_commits": figures.pending,
+        "commits_in_flight": figures.in_flight,
+        "connections": service.connections,
+        "conflict_map_entries_max": figures.conflict_map_entries_max,
+        "conflict_map_entries": figures.conflict_map_entries,
+    }
+    for name, text in GAUGES.items():
+        yield GaugeMetricFamily(PREFIX + name, text, value=gauges[name])
