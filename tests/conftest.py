@@ -1,6 +1,10 @@
-"""No test asserts a time, and no example of Hypothesis does: on a busy machine each may take long."""
+"""No test asserts a time, and no example of Hypothesis does: on a busy machine each may take long. Kernels are loaded at
+their first use, so that tests are of compiled code; those of plain code say so."""
 
 import contextlib
+import os
+
+os.environ.setdefault("PYOMID_KERNELS", "first")
 
 with contextlib.suppress(ImportError):  # the smoke tests of other Pythons do without it
     from hypothesis import settings

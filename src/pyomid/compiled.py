@@ -3,8 +3,8 @@
     @kernel("int64(int64[::1], int64)")
     def count_above(values, bound): ...
 
-The compiled form is kept on disk beside the source (numba's `cache=True`), so that only the first process after
-an installation pays for it; `compile_all` lets an installer pay at once. A kernel may call another kernel: what is kept
+The compiled form is kept on disk (`kernel_cache`), so that only the first process after an installation pays for it;
+`compile_all` lets an installer pay at once. A kernel may call another kernel: what is kept
 goes by all that it was made of (`kernel_digests`). The undecorated function stays at `.plain`. Importing this module
 does not import numba.
 
@@ -34,23 +34,21 @@ integer too. A kernel has at most eight parameters; what is more belongs togethe
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import logging
 import os
 import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, cached_property
-from importlib.util import find_spec
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Annotated, Any, Final, Generic, ParamSpec, Protocol, TypeVar, get_type_hints
 
-from pyomid.arrays import NDArray, is_numpy, np
+from pyomid.arrays import NDArray, np
+from pyomid.kernel_cache import cache_folder, keep_in, kept_in, python_tag
 from pyomid.kernel_digests import digest_of, names_in
-
-log = logging.getLogger(__name__)
+from pyomid.kernel_loading import can_compile, is_ready, tell_of_compiling, tell_of_no_folder
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,7 +67,8 @@ ReadInt64s = Annotated[NDArray[np.int64], READ_INT64S]
 """Members of a group; as annotations of parameters they say no more than their first part."""
 
 _kernels: list[Kernel[Any, Any]] = []
-_compiling: Final = threading.RLock()
+_compiling = threading.RLock()
+_FORK_WAIT_S: Final = 5.0
 
 
 class Record(ctypes.Structure):
@@ -145,7 +144,7 @@ class Kernel(Generic[P, R]):
     @property
     def is_ready(self) -> bool:
         """Whether to call it. Where not, the reference implementation does the work."""
-        return self._compiled is not None or can_compile()
+        return self._compiled is not None or is_ready(self)
 
     @cached_property
     def python(self) -> Callable[P, R]:
@@ -162,9 +161,11 @@ class Kernel(Generic[P, R]):
     @property
     def is_kept(self) -> bool:
         """Whether the machine code lies on disk, for this Python and this numba; told without loading numba."""
-        folder, module = cache_folder(self._source), self.plain.__module__.rpartition(".")[2]
-        name = f"{module}.{self._kept_name}-{self._code.co_firstlineno}.{python_tag()}.nbi"
-        return folder is not None and (folder / name).is_file()
+        return kept_in(self.source, self._file_name) is not None
+
+    @property
+    def package(self) -> str:
+        return self.plain.__module__.rpartition(".")[0]
 
     @property
     def _code(self) -> CodeType:
@@ -172,19 +173,36 @@ class Kernel(Generic[P, R]):
         return self.plain.__code__
 
     @property
-    def _source(self) -> Path:
+    def source(self) -> Path:
         return Path(self._code.co_filename)
 
     @property
     def _kept_name(self) -> str:
         return f"{self.plain.__qualname__}-{self.digest}"
 
+    @property
+    def _file_name(self) -> str:
+        """As numba makes it, without its ending."""
+        module = self.plain.__module__.rpartition(".")[2]
+        return f"{module}.{self._kept_name}-{self._code.co_firstlineno}.{python_tag()}"
+
     def _compile(self) -> Callable[P, R]:
         import numba
 
-        can_be_kept = cache_folder(self._source) is not None  # else numba refuses, and each process compiles anew
-        options = {"cache": can_be_kept, "nogil": True, **self._options}
-        compiled: Callable[P, R] = numba.njit(self._numba_signature(), **options)(self._linked())
+        signature, linked, options = self._numba_signature(), self._linked(), {"nogil": True, **self._options}
+        folder = kept_in(self.source, self._file_name)
+        if folder is None:
+            tell_of_compiling()
+            folder = cache_folder(self.source)
+        if folder is None:
+            tell_of_no_folder()
+        else:
+            keep_in(linked, folder)
+            with suppress(OSError):  # what is kept is of another processor, and cannot be replaced
+                folder.mkdir(parents=True, exist_ok=True)
+                kept: Callable[P, R] = numba.njit(signature, cache=True, **options)(linked)
+                return kept
+        compiled: Callable[P, R] = numba.njit(signature, **options)(linked)
         return compiled
 
     def _numba_signature(self) -> Any:
@@ -270,29 +288,6 @@ class Instruction:
         return self._made
 
 
-def cache_folder(source: Path) -> Path | None:
-    """Where numba keeps the machine code of the kernels in this file, told without loading numba: the first that can be
-    written of the folder that NUMBA_CACHE_DIR names, the one beside the source and the user's own. None: nowhere."""
-    folder = os.path.dirname(os.path.abspath(source))
-    name = f"{os.path.basename(folder)}_{hashlib.sha1(folder.encode()).hexdigest()}"
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
-    users = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    folders = [Path(folder) / "__pycache__", Path(users) / "numba" / name]
-    if chosen:
-        folders.insert(0, Path(chosen) / name)
-    return next(filter(_can_be_written, folders), None)
-
-
-def _can_be_written(folder: Path) -> bool:
-    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
-
-
-def python_tag() -> str:
-    """What numba puts into its files' names: another Python's code is none for this one."""
-    return f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
-
-
 def kernel(signature: str, **options: Any) -> Callable[[Callable[P, R]], Kernel[P, R]]:
     """Makes a function a kernel with this numba signature; `options` are `numba.njit`'s."""
 
@@ -309,31 +304,9 @@ def now(kernel: Kernel[P, R]) -> Callable[P, R]:
     return kernel if kernel.is_ready else kernel.python
 
 
-@cache
-def can_compile() -> bool:
-    """Whether numba and numpy are there, and wanted; says once what lacks without them."""
-    if os.environ.get("PYOMID_KERNELS") == "off":
-        return False
-    if is_numpy() and find_spec("numba") is not None:
-        return True
-    log.warning(
-        "works in plain Python: pip install 'pyomid[fast]' (numba, numpy) makes scans and large writes some ten times"
-        " faster; PYOMID_KERNELS=off says that this is wanted"
-    )
-    return False
-
-
-def anything_is_loaded() -> bool:
-    """Whether this process has paid for its first kernel: importing numba takes half a second, a further kernel
-    milliseconds."""
-    return "numba" in sys.modules
-
-
 def all_are_kept(packages: Sequence[str]) -> bool:
     """Whether every kernel of these packages' modules imported so far is only to be loaded, or none ever is."""
-    return not can_compile() or all(
-        each.is_kept for each in _kernels if each.plain.__module__.rpartition(".")[0] in packages
-    )
+    return not can_compile() or all(each.is_kept for each in _kernels if each.package in packages)
 
 
 def compile_all(package: str) -> Iterator[str]:
@@ -341,3 +314,21 @@ def compile_all(package: str) -> Iterator[str]:
     for each in [each for each in _kernels if each.plain.__module__.rpartition(".")[0] == package]:
         each.compiled()
         yield each.name
+
+
+def _before_fork() -> None:
+    """A child of fork that began while another thread loads kernels could never load them itself."""
+    _compiling.acquire(timeout=_FORK_WAIT_S)
+
+
+def _after_fork_in_parent() -> None:
+    with suppress(RuntimeError):  # not held: another thread compiles for longer than that
+        _compiling.release()
+
+
+def _after_fork_in_child() -> None:
+    global _compiling
+    _compiling = threading.RLock()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

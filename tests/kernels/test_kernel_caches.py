@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import importlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from pyomid.compiled import cache_folder, python_tag
+import pyomid
+from pyomid import kernel_cache
+from pyomid.kernel_cache import cache_folder, python_tag
 from pyomid.kernel_digests import digest_of
 from pyomid.oracle.native.decide import decide_chunk
 from pyomid.server import startup
@@ -60,13 +63,13 @@ load = Instruction(lambda words, index: words[index], make)
 """
 
 
-def run(folder: Path, *, seed: str = "1", **environment: str) -> list[str]:
+def run(folder: Path, *command: str, seed: str = "1", **environment: str) -> list[str]:
     """What the caller's kernel says, in a process of its own: its result, whether its code was loaded or compiled, and
     whether it was known before to be there."""
     settings = {**os.environ, "PYTHONPATH": os.fspath(folder), "PYTHONHASHSEED": seed, **environment}
     settings = {name: value for name, value in settings.items() if value}
     done = subprocess.run(
-        [sys.executable, "-c", "from updated.caller import say; say()"],
+        [*command, sys.executable, "-c", "from updated.caller import say; say()"],
         env=settings, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -123,6 +126,82 @@ def test_kernels_run_where_nothing_can_be_kept(tmp_path: Path) -> None:
     assert run(tmp_path, NUMBA_CACHE_DIR=nowhere, XDG_CACHE_HOME=nowhere) == ["42", "compiled", "False"]
 
 
+@pytest.mark.process
+def test_what_an_image_keeps_is_loaded_though_read_only(tmp_path: Path) -> None:
+    """Neither the installation nor a home can be written, and the source has another time than when it was compiled."""
+    package = installed(tmp_path)
+    kept = {"PYOMID_CACHE": os.fspath(tmp_path / "kept"), "NUMBA_CACHE_DIR": ""}
+    assert run(tmp_path, **kept) == ["42", "compiled", "False"]
+    os.utime(package / "caller.py", (1, 1))
+    (package / "__pycache__").touch()
+    folders = [tmp_path, package, *(path for path in (tmp_path / "kept").rglob("*") if path.is_dir())]
+    for folder in folders:
+        folder.chmod(0o555)
+    try:
+        as_user = ("setpriv", "--bounding-set=-dac_override") if os.geteuid() == 0 else ()
+        nowhere = {"HOME": os.fspath(tmp_path / "none"), "XDG_CACHE_HOME": ""}
+        assert run(tmp_path, *as_user, **kept, **nowhere) == ["42", "loaded", "True"]
+        assert run(tmp_path, *as_user, **nowhere, NUMBA_CACHE_DIR="") == ["42", "compiled", "False"]
+    finally:
+        for folder in folders:
+            folder.chmod(0o755)
+
+
+BESIDE = """
+import os, sys
+from pathlib import Path
+from pyomid.cells import batch_of
+from pyomid import kernel_loading
+from pyomid.protocol import visibility
+from pyomid.protocol.native.visibility import visible_cells
+from pyomid.types import Cell
+
+batch = batch_of([[Cell(b"r", b"f", b"q", 50, b"v", 60)]])
+
+def seen():
+    return visibility.visible_cells(batch, 100).cells.tolist()
+
+print(seen(), visible_cells.is_loaded)
+child = os.fork()
+if child == 0:
+    os._exit(0 if seen() == [0] and seen() == [0] else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+if thread := kernel_loading._beside._thread:
+    thread.join()
+print(seen(), visible_cells.is_loaded)
+"""
+
+
+@pytest.mark.process
+def test_plain_python_goes_on_while_kernels_are_loaded() -> None:
+    """A first read does not wait for the compiler; nor does a fork in the middle of it take anything from the child."""
+    settings = {**os.environ, "PYOMID_KERNELS": "auto"}
+    done = subprocess.run(
+        [sys.executable, "-c", BESIDE], env=settings, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.split("\n")[:3] == ["[0] False", "0", "[0] True"], done.stderr
+
+
+@pytest.mark.process
+def test_kernels_are_compiled_beside_and_once(tmp_path: Path) -> None:
+    program = (
+        "from pyomid import kernel_loading\n"
+        "from pyomid.storage.embedded.commit_log.index_kernels import find\n"
+        "print(find.is_kept, find.is_ready)\n"
+        "if thread := kernel_loading._beside._thread: thread.join()\n"
+        "print(find.is_ready)"
+    )
+    shutil.copytree(Path(pyomid.__file__).parent, tmp_path / "pyomid", ignore=shutil.ignore_patterns("__pycache__"))
+    settings = {**os.environ, "PYOMID_KERNELS": "auto", "PYTHONPATH": os.fspath(tmp_path)}
+    processes = [
+        subprocess.Popen([sys.executable, "-c", program], env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=120) for process in processes]
+    assert [out for out, _ in said] == [b"False False\nTrue\n"] * 2, said
+    assert sum(b"compiles its kernels" in errors for _, errors in said) == 1
+
+
 @pytest.mark.fast
 def test_what_may_differ_in_another_process_is_no_part_of_a_kernel() -> None:
     """An object without a value would give each process a name of its own: compiled anew by each, for ever."""
@@ -146,6 +225,8 @@ def test_kernels_are_found_where_numba_keeps_them(monkeypatch: pytest.MonkeyPatc
     locator = caching.UserProvidedCacheLocator(startup.is_compiled, os.fspath(source))
     folder = Path(locator.get_cache_path())
     assert cache_folder(source) == folder
+    for module in (kernel_cache, startup):  # not those of this installation
+        monkeypatch.setattr(module, "cache_folders", lambda source: iter([folder]))
     assert not startup.is_compiled()
     folder.mkdir(parents=True)
     (folder / "decide.decide_chunk-0123-130.py39.nbi").touch()

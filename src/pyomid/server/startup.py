@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from pyomid.compiled import cache_folder, can_compile, python_tag
 from pyomid.errors import OmidError
+from pyomid.kernel_cache import cache_folders, python_tag
+from pyomid.kernel_loading import can_compile
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap
@@ -119,8 +120,8 @@ def is_compiled() -> bool:
     takes 20 s. Whether it is this version's is told when it is loaded."""
     if not can_compile():
         return False
-    folder = cache_folder(Path(__file__).parents[1] / "oracle" / "native" / "decide.py")
-    return folder is not None and any(folder.glob(f"decide.decide_chunk-*.{python_tag()}.nbi"))
+    folders = cache_folders(Path(__file__).parents[1] / "oracle" / "native" / "decide.py")
+    return any(True for folder in folders for _ in folder.glob(f"decide.decide_chunk-*.{python_tag()}.nbi"))
 
 
 def empty_map(options: ServiceOptions) -> ConflictMap:
@@ -333,7 +334,7 @@ async def _switch_to_native_soon(service: TsoService) -> None:
         return
     if not is_loaded:
         log.info(
-            "decides by the reference: its kernel was compiled for another version; pyomid.compile_kernels makes it"
+            "decides by the reference: its kernel was compiled for another version; `pyomid warm-up` makes it"
         )
         return
     try:

@@ -1,0 +1,190 @@
+"""When kernels are loaded: beside the program, which goes on in plain Python meanwhile.
+
+    is_ready ── loaded ──────────────────────────────► yes
+       ├ numba is loaded, the kernel is kept on disk ─► loaded now (milliseconds), yes
+       └ else ────────────────────────────────────────► no; a thread loads numba and the kernel (a second)
+                                                          └ not kept: a process compiles it first (some 30 s, once)
+
+Compiling in a process of its own takes nothing from this one's interpreter lock, and one process of the machine does it
+for all. `PYOMID_KERNELS`: `auto` as above; `first` loads or compiles at the first use, which waits for it; `off` never.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from pyomid.arrays import is_numpy
+from pyomid.kernel_cache import CACHE_VARIABLE, cache_folder
+
+log = logging.getLogger(__name__)
+
+MODE_VARIABLE: Final = "PYOMID_KERNELS"
+
+
+class Loadable(Protocol):
+    """A kernel."""
+
+    @property
+    def package(self) -> str: ...
+
+    @property
+    def source(self) -> Path: ...
+
+    @property
+    def is_kept(self) -> bool: ...
+
+    def compiled(self) -> Any: ...
+
+
+def is_ready(kernel: Loadable) -> bool:
+    """Whether to call a kernel that is not loaded yet; if not, it may be a second later."""
+    if not can_compile():
+        return False
+    if os.environ.get(MODE_VARIABLE) == "first" or (_beside.is_idle and anything_is_loaded() and kernel.is_kept):
+        kernel.compiled()
+        return True
+    _beside.load(kernel)
+    return False
+
+
+@cache
+def can_compile() -> bool:
+    """Whether numba and numpy are there, and wanted; says once what lacks without them."""
+    if os.environ.get(MODE_VARIABLE) == "off":
+        return False
+    if is_numpy() and find_spec("numba") is not None:
+        return True
+    log.warning(
+        "works in plain Python: pip install 'pyomid[fast]' (numba, numpy) makes scans and large writes some ten times"
+        " faster; PYOMID_KERNELS=off says that this is wanted"
+    )
+    return False
+
+
+def anything_is_loaded() -> bool:
+    """Whether this process has paid for its first kernel: importing numba takes half a second, a further kernel
+    milliseconds."""
+    return "numba" in sys.modules
+
+
+@cache
+def tell_of_compiling() -> None:
+    """Once in a process, before the first kernel that is not kept."""
+    log.warning("compiles its kernels, some 30 s, once; `pyomid warm-up` does so ahead")
+
+
+@cache
+def tell_of_no_folder() -> None:
+    log.warning(
+        "finds no folder to keep compiled kernels in, so each process would compile anew: set %s to one that"
+        " `pyomid warm-up` has filled, or that can be written",
+        CACHE_VARIABLE,
+    )
+
+
+class _Beside:
+    """Loads kernels on a thread. After a fork the child begins anew."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wanted: list[Loadable] = []
+        self._given_up: set[int] = set()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return self._thread is None
+
+    def load(self, kernel: Loadable) -> None:
+        with self._lock:
+            if id(kernel) in self._given_up:
+                return
+            if kernel not in self._wanted:
+                self._wanted.append(kernel)
+            if self._thread is None:
+                thread = threading.Thread(target=self._work, name="pyomid-kernels", daemon=True)
+                with contextlib.suppress(RuntimeError):  # no thread can be had now
+                    thread.start()
+                    self._thread = thread
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                wanted = list(self._wanted)
+                if not wanted:
+                    self._thread = None
+                    return
+            done = self._load(wanted)
+            with self._lock:
+                if not done:
+                    self._given_up.update(map(id, wanted))
+                self._wanted = [each for each in self._wanted if each not in wanted]
+
+    def _load(self, wanted: list[Loadable]) -> bool:
+        try:
+            missing = [each for each in wanted if not each.is_kept]
+            if missing and not _compile_in_a_process(missing):
+                return False
+            for each in wanted:
+                each.compiled()
+        except Exception:
+            log.exception("goes on in plain Python: kernels could not be loaded")
+            return False
+        return True
+
+
+def _compile_in_a_process(missing: list[Loadable]) -> bool:
+    """False: they cannot be kept."""
+    folder = cache_folder(missing[0].source)
+    if folder is None:
+        tell_of_no_folder()
+        return False
+    with _turn(folder):
+        missing = [each for each in missing if not each.is_kept]
+        if missing:
+            tell_of_compiling()
+            packages = sorted({each.package for each in missing})
+            command = [_python(), "-m", "pyomid.compile_kernels", "--beside", *packages]
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            if not all(each.is_kept for each in missing):
+                log.warning("goes on in plain Python: kernels could not be compiled: %s", done.stderr[-2000:])
+                return False
+    return True
+
+
+def _python() -> str:
+    """This interpreter, also in a program that embeds it under another name."""
+    if Path(sys.executable or "").name.startswith("python"):
+        return sys.executable
+    return os.fspath(Path(sys.prefix) / "bin" / "python3")
+
+
+@contextlib.contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """One process of the machine compiles for all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "pyomid-compiling", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+_beside = _Beside()
+
+
+def _begin_anew() -> None:
+    global _beside
+    _beside = _Beside()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
