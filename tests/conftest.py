@@ -1,5 +1,5 @@
-"""No test asserts a time, and no example of Hypothesis does: on a busy machine each may take long. Kernels are loaded at
-their first use, so that tests are of compiled code; those of plain code say so."""
+"""No test asserts a time, and no example of Hypothesis does: on a busy machine each may take long. Kernels are loaded
+at their first use: tests are of compiled code, but those that say so."""
 
 import contextlib
 import os

@@ -125,6 +125,17 @@ def user_text(uid: int) -> str:
         return f"user {uid}"
 
 
+def process_text(pid: int) -> str:
+    """What a process of this machine does; for messages."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "it is not seen from here"
+    return {"T": "it is stopped", "t": "it is stopped", "D": "it waits for a disk", "Z": "it is dead"}.get(
+        state, "it is alive"
+    )
+
+
 def sync_folder(path: Path) -> None:
     """Makes durable which files have which names in the folder."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +14,12 @@ import pytest
 
 from interrupts import Interrupter, every_place
 from pyomid.storage.embedded import environment as environments
-from pyomid.storage.embedded import group_commit
+from pyomid.storage.embedded import group_commit, writer_turn
 from pyomid.storage.embedded.environment import Environment, _Pending, open_environment, release
 
 pytestmark = pytest.mark.fast
 
-MODULES = (environments, group_commit)
+MODULES = (environments, group_commit, writer_turn)
 WAIT_S = 60.0
 
 
@@ -81,6 +82,8 @@ def assert_all_free(environment: Environment, other_thread: ThreadPoolExecutor) 
     assert not environment._writer.locked()
     assert not environment._queue or all(pending.is_done or pending.is_abandoned for pending in environment._queue)
     assert environment._group is None
+    with open(environment.folder / writer_turn.WRITER_FILE, "rb") as another_process:
+        fcntl.flock(another_process, fcntl.LOCK_EX | fcntl.LOCK_NB)
     other_thread.submit(lambda: environment._alone(lambda: None)).result(WAIT_S)
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,8 +18,8 @@ import numpy as np
 import pytest
 from embedded_writer import ENTRIES_OF_FLUSH, ROWS_OF_BATCH, ROWS_OF_CHURN, TABLE, content, row_key
 
-from pyomid.errors import StoreFull
-from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore
+from pyomid.errors import StoreFull, Unavailable
+from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedStore, environment
 from pyomid.storage.embedded.commit_log import writer as commit_log
 from pyomid.storage.embedded.native import pages
 from pyomid.testing.conformance import FAMILIES, OTHER, A, B, column_write, scanned
@@ -138,6 +139,34 @@ def test_stopped_writer_holds_up_no_reader(tmp_path: Path, store: EmbeddedStore,
                 next(store.scan(TABLE, KeyRange(), batch_rows_max=10))
             process.send_signal(signal.SIGCONT)
     commits.close()
+
+
+STANDS_STILL = """
+import os, signal, sys
+from pyomid.storage.embedded import EmbeddedStore
+EmbeddedStore(sys.argv[1])._environment.write(lambda transaction: os.kill(os.getpid(), signal.SIGSTOP))
+"""
+
+
+def test_a_write_behind_a_stopped_writer_ends_and_names_it(
+    tmp_path: Path, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write() -> None:
+        store.write_cells(TABLE, 50, [column_write(b"r", (A, b"1"))])
+
+    process = subprocess.Popen([sys.executable, "-c", STANDS_STILL, str(tmp_path)])
+    os.waitpid(process.pid, os.WUNTRACED)
+    monkeypatch.setattr(environment, "WRITER_WAIT_S", 0.2)
+    with ThreadPoolExecutor(3) as threads:
+        for ended in [threads.submit(write) for _ in range(3)]:
+            with pytest.raises(Unavailable, match=rf"by process {process.pid} \(it is stopped\)"):
+                ended.result(60)
+    assert store.read_rows(TABLE, [b"r"]) == [[]]
+    monkeypatch.setattr(environment, "WRITER_WAIT_S", 60.0)
+    process.send_signal(signal.SIGCONT)
+    write()
+    assert len(store.read_rows(TABLE, [b"r"])[0]) == 1
+    assert process.wait(60) == 0
 
 
 def test_scan_beside_another_process_that_replaces_every_page_sees_one_moment(

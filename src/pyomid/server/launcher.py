@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyomid.errors import Misuse, OmidError, Unavailable, by_code
-from pyomid.owned_files import is_shared, open_own
+from pyomid.owned_files import is_shared, open_own, process_text
 from pyomid.ports import Clock, Sleep, boot_clock
-from pyomid.server.leadership import SOCKET_FILE, connect_in, holder, is_held, owner_text, state_text
+from pyomid.server.leadership import SOCKET_FILE, connect_in, holder, is_held, owner_text
 from pyomid.server.logs import LOG_FILE, append_text
 
 START_LOCK_FILE: Final = "tso.start"
@@ -230,5 +230,5 @@ def _last_holder(folder: Path) -> str:
         return f"process {pid} held its lock last and died: {last['died_of']}; see {log_path}"
     if is_held(folder):
         socket_is = "is there" if (folder / SOCKET_FILE).exists() else "is missing"
-        return f"process {pid} holds its lock ({state_text(pid)}), its socket {socket_is}; see {log_path}"
+        return f"process {pid} holds its lock ({process_text(pid)}), its socket {socket_is}; see {log_path}"
     return f"process {pid} held its lock last and ended without a word (killed?); see {log_path}"

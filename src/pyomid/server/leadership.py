@@ -182,17 +182,6 @@ def is_held(folder: Path) -> bool:
     return False
 
 
-def state_text(pid: int) -> str:
-    """Of a process of this machine; for messages."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "it is not seen from here"
-    return {"T": "it is stopped", "t": "it is stopped", "D": "it waits for a disk", "Z": "it is dead"}.get(
-        state, "it is alive"
-    )
-
-
 def owner_text(path: Path) -> str:
     """The user a file belongs to, by name where it has one."""
     try:

@@ -333,9 +333,7 @@ async def _switch_to_native_soon(service: TsoService) -> None:
         log.exception("decides by the reference: its kernel could not be loaded")
         return
     if not is_loaded:
-        log.info(
-            "decides by the reference: its kernel was compiled for another version; `pyomid warm-up` makes it"
-        )
+        log.info("decides by the reference: its kernel was compiled for another version; `pyomid warm-up` makes it")
         return
     try:
         service.switch_to_native()

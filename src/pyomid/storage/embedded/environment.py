@@ -4,6 +4,7 @@ LMDB's conditions, and how they are met here:
 
     an environment is opened once in a process          `open_environment` keeps a register by device and inode, counted
     no read transaction lives long                      `read` runs one function inside one transaction
+    its writer's lock is waited for without a bound     each takes its turn first, which has one (`writer_turn`)
     write transactions are serial, their sync is slow   `write` lets one thread commit for all that wait
     the map is resized only while no thread reads       `_alone` waits until no call is inside
     a child of fork neither uses nor closes it          forks wait until no call is inside; the child then closes
@@ -45,6 +46,7 @@ from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.owned_files import FileId, file_id, file_mode, is_shared
 from pyomid.storage.checks import ProcessGuard
 from pyomid.storage.embedded.group_commit import Group, Member, next_members
+from pyomid.storage.embedded.writer_turn import WriterTurn
 
 T = TypeVar("T")
 Transaction = Any
@@ -61,6 +63,8 @@ _GROUP_RECORDS_MAX: Final = 4000
 _READER_CHECK_EVERY: Final = 256
 _PATIENCE_STEP_S: Final = 0.001
 _FORK_WAIT_S: Final = 5.0
+WRITER_WAIT_S = 30.0
+"""A write waits for so long for those of other processes. One holds the lock for milliseconds."""
 LOOK_S = 0.01
 """One check costs as much as a small read."""
 _FREE_BYTES_MIN: Final = 1 << 20
@@ -127,6 +131,7 @@ class Environment:
         self.writable = writable
         self._looked_s = time.monotonic()
         self.databases: dict[bytes, Any] = {}
+        self._turn: WriterTurn | None = None
         self.data_file: FileId = (0, 0)
         """The file that LMDB has open. It does not change inside a transaction."""
         self._open()
@@ -176,25 +181,27 @@ class Environment:
         return pending.result()
 
     def _see_to(self, pending: _Pending[Any]) -> None:
+        began_s = time.monotonic()
         with self._writer:
             while not pending.is_done:
-                self._write_group()
+                self._write_group(began_s)
 
     # After an interrupt the group under way is ended by what LMDB says of it (`group_commit`):
     #
     #     transaction open        nothing was written: it is undone, and its functions are still in the queue
     #     transaction ended       it was committed: once that is synced, every member is told so
 
-    def _write_group(self) -> None:
+    def _write_group(self, began_s: float) -> None:
+        """`began_s`: since when the thread waits that writes for all."""
         try:
             self._end_group()
-            self._write_together(next_members(self._queue, _GROUP_RECORDS_MAX))
+            self._write_together(next_members(self._queue, _GROUP_RECORDS_MAX), began_s)
         finally:
             self._end_group()
 
-    def _write_together(self, members: list[_Pending[Any]]) -> None:
+    def _write_together(self, members: list[_Pending[Any]], began_s: float) -> None:
         try:
-            self._commit(_Group(members))
+            self._commit(_Group(members), began_s)
         except MemoryError:
             raise  # of this thread; the other threads need not fail
         except Exception as error:
@@ -202,13 +209,14 @@ class Environment:
             left = [member for member in members if not member.is_done and not member.is_abandoned]
             if len(members) > 1:
                 for member in left:
-                    self._write_together([member])
+                    self._write_together([member], began_s)
             elif left:
                 left[0].error = error
 
-    def _commit(self, group: _Group) -> None:
+    def _commit(self, group: _Group, began_s: float) -> None:
         self._group = group
         try:
+            self._take_turn(began_s)
             self._enter(group)
             group.transaction = self._begin(group, write=True)
             self._check_file()
@@ -234,14 +242,25 @@ class Environment:
         group = self._group
         if group is None:
             return
-        if group.transaction is not None and _is_open(group.transaction):
+        was_open = group.transaction is not None and _is_open(group.transaction)
+        if was_open:
             group.is_undone = True  # first: a thread that sees it undone must not take it for committed
             group.transaction.abort()
-        elif group.transaction is not None and not group.is_undone:
+        if self._turn is not None:
+            self._turn.release()
+        if not was_open and group.transaction is not None and not group.is_undone:
             self._make_durable(group)
         if group in self._inside:
             self._inside.remove(group)
         self._group = None
+
+    def _take_turn(self, began_s: float) -> None:
+        try:
+            if self._turn is None:
+                self._turn = WriterTurn(self._folder)
+            self._turn.take(began_s + WRITER_WAIT_S, began_s)
+        except OSError as error:
+            raise self._mapped(error) from error
 
     def _make_durable(self, group: _Group) -> None:
         try:
@@ -281,10 +300,17 @@ class Environment:
 
     def close(self) -> None:
         self._closed = True
-        self._alone(lambda: self._lmdb.close())
+        self._alone(self._close)
+
+    def _close(self) -> None:
+        self._lmdb.close()
+        if self._turn is not None:
+            self._turn.close()
 
     def close_in_child(self) -> None:
         """Frees the child's copy after a fork, which waited until no call was inside."""
+        if self._turn is not None:
+            self._turn.close()
         if not self._inside:
             self._lmdb.close()
 
@@ -426,7 +452,7 @@ def mapped(error: BaseException, folder: Path) -> OmidError:
         return Corruption(f"{where} was written by another version of LMDB: {error}", folder=str(folder))
     if isinstance(error, (lmdb.BadValsizeError, lmdb.ReadonlyError, lmdb.InvalidParameterError)):
         return Misuse(f"{where}: {error}")
-    code = getattr(error, "code", 0)
+    code = getattr(error, "code", 0) or getattr(error, "errno", 0)
     if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) or (code == errno.EIO and _is_out_of_room(folder)):
         return StoreFull(f"the disk of {where} is full: {error}", folder=str(folder))
     if code in (errno.EACCES, errno.EROFS, errno.EPERM):
