@@ -13,16 +13,18 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from benchmarks._report import Report
 from benchmarks.spark._setting import PARTS, Setting, setting
 
 import pyomid.spark
 from pyomid.spark.transactions import SparkTransaction
+from pyomid.spark.write_task import BranchReport, WritePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -59,9 +61,15 @@ def numbered(at: Setting, rows: int, partitions: int) -> DataFrame:
 
 def told(tx: SparkTransaction, table: str, frame: DataFrame, duplicates: str) -> int:
     """Writes the frame; how many bytes its tasks' reports brought."""
-    tx.write(frame, table, row_key="k", duplicates=duplicates)
-    reports = tx.writes.tables[table].reports
-    return sum(report.ids.nbytes + report.keys.nbytes for report in reports)
+    sizes: list[int] = []
+
+    def note(plan: WritePlan, reports: Sequence[BranchReport]) -> None:
+        sizes.extend(report.ids.nbytes + report.keys.nbytes for report in reports)
+        SparkTransaction.note(tx, plan, reports)
+
+    with patch.object(tx, "note", note):
+        tx.write(frame, table, row_key="k", duplicates=duplicates)
+    return sum(sizes)
 
 
 def writes(at: Setting, report: Report) -> Callable[[str, int, Callable[[SparkTransaction], int]], None]:

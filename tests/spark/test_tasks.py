@@ -238,6 +238,7 @@ def test_ids_that_were_not_told_are_the_same_ids(level: str) -> None:
         reports = [written(conn, plan, many(info, 4, first=first)) for first in (0, 4)]
         assert [report.told_ids for report in reports] == [told_max > 3] * 2
         transaction.note(plan, reports)
+        assert [len(report.keys) for report in transaction.writes.reports] == [0, 0], "they were looked at"
     names = [transaction.writes.commit_request() for transaction in (told, untold)]
     assert names[0].cell_ids == names[1].cell_ids
     assert len(names[0].cell_ids) == (16 if level == "cell" else 8)

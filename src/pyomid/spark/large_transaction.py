@@ -73,6 +73,9 @@ _CLAIMS: Final = (
     "conflictMapEntries) conflicts by row or cell again"
 )
 
+_NO_IDS: Final = np.empty(0, np.int64)
+"""In place of what is needed no more: a part of an array would keep the whole."""
+
 
 @dataclass(slots=True)
 class TableWrites:
@@ -180,7 +183,7 @@ class BranchWrites:
             logger.warning(_CLAIMS, self.start_ts, most, ", ".join(table.info.name for table in self._written()))
         if self.claims_tables:
             for table in self.tables.values():
-                table.reports = [replace(report, ids=report.ids[:0]) for report in table.reports]
+                table.reports = [replace(report, ids=_NO_IDS) for report in table.reports]
 
     def repair_key(self, commit_ts: int) -> None:
         """Behind the answer: no error of it is the commit's."""
@@ -296,7 +299,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         reports = self._with_untold(plan, reports)
         present = self.writes.tables.setdefault(plan.info.name, TableWrites(plan.info))
         present.info = plan.info
-        present.reports += reports
+        present.reports += [replace(report, keys=_NO_IDS) for report in reports]
         self.writes.settle_level()
         crash_point("spark.write.noted")
 
@@ -391,5 +394,5 @@ def is_there(conn: Connection, info: TableInfo | None, snapshot: Snapshot) -> bo
 
 def _distinct(ids: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
     """Ascending, so that the TSO walks its conflict map in order. (`np.unique` hashes: 100 times slower at 1 M.)"""
-    together = np.sort(np.concatenate([np.empty(0, np.int64), *ids]))
+    together = np.sort(np.concatenate([_NO_IDS, *ids]))
     return together[np.concatenate([[True], together[1:] != together[:-1]])] if len(together) else together
