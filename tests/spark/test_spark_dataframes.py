@@ -151,7 +151,7 @@ def test_overwriting_in_a_transaction_from_the_table_itself(spark: SparkSession,
 def test_deleting_by_keys(spark: SparkSession, url: str) -> None:
     write(spark, url, "deleted", *[(f"{n}", n, None) for n in range(10)])
     with pyomid.spark.transaction(spark, url) as tx:
-        assert tx.delete(load(spark, url, "deleted").where("count < 4"), "deleted").rows == 4
+        assert tx.delete(tx.read("deleted").where("count < 4"), "deleted").rows == 4
         assert tx.read("deleted").count() == 6
     assert load(spark, url, "deleted").count() == 6
 

@@ -273,9 +273,11 @@ class OmidReader(DataSourceReader):
         from pyomid.spark.databases import connection
         from pyomid.spark.read_task import keep_snapshot, read_range
         from pyomid.spark.schema import arrow_of
+        from pyomid.spark.stale_reads import check_read
 
         assert isinstance(partition, RangePartition)
         with coded_errors():
+            check_read(self._plan)
             arrow = arrow_of(self._schema)
             conn = connection(self._plan.url, self._plan.database_id)
             keep_snapshot(conn, self._plan)

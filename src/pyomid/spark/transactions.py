@@ -28,11 +28,18 @@ from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import Backoff, Tries, check_function, check_result, tries_steps
 from pyomid.client.transaction import Event, State
 from pyomid.crashpoints import crash_point
-from pyomid.errors import AlreadyCommitted, ConflictError, Misuse
+from pyomid.errors import AlreadyCommitted, ConflictError, Misuse, MisuseType
 from pyomid.protocol.effects import Steps
 from pyomid.row_codec.encode import Duplicates, Nulls
 from pyomid.row_codec.row_key import key_layout
-from pyomid.row_codec.schema import DEFAULT_FAMILY, column_mapping, fit_frame, row_key_parts, schema_of
+from pyomid.row_codec.schema import (
+    DEFAULT_FAMILY,
+    column_mapping,
+    fit_frame,
+    row_key_parts,
+    schema_of,
+    select_columns,
+)
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.datasource import FORMAT
 from pyomid.spark.errors import coded_errors, original_error, original_errors
@@ -40,10 +47,11 @@ from pyomid.spark.job_names import job_named
 from pyomid.spark.key_ranges import key_range
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.options import LEVELS, checked_choice, names_of
-from pyomid.spark.read_task import ReadPlan, divided
+from pyomid.spark.read_task import ReadPlan, divided, intersection
 from pyomid.spark.registration import register
 from pyomid.spark.run_outcome import find_run
-from pyomid.spark.schema import WriteOptions, check_level, fields_of
+from pyomid.spark.schema import WriteOptions, check_level, fields_of, struct_of
+from pyomid.spark.stale_reads import writes_by
 from pyomid.spark.write_task import (
     REPORT_DDL,
     BranchReport,
@@ -55,10 +63,11 @@ from pyomid.spark.write_task import (
     write_rows,
 )
 from pyomid.spark.written_rows import Look, Seen, look_at
-from pyomid.types import BeginReply, Column, KeyRange, TableInfo
+from pyomid.types import BeginReply, KeyRange, TableInfo
+from pyomid.types import Column as StoredColumn
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 R = TypeVar("R")
@@ -98,17 +107,20 @@ class SparkTransaction(LargeTransaction):
         self,
         table: str,
         *,
+        where: Column | str | None = None,
         columns: Sequence[str] | None = None,
         start: Any = None,
         stop: Any = None,
         prefix: Any = None,
         schema: StructType | None = None,
         row_key: Sequence[str] | str | None = None,
-        mapping: Mapping[str, str | bytes | Column] | None = None,
+        mapping: Mapping[str, str | bytes | StoredColumn] | None = None,
         partitions: int | None = None,
     ) -> DataFrame:
         """A lazy frame of the table: this transaction's snapshot, with what the transaction wrote to it so far.
 
+        `where`: the rows that meet this condition, which Spark applies. Of a SQL text what it says of leading key
+        columns also bounds the keys that are read (`pyomid.spark.conditions`): "origin = 'EWR' and time_hour >= …".
         `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes; a datetime
         without a zone is one of the session's zone (`pyomid.spark.key_ranges`). `schema`, with `row_key` and `mapping`:
         for a table without one in the catalog.
@@ -124,14 +136,24 @@ class SparkTransaction(LargeTransaction):
             reader = reader.option("rowKey", _row_key_text(row_key))
         if mapping is not None:
             reader = reader.option("columnMapping", _mapping_text(mapping))
-        if columns is not None:
+        if columns is not None and where is None:
             reader = reader.option("columns", ",".join(names_of(columns)))
-        keys = self._key_range(info, start, stop, prefix)
+        keys = self._key_range(info, start, stop, prefix, where)
         for name, key in _bounds(keys):
             reader = reader.option(name, key)
         with original_errors():
-            frame: DataFrame = reader.load()
-        return frame.alias(_read_text(table, keys, self.start_ts))
+            frame: DataFrame = reader.load().alias(_read_text(table, keys, self.start_ts))
+        if where is None:
+            return frame
+        met = _meeting(frame, where, f"the read of {table!r}")
+        if columns is None:
+            return met
+        from pyomid.spark.expressions import quoted
+
+        names = names_of(columns)
+        if info.schema is not None:
+            select_columns(table, info.schema, names)
+        return met.select(*(quoted(name) for name in names))
 
     def write(
         self,
@@ -143,16 +165,18 @@ class SparkTransaction(LargeTransaction):
         duplicates: str = "error",
         nulls: str = "tombstone",
         merge_schema: bool = False,
-        mapping: Mapping[str, str | bytes | Column] | None = None,
+        mapping: Mapping[str, str | bytes | StoredColumn] | None = None,
         family: str = DEFAULT_FAMILY.decode(),
         conflict_level: str | None = None,
+        stale_read: str = "refuse",
     ) -> WriteResult:
         """Writes the frame's rows; the frame is computed now, once.
 
         `mode`: "append" upserts by row key; "overwrite" deletes the rows that the snapshot sees first; "error" and
         "ignore" go by whether the snapshot sees a row of the table. `row_key` makes the table where there is none.
         `conflict_level`: as that of `transaction`, for this table; also the level that a new table gets ("auto": row,
-        over HBase cell). A write that fails leaves the transaction rollback-only.
+        over HBase cell). A write that fails leaves the transaction rollback-only. `stale_read="allow"`: the frame may
+        be computed from this table at another snapshot; what was committed in between is then overwritten unseen.
         """
         self.step(Event.WRITE)
         self._conn.require_branches()
@@ -168,16 +192,16 @@ class SparkTransaction(LargeTransaction):
         )
         if not self.writes_into(table, mode, told=f"mode={mode!r}"):
             return _result(table, [])
-        with self._rollback_only_on_error(f"a write to {table!r} failed"):
+        with self._writing(f"a write to {table!r} failed", table, stale_read):
             plan = self.prepared(table, fields_of(frame.schema), options, level=level)
             deleted = self._delete_all(plan) if mode == "overwrite" else []
             reports = self._reports(f"write {table}", frame, functools.partial(write_rows, plan))
             self.note(plan, [*deleted, *reports])
         return _result(table, reports)
 
-    def delete(self, keys: DataFrame, table: str) -> WriteResult:
+    def delete(self, keys: DataFrame, table: str, *, stale_read: str = "refuse") -> WriteResult:
         """Deletes the rows whose key columns `keys` names; further columns of it are not looked at. Rows that do not
-        exist are no error."""
+        exist are no error. `stale_read`: as that of `write`."""
         self.step(Event.WRITE)
         self._conn.require_branches()
         info = self._conn.table(table)
@@ -185,7 +209,7 @@ class SparkTransaction(LargeTransaction):
         plan = self.plan(info)
         names = [part.name for part in schema_of(info).row_key]
         fit_frame(info, [field for field in fields_of(keys.schema) if field.name in names], merge=False)
-        with self._rollback_only_on_error(f"a delete in {table!r} failed"):
+        with self._writing(f"a delete in {table!r} failed", table, stale_read):
             work = functools.partial(delete_rows, plan, self.read_plan(info))
             reports = self._reports(f"delete {table}", keys, work, names)
             self.note(plan, reports)
@@ -216,12 +240,19 @@ class SparkTransaction(LargeTransaction):
             **({"ownBranches": own} if own else {}),
         }
 
-    def _key_range(self, info: TableInfo, start: Any, stop: Any, prefix: Any) -> KeyRange:
-        if start is None and stop is None and prefix is None:
-            return KeyRange()
-        layout = None if info.schema is None else key_layout(info.schema)
-        zone = self._spark.conf.get("spark.sql.session.timeZone")
-        return key_range(layout, start, stop, prefix, session_zone=zone)
+    def _key_range(
+        self, info: TableInfo, start: Any, stop: Any, prefix: Any, where: Column | str | None = None
+    ) -> KeyRange:
+        layout, found = None if info.schema is None else key_layout(info.schema), KeyRange()
+        if not (start is None and stop is None and prefix is None):
+            zone = self._spark.conf.get("spark.sql.session.timeZone")
+            found = key_range(layout, start, stop, prefix, session_zone=zone)
+        if layout is None or info.schema is None or not isinstance(where, str):
+            return found
+        from pyomid.spark.conditions import range_of
+
+        empty = self._spark.createDataFrame([], struct_of(info.schema, [each.name for each in info.schema.columns]))
+        return intersection(found, range_of(empty, layout, where)) or found
 
     # Writing
 
@@ -269,11 +300,14 @@ class SparkTransaction(LargeTransaction):
         return [report_of(row) for row in rows]
 
     @contextmanager
-    def _rollback_only_on_error(self, reason: str) -> Iterator[None]:
-        """Around a write: whatever goes wrong in it leaves the transaction rollback-only (C1)."""
+    def _writing(self, reason: str, table: str, stale_read: str) -> Iterator[None]:
+        """Around a write: whatever goes wrong in it leaves the transaction rollback-only (C1). Its jobs read the table
+        at this transaction's snapshot, or are refused."""
+        checked_choice("stale_read", stale_read, ("refuse", "allow"))
         was_torn, self.writes.is_torn = self.writes.is_torn, True
         try:
-            yield
+            with original_errors(), writes_by(self._spark, self.start_ts, self._conn.database_id, table, stale_read):
+                yield
         except BaseException as error:
             if self._state is State.ACTIVE:
                 self.make_rollback_only(Event.MARK, f"{reason}: {error}")
@@ -388,6 +422,17 @@ def _read_text(table: str, keys: KeyRange, start_ts: int) -> str:
     return f"omid {table}{bounds} snapshotTimestamp={start_ts}"
 
 
+def _meeting(rows: DataFrame, where: Column | str, what: str) -> DataFrame:
+    """The rows that meet a condition. `Misuse` where Spark cannot resolve it."""
+    from pyomid.spark.expressions import expression, resolved
+
+    condition = expression(where, what)
+    (kind,) = resolved(rows, {"its condition": condition}, what)
+    if kind.typeName() != "boolean":
+        raise MisuseType(f"{what}: its condition is {kind.simpleString()} and no boolean")
+    return rows.where(condition)
+
+
 def _bounds(keys: KeyRange) -> Iterator[tuple[str, str]]:
     if keys.start:
         yield "rowStart", f"0x{keys.start.hex()}"
@@ -399,5 +444,5 @@ def _row_key_text(row_key: Sequence[str] | str) -> str:
     return ",".join(f"{part.name} desc" if part.descending else part.name for part in row_key_parts(row_key))
 
 
-def _mapping_text(mapping: Mapping[str, str | bytes | Column]) -> str:
+def _mapping_text(mapping: Mapping[str, str | bytes | StoredColumn]) -> str:
     return ",".join(f"{name}={place}" for name, place in column_mapping(mapping).items())

@@ -1,0 +1,150 @@
+"""Conditions that bound what is read, and frames of another snapshot that are not written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as f
+
+import pyomid
+import pyomid.spark
+from pyomid.errors import Misuse
+from pyomid.spark import SparkTransaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+DDL = "item string, shop int, count long, note string"
+KEY = ["item", "shop"]
+
+Row = tuple[Any, ...]
+
+STOCK: tuple[Row, ...] = (("a", 1, 10, None), ("b", 1, 20, "old"), ("c", 2, 30, "old"), ("d", 2, 0, None))
+
+
+def frame(spark: SparkSession, *rows: Row, ddl: str = DDL) -> DataFrame:
+    return spark.createDataFrame(list(rows), ddl).coalesce(1)
+
+
+def made(spark: SparkSession, url: str, table: str, *rows: Row, level: str | None = None) -> None:
+    with pyomid.spark.transaction(spark, url, conflict_level=level) as tx:
+        tx.write(frame(spark, *rows), table, row_key=KEY)
+
+
+def content(spark: SparkSession, url: str, table: str) -> list[Row]:
+    loaded = spark.read.format("omid").options(url=url, table=table, numPartitions=1).load()
+    return [tuple(row) for row in loaded.collect()]
+
+
+def other_write(spark: SparkSession, url: str, table: str, column: str, value: Any) -> None:
+    kind = "long" if column == "count" else "string"
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(frame(spark, ("a", 1, value), ddl=f"item string, shop int, {column} {kind}"), table)
+
+
+# Stale reads
+
+
+def test_a_write_of_a_frame_of_another_snapshot_is_refused(spark: SparkSession, url: str) -> None:
+    """Two calls, read then write, would lose what was committed in between."""
+    made(spark, url, "stale", *STOCK)
+    read = spark.read.format("omid").options(url=url, table="stale").load()
+    added = read.groupBy("item", "shop").agg(f.sum("count").alias("count"))
+    other_write(spark, url, "stale", "count", 99)
+    writes: list[Callable[[SparkTransaction], object]] = [
+        lambda tx: tx.write(added, "stale"),
+        lambda tx: tx.delete(read.where("count < 50"), "stale"),
+    ]
+    for write in writes:
+        with pytest.raises(Misuse, match="computed from what was read of the table at another snapshot"):
+            with pyomid.spark.transaction(spark, url) as tx:
+                write(tx)
+    assert content(spark, url, "stale")[0] == ("a", 1, 99, None)
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(tx.read("stale").where("count = 99").withColumn("note", f.lit("own snapshot")), "stale")
+        tx.write(read, "other", row_key=KEY)
+        tx.write(read.where("item = 'a'"), "stale", stale_read="allow")
+    assert content(spark, url, "stale")[0] == ("a", 1, 10, None)
+    assert not spark.getTags()
+
+
+# Ranges from conditions
+
+
+READ: dict[str, int] = {
+    "item = 'b'": 12,
+    "ITEM = 'b' AND shop between 3 and 4 and note = 'x and y'": 6,
+    "item = 'b' and moment = '2024-03-10 02:30:00'": 12,
+    "item = 'b' and shop = 3 and moment = '2024-03-10 02:30:00'": 1,
+    "item = 'b' and shop = 3 and moment >= timestamp '2024-03-10 03:30:00'": 2,
+    "item = 'b' and shop = 3 and moment < '2024-03-10 03:30:00.000001'": 2,
+    "(item = 'b') and not (shop = 3)": 12,
+    "item > 'a' and (shop = 3 or note is null)": 24,
+    "item = 'b' or shop = 3 and note = 'x and y'": 36,
+    "item = 'b' or item = 'c' -- and item = 'a'": 36,
+    "item = 'it''s' and shop = 3": 36,
+    "item = 'b' and shop = 3.0": 12,
+    "item = 'b' and shop = 99999999999": 12,
+    "item = 'b' and item = 'c'": 12,
+    "upper(item) = 'B' and shop = 3": 36,
+    "true": 36,
+}
+"""Conditions, and how many of the 36 rows are read for each."""
+
+
+def test_a_condition_reads_its_range_and_misses_nothing(spark: SparkSession, url: str, ranged: None) -> None:
+    """In a zone with summer time, where Spark is asked for its moments."""
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        with pyomid.spark.transaction(spark, url) as tx:
+            info = pyomid_table(url, "ranged")
+            with pyomid.connect(url) as db, db.begin() as other:
+                keys = [key for key, _ in other.table("ranged").scan()]
+            meets = tx.read("ranged", partitions=1).select(*(f.expr(where) for where in READ)).collect()
+            for place, (where, most) in enumerate(READ.items()):
+                found = tx._key_range(info, None, None, None, where)
+                assert sum(key in found for key in keys) == most, where
+                assert all(key in found for key, row in zip(keys, meets, strict=True) if row[place]), where
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def pyomid_table(url: str, name: str) -> Any:
+    from pyomid.spark.databases import connection
+
+    return connection(url).table(name)
+
+
+@pytest.fixture(scope="module")
+def ranged(spark: SparkSession, url: str) -> None:
+    """36 rows: three items, four shops, three moments around a clock's change."""
+    moments = [
+        "timestamp '2024-03-10 06:30:00Z'",
+        "timestamp '2024-03-10 07:30:00Z'",
+        "timestamp '2024-03-10 08:30:00Z'",
+    ]
+    rows = spark.sql(
+        "select item, shop, moment, 'x and y' note from values ('a'), ('b'), ('c') as i(item) "
+        "cross join values (1), (2), (3), (4) as s(shop) "
+        f"cross join values {', '.join(f'({moment})' for moment in moments)} as m(moment)"
+    )
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(rows, "ranged", row_key=["item", "shop", "moment"])
+
+
+def test_a_read_by_a_condition_refuses_and_combines(spark: SparkSession, url: str, ranged: None) -> None:
+    with pyomid.spark.transaction(spark, url) as tx:
+        for where, words in [
+            ("cuont = 1", "its condition cannot be resolved.*cuont"),
+            ("shop", "no boolean"),
+            ("=", "Syntax error"),
+        ]:
+            with pytest.raises(Misuse, match=words):
+                tx.read("ranged", where=where)
+        assert tx.read("ranged", where=f.col("shop") == 2, columns="note", prefix=["c"]).columns == ["note"]
+        assert tx.read("ranged", where="shop = 2 and item >= 'b'", columns="note", prefix=["c"]).count() == 3
+        assert tx.read("ranged", where="item = 'a'", prefix=["c"]).count() == 0
