@@ -102,6 +102,10 @@ def test_what_is_written_as_arrow_is_read_as_rows(typed: Database, savepoint: bo
     [
         ({"id": [1], "money": ["x"]}, "'money'"),
         ({"id": [1.5]}, "'id'"),
+        ({"id": [2.0]}, "'id'"),
+        ({"id": ["1"]}, "'id'"),
+        ({"id": [1], "money": [0.125]}, "'money'"),
+        ({"id": [1], "name": [True]}, "'name'"),
         ({"money": [Decimal(1)]}, "lack the row key column 'id'"),
         ({"id": [1], "nme": ["x"]}, "nme"),
         ({"id": [None]}, "id"),
@@ -115,6 +119,16 @@ def test_data_that_do_not_fit_are_refused(typed: Database, data: dict[str, list[
         with pytest.raises(MisuseType, match="no Arrow data"):
             tx.table("t").write_arrow([1])
         assert tx.table("t").to_arrow().read_all().num_rows == len(ROWS)
+
+
+def test_data_that_stop_fitting_leave_nothing_to_commit(typed: Database) -> None:
+    batches = [pa.record_batch({"id": [1000]}), pa.record_batch({"id": pa.array([None], pa.int64())})]
+    tx = typed.begin()
+    with pytest.raises(Misuse):
+        tx.table("t").write_arrow(pa.Table.from_batches(batches))
+    with pytest.raises(TransactionEnded, match="only 1 rows"):
+        tx.commit()
+    tx.rollback()
 
 
 def test_an_untyped_table_is_copied_by_arrow(db: Database) -> None:

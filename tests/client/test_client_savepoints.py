@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from pyomid.client.database import Database
 from pyomid.client.transaction import State
+from pyomid.client.transaction_steps import WriteBuffer
 from pyomid.errors import ConflictError, Misuse, TransactionEnded
 
 pytestmark = pytest.mark.fast
@@ -120,6 +121,24 @@ def test_a_savepoint_ends_with_an_earlier_one_and_with_its_transaction(db: Datab
     assert tx.state is State.COMMITTED
     with pytest.raises(TransactionEnded):
         tx.savepoint()
+
+
+def test_a_way_back_that_did_not_end_allows_no_commit(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the writes went back."""
+    tx = db.begin()
+    tx.table("t").put(b"k", {b"f:x": b"1"})
+    saved = tx.savepoint()
+
+    def interrupted(*arguments: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(WriteBuffer, "go_back", interrupted)
+        with pytest.raises(MemoryError):
+            saved.rollback()
+    with pytest.raises(TransactionEnded, match="savepoint"):
+        tx.commit()
+    tx.rollback()
 
 
 def test_a_read_only_transaction_refuses_writes(db: Database) -> None:

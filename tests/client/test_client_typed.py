@@ -83,7 +83,9 @@ def test_every_type_comes_back_as_it_was(db: Database) -> None:
     [
         ("flag", 1), ("small", 128), ("number", True), ("number", "1"), ("real", "x"), ("text", b"x"), ("raw", "x"),
         ("raw", 5), ("day", datetime(2026, 1, 1)), ("moment", datetime(2026, 1, 1)), ("money", Decimal("0.001")),
-        ("money", 1.5), ("tags", ["x"]), ("tags", [2**31]), ("tags", 7), ("id", None), ("id", 5), ("nme", 1),
+        ("money", 1.5),
+        ("money", Decimal("1." + "0" * 70 + "1")), ("real", True),
+        ("tags", ["x"]), ("tags", [2**31]), ("tags", 7), ("id", None), ("id", 5), ("nme", 1),
     ],
 )  # fmt: skip
 def test_a_value_that_does_not_fit_is_refused_by_its_column(memory_db: Database, column: str, value: object) -> None:

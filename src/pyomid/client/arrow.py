@@ -194,14 +194,40 @@ class TypedEncoder:
         columns = []
         for field, column in zip(self._schema, batch.columns, strict=True):
             try:
+                if not _may_become(column.type, field.type):
+                    raise TypeError("cast it")
                 columns.append(column if column.type == field.type else column.cast(field.type))
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            except (TypeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise MisuseType(
                     f"table {self._info.name!r}: column {field.name!r} is {field.type}, and the data's {column.type} "
                     f"does not fit: {error}",
                     column=field.name,
                 ) from error
         return self._encoder.encode(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+
+def _may_become(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether Arrow's cast keeps what the values say: it would parse texts, round numbers, and guess time zones."""
+    types = imported_pyarrow().types
+    if types.is_dictionary(given):
+        given = given.value_type
+    if given == wanted or types.is_null(given):
+        return True
+    if types.is_integer(given):
+        return bool(types.is_integer(wanted) or types.is_decimal(wanted) or types.is_floating(wanted))
+    if types.is_timestamp(given) and types.is_timestamp(wanted):
+        return (given.tz is None) == (wanted.tz is None)
+    if types.is_floating(given):
+        return bool(types.is_floating(wanted) and given.bit_width <= wanted.bit_width)
+    kinds = (
+        types.is_decimal,
+        types.is_date,
+        types.is_duration,
+        types.is_nested,
+        lambda each: types.is_string(each) or types.is_large_string(each),
+        lambda each: types.is_binary(each) or types.is_large_binary(each) or types.is_fixed_size_binary(each),
+    )
+    return any(kind(given) and kind(wanted) for kind in kinds)
 
 
 def untyped_rows(rules: TableRules, batch: pa.RecordBatch) -> Iterator[tuple[bytes, Mapping[Column, bytes | None]]]:

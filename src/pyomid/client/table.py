@@ -161,6 +161,8 @@ class TableBase:
         yield from self._transaction.begin_read_steps()
         if self._transaction.can_write:
             yield from self._transaction.flushed_steps()
+        elif self._writes.has_buffered:
+            self._transaction.check_write()
         store = self._transaction.database.deployment.store
         snapshot, cache = self._writes.reading
         check = self._transaction.check_open
@@ -171,16 +173,23 @@ class TableBase:
         batches = arrow.record_batches(data)
         encoder: arrow.TypedEncoder | None = None
         count = 0
-        while (batch := (yield Blocking(partial(next, batches, None)))) is not None:
-            self._transaction.check_write()
-            if self._rules.info.schema is None:
-                for row, cells in arrow.untyped_rows(self._rules, batch):
-                    yield from self._buffer_steps(row, cells)
-            else:
-                encoder = encoder or arrow.TypedEncoder(self._rules.info, batch.schema)
-                encoded = encoder.encode(batch)
-                yield from self._transaction.leaving_steps(self._writes.batch_write_steps(self._rules.info, encoded))
-            count += batch.num_rows
+        try:
+            while (batch := (yield Blocking(partial(next, batches, None)))) is not None:
+                self._transaction.check_write()
+                if self._rules.info.schema is None:
+                    rows = list(arrow.untyped_rows(self._rules, batch))
+                    for row, cells in rows:
+                        yield from self._buffer_steps(row, cells)
+                else:
+                    encoder = encoder or arrow.TypedEncoder(self._rules.info, batch.schema)
+                    encoded = encoder.encode(batch)
+                    write = self._writes.batch_write_steps(self._rules.info, encoded)
+                    yield from self._transaction.leaving_steps(write)
+                count += batch.num_rows
+        except BaseException as error:
+            if count and self._transaction.can_write:
+                self._transaction.mark_rollback_only(f"of its Arrow data only {count} rows were written: {error}")
+            raise
         return count
 
     # Of typed tables (`typed`), on checked keys and columns
@@ -500,7 +509,8 @@ class Table(TableBase):
 
         By the table's schema: its columns by name. A table without one, or `columns` named as bytes: `key`, and each
         named column, as binary; without `columns` a map of the row's cells. The reader is lazy: it is used up while the
-        transaction is open, in any thread. DuckDB, Polars and pandas take it as it is. Needs pyarrow.
+        transaction is open, in any thread; what the transaction writes meanwhile may be in it or not. DuckDB, Polars
+        and pandas take it as it is. Needs pyarrow.
         """
         scan = self._run(self.arrow_scan_steps(start, stop, prefix, columns))
         return scan.reader(scan.batches(self._transaction.database.driver.run))
@@ -510,7 +520,8 @@ class Table(TableBase):
         Polars, a result of DuckDB); returns the number of rows.
 
         Columns go by name: those of the table's schema, or `key` and "family:qualifier", all binary. A null removes the
-        value; columns that are not there stay. What does not fit a column's type is refused. Needs pyarrow.
+        value; columns that are not there stay. What does not fit a column's type is refused; if batches before it were
+        written, the transaction is rollback-only then. Needs pyarrow.
         """
         return self._run(self.write_arrow_steps(data))
 

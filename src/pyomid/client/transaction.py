@@ -295,7 +295,7 @@ class TransactionBase(Generic[W]):
         true: rollback-only before the request, unknown from the request to the answer.
         """
         if self.writes.is_torn and self._state is State.ACTIVE:
-            self.make_rollback_only(Event.MARK, "a flush of its writes did not end")
+            self.make_rollback_only(Event.MARK, "a flush of its writes, or the way back to a savepoint, did not end")
         asked = False
         try:
             self.step(Event.COMMIT)

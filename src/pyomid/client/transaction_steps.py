@@ -148,10 +148,12 @@ class TransactionSteps:
         """What is buffered and sent is as it was when it was saved, once the buffer has left again."""
         if saved not in self._savepoints:
             raise Misuse(f"the savepoint of transaction {self.start_ts} was released, or an earlier one rolled back")
+        was_torn, self.is_torn = self.is_torn, True
         del self._savepoints[self._savepoints.index(saved) + 1 :]
         for name, buffer in self._buffers.items():
             buffer.go_back(saved.buffered.get(name, {}), saved.left.get(name, {}))
         self._count_buffered()
+        self.is_torn = was_torn
 
     def forget(self, saved: SavedWrites) -> None:
         if saved in self._savepoints:
@@ -325,6 +327,10 @@ class TransactionSteps:
         """The writes under way, which only a rollback awaits: it deletes them then."""
         begun, self._begun = self._begun, []
         return tuple(each.write for each in begun)
+
+    @property
+    def has_buffered(self) -> bool:
+        return any(buffer.buffered_bytes for buffer in self._buffers.values())
 
     @property
     def reading(self) -> tuple[Snapshot, CommitCache]:

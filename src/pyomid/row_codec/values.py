@@ -105,7 +105,8 @@ def python_value(number: int, kind: ColumnType) -> Any:
 def unscaled_of(value: Any, kind: ColumnType) -> int:
     """A decimal's digits at the type's scale; ValueError where digits would be lost."""
     scaled = _WIDE.multiply(_require(value, Decimal), Decimal(1).scaleb(kind.scale))
-    if scaled != scaled.to_integral_value() or _WIDE.abs(scaled) >= 10**kind.precision:
+    is_exact = _WIDE.scaleb(scaled, -kind.scale) == value
+    if not is_exact or scaled != scaled.to_integral_value() or _WIDE.abs(scaled) >= 10**kind.precision:
         raise ValueError(f"needs more than {kind.precision} digits with {kind.scale} after the point")
     return int(scaled)
 
@@ -125,6 +126,8 @@ def _encode(value: Any, kind: ColumnType) -> bytes:
     if kind.layout is Layout.INTEGER:
         return number_of(value, kind).to_bytes(kind.width, "big", signed=True)
     if kind.layout is Layout.FLOAT:
+        if isinstance(value, bool):
+            raise TypeError("a float is needed, not a bool")
         return struct.pack(">f" if kind.width == 4 else ">d", value)
     if kind.layout is Layout.DECIMAL:
         return kind.scale.to_bytes(4, "big", signed=True) + minimal_bytes(unscaled_of(value, kind))
