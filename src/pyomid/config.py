@@ -54,8 +54,9 @@ class Settings:
     lease every third of it, so a task may wait in a busy cluster's queue for a minute or two without losing it."""
 
     max_transaction_age_seconds: float = 600.0
-    """Older transactions without a lease cannot commit; this bounds how much history is kept. Ten minutes is ten times
-    what a person waits, and short enough that a quiet store is clean within the hour."""
+    """Older transactions without a lease cannot commit; this bounds for how long a transaction that is open, or whose
+    process was stopped or killed, keeps history. Where all have ended, history goes within seconds. Ten minutes is ten
+    times what a person waits, and short enough that a quiet store is clean within the hour."""
 
     commit_retry_seconds: float = 60.0
     """How long the client repeats a request for a commit whose answer was lost, before it raises `OutcomeUnknown`:

@@ -481,6 +481,13 @@ class Tso(ABC):
     def begin(self, *, not_before: int = 0) -> BeginReply:
         """A start timestamp above `not_before` (0: any)."""
 
+    def note_ended(self, start_ts: int) -> None:  # noqa: B027 - a TSO that is told nothing
+        """Nobody works with a start any more that `begin` gave: it does not hold LWM back any longer (T16). Never
+        waits, may be called anywhere. Without it a start holds LWM until it is old."""
+
+    def tell_open(self) -> object:  # noqa: B027 - as `note_ended`
+        """Tells the TSO now what is open, for a process that may end soon without a word; else it is told in time."""
+
     @abstractmethod
     def commit(self, request: CommitRequest) -> CommitReply:
         """Durable when it returns committed (law 2), all branches included."""
@@ -532,6 +539,8 @@ class AsyncTso(Protocol):
     """A session with the TSO for one event loop: what every transaction asks, awaited. Errors as of `Tso`."""
 
     async def begin(self, *, not_before: int = 0) -> BeginReply: ...
+
+    def note_ended(self, start_ts: int) -> None: ...
 
     async def commit(self, request: CommitRequest) -> CommitReply: ...
 

@@ -379,6 +379,8 @@ class Status:
     pending: tuple[int, ...] = ()
     in_flight: int = 0
     counters: dict[str, int] = field(default_factory=dict)
+    held_back_by: str = ""
+    """Whose open start holds the low watermark back, in words for people; empty: nobody's (leases are told beside)."""
 
 
 EpochState = LeaderRecord

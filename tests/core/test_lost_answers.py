@@ -52,6 +52,6 @@ def test_a_found_commit_is_unknown_until_begins_see_it(error: Exception) -> None
     next(steps)
     assert isinstance(steps.throw(OutcomeUnknown("the answer is lost", start_ts=100)), ReadRows)
     assert isinstance(steps.send([[]]), LookupThenWatermarks)
-    assert steps.send(([150], 0, 0)) == Begin(150)
+    assert steps.send(([150], 0, 0)) == Begin(150, is_held=False)
     with pytest.raises(OutcomeUnknown):
         steps.throw(error)

@@ -222,6 +222,30 @@ def _fitted_to_all(original: Any, info: Any, *_: Any, **__: Any) -> Any:
     return schema_of(info)
 
 
+def _ends_without_trace(original: Any, starts: Any, peer: Any) -> None:
+    starts._peers.pop(peer, None)
+
+
+def _by_any_connection(original: Any, starts: Any, held: Any) -> bool:
+    return held.client in starts._of_client
+
+
+def _lasts_for_its_own(original: Any, starts: Any, peer: Any, told: Any, newest_start: int) -> None:
+    before = starts._peers[peer].newest if peer in starts._peers else 0
+    original(starts, peer, told, before)
+
+
+def _not_counted(original: Any, here: Any) -> int:
+    ticket: int = original(here)
+    here._expected.pop(ticket)
+    return ticket
+
+
+def _forgets_former_connections(original: Any, here: Any, *told: Any) -> None:
+    here._open.clear()
+    original(here, *told)
+
+
 _WRITER: Final = "tests/spark/test_writer.py::"
 _REQUEST: Final = "spark.large_transaction:BranchWrites.commit_request"
 _RACES: Final = "tests/spark/test_schema_races.py::"
@@ -229,6 +253,7 @@ _DEADLINES: Final = "tests/hbase/test_deadlines.py::"
 _steps: Final = itertools.count()
 _TABLES: Final = "tests/client/test_client_catalog.py::"
 _LEVELS: Final = "tests/client/test_client_levels.py::"
+_OPEN: Final = "tests/core/test_open_starts_universes.py::test_t16_lwm_passes_nothing_that_is_open[0]"
 _KNOWN: Final = "tests/core/test_known_tables.py::"
 
 SHIPPED_MUTANTS: Final = (
@@ -306,6 +331,43 @@ SHIPPED_MUTANTS: Final = (
         "a TSO lives on behind an error that nobody foresaw: a flush got lost, no commit is answered any more",
         "tests/tso/test_unforeseen_errors.py::test_t11_an_error_of_the_machine_ends_the_process",
         ("server.service:TsoService.fail", answers(None)),
+    ),
+    # Open starts
+    _m(
+        "T16",
+        "a start is open only once its client told it: LWM passes it on its way",
+        _OPEN,
+        ("oracle.open_starts:OpenStarts.handed_out", answers(None)),
+    ),
+    _m(
+        "T16b",
+        "a connection's end frees what came over it: LWM passes a client that connects again",
+        _OPEN,
+        ("oracle.open_starts:OpenStarts.gone", _ends_without_trace),
+    ),
+    _m(
+        "T16c",
+        "a connection's end frees what came over it where the client told over a former connection",
+        "tests/core/test_open_starts.py::test_t16_an_overtaken_telling_counts_for_its_own_connection_only",
+        ("oracle.open_starts:OpenStarts._told_later", _by_any_connection),
+    ),
+    _m(
+        "T16d",
+        "a client does not tell of its begin that is under way: what it tells frees the start that it is given",
+        _OPEN,
+        ("wire.open_starts:OpenStarts.expect", _not_counted),
+    ),
+    _m(
+        "T16e",
+        "what a client told of its former connection lasts for the starts of the present one only",
+        _OPEN,
+        ("oracle.open_starts:OpenStarts.told", _lasts_for_its_own),
+    ),
+    _m(
+        "T16f",
+        "a client that connects again tells of the new connection only",
+        _OPEN,
+        ("wire.open_starts:OpenStarts.connected", _forgets_former_connections),
     ),
     # What the caller is told
     _m(

@@ -71,6 +71,8 @@ def as_lines(status: DatabaseStatus) -> Iterator[str]:
     yield f"last timestamp   {tso.last_ts:>20}"
     yield f"LWM              {tso.low_watermark:>20}   no transaction at or below it can commit"
     yield f"W                {tso.watermark:>20}   compaction may clean up to here"
+    if tso.held_back_by:
+        yield f"held back by     {tso.held_back_by}"
     yield f"H                {tso.horizon:>20}   the commit table was sanitized below it"
     yield f"in flight        {tso.in_flight:>20}   commits being made durable"
     yield f"commit table     {status.commit_table_entries:>20}   entries not yet completed or sanitized"

@@ -79,6 +79,8 @@ class AsyncDatabase:
     def __init__(self, database: Database, session: AsyncTso | None = None) -> None:
         self._database = database
         self._session = session
+        self.note_ended: Final = (session or database.deployment.tso).note_ended
+        """For pyomid's own use."""
         self._tso_threads = ThreadPoolExecutor(TSO_THREADS, thread_name_prefix="pyomid-tso")
         self._store_threads = ThreadPoolExecutor(STORE_THREADS, thread_name_prefix="pyomid-store")
         self.driver: Final = AsyncDriver(
@@ -271,7 +273,13 @@ def _awaited(session: AsyncTso) -> dict[type[Effect], AsyncHandler]:
         crash_point("client.commit.answered")
         return reply
 
-    return {Begin: lambda e: session.begin(not_before=e.not_before), SendCommit: send_commit}
+    async def begin(effect: Begin) -> BeginReply:
+        reply = await session.begin(not_before=effect.not_before)
+        if not effect.is_held:
+            session.note_ended(reply.start_ts)
+        return reply
+
+    return {Begin: begin, SendCommit: send_commit}
 
 
 class Beginning:
@@ -444,7 +452,7 @@ class AsyncTransaction(RowTransaction[AsyncTable]):
     def __init__(
         self, front: AsyncDatabase, begun: BeginReply, lease: Lease | None = None, *, read_only: bool = False
     ) -> None:
-        super().__init__(front.blocking, begun, lease, front.end_lease, read_only=read_only)
+        super().__init__(front.blocking, begun, lease, front.end_lease, front.note_ended, read_only=read_only)
         self._run = front.driver.run
         self._busy = False
 

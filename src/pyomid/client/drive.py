@@ -21,10 +21,10 @@ from typing import Any, Final, Protocol, TypeVar
 from pyomid.cells import CellBatch, batch_of
 from pyomid.client.background import Background
 from pyomid.crashpoints import crash_point
-from pyomid.ports import Deployment, Sleep
+from pyomid.ports import Deployment, Sleep, Tso
 from pyomid.protocol import effects
 from pyomid.protocol.effects import Effect, Steps
-from pyomid.types import CommitReply
+from pyomid.types import BeginReply, CommitReply
 
 T = TypeVar("T")
 
@@ -228,12 +228,19 @@ def tso_handlers(deployment: Deployment) -> dict[type[effects.Effect], Handler]:
     """The effects that ask the TSO."""
     tso = deployment.tso
     return {
-        effects.Begin: lambda e: tso.begin(not_before=e.not_before),
+        effects.Begin: lambda e: _begin(tso, e),
         effects.SealStarts: lambda e: tso.seal(e.starts),
         effects.SendCommit: lambda e: _send_commit(deployment, e),
         effects.DeleteCommitEntries: lambda e: _complete(deployment, e),
         effects.AdvanceHorizon: lambda e: tso.advance_horizon(e.horizon),
     }
+
+
+def _begin(tso: Tso, effect: effects.Begin) -> BeginReply:
+    reply = tso.begin(not_before=effect.not_before)
+    if not effect.is_held:
+        tso.note_ended(reply.start_ts)
+    return reply
 
 
 def _look_up_then_watermarks(

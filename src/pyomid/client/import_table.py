@@ -22,6 +22,7 @@ def import_timestamp(deployment: Deployment, table: str, families: Sequence[byte
     if not deployment.store.capabilities.foreign_tables:
         raise Misuse("only tables of HBase can be imported: in this store only pyomid writes", table=table)
     newest_ts = deployment.tso.begin().start_ts
+    deployment.tso.note_ended(newest_ts)
     if _is_registered(deployment, table):
         return 0
     if table_id(table.encode()) in deployment.catalog.unknown_tables():

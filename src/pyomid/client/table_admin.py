@@ -301,7 +301,9 @@ def _changes_too_often(name: str) -> Unavailable:
 
 def _new_generation(deployment: Deployment) -> int:
     """A timestamp. A compactor that still holds records of a dropped table must not take a new one for it (K5)."""
-    return deployment.tso.begin().start_ts
+    generation = deployment.tso.begin().start_ts
+    deployment.tso.note_ended(generation)
+    return generation
 
 
 def _check_same(wanted: TableInfo, found: TableInfo) -> None:

@@ -43,6 +43,7 @@ from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, Snap
 from pyomid.protocol.commit import WriteSet, commit_steps
 from pyomid.protocol.effects import Steps
 from pyomid.types import AbortReason, BeginReply, CellVersion, CommitReply, CommitRequest
+from pyomid.wire.open_starts import OpenStart
 
 if TYPE_CHECKING:
     from pyomid.client.database import Database
@@ -150,11 +151,14 @@ class TransactionBase(Generic[W]):
         *,
         lease: Lease | None = None,
         end_lease: Callable[[Lease], None] | None = None,
+        note_ended: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.writes: Final = writes
         """For pyomid's own use."""
         self._lease = lease
         self._end_lease = end_lease
+        self._open_start = OpenStart(writes.start_ts, note_ended)
+        """Holds the low watermark back, also if the transaction is forgotten and not ended (T16)."""
         self._state = State.ACTIVE
         self._why_rollback_only = ""
         self._commit_ts: int | None = None
@@ -242,9 +246,11 @@ class TransactionBase(Generic[W]):
             self._state = State.ROLLBACK_ONLY if self._state is State.ACTIVE else self._state
             raise self._lease.lost
         self._state = next_state(self._state, event, start_ts=self.start_ts, reason=self._why_rollback_only)
-        if self._state in ENDED and self._lease is not None:
-            lease, self._lease = self._lease, None
-            self._give_back(lease)
+        if self._state in ENDED:
+            self._open_start.end()
+            if self._lease is not None:
+                lease, self._lease = self._lease, None
+                self._give_back(lease)
 
     def _give_back(self, lease: Lease) -> None:
         """Ends the lease. The end of the transaction was told already, so no error here may look like one of its
@@ -424,13 +430,14 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         begun: BeginReply,
         lease: Lease | None,
         end_lease: Callable[[Lease], None],
+        note_ended: Callable[[int], None],
         *,
         read_only: bool,
     ) -> None:
         writes = TransactionSteps(
             begun, database.commit_cache, flush_bytes=database.settings.flush_bytes, pipelined=database.pipelined_writes
         )
-        super().__init__(writes, lease=lease, end_lease=end_lease)
+        super().__init__(writes, lease=lease, end_lease=end_lease, note_ended=note_ended)
         self.database: Final = database
         """For pyomid's own use."""
         self._read_only = read_only
@@ -539,7 +546,9 @@ class Transaction(RowTransaction[Table]):
     def __init__(
         self, database: Database, begun: BeginReply, lease: Lease | None = None, *, read_only: bool = False
     ) -> None:
-        super().__init__(database, begun, lease, database.leases.end, read_only=read_only)
+        super().__init__(
+            database, begun, lease, database.leases.end, database.deployment.tso.note_ended, read_only=read_only
+        )
         self._run = database.driver.run
 
     @overload

@@ -259,7 +259,12 @@ def held_back(status: Status, settings: Settings) -> tuple[str, ...]:
         )
         if starts and min(starts) <= status.low_watermark + 1
     ]
-    if not held:
+    if not held and status.held_back_by:
+        held = [
+            f"W {status.watermark} stays below what is open at {status.held_back_by}; run again when that has ended: "
+            f"maxTransactionAgeSeconds ({settings.max_transaction_age_seconds:g} s) after its begin at the latest"
+        ]
+    elif not held:
         held = [
             f"W {status.watermark} follows the oldest transaction that may be live, the newest start is "
             f"{status.last_ts}; run again within maxTransactionAgeSeconds ({settings.max_transaction_age_seconds:g} s)"

@@ -263,6 +263,7 @@ def _result(
     entries = list(deployment.commit_table.entries())
     commits = {start: commit for start, commit in entries if commit > 0}
     newest = deployment.tso.begin().start_ts
+    deployment.tso.note_ended(newest)
     return Verification(
         list(figures.values()),
         epoch.watermark,

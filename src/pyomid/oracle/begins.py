@@ -17,6 +17,7 @@ from typing import Final
 from pyomid.arrays import NDArray, np
 from pyomid.errors import Misuse
 from pyomid.oracle.instructions import MoveCeiling
+from pyomid.oracle.open_starts import OpenStarts
 from pyomid.oracle.outgoing import Death, EpochWrite, Procedure, Step, StoreRequests
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import StatusOracle
@@ -31,10 +32,11 @@ BEGINS_A_STEP: Final = 256
 class Begins:
     """Hands out starts. They leave in ascending order."""
 
-    def __init__(self, step: Step, windows: BeginWindows, oracle: StatusOracle) -> None:
+    def __init__(self, step: Step, windows: BeginWindows, oracle: StatusOracle, open_starts: OpenStarts) -> None:
         self._step = step
         self._windows = windows
         self._oracle = oracle
+        self._open_starts = open_starts
         self.newest_start = oracle.epoch
         """The newest start handed out."""
         self.fenced_ts = 0
@@ -54,16 +56,18 @@ class Begins:
             self._step.counters["begin_waits"] += 1
 
     def _answer(self, peer: Hashable, tag: int, not_before: int) -> bool:
-        answer = self.take(not_before)
+        answer = self.take(peer, not_before)
         if answer is not None:
             self._step.reply(peer, tag, answer)
         return answer is not None
 
-    def take(self, not_before: int) -> BeginReply | None:
-        """A start above LWM, so that no transaction is born doomed, and above what the client asks to see."""
+    def take(self, peer: Hashable, not_before: int) -> BeginReply | None:
+        """A start above LWM, so that no transaction is born doomed, and above what the client asks to see. It is open
+        from now on (T16)."""
         start_ts = self._windows.take_start(max(not_before, self._oracle.low_watermark))
         if start_ts is None:
             return None
+        self._open_starts.handed_out(peer, self.newest_start, start_ts)
         self.newest_start = start_ts
         self._step.counters["begins"] += 1
         return BeginReply(start_ts, self._oracle.epoch, self.fenced_ts)

@@ -145,7 +145,7 @@ class ReferenceOracle(ChunkOracle):
             case Begin(not_before):
                 if machine.begins.waiting.are_ready or not 0 <= not_before <= machine.clock.last_issued:
                     return RARE
-                return machine.begins.take(not_before) or RARE
+                return machine.begins.take(peer, not_before) or RARE
             case CommitRequest():
                 return RARE if self._is_rare_commit(request) else machine.commits.decide(peer, tag, request)
             case Complete(starts):

@@ -12,6 +12,7 @@ as many store calls at once as it likes. Time comes in with each call; `handle([
       retry, seal      `retries`        refused from now on ─► after its batch ─► look up, seal ─► answered
     lease ───────────► `leases`         holds W back ─► row durable ─► answered
     complete ────────► `completions`    entries are deleted
+    tells ───────────► `open_starts`    what clients may still work with holds LWM back
     horizon ─────────► `watermarks`     LWM, W and H
 
 A step (`outgoing.Step`) is one call of `handle`. What takes several store calls is a *procedure* (`outgoing`).
@@ -45,6 +46,7 @@ from pyomid.oracle.instructions import (
 )
 from pyomid.oracle.large_commits import LargeCommits
 from pyomid.oracle.leases import LeaseRequests, Leases
+from pyomid.oracle.open_starts import OpenStarts
 from pyomid.oracle.outgoing import Death, PeerRequests, Procedure, Step, StoreRequests
 from pyomid.oracle.retries import Retries
 from pyomid.oracle.settings import TsoSettings
@@ -65,6 +67,7 @@ from pyomid.wire.messages import (
     RenewLease,
     Request,
     Seal,
+    TellOpen,
 )
 
 TIMERS_S: Final = 0.002
@@ -116,11 +119,13 @@ class TsoMachine:
         pending: dict[int, PendingCommit] = {}
         self.leases = leases = Leases(taken_over.leases, term_s=settings.lease_term_s, now_s=now_s)
         self.tables = known = KnownTables(known_tables)
-        self.begins = begins = Begins(step, windows, oracle)
+        self.open_starts = open_starts = OpenStarts()
+        self.begins = begins = Begins(step, windows, oracle, open_starts)
         self.ceiling = ceiling = Ceiling(step, store, settings, clock, resume=self._on_request)
         self.watermarks = watermarks = Watermarks(
             step, store, settings, taken_over,
             windows=windows, oracle=oracle, begins=begins, leases=leases, pending=pending, rare_starts=rare_starts,
+            open_starts=open_starts,
         )  # fmt: skip
         self.commits = commits = Commits(
             step, store, settings,
@@ -185,6 +190,7 @@ class TsoMachine:
                 self.begins.waiting.forget(peer)
                 self.peer_requests.forget(peer)
                 self.ceiling.forget(peer)
+                self.open_starts.gone(peer)
             case LeaseRenewed(until_s):
                 self.serve_until_s = until_s
 
@@ -206,6 +212,8 @@ class TsoMachine:
                 self.retries.seal(peer, tag, starts)
             case Complete(starts):
                 self.completions.add(starts)
+            case TellOpen():
+                self.open_starts.told(peer, request, self.begins.newest_start)
             case AdvanceHorizon(horizon):
                 self.peer_requests.ask(peer, self.watermarks.advance_horizon_steps(peer, tag, horizon))
             case AskStatus():
@@ -408,6 +416,7 @@ class TsoMachine:
             pending=tuple(sorted(self.large.pending)),
             in_flight=figures.in_flight,
             counters=dict(count) | {former: count[name] for name, former in FORMER_COUNTERS.items() if count[name]},
+            held_back_by=self.watermarks.held_back_by,
         )
 
     def validate(self) -> None:

@@ -18,6 +18,8 @@ class TsoSettings:
     flights_max: int = 2
     """Flushes under way at once."""
     max_transaction_age_s: float = 600.0
+    open_starts_interval_s: float = 2.0
+    """How often LWM rises to below the oldest open start."""
     lease_term_s: float = 300.0
     lease_term_s_max: float = 24 * 3600.0
     watermark_interval_s: float = 1.0
@@ -57,7 +59,13 @@ class TsoSettings:
             self._check(name, 0.001)
         for name in ("unknown_tables_max", "leases_max", "refused_starts_max", "completions_max", "entries_kept_max"):
             self._check(name, 0)
-        for name in ("commit_retry_s", "store_retry_s", "watermark_interval_s", "tables_interval_s"):
+        for name in (
+            "commit_retry_s",
+            "store_retry_s",
+            "watermark_interval_s",
+            "tables_interval_s",
+            "open_starts_interval_s",
+        ):
             self._check(name, 0)
 
     def _check(self, name: str, lowest: float) -> None:

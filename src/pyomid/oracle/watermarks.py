@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from pyomid.errors import Misuse, Unavailable
 from pyomid.oracle.begins import Begins
 from pyomid.oracle.instructions import DeleteBelow, StoreOperation
+from pyomid.oracle.open_starts import Held, OpenStarts
 from pyomid.oracle.outgoing import AfterBatch, EpochWrite, Procedure, Step, StoreRequests
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import RareStarts, StatusOracle
@@ -56,6 +57,7 @@ class Watermarks:
         leases: HeldStarts,
         pending: Mapping[int, PendingCommit],
         rare_starts: RareStarts,
+        open_starts: OpenStarts,
     ) -> None:
         self._step = step
         self._store = store
@@ -66,6 +68,7 @@ class Watermarks:
         self._leases = leases
         self.pending = pending
         self._rare_starts = rare_starts
+        self._open_starts = open_starts
         self.published = self.sent = taken_over.watermark
         """W: durable, and the highest that was sent to be made durable."""
         self.horizon = taken_over.horizon
@@ -83,9 +86,14 @@ class Watermarks:
         """The newest start as it was `max_transaction_age_s` ago."""
         self._sampled_s = step.now_s
         self._issued_when_drawn = windows.clock.next_ts
+        self._open_due_s = step.now_s
+        self._held_floor, self._held_since_s = 0, step.now_s
+        self.held_back_by = ""
+        """Whose open start held LWM back when it rose last, in words for people; empty: nobody's."""
 
     def run_timers(self) -> None:
         self._raise_by_age()
+        self._raise_by_open()
         self._publish()
         self._forget_entries()
 
@@ -124,20 +132,44 @@ class Watermarks:
             self._sample_age()
         while self._samples and self._samples[0][0] <= now_s - age_s:
             self._aged_start = self._samples.popleft()[1]
+        self._raise_below_leases(self._aged_start)
+
+    def _raise_by_open(self) -> None:
+        """T16: LWM rises to below what any client may still work with."""
+        if self._step.now_s < self._open_due_s:
+            return
+        self._open_due_s = self._step.now_s + self._settings.open_starts_interval_s
+        self._draw_if_quiet()
+        newest, held = self._begins.newest_start, self._open_starts.lowest(self._aged_start)
+        self._raise_below_leases(newest if held is None else min(newest, held.floor - 1))
+        floor = 0 if held is None else held.floor
+        if floor != self._held_floor:
+            self._held_floor, self._held_since_s = floor, self._step.now_s
+        self.held_back_by = self._told_of(held)
+
+    def _told_of(self, held: Held | None) -> str:
         lowest = self._leases.lowest
-        self.raise_low(self._aged_start if lowest is None else min(self._aged_start, lowest - 1))
+        if held is None or (lowest is not None and lowest <= held.floor):
+            return ""
+        since_s = self._step.now_s - self._held_since_s
+        return f"{held.holder or 'a client that does not tell'}: start {held.floor} or a later one, for {since_s:.0f} s"
+
+    def _raise_below_leases(self, start_ts: int) -> None:
+        lowest = self._leases.lowest
+        self.raise_low(start_ts if lowest is None else min(start_ts, lowest - 1))
 
     def _sample_age(self) -> None:
-        """A TSO without requests draws a start itself, or the last commits would never fall below LWM."""
-        if self._windows.clock.next_ts != self._issued_when_drawn:
-            drawn = self._begins.draw_start()
-            if drawn is None:
-                return
-            if self._windows.is_idle:  # otherwise a commit in flight may lie above what was drawn
-                self._issued_when_drawn = self._windows.clock.next_ts
-            self._samples.append((self._step.now_s, drawn))
-        elif self._begins.newest_start > self._newest_sample():
+        self._draw_if_quiet()
+        if self._begins.newest_start > self._newest_sample():
             self._samples.append((self._step.now_s, self._begins.newest_start))
+
+    def _draw_if_quiet(self) -> None:
+        """A TSO without requests draws a start itself, or the last commits would never fall below LWM."""
+        if self._windows.clock.next_ts == self._issued_when_drawn:
+            return
+        drawn = self._begins.draw_start()
+        if drawn is not None and self._windows.is_idle:  # otherwise a commit in flight may lie above what was drawn
+            self._issued_when_drawn = self._windows.clock.next_ts
 
     def _newest_sample(self) -> int:
         return self._samples[-1][1] if self._samples else self._aged_start

@@ -176,9 +176,11 @@ class DeleteCommitEntries(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Begin(Effect):
-    """→ BeginReply, of a start above `not_before` (0: any)."""
+    """→ BeginReply, of a start above `not_before` (0: any). `is_held`: somebody works with the start, and notes its
+    end."""
 
     not_before: int = 0
+    is_held: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def outcome_steps(start_ts: int, branches: Sequence[int], own: OwnCells) -> Step
     outcome = yield from _find_steps(start_ts, branches, own)
     if outcome.commit_ts:
         # An entry is durable before its batch is released, and begins are answered from below that batch until then.
-        yield Begin(outcome.commit_ts)
+        yield Begin(outcome.commit_ts, is_held=False)
     return outcome
 
 

@@ -18,9 +18,10 @@ from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.takeover import take_over_steps
 from pyomid.ports import Clock, Sleep
 from pyomid.server.store_calls import TsoStores, perform, take_over
-from pyomid.types import CommitRequest
+from pyomid.types import BeginReply, CommitRequest
 from pyomid.wire.client_protocol import TsoCalls
 from pyomid.wire.messages import Answer, Complete, Refused, Request
+from pyomid.wire.open_starts import OpenStarts
 
 T = TypeVar("T")
 
@@ -50,12 +51,15 @@ class LocalTso(TsoCalls):
         self._died = ""
         self._settings = settings or TsoSettings()
         self._is_in_step = False
+        self._open_starts = OpenStarts(client=b"here", slack_s=0.0, holder="this process", clock=clock)
         self.machine = self._new_machine()
 
     def _new_machine(self) -> TsoMachine:
         settings = self._settings
         steps = take_over_steps(ceiling_step=settings.ceiling_step, ceiling_elsewhere=settings.ceiling_elsewhere)
-        return TsoMachine(settings, take_over(self._stores, steps), now_s=self._clock())
+        machine = TsoMachine(settings, take_over(self._stores, steps), now_s=self._clock())
+        self._open_starts.connected(settings.max_transaction_age_s, machine.epoch)
+        return machine
 
     @property
     def extended(self) -> bool:
@@ -64,6 +68,18 @@ class LocalTso(TsoCalls):
     @property
     def write_set_ids_max(self) -> int:
         return self.machine.settings.write_set_ids_max
+
+    def begin(self, *, not_before: int = 0) -> BeginReply:
+        ticket = self._open_starts.expect()
+        try:
+            reply = super().begin(not_before=not_before)
+            self._open_starts.received(reply.start_ts)
+        finally:
+            self._open_starts.expect_no_more(ticket)
+        return reply
+
+    def note_ended(self, start_ts: int) -> None:
+        self._open_starts.ended(start_ts)
 
     def complete(self, starts: Sequence[int]) -> None:
         with self._lock:
@@ -99,6 +115,8 @@ class LocalTso(TsoCalls):
         if self._is_in_step:
             self.machine = self._new_machine()
         self._is_in_step = True
+        if not self._open_starts.is_told:
+            events = (RequestCame(None, 0, self._open_starts.telling()), *events)
         answers: dict[int, Answer] = {}
         pending = self._handle(*events)
         while pending:

@@ -27,7 +27,7 @@ from pyomid.oracle.instructions import EncodedReplies, Event, RequestCame
 from pyomid.types import CommitRequest
 from pyomid.wire.codec import EXTENSIONS_VERSION, CommitPart, Handshake, HandshakeReply, decode_request, encode_answer
 from pyomid.wire.frames import FRAME_BYTES_MAX, HEADER_BYTES, FrameCutter, FrameTooLong, ProtocolError
-from pyomid.wire.messages import Answer, AskStatus, Complete, Refused, Seal
+from pyomid.wire.messages import Answer, AskStatus, Refused, Seal, is_answered
 
 if TYPE_CHECKING:
     from pyomid.server.native.socket_loop import SocketLoop
@@ -538,7 +538,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if isinstance(body, CommitRequest):
             body = self._parts.completed(body)
-        if not isinstance(body, Complete):
+        if is_answered(body):
             self._outstanding += 1
             self._asked += 1
         if isinstance(body, Seal):
@@ -565,6 +565,7 @@ class Connection(asyncio.BufferedProtocol):
             frame_bytes_max=self._limits.frame_bytes_max,
             database_id=self._service.machine.database_id,
             write_set_ids_max=self._service.machine.settings.write_set_ids_max,
+            max_transaction_age_s=self._service.machine.settings.max_transaction_age_s,
         )
         frame = encode_answer(reply, extended=self.extended)
         if self._transport is not None and frame is not None:

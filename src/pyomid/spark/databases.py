@@ -76,6 +76,12 @@ class Connection:
             self.deployment.store.check_leases(name)
         return info
 
+    def note_ended(self, start_ts: int) -> None:
+        """A start that was begun here is held no more, or by a lease. Told at once: Spark ends its Python processes
+        without a word."""
+        self.deployment.tso.note_ended(start_ts)
+        self.deployment.tso.tell_open()
+
     def renew(self, leases: Iterable[int]) -> None:
         """Renews each lease whose last renewal from here is a third of a term ago. SnapshotTooOld: it is gone."""
         now = self.deployment.clock()

@@ -166,6 +166,7 @@ class OmidDataSource(DataSource):
                 raise Misuse(f"snapshotTimestamp {given} was never handed out: {begun.start_ts} is the latest")
             if conn.has_leases:
                 conn.deployment.tso.grant_lease(given, self._lease_s)
+            conn.note_ended(begun.start_ts)
             return BeginReply(given, begun.epoch)
         self._shares = conn.has_leases
         return begun
@@ -174,11 +175,16 @@ class OmidDataSource(DataSource):
         """It is a load. A write never comes here: it would hold W back for a whole term after it ended. Returns the
         start whose lease keeps it; 0 where somebody else's does."""
         self._is_read = True
-        return self._connection().share_lease(self._begun.start_ts, self._lease_s) if self._shares else 0
+        if not self._shares:
+            return 0
+        leased_ts = self._connection().share_lease(self._begun.start_ts, self._lease_s)
+        self._connection().note_ended(self._begun.start_ts)
+        return leased_ts
 
     def _own_lease(self) -> None:
         self._connection().deployment.tso.grant_lease(self._begun.start_ts, self._lease_s)
         self._owns = True
+        self._connection().note_ended(self._begun.start_ts)
 
     def _info(self) -> TableInfo:
         return self._connection().table(self._table)

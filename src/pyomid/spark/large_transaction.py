@@ -340,7 +340,9 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             return None
         try:
             begun = self._conn.deployment.tso.begin(not_before=cause_of(error))
-            return find_run(self._conn, begun, self.transaction_id)
+            found = find_run(self._conn, begun, self.transaction_id)
+            self._conn.deployment.tso.note_ended(begun.start_ts)
+            return found
         except OmidError as failed:
             logger.warning("who won against a run under %r cannot be looked up: %s", self.transaction_id, failed)
             return None

@@ -42,6 +42,7 @@ def look_up_run(url: str, transaction_id: str, *, settle: bool = False) -> RunOu
     conn = connection(url, create=False)
     begun = conn.deployment.tso.begin()
     done = find_run(conn, begun, transaction_id)
+    conn.deployment.tso.note_ended(begun.start_ts)
     cells = _key_cells(conn, transaction_id)
     if done is not None:
         return RunOutcome(transaction_id, RunState.COMMITTED, done.start_ts, _commit_ts(conn, cells, done.start_ts))

@@ -100,6 +100,8 @@ class SparkTransaction(LargeTransaction):
         lease_seconds: float | None,
     ) -> None:
         lease = conn.leases.grant(begun.start_ts, lease_seconds) if conn.has_leases else None
+        if lease is not None:
+            conn.deployment.tso.note_ended(begun.start_ts)  # the lease holds it
         super().__init__(conn, begun, level=conflict_level, transaction_id=transaction_id, lease=lease)
         self._spark = spark
 
@@ -343,6 +345,7 @@ def transaction(
     if transaction_id is not None:
         done = find_run(conn, begun, transaction_id)
         if done is not None:
+            conn.deployment.tso.note_ended(begun.start_ts)
             raise AlreadyCommitted(
                 f"a transaction with the id {transaction_id!r} is committed (start {done.start_ts})",
                 transaction_id=transaction_id,

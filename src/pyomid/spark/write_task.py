@@ -284,6 +284,7 @@ def draw_branch(conn: Connection, plan: WritePlan) -> int:
     """Above the transaction's start, and above every branch that was drawn before: what is written under it hides
     what stands under those."""
     branch = conn.deployment.tso.begin(not_before=plan.start_ts).start_ts
+    conn.note_ended(branch)  # the lease on the transaction's own start, which is older, holds it
     assert branch > plan.start_ts, f"branch {branch} is not above its transaction {plan.start_ts}"
     return branch
 

@@ -29,7 +29,6 @@ from pyomid.wire.messages import (
     Answer,
     AskStatus,
     Begin,
-    Complete,
     Done,
     EndLease,
     Fence,
@@ -140,11 +139,6 @@ class ClientProtocol:
             case FenceReply(table_id=table_id):
                 return _take(self._fences, table_id)
         return 0
-
-
-def is_answered(request: Request) -> bool:
-    """Whether the TSO answers such a request at all."""
-    return not isinstance(request, Complete)
 
 
 def _take(waiting: dict[int, deque[int]], name: int) -> int:

@@ -42,6 +42,7 @@ from pyomid.wire.messages import (
     Request,
     Seal,
     SealReply,
+    TellOpen,
 )
 
 EXTENSIONS_VERSION: Final = 1
@@ -177,6 +178,12 @@ def _fill_request(message: pb.Request, request: Request, extended: bool) -> None
         case Complete(starts):
             message.complete_request.SetInParent()
             message.complete_request.start_timestamp.extend(starts)
+        case TellOpen(client, connection, oldest, holder):
+            message.open_starts.client = client
+            message.open_starts.connection = connection
+            message.open_starts.oldest = oldest
+            if holder:
+                message.open_starts.holder = holder
         case AdvanceHorizon(horizon):
             message.horizon_request.horizon = horizon
         case AskStatus():
@@ -254,6 +261,7 @@ _REQUEST_DECODERS: Final[dict[str, Callable[[Any], Request | Handshake | CommitP
     "lease_request": _decode_lease_request,
     "seal_request": lambda m: Seal(tuple(m.start_timestamp)),
     "complete_request": lambda m: Complete(tuple(m.start_timestamp)),
+    "open_starts": lambda m: TellOpen(m.client, m.connection, m.oldest, m.holder),
     "horizon_request": lambda m: AdvanceHorizon(m.horizon),
     "status_request": lambda m: AskStatus(),
 }
@@ -275,6 +283,8 @@ class HandshakeReply:
     """The id of the TSO's database (`ports.LeaderState`); empty if it is not told."""
     write_set_ids_max: int = 0
     """The most ids that one commit may name; 0 if it is not told."""
+    max_transaction_age_s: float = 0.0
+    """Starts older than this hold LWM back no more; 0: the TSO is to be told of none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +365,8 @@ def _fill_handshake_answer(message: pb.HandshakeResponse, reply: HandshakeReply,
             pyomid.database_id = reply.database_id
         if reply.write_set_ids_max:
             pyomid.write_set_ids_max = reply.write_set_ids_max
+        if reply.max_transaction_age_s:
+            pyomid.max_transaction_age_s = reply.max_transaction_age_s
 
 
 def _fill_extension(message: pb.Response, answer: Any) -> None:
@@ -388,6 +400,8 @@ def _fill_status(message: pb.StatusResponse, status: Status) -> None:
     message.in_flight = status.in_flight
     for name, count in status.counters.items():
         message.counter[name] = count
+    if status.held_back_by:
+        message.held_back_by = status.held_back_by
 
 
 def _decode_commit_answer(message: pb.CommitResponse) -> CommitReply:
@@ -416,6 +430,7 @@ def _decode_handshake_answer(message: pb.HandshakeResponse) -> HandshakeReply:
         pyomid.frame_bytes_max,
         pyomid.database_id,
         pyomid.write_set_ids_max,
+        pyomid.max_transaction_age_s,
     )
 
 
@@ -442,6 +457,7 @@ def _decode_status(message: pb.StatusResponse) -> Status:
         pending=tuple(message.pending),
         in_flight=message.in_flight,
         counters=dict(message.counter),
+        held_back_by=message.held_back_by,
     )
 
 

@@ -75,6 +75,20 @@ class Complete:
 
 
 @dataclass(frozen=True, slots=True)
+class TellOpen:
+    """No answer. What the client holds open, or waits for, lies at or above `oldest` (0: nothing).
+
+    `client`: random, its own; `connection`: which of its connections this is, counted by it. `holder`: the client, as
+    text for people; empty: as before.
+    """
+
+    client: bytes
+    connection: int
+    oldest: int
+    holder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class AdvanceHorizon:
     """→ HorizonReply."""
 
@@ -87,8 +101,23 @@ class AskStatus:
 
 
 Request = (
-    Begin | CommitRequest | Fence | GrantLease | RenewLease | EndLease | Seal | Complete | AdvanceHorizon | AskStatus
+    Begin
+    | CommitRequest
+    | Fence
+    | GrantLease
+    | RenewLease
+    | EndLease
+    | Seal
+    | Complete
+    | TellOpen
+    | AdvanceHorizon
+    | AskStatus
 )
+
+
+def is_answered(request: Request) -> bool:
+    """Whether the TSO answers such a request at all."""
+    return not isinstance(request, Complete | TellOpen)
 
 
 @dataclass(frozen=True, slots=True)

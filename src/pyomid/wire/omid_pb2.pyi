@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Request(_message.Message):
-    __slots__ = ("timestamp_request", "commit_request", "handshake_request", "fence_request", "request_id", "commit_part", "lease_request", "seal_request", "complete_request", "horizon_request", "status_request")
+    __slots__ = ("timestamp_request", "commit_request", "handshake_request", "fence_request", "request_id", "commit_part", "lease_request", "seal_request", "complete_request", "horizon_request", "status_request", "open_starts")
     TIMESTAMP_REQUEST_FIELD_NUMBER: _ClassVar[int]
     COMMIT_REQUEST_FIELD_NUMBER: _ClassVar[int]
     HANDSHAKE_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class Request(_message.Message):
     COMPLETE_REQUEST_FIELD_NUMBER: _ClassVar[int]
     HORIZON_REQUEST_FIELD_NUMBER: _ClassVar[int]
     STATUS_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    OPEN_STARTS_FIELD_NUMBER: _ClassVar[int]
     timestamp_request: TimestampRequest
     commit_request: CommitRequest
     handshake_request: HandshakeRequest
@@ -31,7 +32,8 @@ class Request(_message.Message):
     complete_request: CompleteRequest
     horizon_request: HorizonRequest
     status_request: StatusRequest
-    def __init__(self, timestamp_request: _Optional[_Union[TimestampRequest, _Mapping]] = ..., commit_request: _Optional[_Union[CommitRequest, _Mapping]] = ..., handshake_request: _Optional[_Union[HandshakeRequest, _Mapping]] = ..., fence_request: _Optional[_Union[FenceRequest, _Mapping]] = ..., request_id: _Optional[int] = ..., commit_part: _Optional[_Union[CommitPart, _Mapping]] = ..., lease_request: _Optional[_Union[LeaseRequest, _Mapping]] = ..., seal_request: _Optional[_Union[SealRequest, _Mapping]] = ..., complete_request: _Optional[_Union[CompleteRequest, _Mapping]] = ..., horizon_request: _Optional[_Union[HorizonRequest, _Mapping]] = ..., status_request: _Optional[_Union[StatusRequest, _Mapping]] = ...) -> None: ...
+    open_starts: OpenStarts
+    def __init__(self, timestamp_request: _Optional[_Union[TimestampRequest, _Mapping]] = ..., commit_request: _Optional[_Union[CommitRequest, _Mapping]] = ..., handshake_request: _Optional[_Union[HandshakeRequest, _Mapping]] = ..., fence_request: _Optional[_Union[FenceRequest, _Mapping]] = ..., request_id: _Optional[int] = ..., commit_part: _Optional[_Union[CommitPart, _Mapping]] = ..., lease_request: _Optional[_Union[LeaseRequest, _Mapping]] = ..., seal_request: _Optional[_Union[SealRequest, _Mapping]] = ..., complete_request: _Optional[_Union[CompleteRequest, _Mapping]] = ..., horizon_request: _Optional[_Union[HorizonRequest, _Mapping]] = ..., status_request: _Optional[_Union[StatusRequest, _Mapping]] = ..., open_starts: _Optional[_Union[OpenStarts, _Mapping]] = ...) -> None: ...
 
 class TimestampRequest(_message.Message):
     __slots__ = ("not_before",)
@@ -137,6 +139,18 @@ class StatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class OpenStarts(_message.Message):
+    __slots__ = ("client", "connection", "oldest", "holder")
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    CONNECTION_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
+    client: bytes
+    connection: int
+    oldest: int
+    holder: str
+    def __init__(self, client: _Optional[bytes] = ..., connection: _Optional[int] = ..., oldest: _Optional[int] = ..., holder: _Optional[str] = ...) -> None: ...
+
 class Response(_message.Message):
     __slots__ = ("timestamp_response", "commit_response", "handshake_response", "fence_response", "request_id", "error_response", "lease_response", "seal_response", "horizon_response", "status_response", "done_response")
     TIMESTAMP_RESPONSE_FIELD_NUMBER: _ClassVar[int]
@@ -204,18 +218,20 @@ class ServerCapabilities(_message.Message):
     def __init__(self, pyomid: _Optional[_Union[PyomidServer, _Mapping]] = ...) -> None: ...
 
 class PyomidServer(_message.Message):
-    __slots__ = ("version", "epoch", "frame_bytes_max", "database_id", "write_set_ids_max")
+    __slots__ = ("version", "epoch", "frame_bytes_max", "database_id", "write_set_ids_max", "max_transaction_age_s")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     DATABASE_ID_FIELD_NUMBER: _ClassVar[int]
     WRITE_SET_IDS_MAX_FIELD_NUMBER: _ClassVar[int]
+    MAX_TRANSACTION_AGE_S_FIELD_NUMBER: _ClassVar[int]
     version: int
     epoch: int
     frame_bytes_max: int
     database_id: bytes
     write_set_ids_max: int
-    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., frame_bytes_max: _Optional[int] = ..., database_id: _Optional[bytes] = ..., write_set_ids_max: _Optional[int] = ...) -> None: ...
+    max_transaction_age_s: float
+    def __init__(self, version: _Optional[int] = ..., epoch: _Optional[int] = ..., frame_bytes_max: _Optional[int] = ..., database_id: _Optional[bytes] = ..., write_set_ids_max: _Optional[int] = ..., max_transaction_age_s: _Optional[float] = ...) -> None: ...
 
 class FenceResponse(_message.Message):
     __slots__ = ("table_id", "fence_id")
@@ -256,7 +272,7 @@ class HorizonResponse(_message.Message):
     def __init__(self, deleted: _Optional[int] = ...) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("epoch", "last_timestamp", "low_watermark", "watermark", "horizon", "lease", "pending", "in_flight", "counter")
+    __slots__ = ("epoch", "last_timestamp", "low_watermark", "watermark", "horizon", "lease", "pending", "in_flight", "counter", "held_back_by")
     class CounterEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -273,6 +289,7 @@ class StatusResponse(_message.Message):
     PENDING_FIELD_NUMBER: _ClassVar[int]
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     COUNTER_FIELD_NUMBER: _ClassVar[int]
+    HELD_BACK_BY_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     last_timestamp: int
     low_watermark: int
@@ -282,7 +299,8 @@ class StatusResponse(_message.Message):
     pending: _containers.RepeatedScalarFieldContainer[int]
     in_flight: int
     counter: _containers.ScalarMap[str, int]
-    def __init__(self, epoch: _Optional[int] = ..., last_timestamp: _Optional[int] = ..., low_watermark: _Optional[int] = ..., watermark: _Optional[int] = ..., horizon: _Optional[int] = ..., lease: _Optional[_Iterable[int]] = ..., pending: _Optional[_Iterable[int]] = ..., in_flight: _Optional[int] = ..., counter: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    held_back_by: str
+    def __init__(self, epoch: _Optional[int] = ..., last_timestamp: _Optional[int] = ..., low_watermark: _Optional[int] = ..., watermark: _Optional[int] = ..., horizon: _Optional[int] = ..., lease: _Optional[_Iterable[int]] = ..., pending: _Optional[_Iterable[int]] = ..., in_flight: _Optional[int] = ..., counter: _Optional[_Mapping[str, int]] = ..., held_back_by: _Optional[str] = ...) -> None: ...
 
 class DoneResponse(_message.Message):
     __slots__ = ()

@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import ssl
+import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -32,6 +33,7 @@ from pyomid.protocol.effects import Effect
 from pyomid.types import BeginReply, CommitReply, CommitRequest
 from pyomid.wire.client_protocol import ClientProtocol
 from pyomid.wire.messages import Answer, Request
+from pyomid.wire.open_starts import TELL_S
 
 T = TypeVar("T")
 
@@ -72,9 +74,14 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         self._connect = connect
         self._has_moved = has_moved
         self._connecting = asyncio.Lock()
+        self._telling: asyncio.TimerHandle | None = None
+        """What is open will be told then; None: the TSO knew it when it was looked at last, and no begin came since."""
 
     async def begin(self, *, not_before: int = 0) -> BeginReply:
-        return await adrive(self.begin_steps(not_before), self._perform)
+        reply = await adrive(self.begin_steps(not_before), self._perform)
+        if self._telling is None and not self._open_starts.is_told:
+            self._tell_soon()
+        return reply
 
     async def commit(self, request: CommitRequest) -> CommitReply:
         return await self.ask(request, CommitReply)
@@ -83,8 +90,35 @@ class AsyncTsoSession(SessionBase["_Connection"]):
         """The answer, which is of this kind. A refusal is raised as its error."""
         return await adrive(self.ask_steps(request, kind), self._perform)
 
+    def _tell_soon(self) -> None:
+        session = weakref.ref(self)
+
+        def tell() -> None:
+            this = session()
+            if this is not None:
+                this._telling = None
+                if this._tell_open():
+                    this._tell_soon()
+
+        self._telling = asyncio.get_running_loop().call_later(TELL_S, tell)
+
+    def _tell_open(self) -> bool:
+        """Tells the TSO what is open, where that changed and there is a connection. Whether there may be more soon."""
+        connection = self._connection
+        if connection is None or connection.broken:
+            return False
+        if not self._open_starts.is_told:
+            with contextlib.suppress(OmidError):
+                connection.tell(self._open_starts.telling)
+        return self._open_starts.holds_any
+
     async def close(self) -> None:
         self._closed = True
+        if self._telling is not None:
+            self._telling.cancel()
+        if os.getpid() == self._pid and self._connection is not None:
+            self._tell_open()
+            await asyncio.sleep(0)  # uvloop writes at the end of a step
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close(ConnectionBroken("the session was closed", sent=True))
@@ -192,6 +226,13 @@ class _Connection(asyncio.Protocol):
             raise lost from None
         finally:
             self._waiting.pop(key, None)
+
+    def tell(self, compose: Callable[[], Request]) -> None:
+        """Sends a request that gets no answer."""
+        if self.broken or self._transport is None:
+            raise is_closed()
+        _, frames = self.protocol.ask(compose())
+        self._transport.write(frames)
 
     def close(self, why: ConnectionBroken) -> None:
         """Every waiting task gets `why`."""

@@ -37,8 +37,9 @@ from pyomid.errors import OmidError
 from pyomid.ports import Clock, Sleep
 from pyomid.protocol.effects import Effect
 from pyomid.types import BeginReply
-from pyomid.wire.client_protocol import ClientProtocol, TsoCalls, is_answered
-from pyomid.wire.messages import Answer, Complete, Request
+from pyomid.wire.client_protocol import ClientProtocol, TsoCalls
+from pyomid.wire.messages import Answer, Complete, Request, is_answered
+from pyomid.wire.open_starts import TELL_S
 
 T = TypeVar("T")
 
@@ -46,6 +47,9 @@ Connect = Callable[[], socket.socket]
 """A new connection to the present TSO, which is found or started. Raises `Unavailable`, or `Misuse` for good."""
 
 RECEIVE_BYTES: Final = 1 << 16
+
+FORGOTTEN_S: Final = 60.0
+"""A thread looks this often whether its session was forgotten, if it has nothing to do."""
 
 
 class TsoSession(SessionBase["_Connection"], TsoCalls):
@@ -81,6 +85,7 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
         self._connecting = threading.RLock()
         """A lock that knows its owner: a thread that was interrupted while it took the lock knows whether to release
         it."""
+        self._teller = _Teller(self)
 
     # ── ports.Tso ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -93,7 +98,8 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
         """Whether the TSO that was met last speaks pyomid's extensions: leases, branches, seals. `Unavailable` if none
         was ever met and none answers."""
         if self._extended is None:
-            self.begin()  # Every TSO answers a begin, and it is repeated while there is none.
+            begun = self.begin()  # Every TSO answers a begin, and it is repeated while there is none.
+            self.note_ended(begun.start_ts)
         assert self._extended is not None
         return self._extended
 
@@ -102,7 +108,19 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
         return self._write_set_ids_max if self.extended else 0
 
     def begin(self, *, not_before: int = 0) -> BeginReply:
-        return drive(self.begin_steps(not_before), self._handlers)
+        reply = drive(self.begin_steps(not_before), self._handlers)
+        self._teller.wake()
+        return reply
+
+    def tell_open(self) -> bool:
+        """Tells the TSO what is open, where that changed and there is a connection. Whether there may be more soon."""
+        connection = self._connection
+        if connection is None or connection.broken:
+            return False
+        if not self._open_starts.is_told:
+            with contextlib.suppress(OmidError):
+                connection.tell(self._open_starts.telling)
+        return self._open_starts.holds_any
 
     def complete(self, starts: Sequence[int]) -> None:
         """Sent if there is a connection. Sanitizing deletes the entries of a lost request."""
@@ -114,6 +132,9 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
     def close(self) -> None:
         """Further calls raise `Misuse`. Calls under way end with `Unavailable`."""
         self._closed = True
+        if os.getpid() == self._pid:
+            self._teller.stop()
+            self.tell_open()
         connection, self._connection = self._connection, None
         if connection is not None and os.getpid() == self._pid:
             connection.close(ConnectionBroken("the session was closed", sent=True))
@@ -160,6 +181,57 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
         self._pid = os.getpid()
         self._connection = None
         self._connecting = threading.RLock()
+        self._open_starts = self._new_open_starts()
+        self._teller = _Teller(self)
+
+
+class _Teller:
+    """Tells the TSO once in a while, in a thread of its own, what a session holds open; sleeps while nothing changes.
+    The thread ends with the session."""
+
+    def __init__(self, session: TsoSession) -> None:
+        self._session = weakref.ref(session)
+        self._awake = threading.Event()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def wake(self) -> None:
+        """Something changed."""
+        if not self._awake.is_set():
+            self._awake.set()
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name="pyomid-open-starts", daemon=True)
+                try:
+                    thread.start()
+                    self._thread = thread
+                except (RuntimeError, MemoryError):  # starts hold LWM until they are old, or until there is a thread
+                    self._awake.clear()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._awake.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(TELL_S)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.wait(TELL_S) and self._tell():
+                self._awake.wait(FORGOTTEN_S)
+        finally:  # after an error the next begin starts another thread
+            self._thread = None
+            self._awake.clear()
+
+    def _tell(self) -> bool:
+        """False: the session was forgotten."""
+        session = self._session()
+        if session is None:
+            return False
+        if not session.tell_open():
+            self._awake.clear()
+            if session.tell_open():  # a begin came meanwhile
+                self._awake.set()
+        return True
 
 
 class _Slot:
@@ -239,6 +311,10 @@ class _Connection:
         assert not is_answered(request)
         self._send(request, None)
 
+    def tell(self, compose: Callable[[], Request]) -> None:
+        """Sends a request that gets no answer, made when nothing else can leave before it."""
+        self._send(compose, None)
+
     def close(self, why: ConnectionBroken) -> None:
         """Every waiting thread gets `why`. It may be called again if it was interrupted."""
         with self._state:
@@ -253,9 +329,10 @@ class _Connection:
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _send(self, request: Request, slot: _Slot | None) -> None:
+    def _send(self, request: Request | Callable[[], Request], slot: _Slot | None) -> None:
         with self._sending:
             try:
+                request = request() if callable(request) else request
                 key, frames = self.protocol.ask(request)
                 if slot is not None:
                     with self._state:

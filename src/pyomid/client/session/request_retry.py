@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Generic, Protocol, TypeGuard, TypeVar
@@ -23,6 +24,7 @@ from pyomid.protocol.effects import Effect, Steps
 from pyomid.types import BeginReply, CommitRequest
 from pyomid.wire.client_protocol import ClientProtocol
 from pyomid.wire.messages import AdvanceHorizon, Answer, Begin, Refused, Request
+from pyomid.wire.open_starts import OpenStarts
 
 PAUSE_S: Final = 0.02
 """Pause before a failed request is repeated. It doubles up to `PAUSE_S_MAX`."""
@@ -98,6 +100,9 @@ class KnownDatabase:
 class AnyConnection(Protocol):
     """A session's connection, as far as `SessionBase` uses it."""
 
+    def tell(self, compose: Callable[[], Request]) -> None:
+        """Sends a request without an answer, made when nothing else can leave before it."""
+
     def close(self, why: ConnectionBroken) -> None: ...
 
 
@@ -132,14 +137,29 @@ class SessionBase(Generic[C]):
         self._write_set_ids_max = 0
         self._pid = os.getpid()
         self._connection: C | None = None
+        self._open_starts = self._new_open_starts()
+
+    def _new_open_starts(self) -> OpenStarts:
+        return OpenStarts(client=os.urandom(12), slack_s=2 * self._retry_s, holder=this_process(), clock=time.monotonic)
 
     @property
     def epoch(self) -> int:
         """The newest epoch that an answer carried, or that a Java TSO announced."""
         return self._epoch
 
+    def note_ended(self, start_ts: int) -> None:
+        self._open_starts.ended(start_ts)
+
     def begin_steps(self, not_before: int) -> Steps[BeginReply]:
-        reply = yield from self.ask_steps(Begin(not_before), BeginReply)
+        if os.getpid() != self._pid:
+            self._after_fork()
+        open_starts = self._open_starts
+        ticket = open_starts.expect()
+        try:
+            reply = yield from self.ask_steps(Begin(not_before), BeginReply)
+            open_starts.received(reply.start_ts)
+        finally:
+            open_starts.expect_no_more(ticket)
         self._epoch = max(self._epoch, reply.epoch)
         if self._announced_epoch is not None and not self._extended:
             self._epoch = max(self._epoch, (yield Blocking(self._announced_epoch)))
@@ -152,10 +172,18 @@ class SessionBase(Generic[C]):
     def _new_protocol(self) -> ClientProtocol:
         return ClientProtocol(token=self._token, commit_retry_s=self._retry_s, database_id=self.known.id)
 
+    def _after_fork(self) -> None:
+        """This process is a child of the one that made the session."""
+
     def _keep(self, connection: C, protocol: ClientProtocol) -> C:
         """Keeps the connection after its handshake. If the session was closed meanwhile, closes it and raises `Misuse`:
         either `close` saw no connection, or this method sees that it was called."""
         self._met(protocol)
+        if self._open_starts.age_s:
+            try:
+                connection.tell(self._open_starts.telling)
+            except ConnectionBroken as error:
+                raise no_tso(error) from error
         self._connection = connection
         if self._closed:
             self._connection = None
@@ -169,6 +197,7 @@ class SessionBase(Generic[C]):
         self._extended = protocol.extended
         if server is not None:
             self._epoch = max(self._epoch, server.epoch)
+            self._open_starts.connected(server.max_transaction_age_s, server.epoch)
             self._write_set_ids_max = server.write_set_ids_max
 
     def _check_open(self) -> None:

@@ -34,6 +34,12 @@ class SharedTableTso(Tso):
     def begin(self, *, not_before: int = 0) -> BeginReply:
         return self.session.begin(not_before=not_before)
 
+    def note_ended(self, start_ts: int) -> None:
+        self.session.note_ended(start_ts)
+
+    def tell_open(self) -> object:
+        return self.session.tell_open()
+
     def commit(self, request: CommitRequest) -> CommitReply:
         return self.session.commit(request)
 

@@ -27,6 +27,7 @@ from pyomid.oracle.native.decide import decide_frames
 from pyomid.oracle.native.parse import COMMIT, COMPLETE, parse_frames
 from pyomid.oracle.native.records import Chunk, Op, OracleState
 from pyomid.oracle.native.tables import TableRows, fences, table_commits
+from pyomid.oracle.open_starts import OpenStarts
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.oracle.windows import BatchState, EntryBlock
 from pyomid.types import TIMESTAMP_STEP, AbortReason, CommitRequest
@@ -84,10 +85,12 @@ class CompiledOracle(ChunkOracle):
 
     def decide_more(self, data: NDArray[np.uint8], begin: int, end: int, peer: Hashable, extended: bool) -> Decided:
         block = self._taken or self._take()
-        before, chunk = block.count, self._chunk
+        before, chunk, newest_start = block.count, self._chunk, self._state.newest_start
         chunk.begin, chunk.end, chunk.extended, chunk.ops_max = begin, end, extended, self._ops_next
         status = self._decide_frames(data, self._chunks, self._states, *self._working_on(block), self._replies)
         block.count = self._state.entries
+        if self._state.newest_start > newest_start:
+            self._machine.open_starts.handed_out(peer, newest_start, self._state.newest_start)
         committed = block.count - before
         if committed:
             later = bytes(self._later_view[: chunk.later_bytes])
@@ -162,6 +165,10 @@ class CompiledOracle(ChunkOracle):
         counters[f"aborts_{AbortReason.LOW_WATERMARK.value}"] += state.aborts_low_watermark
         counters[f"aborts_{AbortReason.FENCE.value}"] += state.aborts_fence
         state.begins = state.aborts_conflict = state.aborts_low_watermark = state.aborts_fence = 0
+
+    @property
+    def open_starts(self) -> OpenStarts:
+        return self._machine.open_starts
 
     @property
     def map_words(self) -> NDArray[np.uint64]:

@@ -121,6 +121,8 @@ class SocketLoop:
         self._place = sockets.place_later.entry()
         self._send = sockets.send_ready.entry()
         self._add = sockets.add_out.entry()
+        self._open_starts = fast.open_starts
+        self._open_starts.gather = self._tell_open
 
     def fileno(self) -> int:
         """Readable while an attached peer has something to say."""
@@ -150,6 +152,7 @@ class SocketLoop:
 
         Before its descriptor is closed. Answers of its commits that come later go to the connection.
         """
+        self._tell_open()
         row = self.slots[slot]
         with suppress(OSError):
             self._epoll.unregister(row.fd)
@@ -206,6 +209,14 @@ class SocketLoop:
     def use_slow_path(self, slot: int, slow_path: bool) -> None:
         """Whether its connection has to receive what comes."""
         self.slots[slot].by_hand = slow_path
+
+    def _tell_open(self) -> None:
+        """The oracle knows of every start that was handed out here (T16)."""
+        rows = self._rows
+        for slot in np.flatnonzero(rows["open_newest"]).tolist():
+            row = self.slots[slot]
+            self._open_starts.handed_out(self._peers[slot], row.open_above, row.open_newest)
+            row.open_above = row.open_newest = 0
 
     def _free_if_done(self, slot: int) -> None:
         row = self.slots[slot]

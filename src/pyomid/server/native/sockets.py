@@ -55,6 +55,9 @@ class Slot(Record):
     tail_since_ms: int
     heard: int
     is_dirty: int
+    open_above: int
+    open_newest: int
+    """Starts above the one and up to the other were handed out to it since the oracle was told; 0 and 0: none."""
 
 
 @record
@@ -195,11 +198,15 @@ def read_ready(
         end = tail + got
         row.tail_bytes, row.heard = 0, 1
         chunk.begin, chunk.end, chunk.extended = 0, end, row.is_extended
-        before = oracle_state.entries
+        before, newest_start = oracle_state.entries, oracle_state.newest_start
         status = decide_chunk(
             data, chunk, oracle_state, memory, parsed, decisions, out[slot][row.out_bytes :], later[state.later_at :]
         )
         note_out(state, row, buffers.dirty, slot, chunk.now_bytes)
+        if oracle_state.newest_start > newest_start:
+            if not row.open_newest:
+                row.open_above = newest_start
+            row.open_newest = oracle_state.newest_start
         committed = oracle_state.entries - before
         if committed:
             segment = buffers.segments[state.segments]

@@ -1,0 +1,193 @@
+"""T16: LWM stays below what clients may still work with, and follows it; age passes all. protocol.md, Open starts."""
+
+from __future__ import annotations
+
+import pytest
+from machine_script import Script
+
+from pyomid.oracle.instructions import PeerGone
+from pyomid.oracle.open_starts import ENDED_MAX, OpenStarts
+from pyomid.types import BeginReply
+from pyomid.wire.messages import Begin, GrantLease, TellOpen
+
+pytestmark = pytest.mark.fast
+
+AGE_S, INTERVAL_S = 100.0, 2.0
+
+
+def script() -> Script:
+    return Script(max_transaction_age_s=AGE_S, open_starts_interval_s=INTERVAL_S, watermark_interval_s=0.0)
+
+
+def begun(tso: Script, peer: str) -> int:
+    waiting = tso.ask(Begin(), peer)
+    assert isinstance(waiting.answer, BeginReply)
+    return waiting.answer.start_ts
+
+
+def tells(tso: Script, peer: str, oldest: int, *, client: bytes = b"", connection: int = 1) -> None:
+    tso.ask(TellOpen(client or peer.encode(), connection, oldest), peer)
+
+
+def low_watermark(tso: Script) -> int:
+    """After the next rise; everything durable."""
+    for _ in range(3):
+        tso.tick(INTERVAL_S)
+        tso.settle()
+    status = tso.machine.status()
+    assert status.watermark == status.low_watermark
+    return status.low_watermark
+
+
+def test_t16_a_start_on_its_way_holds_lwm() -> None:
+    tso = script()
+    tells(tso, "a", 0)
+    start_ts = begun(tso, "a")
+    begun(tso, "a")
+    assert low_watermark(tso) < start_ts
+
+
+def test_t16_lwm_follows_the_oldest_open_start() -> None:
+    tso = script()
+    first, second = begun(tso, "a"), begun(tso, "a")
+    tells(tso, "a", second)
+    assert first <= low_watermark(tso) < second
+    tells(tso, "a", 0)
+    assert low_watermark(tso) >= second
+
+
+def test_t16_a_start_after_the_telling_is_open_again() -> None:
+    tso = script()
+    tells(tso, "a", 0)
+    low_watermark(tso)
+    start_ts = begun(tso, "a")
+    begun(tso, "b")
+    tells(tso, "b", 0)
+    assert low_watermark(tso) < start_ts
+
+
+def test_t16_a_silent_peer_holds_lwm_until_its_starts_are_old() -> None:
+    tso = script()
+    start_ts = begun(tso, "java")
+    last = begun(tso, "java")
+    assert low_watermark(tso) < start_ts
+    tso.tick(1.2 * AGE_S)
+    assert low_watermark(tso) >= last
+
+
+@pytest.mark.parametrize("client", [b"", b"a"])
+def test_t16_what_an_ended_connection_held_is_held_until_it_is_old(client: bytes) -> None:
+    tso = script()
+    if client:
+        tells(tso, "a", 0, client=client)
+    start_ts = begun(tso, "a")
+    tso.done(PeerGone("a"))
+    assert low_watermark(tso) < start_ts
+    tso.tick(1.2 * AGE_S)
+    assert low_watermark(tso) >= start_ts
+
+
+def test_t16_a_client_that_is_back_tells_for_its_former_connection() -> None:
+    tso = script()
+    tells(tso, "one", 0, client=b"a", connection=1)
+    start_ts = begun(tso, "one")
+    tso.done(PeerGone("one"))
+    tells(tso, "two", start_ts, client=b"a", connection=2)
+    assert low_watermark(tso) < start_ts
+    tells(tso, "two", 0, client=b"a", connection=2)
+    assert low_watermark(tso) >= start_ts
+
+
+def test_t16_the_former_connection_may_end_after_the_client_told() -> None:
+    tso = script()
+    tells(tso, "one", 0, client=b"a", connection=1)
+    start_ts = begun(tso, "one")
+    tells(tso, "two", 0, client=b"a", connection=2)
+    tso.done(PeerGone("one"))
+    assert low_watermark(tso) >= start_ts
+
+
+def test_t16_an_overtaken_telling_counts_for_its_own_connection_only() -> None:
+    tso = script()
+    tells(tso, "one", 0, client=b"a", connection=1)
+    tells(tso, "two", 0, client=b"a", connection=2)
+    start_ts = begun(tso, "two")
+    tells(tso, "one", 0, client=b"a", connection=1)
+    assert low_watermark(tso) < start_ts
+    tso.done(PeerGone("two"))
+    tells(tso, "one", 0, client=b"a", connection=1)
+    assert low_watermark(tso) < start_ts
+
+
+def test_t16_what_was_told_lasts_though_nothing_came_over_the_connection() -> None:
+    tso = script()
+    tells(tso, "one", 0, client=b"a", connection=1)
+    start_ts = begun(tso, "one")
+    tells(tso, "two", start_ts, client=b"a", connection=2)
+    tso.done(PeerGone("one"))
+    tso.done(PeerGone("two"))
+    assert low_watermark(tso) < start_ts
+
+
+def test_t16_the_name_of_another_client_frees_nothing() -> None:
+    tso = script()
+    tells(tso, "a", 0)
+    start_ts = begun(tso, "a")
+    tso.done(PeerGone("a"))
+    tells(tso, "b", 0, connection=9)
+    assert low_watermark(tso) < start_ts
+
+
+def test_t16_a_lease_holds_lwm_though_nothing_is_told_open() -> None:
+    tso = script()
+    start_ts = begun(tso, "a")
+    tso.ask_settled(GrantLease(start_ts, 1000.0))
+    tells(tso, "a", 0)
+    begun(tso, "b")
+    tells(tso, "b", 0)
+    assert low_watermark(tso) < start_ts
+
+
+def test_t15_no_telling_holds_an_old_start() -> None:
+    tso = script()
+    start_ts = begun(tso, "a")
+    for _ in range(12):
+        tells(tso, "a", 1)
+        begun(tso, "a")
+        tso.tick(AGE_S / 10)
+    assert low_watermark(tso) >= start_ts
+
+
+@pytest.mark.parametrize("oldest", [-(1 << 63), -1, (1 << 63) - 1])
+def test_whatever_a_peer_tells_lwm_stays_below_the_newest_start(oldest: int) -> None:
+    tso = script()
+    newest = begun(tso, "a")
+    tells(tso, "a", oldest)
+    tso.ask(TellOpen(b"x" * 10_000, -(1 << 63), oldest, "\x1b[31m" * 1000), "b")
+    assert low_watermark(tso) <= tso.machine.begins.newest_start
+    assert newest <= tso.machine.begins.newest_start
+    assert len(tso.machine.status().held_back_by) < 300
+
+
+def test_status_names_who_holds_lwm_back() -> None:
+    tso = script()
+    start_ts = begun(tso, "a")
+    tso.ask(TellOpen(b"a", 1, start_ts, "process 7 on host"), "a")
+    low_watermark(tso)
+    assert tso.machine.status().held_back_by.startswith(f"process 7 on host: start {start_ts} or a later one")
+    tells(tso, "a", 0)
+    low_watermark(tso)
+    assert tso.machine.status().held_back_by == ""
+
+
+def test_ended_connections_are_remembered_in_bounded_memory() -> None:
+    starts = OpenStarts()
+    for number in range(2 * ENDED_MAX):
+        starts.handed_out(number, 100 + number, 101 + number)
+        starts.gone(number)
+    held = starts.lowest(0)
+    assert held is not None
+    assert held.floor == 101, "the oldest is not forgotten"
+    held = starts.lowest(100 + ENDED_MAX // 2)
+    assert held is not None
+    assert starts.lowest(100 + 2 * ENDED_MAX) is None, "all are old"
