@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +58,19 @@ MAY_HAPPEN = (pyomid.OutcomeUnknown, pyomid.ConflictError, pyomid.SnapshotTooOld
 
 AHEAD = b'{"judged": 1000000, "parts": [["t", "", 10, 1000000, 64]]}'
 """What was said of a folder before an older copy of it was put in its place."""
+
+NONSENSE = [
+    b"",
+    b"{",
+    b"[1]",
+    b'{"judged": "x"}',
+    b'{"judged": 3, "parts": [[1]]}',
+    b'{"judged": 1e999, "parts": []}',
+    b'{"judged": 3, "parts": [["t", "", Infinity, 3, 1]]}',
+    b'{"judged": 3, "parts": [["t", "", 1e18, 3, 1]]}',
+    b'{"judged": 3, "parts": [["t", "", -9, 1e18, -9]]}',
+    b"[" * 200_000,
+]
 
 
 class Rests(threading.Event):
@@ -160,7 +173,7 @@ def test_a_pass_that_was_stopped_is_done_by_the_next_process(
 
 
 @pytest.mark.fast
-@pytest.mark.parametrize("said", [None, b"", b"{", b"[1]", b'{"judged": "x"}', b'{"judged": 3, "parts": [[1]]}', AHEAD])
+@pytest.mark.parametrize("said", [None, AHEAD, *NONSENSE], ids=range(2 + len(NONSENSE)))
 def test_the_next_process_goes_on_from_what_was_said(raised: Database, tmp_path: Path, said: bytes | None) -> None:
     """Nonsense costs a pass, and nothing else."""
     upkeep_of(raised, tmp_path).look()
@@ -176,6 +189,16 @@ def test_the_next_process_goes_on_from_what_was_said(raised: Database, tmp_path:
     watermark, _ = raised.deployment.leader_state.read_watermarks()
     again._timestamps = lambda: (watermark, watermark)
     again.look()
+    assert stored(raised) == ROWS
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("elsewhere", path)])
+def test_what_is_no_file_of_upkeep_does_not_stop_it(
+    raised: Database, tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    make(tmp_path / STATE_FILE)
+    upkeep_of(raised, tmp_path).look()
     assert stored(raised) == ROWS
 
 

@@ -61,6 +61,7 @@ WHOLE_EVERY_S: Final = 600.0
 AFTER_ERROR_S: Final = 60.0
 UPKEEP_REQUEST_S: Final = 5.0
 STATE_FILE: Final = "upkeep.json"
+STATE_BYTES_MAX: Final = 16 << 20
 
 
 class Gain:
@@ -226,7 +227,10 @@ class BackgroundUpkeep:
     def _sample(self) -> None:
         self._sampled_s = self._clock()
         written = self._records() + self._deleted
-        if self._written is None and self._gain.judged > written:  # the folder is older than what was said of it
+        said_max = max([self._gain.judged, *(part.rows for part in self._parts.values())])
+        if (
+            self._written is None and said_max > written
+        ):  # the folder is older than what was said of it, or it is nonsense
             self._gain, self._parts = Gain(), {}
         gone = max(0, (self._written or 0) - written)  # by others: a table was dropped
         self._deleted += gone
@@ -321,11 +325,15 @@ class BackgroundUpkeep:
     # ── what the next process goes on from; it costs a pass if it is lost ────────────────────────────────────────
 
     def _load(self) -> int:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            said = json.loads((self._folder / STATE_FILE).read_bytes())
+        """0, and no part, if the file is missing, is no file, or says nonsense of whatever kind."""
+        with contextlib.suppress(Exception):
+            with open(open_own(self._folder / STATE_FILE, os.O_RDONLY), "rb") as file:
+                said = json.loads(file.read(STATE_BYTES_MAX))
             passed = int(said["judged"])
             parts = {
-                (str(table), str(start)): Part(int(rows), int(judged), min(max(1, int(patience)), PATIENCE_MAX))
+                (str(table), str(start)): Part(
+                    max(0, int(rows)), min(int(judged), passed), min(max(1, int(patience)), PATIENCE_MAX)
+                )
                 for table, start, rows, judged, patience in said["parts"]
             }
             self._parts = parts
@@ -336,7 +344,7 @@ class BackgroundUpkeep:
         deleted = self._deleted  # the next process counts from the records that are left
         parts = [(*key, part.rows, part.judged - deleted, part.patience) for key, part in self._parts.items()]
         said = {"judged": self._gain.judged - deleted, "parts": parts}
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, Misuse):
             fd = open_own(self._folder / STATE_FILE, os.O_WRONLY | os.O_CREAT, shared=is_shared(self._folder))
             with open(fd, "wb") as file:
                 file.write(json.dumps(said).encode())
