@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -480,7 +480,7 @@ def _cells_of(
 
 
 def _encoded(
-    table: Table, numbers: dict[Column, int], version: int, rows: Sequence[RowWrite]
+    table: Table, numbers: Mapping[Column, int], version: int, rows: Sequence[RowWrite]
 ) -> list[tuple[bytes, bytes]]:
     encoded = []
     for row, cells in rows:

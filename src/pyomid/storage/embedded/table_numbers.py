@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final
 
 from pyomid.arrays import NDArray, np
-from pyomid.errors import Misuse, UnknownTable
+from pyomid.errors import Corruption, Misuse, UnknownTable
 from pyomid.storage.embedded.environment import Environment, Transaction
 from pyomid.storage.embedded.layout import TABLES
 from pyomid.storage.embedded.records import TABLE_BYTES, table_prefix
@@ -28,6 +29,26 @@ from pyomid.types import Column, TableInfo
 COLUMNS_MAX: Final = 65_535
 """Enough for every schema. A program that uses qualifiers as data should put these data into row keys."""
 _COLUMN_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedColumns:
+    """The columns that were loaded at some moment. Never changed: a reader, or a thread that is interrupted while it
+    loads, sees those of one moment or of another one, and no half of both."""
+
+    columns: tuple[Column, ...] = ()
+    """Column number i is at index i − 1."""
+    numbers: Mapping[Column, int] = field(default_factory=dict)
+    tombstones: Mapping[int, bytes] = field(default_factory=dict)
+    """The numbers of family tombstones, and their families."""
+    asked: frozenset[int] = frozenset()
+    """The numbers of the others."""
+
+    @classmethod
+    def of(cls, columns: tuple[Column, ...]) -> LoadedColumns:
+        numbers = {column: number for number, column in enumerate(columns, start=1)}
+        tombstones = {number: column.family for column, number in numbers.items() if not column.qualifier}
+        return cls(columns, numbers, tombstones, frozenset(numbers.values()) - tombstones.keys())
 
 
 class Table:
@@ -40,29 +61,33 @@ class Table:
         self.number: int = content["number"]
         self.prefix = table_prefix(self.number)
         self.families = frozenset(bytes.fromhex(family) for family in content["families"])
-        self.columns: list[Column] = []
-        """Column number i is at index i − 1."""
-        self.numbers: dict[Column, int] = {}
-        self.tombstones: dict[int, bytes] = {}
-        """The numbers of family tombstones, and their families."""
-        self._all_asked: frozenset[int] = frozenset()
+        self.loaded = LoadedColumns()
         self._loading = threading.Lock()
+        """No thread that reads by an older transaction takes columns away."""
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return self.loaded.columns
+
+    @property
+    def numbers(self) -> Mapping[Column, int]:
+        return self.loaded.numbers
+
+    @property
+    def tombstones(self) -> Mapping[int, bytes]:
+        return self.loaded.tombstones
 
     def load(self, transaction: Transaction, database: Any) -> None:
         """Loads columns that were added since. In a read transaction."""
         with self._loading:
-            for column in self.added(transaction, database):
-                self.columns.append(column)
-                self.numbers[column] = len(self.columns)
-                if not column.qualifier:
-                    self.tombstones[len(self.columns)] = column.family
-            self._all_asked = frozenset(range(1, len(self.columns) + 1)) - self.tombstones.keys()
+            loaded = self.loaded
+            self.loaded = LoadedColumns.of((*loaded.columns, *self.added(transaction, database, loaded)))
 
-    def added(self, transaction: Transaction, database: Any) -> Iterator[Column]:
+    def added(self, transaction: Transaction, database: Any, loaded: LoadedColumns) -> Iterator[Column]:
         """Columns after those that are loaded, in the order of their numbers."""
         prefix = b"c" + self.prefix
         with transaction.cursor(database) as cursor:
-            found = cursor.set_range(prefix + (len(self.columns) + 1).to_bytes(_COLUMN_BYTES))
+            found = cursor.set_range(prefix + (len(loaded.columns) + 1).to_bytes(_COLUMN_BYTES))
             while found and cursor.key().startswith(prefix):
                 yield _column(cursor.value())
                 found = cursor.next()
@@ -74,7 +99,7 @@ class Table:
 
     def asked(self, wanted: frozenset[int] | None) -> frozenset[int]:
         """The numbers of the columns that a read asks for, without family tombstones."""
-        return self._all_asked if wanted is None else wanted - self.tombstones.keys()
+        return self.loaded.asked if wanted is None else wanted - self.tombstones.keys()
 
     def column_key(self, number: int) -> bytes:
         return b"c" + self.prefix + number.to_bytes(_COLUMN_BYTES)
@@ -125,8 +150,7 @@ class Tables:
             return known
         table = Table(name, entry)
         if known is not None and known.number == table.number:
-            table.columns, table.numbers = list(known.columns), dict(known.numbers)
-            table.tombstones, table._all_asked = dict(known.tombstones), known._all_asked
+            table.loaded = known.loaded
         return table
 
     def entry(self, transaction: Transaction, table: Table) -> bytes | None:
@@ -150,13 +174,13 @@ class Tables:
             table.load_new(transaction, self.database)
         return table
 
-    def numbers(self, transaction: Transaction, table: Table, columns: Iterable[Column]) -> dict[Column, int]:
+    def numbers(self, transaction: Transaction, table: Table, columns: Iterable[Column]) -> Mapping[Column, int]:
         """The columns' numbers. New ones are allocated in this write transaction, and count if it commits."""
-        wanted = list(columns)
-        if all(column in table.numbers for column in wanted):
-            return table.numbers
-        numbers = dict(table.numbers)
-        for column in table.added(transaction, self.database):
+        wanted, loaded = list(columns), table.loaded
+        if all(column in loaded.numbers for column in wanted):
+            return loaded.numbers
+        numbers = dict(loaded.numbers)
+        for column in table.added(transaction, self.database, loaded):
             numbers[column] = len(numbers) + 1
         for column in wanted:
             if column not in numbers:
@@ -172,7 +196,8 @@ class Tables:
                 limit=COLUMNS_MAX,
             )
         content = len(column.family).to_bytes(2) + column.family + column.qualifier
-        transaction.put(table.column_key(number), content, db=self.database)
+        if not transaction.put(table.column_key(number), content, overwrite=False, db=self.database):
+            raise Corruption(f"the column number {number} of table {table.name!r} is taken: nothing was written")
         numbers[column] = number
 
     def has(self, transaction: Transaction, info: TableInfo) -> bool:
