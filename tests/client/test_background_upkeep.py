@@ -13,11 +13,21 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid.client.background_upkeep import GAIN_MIN, PATIENCE_MAX, STATE_FILE, BackgroundUpkeep, Gain, Part, _Stopped
+from pyomid.client.background_upkeep import (
+    GAIN_MIN,
+    PATIENCE_MAX,
+    SANITIZE_EVERY_S,
+    STATE_FILE,
+    BackgroundUpkeep,
+    Gain,
+    Part,
+    _Stopped,
+)
 from pyomid.client.database import Database
 from pyomid.protocol.compaction import RegionCleaned
+from pyomid.protocol.hashing import table_id
 from pyomid.server.leadership import holder
-from pyomid.types import KeyRange, LeaderStateChanges
+from pyomid.types import CommitRequest, KeyRange, LeaderStateChanges
 
 VALUE = b"f:n"
 ROWS = 10
@@ -50,6 +60,34 @@ def test_a_part_is_due_by_its_size_and_by_what_it_gave() -> None:
         part.note(RegionCleaned("t", KeyRange(), 1, rows=100_000, cells=100_000, cells_dropped=50_000), 5_000)
     assert not part.is_due(24_999)
     assert part.is_due(25_000)
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("table", ["t", "of nobody"])
+def test_upkeep_asks_the_tso_only_for_what_moves(
+    raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    """A connection for what it asked before, or knows, would keep the process of an idle folder for ever."""
+    monkeypatch.setattr("pyomid.client.background_upkeep.ENTRIES_MIN", 0)
+    tso, asked = raised.deployment.tso, []
+
+    class Asked:
+        def __getattr__(self, name: str) -> object:
+            if name != "close":
+                asked.append(name)
+            return getattr(tso, name)
+
+    start_ts = tso.begin().start_ts  # of a client that dies before it completes its commit
+    assert tso.commit(CommitRequest(start_ts, cell_ids=(1,), table_ids=(table_id(table.encode()),))).committed
+    raised.compact()
+    clock = [0.0]
+    upkeep = upkeep_of(raised, tmp_path, clock=clock)
+    upkeep._open = lambda: replace(raised.deployment, closers=(), tso=Asked())  # type: ignore[arg-type]
+    upkeep._retry_s = 0.0
+    for _ in range(3):
+        clock[0] += SANITIZE_EVERY_S
+        upkeep.look()
+    assert asked == (["advance_horizon"] if table == "t" else [])
 
 
 MAY_HAPPEN = (pyomid.OutcomeUnknown, pyomid.ConflictError, pyomid.SnapshotTooOld, pyomid.Unavailable)

@@ -5,7 +5,8 @@
     once a minute   many entries in the commit table           sanitize_steps, as everybody's sanitizing
 
 It is a client like any other: seals and horizons go through the TSO, by a connection that is open only for them, and it
-may die anywhere, as any compactor. The same rules hold beside other compactors.
+may die anywhere, as any compactor. The same rules hold beside other compactors. A connection keeps the process of an
+idle folder (T14); so nothing is asked by it that the process knows anyhow, and no horizon is asked for twice.
 
 Between two batches it rests, so that of one core, and of the time of the store's writer lock, it takes `share` at most.
 A part of a table is due once so many versions came, to whatever part, since it was cleaned; a large one later than a
@@ -165,6 +166,8 @@ class BackgroundUpkeep:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._timestamps: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        self._announced_s: Callable[[], float] = lambda: 0.0
+        self._asked_horizon = 0
         self._cache = CommitCache(10_000)
         self._deleted = 0
         """Records that were deleted since the process began, by passes or by others."""
@@ -179,9 +182,10 @@ class BackgroundUpkeep:
         self._resumed_s = clock()
         self._sampled_s = 0.0
 
-    def start(self, timestamps: Callable[[], tuple[int, int]]) -> None:
-        """`timestamps`: the newest start that the TSO handed out, and W; called from another thread."""
-        self._timestamps = timestamps
+    def start(self, timestamps: Callable[[], tuple[int, int]], announced_s: Callable[[], float]) -> None:
+        """`timestamps`: the newest start that the TSO handed out, and W. `announced_s`: the longest time for which a
+        client announced to repeat commits. Both are called from another thread."""
+        self._timestamps, self._announced_s = timestamps, announced_s
         self._thread = threading.Thread(target=self._run, name="pyomid-upkeep", daemon=True)
         try:
             self._thread.start()
@@ -290,12 +294,21 @@ class BackgroundUpkeep:
         self._sanitized_s = self._clock()
         if next(islice(deployment.commit_table.entries(), ENTRIES_MIN, None), None) is None:
             return
+        handlers = port_handlers(deployment)
+        advance = handlers[effects.AdvanceHorizon]
+
+        def advance_once(effect: effects.AdvanceHorizon) -> Any:
+            if effect.horizon <= self._asked_horizon:
+                return 0
+            self._asked_horizon = effect.horizon
+            return advance(effect)
+
+        handlers[effects.AdvanceHorizon] = advance_once
+        bound_s = max(self._retry_s, self._announced_s())
         try:
-            announced_s = deployment.tso.status().counters.get("commit_retry_ms_max", 0) / 1000
-            bound_s = max(self._retry_s, announced_s)
-            done = drive(sanitize_steps(now_s=time.time(), retry_bound_s=bound_s), port_handlers(deployment))
+            done = drive(sanitize_steps(now_s=time.time(), retry_bound_s=bound_s), handlers)
         except Misuse as error:
-            log.info("the commit table is not sanitized: %s", error)
+            log.info("%s", error)
             return
         self.figures.entries_deleted += done.entries_deleted
         if self._clock() >= self._whole_s + WHOLE_EVERY_S and done.held_back_by.keys() - done.too_young.keys():

@@ -386,6 +386,11 @@ class TsoMachine:
         """The greatest value that a driver ever noted, among the counters of the machine."""
         self.step.counters[name] = max(self.step.counters[name], value)
 
+    @property
+    def longest_retry_s(self) -> float:
+        """For how long clients announced to repeat commits. May be asked from another thread."""
+        return self.step.counters.get("commit_retry_ms_max", 0) / 1000
+
     def figures(self) -> Figures:
         conflict_map = self.oracle.conflict_map
         return Figures(

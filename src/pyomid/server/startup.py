@@ -186,7 +186,7 @@ class Upkeep(Protocol):
     @property
     def figures(self) -> UpkeepFigures: ...
 
-    def start(self, timestamps: Callable[[], tuple[int, int]]) -> None: ...
+    def start(self, timestamps: Callable[[], tuple[int, int]], announced_s: Callable[[], float]) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -318,7 +318,7 @@ async def _keep_up(make: MakeUpkeep, machine: TsoMachine, watched: Watched) -> N
         log.exception("no upkeep in the background")
         return
     watched.upkeep = upkeep.figures
-    upkeep.start(lambda: (machine.clock.last_issued, machine.watermarks.published))
+    upkeep.start(lambda: (machine.clock.last_issued, machine.watermarks.published), lambda: machine.longest_retry_s)
     try:
         await asyncio.Event().wait()
     finally:
