@@ -13,11 +13,11 @@ import pyomid
 import pyomid.aio
 from pyomid import crashpoints
 from pyomid.client.database import Database
-from pyomid.client.table_admin import choose_tables_level, create_table, make_table
+from pyomid.client.table_admin import alter_level, choose_tables_level, create_table, make_table
 from pyomid.client.transaction import Transaction
 from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.storage.memory import MemoryCatalog
-from pyomid.types import ConflictLevel, TableSchema
+from pyomid.types import ConflictLevel, TableEntry, TableSchema
 
 CELL, ROW = ConflictLevel.CELL, ConflictLevel.ROW
 X, Y = b"f:x", b"f:y"
@@ -170,6 +170,24 @@ def test_tables_have_the_deployment_s_level(memory_db: Database) -> None:
     with pytest.raises(Misuse, match=r"cell cannot be .* because rows \(row\)"):
         choose_tables_level(catalog, CELL)
     assert catalog.tables_level() is None
+
+
+def test_a_level_set_during_a_change_refuses_the_change(memory_db: Database) -> None:
+    """Put first, then look: the change sees what was set after its first look."""
+    catalog = OneLevel()
+    deployment = replace(memory_db.deployment, catalog=catalog)
+    create_table(deployment, "cells", ["f"])
+    read = catalog.entry
+
+    def set_then_read(name: str) -> TableEntry | None:
+        catalog.entry = read  # type: ignore[method-assign]
+        choose_tables_level(catalog, CELL)
+        return read(name)
+
+    catalog.entry = set_then_read  # type: ignore[method-assign]
+    with pytest.raises(Misuse, match="this deployment's is 'cell'"):
+        alter_level(deployment, "cells", "row")
+    assert (catalog.tables_level(), catalog.table("cells").id_levels) == (CELL, (CELL,))
 
 
 def test_a_new_table_takes_the_deployment_s_level(memory_db: Database) -> None:

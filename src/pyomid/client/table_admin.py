@@ -130,7 +130,8 @@ def alter_level(deployment: Deployment, name: str, conflict_level: object) -> Ta
 
     Ids of cells never meet ids of rows (T9), so between commits that name the one and commits that name the other lie
     commits that name both, and a fence. The fence is drawn after `next_level` was read, and the last change is of that
-    very entry: an entry that was put after the fence is fenced anew.
+    very entry: an entry that was put after the fence is fenced anew. The deployment's level is looked at after
+    `next_level` was read, too: who sets that sees `next_level`, or is seen (`choose_tables_level`).
     """
     level = new_level(deployment, validation.check_table_name(name), conflict_level)
     generation = validation.find_table(deployment.catalog, name).generation
@@ -142,6 +143,11 @@ def alter_level(deployment: Deployment, name: str, conflict_level: object) -> Ta
         if info.conflict_level is level and info.next_level is None:
             return info
         if info.next_level is level:
+            try:
+                check_tables_level(deployment, name, level)
+            except Misuse:
+                deployment.catalog.change_entry(found, _put(replace(info, next_level=None), TableState.PRESENT))
+                raise
             _fence(deployment, name)
             crash_point("client.level.fenced")
             wanted = replace(info, conflict_level=level, next_level=None)
