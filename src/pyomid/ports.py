@@ -433,6 +433,10 @@ class Catalog(ABC):
         """`client.table_admin.choose_tables_level` says when it may. `Misuse` in a store of pyomid alone."""
         raise Misuse("only a database in HBase has one conflict level for all tables: here each table has its own")
 
+    def change_tables_level(self, old: ConflictLevel, new: ConflictLevel | None) -> bool:
+        """Sets it where it is `old`; False where it is not. As `set_tables_level` elsewhere."""
+        raise Misuse("only a database in HBase has one conflict level for all tables: here each table has its own")
+
     @abstractmethod
     def mark_unknown_table(self, table_id: int) -> None:
         """K6: a commit named this table id; sanitizing refuses until the table is registered. Each mark has a new

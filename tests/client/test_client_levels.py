@@ -152,6 +152,11 @@ class OneLevel(MemoryCatalog):
     def set_tables_level(self, level: ConflictLevel | None) -> None:
         self.level = level
 
+    def change_tables_level(self, old: ConflictLevel, new: ConflictLevel | None) -> bool:
+        if is_old := self.level is old:
+            self.level = new
+        return is_old
+
 
 def test_tables_have_the_deployment_s_level(memory_db: Database) -> None:
     catalog = OneLevel()
@@ -188,6 +193,26 @@ def test_a_level_set_during_a_change_refuses_the_change(memory_db: Database) -> 
     with pytest.raises(Misuse, match="this deployment's is 'cell'"):
         alter_level(deployment, "cells", "row")
     assert (catalog.tables_level(), catalog.table("cells").id_levels) == (CELL, (CELL,))
+
+
+@pytest.mark.parametrize("before", [None, CELL, ROW])
+def test_a_level_that_was_not_compared_is_taken_back(memory_db: Database, before: ConflictLevel | None) -> None:
+    """By an interrupt, or by a refusal; ROW stood there by one that was killed between the two."""
+    catalog = OneLevel()
+    create_table(replace(memory_db.deployment, catalog=catalog), "cells", ["f"], conflict_level="cell")
+    catalog.level, read = before, catalog.entries
+
+    def interrupted() -> list[TableEntry]:
+        catalog.entries = read  # type: ignore[method-assign]
+        raise KeyboardInterrupt
+
+    catalog.entries = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        choose_tables_level(catalog, ROW)
+    assert catalog.tables_level() is before
+    with pytest.raises(Misuse, match="row cannot be"):
+        choose_tables_level(catalog, ROW)
+    assert catalog.tables_level() is (None if before is ROW else before)
 
 
 def test_a_new_table_takes_the_deployment_s_level(memory_db: Database) -> None:

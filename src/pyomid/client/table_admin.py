@@ -162,19 +162,38 @@ def choose_tables_level(catalog: Catalog, level: ConflictLevel | None) -> None:
     """Sets the one conflict level of all tables (None: each has its own). `Misuse` if a table has another one.
 
     Set first, then compared: who makes a table puts its entry first and looks at the level then, so of the two at
-    least one sees the other.
+    least one sees the other. A level that was not compared to the end is taken back, unless another one was set since.
     """
+    if level is None:
+        catalog.set_tables_level(None)
+        return
     before = catalog.tables_level()
-    catalog.set_tables_level(level)
-    others = [] if level is None else [info for info in _users_tables(catalog) if info.id_levels != (level,)]
+    try:
+        catalog.set_tables_level(level)
+        others = _of_another_level(catalog, level)
+    except BaseException:
+        _take_back(catalog, level, before)
+        raise
     if others:
-        catalog.set_tables_level(before)
+        _take_back(catalog, level, before if before is not level else None)
         names = ", ".join(f"{info.name} ({info.conflict_level.value})" for info in others)
         raise Misuse(
             f"{level} cannot be the conflict level of all tables, because {names} have another one: set 'any', change "
             "these by `pyomid tables URL alter NAME --conflict-level`, then set it again",
             level=str(level),
         )
+
+
+def _take_back(catalog: Catalog, level: ConflictLevel, before: ConflictLevel | None) -> None:
+    """`before` may be what another one set and took back since, so it is compared again; it gives way to none."""
+    if before is level:
+        return
+    if catalog.change_tables_level(level, before) and before is not None and _of_another_level(catalog, before):
+        catalog.change_tables_level(before, None)
+
+
+def _of_another_level(catalog: Catalog, level: ConflictLevel) -> list[TableInfo]:
+    return [info for info in _users_tables(catalog) if info.id_levels != (level,)]
 
 
 def check_tables_level(deployment: Deployment, name: str, level: ConflictLevel) -> None:

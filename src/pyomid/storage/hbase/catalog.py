@@ -93,7 +93,11 @@ class HBaseCatalog(Catalog):
             raise Corruption(f"the conflict level of the deployment cannot be read: {value[:40]!r}") from error
 
     def set_tables_level(self, level: ConflictLevel | None) -> None:
-        self._cells.change(_DEPLOYMENT, _LEVEL, lambda _: _ANY_LEVEL if level is None else level.value.encode())
+        self._cells.change(_DEPLOYMENT, _LEVEL, lambda _: _level_value(level))
+
+    def change_tables_level(self, old: ConflictLevel, new: ConflictLevel | None) -> bool:
+        was, value = _level_value(old), _level_value(new)
+        return self._cells.change(_DEPLOYMENT, _LEVEL, lambda found: value if found in (was, value) else None)
 
     def has_tables_level(self) -> bool:
         """Whether one was ever set, "any" included."""
@@ -187,3 +191,7 @@ def _load(value: bytes, what: str) -> dict[str, Any]:
     if not known:
         raise Corruption(f"a {what} is of format {fields['format']}, this version reads {_FORMAT}")
     return fields
+
+
+def _level_value(level: ConflictLevel | None) -> bytes:
+    return _ANY_LEVEL if level is None else level.value.encode()
