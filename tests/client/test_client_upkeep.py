@@ -13,9 +13,12 @@ import pyomid.aio
 from pyomid.cli import main
 from pyomid.cli.top import page
 from pyomid.client.database import Database
+from pyomid.client.partitions import Partition, partitions_of
 from pyomid.client.upkeep import held_back
 from pyomid.config import Settings
-from pyomid.types import NOT_FOUND, LeaderStateChanges, Status
+from pyomid.errors import UnknownTable
+from pyomid.ports import Deployment
+from pyomid.types import NOT_FOUND, LeaderStateChanges, Status, TableInfo
 
 pytestmark = pytest.mark.fast
 
@@ -53,6 +56,28 @@ def test_old_versions_go_and_no_answer_changes(memory_db: Database) -> None:
         assert tx.table("t").get(b"counter") == {BALANCE: b"19"}
     assert memory_db.compact("t").cells_dropped == 0, "a second run changes nothing more"
     assert memory_db.verify().ok
+
+
+@pytest.mark.parametrize("what", ["compact", "verify"])
+def test_a_table_dropped_meanwhile_ends_no_upkeep_of_all(
+    memory_db: Database, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """One that was named is said to be unknown."""
+    upkeep = getattr(memory_db, what)
+
+    def dropped_first(deployment: Deployment, info: TableInfo) -> list[Partition]:
+        found = partitions_of(deployment, info)
+        if info.name == "b":
+            memory_db.drop_table("b")
+        return found
+
+    monkeypatch.setattr("pyomid.client.upkeep.partitions_of", dropped_first)
+    for name in ("b", "z"):
+        memory_db.create_table(name, families=["f"])
+    assert "z" in {table.table for table in upkeep().tables}
+    memory_db.create_table("b", families=["f"])
+    with pytest.raises(UnknownTable):
+        upkeep(["b", "z"])
 
 
 def push_watermark_past(db: Database, start_ts: int) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import pyomid
 import pyomid.spark
+from pyomid.client.partitions import Partition
 from pyomid.spark.databases import connection
+from pyomid.spark.jobs.partitions import partitions_for
 from pyomid.types import CellVersion, ShadowWrite
 
 if TYPE_CHECKING:
@@ -92,6 +94,24 @@ def test_a_shadow_cell_that_says_otherwise_and_half_a_commit_are_found(spark: Sp
     found = pyomid.spark.verify(spark, url, ["broken"])
     assert not found.ok
     assert f"start {start}: two shadow timestamps, {commit} and {commit + 50}" in found.violations
+
+
+def test_a_table_dropped_before_its_tasks_is_passed_over(
+    spark: SparkSession, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def then_dropped(*arguments: Any) -> list[Partition]:
+        found = partitions_for(*arguments)
+        with pyomid.connect(url) as db:
+            db.drop_table("dropped")
+        return found
+
+    monkeypatch.setattr("pyomid.spark.jobs.upkeep.partitions_for", then_dropped)
+    with pyomid.connect(url) as db:
+        for table in ("dropped", "stays"):
+            db.create_table(table, ["f"])
+    names = {table.table for table in pyomid.spark.compact(spark, url).tables}
+    assert "stays" in names
+    assert "dropped" not in names
 
 
 def test_compaction_goes_by_the_watermark_of_before_its_grace(

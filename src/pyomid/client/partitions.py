@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 
 from pyomid.client.validation import find_table
+from pyomid.errors import UnknownTable
 from pyomid.ports import Catalog, Deployment
-from pyomid.types import KeyRange, TableInfo
+from pyomid.types import KeyRange, TableInfo, TableState
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,21 @@ def chosen_tables(catalog: Catalog, tables: str | Sequence[str] | None) -> list[
     if tables is None:
         return catalog.tables()
     return [find_table(catalog, name) for name in ([tables] if isinstance(tables, str) else tables)]
+
+
+@contextmanager
+def unless_dropped(
+    catalog: Catalog, table: str, generation: int, tables: str | Sequence[str] | None
+) -> Generator[None]:
+    """Around work on one of `chosen_tables(catalog, tables)`: where all were meant, one that the catalog does not hold
+    any more is passed over. A table that was named is `UnknownTable`."""
+    try:
+        yield
+    except UnknownTable:
+        found = catalog.entry(table) if tables is None else None
+        is_there = found is not None and found.state is TableState.PRESENT and found.info.generation == generation
+        if tables is not None or is_there:
+            raise
 
 
 def partitions_of(deployment: Deployment, info: TableInfo, divide: Divide | None = None) -> list[Partition]:

@@ -1,5 +1,6 @@
 """Upkeep of a database: compact, sanitize, verify. `Database` runs it here, part after part; Spark's jobs give each
-part a task. Each returns a report that prints as a table, and says what holds it back and when a further run helps.
+part a task. Of all tables, one that is dropped meanwhile is passed over. Each returns a report that prints as a table,
+and says what holds it back and when a further run helps.
 
     db.compact()      writes missing shadow cells, drops orphans and old versions, records watermarks
     db.sanitize()     then deletes commit-table entries below the lowest watermark
@@ -11,9 +12,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pyomid.client.drive import Run
-from pyomid.client.partitions import Partition, chosen_tables, partitions_of
+from pyomid.client.partitions import Partition, chosen_tables, partitions_of, unless_dropped
 from pyomid.client.table_text import table_text
 from pyomid.client.verification import Verification, look, verified
 from pyomid.config import Settings
@@ -169,8 +171,9 @@ def compact(
 
     def clean(infos: Sequence[TableInfo], watermark: int | None) -> Iterable[RegionCleaned]:
         for info in infos:
-            for partition in partitions_of(deployment, info):
-                yield compact_partition(run, cache, partition, watermark)
+            with unless_dropped(deployment.catalog, info.name, info.generation, tables):
+                for partition in partitions_of(deployment, info):
+                    yield compact_partition(run, cache, partition, watermark)
 
     return compacted(deployment, run, tables, clean, grace_seconds=grace_seconds, sleep=sleep)
 
@@ -234,8 +237,14 @@ def verify(deployment: Deployment, tables: str | Sequence[str] | None = None) ->
     """Reads every stored cell and every commit-table entry. It only reads, and may run beside writers; what they write
     meanwhile counts as open."""
     infos = chosen_tables(deployment.catalog, tables)
-    partitions = [partition for info in infos for partition in partitions_of(deployment, info)]
-    return verified(deployment, infos, lambda: [look(deployment, partition) for partition in partitions])
+
+    def looked() -> Iterable[dict[str, Any]]:
+        for info in infos:
+            with unless_dropped(deployment.catalog, info.name, info.generation, tables):
+                for partition in partitions_of(deployment, info):
+                    yield look(deployment, partition)
+
+    return verified(deployment, infos, looked)
 
 
 def _holders(deployment: Deployment) -> tuple[str, ...]:

@@ -74,10 +74,10 @@ def adopt(
     ranges = divided(conn.deployment.store, table, KeyRange(), spark.sparkContext.defaultParallelism)
     partitions = [Partition(table, 0, each) for each in ranges]
     run_partitions(
-        spark, "check", url, partitions, functools.partial(_check_partition, newest_ts), _CHECKED_DDL, _CHECKED
+        spark, "check", url, partitions, table, functools.partial(_check_partition, newest_ts), _CHECKED_DDL, _CHECKED
     )
     rows = run_partitions(
-        spark, "adopt", url, partitions, functools.partial(_adopt_partition, newest_ts), _ADOPTED_DDL, _ADOPTED
+        spark, "adopt", url, partitions, table, functools.partial(_adopt_partition, newest_ts), _ADOPTED_DDL, _ADOPTED
     )
     crash_point("spark.adopt.before_register")
     register_imported(conn.deployment, table, families, level)

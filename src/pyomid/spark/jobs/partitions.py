@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyomid.client.partitions import Partition, partitions_of
-from pyomid.spark.databases import Connection
+from pyomid.client.partitions import Partition, partitions_of, unless_dropped
+from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors, original_errors
 from pyomid.spark.job_names import job_named
 from pyomid.spark.read_task import divided
@@ -23,16 +23,16 @@ PartitionTask = Callable[[str, Partition], dict[str, Any]]
 """A task: (url, partition) → one row of the job's result schema."""
 
 
-def partitions_for(conn: Connection, infos: Sequence[TableInfo], parallelism: int) -> list[Partition]:
-    """The tables' parts for tasks: a table of one region that was never compacted is divided by size."""
-    store = conn.deployment.store
-    return [
-        partition
-        for info in infos
-        for partition in partitions_of(
-            conn.deployment, info, lambda table: divided(store, table, KeyRange(), parallelism)
-        )
-    ]
+def partitions_for(
+    conn: Connection, infos: Sequence[TableInfo], tables: str | Sequence[str] | None, parallelism: int
+) -> list[Partition]:
+    """The parts for tasks of `chosen_tables(…, tables)`: a table of one region that was never compacted is divided by
+    size."""
+    store, found = conn.deployment.store, list[Partition]()
+    for info in infos:
+        with unless_dropped(conn.deployment.catalog, info.name, info.generation, tables):
+            found += partitions_of(conn.deployment, info, lambda table: divided(store, table, KeyRange(), parallelism))
+    return found
 
 
 def run_partitions(
@@ -40,11 +40,13 @@ def run_partitions(
     job: str,
     url: str,
     partitions: Sequence[Partition],
+    tables: str | Sequence[str] | None,
     task: PartitionTask,
     ddl: str,
     schema: pa.Schema,
 ) -> list[dict[str, Any]]:
-    """Runs one Spark task for each part, under this name. Returns the rows of all tasks, in no order."""
+    """Runs one Spark task for each part of `chosen_tables(…, tables)`, under this name. Returns the rows of all tasks,
+    in no order."""
     register(spark)
     if not partitions:
         return []
@@ -54,20 +56,25 @@ def run_partitions(
     ]
     numbered = spark.sparkContext.parallelize(rows, len(rows))
     frame = spark.createDataFrame(numbered, "table string, generation long, start binary, stop binary")
-    tables = dict.fromkeys(each.table for each in partitions)
-    with job_named(spark, job, *tables), original_errors():
-        collected = frame.mapInArrow(partial(_run_task, url, task, schema), ddl).collect()
+    names = dict.fromkeys(each.table for each in partitions)
+    with job_named(spark, job, *names), original_errors():
+        collected = frame.mapInArrow(partial(_run_task, url, tables, task, schema), ddl).collect()
     return [row.asDict() for row in collected]
 
 
 def _run_task(
-    url: str, task: PartitionTask, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+    url: str,
+    tables: str | Sequence[str] | None,
+    task: PartitionTask,
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     with coded_errors():
         for batch in batches:
             for row in batch.to_pylist():
                 partition = Partition(row["table"], row["generation"], KeyRange(row["start"], row["stop"]))
-                yield pa.RecordBatch.from_pylist([task(url, partition)], schema=schema)
+                with unless_dropped(connection(url).deployment.catalog, partition.table, partition.generation, tables):
+                    yield pa.RecordBatch.from_pylist([task(url, partition)], schema=schema)
 
 
 def _optional(stop: bytes | None) -> bytearray | None:

@@ -35,9 +35,9 @@ def compact(
     conn = connection(url, create=False)
 
     def clean(infos: Sequence[TableInfo], watermark: int | None) -> Iterator[RegionCleaned]:
-        partitions = partitions_for(conn, infos, spark.sparkContext.defaultParallelism)
+        partitions = partitions_for(conn, infos, tables, spark.sparkContext.defaultParallelism)
         task = partial(_compact_partition, watermark)
-        for row in run_partitions(spark, "compact", url, partitions, task, _CLEANED_DDL, _CLEANED):
+        for row in run_partitions(spark, "compact", url, partitions, tables, task, _CLEANED_DDL, _CLEANED):
             yield RegionCleaned(key_range=KeyRange(), **row)
 
     return upkeep.compacted(conn.deployment, conn.driver.run, tables, clean, grace_seconds=grace_seconds)
@@ -53,9 +53,11 @@ def verify(spark: SparkSession, url: str, tables: str | Sequence[str] | None = N
     """`Database.verify`, with one task for each region."""
     conn = connection(url, create=False)
     infos = chosen_tables(conn.deployment.catalog, tables)
-    partitions = partitions_for(conn, infos, spark.sparkContext.defaultParallelism)
+    partitions = partitions_for(conn, infos, tables, spark.sparkContext.defaultParallelism)
     return verified(
-        conn.deployment, infos, lambda: run_partitions(spark, "verify", url, partitions, _look, _LOOKED_DDL, _LOOKED)
+        conn.deployment,
+        infos,
+        lambda: run_partitions(spark, "verify", url, partitions, tables, _look, _LOOKED_DDL, _LOOKED),
     )
 
 
