@@ -382,6 +382,11 @@ class Status:
     held_back_by: str = ""
     """Whose open start holds the low watermark back, in words for people; empty: nobody's (leases are told beside)."""
 
+    @property
+    def longest_retry_s(self) -> float:
+        """For how long clients announced to repeat commits; 0 if none did."""
+        return self.counters.get("commit_retry_ms_max", 0) / 1000
+
 
 EpochState = LeaderRecord
 """Former name of `LeaderRecord`, kept for one release."""

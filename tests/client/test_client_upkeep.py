@@ -18,6 +18,7 @@ from pyomid.client.upkeep import held_back
 from pyomid.config import Settings
 from pyomid.errors import UnknownTable
 from pyomid.ports import Deployment
+from pyomid.server.local import LocalTso
 from pyomid.types import NOT_FOUND, LeaderStateChanges, Status, TableInfo
 
 pytestmark = pytest.mark.fast
@@ -108,6 +109,20 @@ def test_entries_go_once_a_compaction_counts(memory_url: str) -> None:
         done = db.sanitize()
         assert done.horizon == done.watermark > entry
         assert db.deployment.commit_table.lookup([entry]) == [NOT_FOUND]
+
+
+def test_no_compaction_counts_while_a_client_repeats(memory_url: str) -> None:
+    """Another client announced to repeat commits for longer than this one does."""
+    with pyomid.connect(memory_url + "?commitRetrySeconds=0.1&conflictMapEntries=64") as db:
+        db.create_table("t", families=["f"])
+        push_watermark_past(db, db.begin().start_ts)
+        db.compact()
+        for record in db.deployment.catalog.region_watermarks("t"):
+            db.deployment.catalog.put_region_watermark(replace(record, recorded_at_s=record.recorded_at_s - 30))
+        tso = db.deployment.tso
+        assert isinstance(tso, LocalTso)
+        tso.machine.note_longest("commit_retry_ms_max", 60_000)
+        assert 0 < db.sanitize().counts_in_s["t"] <= 30
 
 
 def test_reports_name_what_holds_w_back() -> None:

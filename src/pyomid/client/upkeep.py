@@ -214,10 +214,14 @@ def compact_partition(run: Run, cache: CommitCache, partition: Partition, waterm
 def sanitize(deployment: Deployment, run: Run) -> Sanitising:
     """Deletes commit-table entries that are not needed any more, as far as every table was compacted.
 
-    It reads the catalog, and the TSO deletes. Only watermarks older than `commitRetrySeconds` count.
+    It reads the catalog, and the TSO deletes. Only watermarks older than `commitRetrySeconds` count: this client's, or
+    the longest that any announced to the TSO.
     """
     began = time.monotonic()
-    done = run(sanitize_steps(now_s=time.time(), retry_bound_s=deployment.settings.commit_retry_seconds))
+    bound_s = deployment.settings.commit_retry_seconds
+    if deployment.tso.extended:
+        bound_s = max(bound_s, deployment.tso.status().longest_retry_s)
+    done = run(sanitize_steps(now_s=time.time(), retry_bound_s=bound_s))
     left = deployment.commit_table.count()
     return Sanitising(
         done.watermark,
