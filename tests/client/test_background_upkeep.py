@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +24,10 @@ from pyomid.client.background_upkeep import (
     _Stopped,
 )
 from pyomid.client.database import Database
+from pyomid.client.drive import Handler
+from pyomid.client.partitions import Partition
 from pyomid.protocol.compaction import RegionCleaned
+from pyomid.protocol.effects import Effect
 from pyomid.protocol.hashing import table_id
 from pyomid.server.leadership import holder
 from pyomid.types import CommitRequest, KeyRange, LeaderStateChanges
@@ -84,6 +87,7 @@ def test_upkeep_asks_the_tso_only_for_what_moves(
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
     upkeep._open = lambda: replace(raised.deployment, closers=(), tso=Asked())  # type: ignore[arg-type]
     upkeep._retry_s = 0.0
+    upkeep._timestamps = lambda: (0, 0)  # no pass: it would record a later W, and H would move again
     for _ in range(3):
         clock[0] += SANITIZE_EVERY_S
         upkeep.look()
@@ -208,6 +212,30 @@ def test_a_pass_that_was_stopped_is_done_by_the_next_process(
     upkeep.look()
     assert stored(raised) == ROWS
     assert raised.verify().ok
+
+
+@pytest.mark.fast
+def test_the_next_process_cleans_what_a_stopped_pass_left(
+    raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not from the first part on: a folder that is used for a minute now and then is cleaned at last."""
+    monkeypatch.setattr("pyomid.client.background_upkeep.BATCH_RECORDS", 1)
+    clock = [0.0]
+    upkeep = upkeep_of(raised, tmp_path, clock=clock)
+    upkeep._stop = Rests(clock, stops_after=1)
+    with pytest.raises(_Stopped):
+        upkeep.look()
+    assert raised.deployment.catalog.region_watermarks("still")
+    again, cleaned = upkeep_of(raised, tmp_path), []
+    compact = again._compact
+
+    def noted(handlers: Mapping[type[Effect], Handler], partition: Partition) -> RegionCleaned:
+        cleaned.append(partition.table)
+        return compact(handlers, partition)
+
+    again._compact = noted  # type: ignore[method-assign]
+    again.look()
+    assert (cleaned, stored(raised)) == (["t"], ROWS)
 
 
 @pytest.mark.fast

@@ -133,7 +133,7 @@ class UpkeepFigures:
 
 
 class _Stopped(Exception):
-    """The process ends: what was begun is left to the next pass."""
+    """The process ends: what was begun, and what is due after it, is left to the next process."""
 
 
 class BackgroundUpkeep:
@@ -231,10 +231,8 @@ class BackgroundUpkeep:
     def _sample(self) -> None:
         self._sampled_s = self._clock()
         written = self._records() + self._deleted
-        said_max = max([self._gain.judged, *(part.rows for part in self._parts.values())])
-        if (
-            self._written is None and said_max > written
-        ):  # the folder is older than what was said of it, or it is nonsense
+        said = [self._gain.judged, *(max(part.rows, part.judged) for part in self._parts.values())]
+        if self._written is None and max(said) > written:  # the folder is older than what was said of it
             self._gain, self._parts = Gain(), {}
         gone = max(0, (self._written or 0) - written)  # by others: a table was dropped
         self._deleted += gone
@@ -257,15 +255,20 @@ class BackgroundUpkeep:
         handlers = self._paced(port_handlers(deployment))
         present: dict[tuple[str, str], Part] = {}
         dropped = 0
-        for info in chosen_tables(deployment.catalog, None):
-            with contextlib.suppress(UnknownTable):  # dropped meanwhile
-                for partition in partitions_of(deployment, info):
-                    key = (partition.table, partition.key_range.start.hex())
-                    part = present[key] = self._parts.get(key) or Part()
-                    if self._is_whole or part.is_due(written):
-                        cleaned = self._compact(handlers, partition)
-                        part.note(cleaned, written)
-                        dropped += cleaned.versions_dropped
+        try:
+            for info in chosen_tables(deployment.catalog, None):
+                with contextlib.suppress(UnknownTable):  # dropped meanwhile
+                    for partition in partitions_of(deployment, info):
+                        key = (partition.table, partition.key_range.start.hex())
+                        part = present[key] = self._parts.get(key) or Part()
+                        if self._is_whole or part.is_due(written):
+                            cleaned = self._compact(handlers, partition)
+                            part.note(cleaned, written)
+                            dropped += cleaned.versions_dropped
+        except _Stopped:
+            self._parts |= present
+            self._save()
+            raise
         self._parts = present
         self._is_whole = False
         self._gain.passed(watermark)
@@ -344,9 +347,7 @@ class BackgroundUpkeep:
                 said = json.loads(file.read(STATE_BYTES_MAX))
             passed = int(said["judged"])
             parts = {
-                (str(table), str(start)): Part(
-                    max(0, int(rows)), min(int(judged), passed), min(max(1, int(patience)), PATIENCE_MAX)
-                )
+                (str(table), str(start)): Part(max(0, int(rows)), int(judged), min(max(1, int(patience)), PATIENCE_MAX))
                 for table, start, rows, judged, patience in said["parts"]
             }
             self._parts = parts
