@@ -17,14 +17,27 @@ from pyomid.errors import ConflictError, Misuse
 from pyomid.oracle.settings import TsoSettings
 from pyomid.protocol.reading import Snapshot
 from pyomid.row_codec.decode import arrow_schema
+from pyomid.row_codec.encode import Duplicates
 from pyomid.row_codec.schema import Field, row_key_parts, schema_of
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.options import TABLE_LEVEL
-from pyomid.spark.read_task import ReadPlan, divided, read_range
+from pyomid.spark.read_task import ReadPlan, divided, pair_rows, read_range
 from pyomid.spark.run_outcome import RunState, look_up_run
 from pyomid.spark.schema import WriteOptions, check_level, prepared_table, table_or_none
-from pyomid.spark.write_task import BranchReport, WritePlan, check_distinct, delete_ranges, delete_rows, write_rows
+from pyomid.spark.write_task import (
+    DELETE,
+    INSERT,
+    UPDATE,
+    BranchReport,
+    MergePlan,
+    WritePlan,
+    check_distinct,
+    delete_ranges,
+    delete_rows,
+    merge_rows,
+    write_rows,
+)
 from pyomid.spark.written_rows import told_by_task
 from pyomid.types import BeginReply, ColumnSchema, ConflictLevel, KeyRange, RowKeyPart, TableInfo, TableSchema
 
@@ -426,3 +439,48 @@ def test_a_level_that_cannot_be_kept_is_refused(conn: Connection) -> None:
     with pytest.raises(Misuse, match="conflict level 'row' cannot be kept"):
         load.prepared("second", FIELDS, WriteOptions(row_key=KEY), level="row")
     assert table_or_none(conn, "second") is None
+
+
+# Merges
+
+
+def test_rows_are_paired_with_the_tables_by_key(conn: Connection) -> None:
+    """A null key finds nothing, and two rows with one key find the same."""
+    info, begun = table(conn), begin(conn)
+    rows = frame(info, ("a", 1, None), ("c", 3, "x"))
+    commit(conn, begun, {info: [written(conn, plan_for(conn, info, begun), rows)]}, level=None, transaction_id=None)
+    later = begin(conn)
+    names = tuple(field.name for field in FIELDS)
+    plan = ReadPlan(conn.url, "t", schema_of(info), names, Snapshot(later.start_ts, later.epoch), 3, leased=False)
+    source = pa.RecordBatch.from_pydict({"more": [1, 2, 3, 4, 5], "key": ["c", "b", None, "c", "a"]})
+    batches = [source, source.slice(1, 2), source.slice(0, 0)]
+    found = [*pair_rows(plan, [1], arrow_schema(schema_of(info), names), batches)]
+    assert [batch.num_rows for batch in found] == [5, 2, 0]
+    c, none = ("c", 3, "x", True), (None, None, None, False)
+    pairs = [tuple(row.values())[2:] for row in found[0].to_pylist()]
+    assert pairs == [c, none, none, c, ("a", 1, None, True)]
+    assert found[0].schema.names == ["s0", "s1", "t0", "t1", "t2", "in_target"]
+    assert found[1].schema.equals(found[0].schema)
+
+
+@pytest.mark.parametrize("level", ["row", "cell"])
+def test_a_merge_task_writes_what_its_rows_become(conn: Connection, level: str) -> None:
+    info, begun = table(conn, level=level), begin(conn)
+    rows = frame(info, ("a", 1, "x"), ("b", 2, None), ("c", 3, "x"))
+    commit(conn, begun, {info: [written(conn, plan_for(conn, info, begun), rows)]}, level=None, transaction_id=None)
+    later = begin(conn)
+    plan = plan_for(conn, info, later, duplicates=Duplicates.MERGE)
+    names = tuple(field.name for field in FIELDS)
+    read = ReadPlan(conn.url, "t", schema_of(info), names, Snapshot(later.start_ts, later.epoch), 3, leased=False)
+    changes = frame(info, ("b", None, None), ("n", 9, None), ("a", 5, "ignored"))
+    changes = pa.RecordBatch.from_arrays([pa.array([DELETE, INSERT, UPDATE]), *changes.columns], ["do", *names])
+    merge = MergePlan(read, ("count",), new_keys=True)
+    report = merge_rows(plan, merge, [changes])
+    assert report is not None
+    assert (report.rows, report.inserted, report.deleted, len(report.keys)) == (3, 1, 1, 3)
+    assert report.ids_count == (3 if level == "row" else 5)
+    commit(conn, later, {info: [report]}, level=None, transaction_id=None)
+    assert rows_at(conn, info, begin(conn)) == [("a", 5, "x"), ("c", 3, "x"), ("n", 9, None)]
+    seen = replace(merge, read=replace(read, snapshot=Snapshot(begin(conn).start_ts, later.epoch)))
+    with pytest.raises(Misuse, match="inserts the row name='n', which table 't' has"):
+        merge_rows(plan, seen, [changes])

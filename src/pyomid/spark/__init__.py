@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from pyomid.spark.errors import original_error, original_errors
     from pyomid.spark.jobs.import_table import adopt
     from pyomid.spark.jobs.upkeep import compact, sanitize, verify
+    from pyomid.spark.merge import Merge, MergeResult
     from pyomid.spark.registration import register, use_this_python
     from pyomid.spark.run_outcome import RunOutcome, RunState, look_up_run
     from pyomid.spark.streaming import stream_sink
     from pyomid.spark.transactions import SparkTransaction, WriteResult, run, transaction
 
 __all__ = [
+    "Merge",
+    "MergeResult",
     "RunOutcome",
     "RunState",
     "SparkTransaction",
@@ -47,6 +50,8 @@ _MODULES: Final = {
     "compact": "jobs.upkeep",
     "sanitize": "jobs.upkeep",
     "verify": "jobs.upkeep",
+    "Merge": "merge",
+    "MergeResult": "merge",
     "register": "registration",
     "use_this_python": "registration",
     "RunOutcome": "run_outcome",

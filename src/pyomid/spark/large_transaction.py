@@ -316,7 +316,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         look = Look(plan.url, plan.info.name, plan.database_id, branches, missing, plan.ids, plan.start_ts)
         seen = together(self._look_up(look, span_of(untold if known else reports)))
         if seen.doubled is not None:
-            raise duplicate_key(seen.doubled, key_layout(plan.schema))
+            raise duplicate_key(seen.doubled, key_layout(plan.schema), plan.duplicates)
         return [replace(each, ids=seen.ids) if each is untold[0] else each for each in reports] if untold else reports
 
     def _look_up(self, look: Look, span: KeyRange) -> list[Seen]:

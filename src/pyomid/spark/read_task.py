@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Final, Protocol, runtime_checkable
 
+import numpy as np
 import pyarrow as pa
 
-from pyomid.cells import CellBatch
+from pyomid.cells import CellBatch, batch_of_rows
 from pyomid.ports import DataStore
-from pyomid.protocol.reading import Snapshot, bounds_of, read_batch_steps
+from pyomid.protocol.reading import Snapshot, VisibleRow, bounds_of, read_batch_steps, read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.decode import RowDecoder
-from pyomid.spark.databases import Connection
+from pyomid.row_codec.encode import RowEncoder
+from pyomid.spark.databases import Connection, connection
+from pyomid.spark.errors import coded_errors
 from pyomid.types import KeyRange, TableSchema
 
 BATCH_ROWS: Final = 10_000
@@ -75,6 +78,49 @@ def visible_batches(
         if seen is not None:
             keep_snapshot(conn, plan)
             yield seen
+
+
+def pair_rows(
+    plan: ReadPlan, keys: Sequence[int], arrow: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Each row with the table's row of its key beside it: the columns of the batch, then those of `plan.wanted`, nulls
+    where there is none, then whether there is one. By place: the names are s0, s1, …, t0, t1, …, in_target. `keys`: the
+    places of the row key's columns, part by part; `arrow`: the table's columns.
+
+    A key with a null in it finds nothing. Rows are read one by one: for as many as a point read is worth its time.
+    """
+    with coded_errors():
+        conn = connection(plan.url, plan.database_id)
+        decoder = RowDecoder(plan.schema, plan.wanted, arrow)
+        encoder = RowEncoder(plan.schema, (b"",), written=())
+        for batch in batches:
+            keep_snapshot(conn, plan)
+            parts = [batch.column(place) for place in keys]
+            whole = np.flatnonzero(~np.logical_or.reduce([part.is_null().to_numpy(False) for part in parts]))
+            some = pa.RecordBatch.from_arrays([part.take(pa.array(whole)) for part in parts], encoder.layout.names)
+            encoded = encoder.encode_keys(some)
+            of_row = [encoded.key(row) for row in range(len(whole))]
+            asked = sorted(set(of_row))
+            rows = conn.driver.run(read_rows_steps(plan.table, asked, None, plan.snapshot, conn.cache))
+            present = {key: row for key, row in zip(asked, rows, strict=True) if row}
+            place_of = {key: place for place, key in enumerate(present)}
+            places: list[int | None] = [None] * batch.num_rows
+            for row, key in zip(whole.tolist(), of_row, strict=True):
+                places[row] = place_of.get(key)
+            found = _decoded(decoder, present).take(pa.array(places, pa.int64()))
+            there = pa.array([place is not None for place in places], pa.bool_())
+            names = [f"s{n}" for n in range(batch.num_columns)] + [f"t{n}" for n in range(found.num_columns)]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *found.columns, there], names=[*names, "in_target"])
+
+
+def _decoded(decoder: RowDecoder, rows: Mapping[bytes, VisibleRow]) -> pa.RecordBatch:
+    """Visible rows by ascending key, a row each."""
+    if not rows:
+        return pa.RecordBatch.from_pylist([], schema=decoder.schema)
+    batch = batch_of_rows(rows)
+    row_cell = batch.rec_cell[batch.row_rec]
+    of_row = np.repeat(np.arange(batch.rows), np.diff(row_cell))
+    return decoder.decode(batch, VisibleCells(np.lexsort((batch.cell_col, of_row)), row_cell))
 
 
 def sees_rows(conn: Connection, table: str, snapshot: Snapshot) -> bool:

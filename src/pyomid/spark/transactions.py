@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import numpy as np
 import pyarrow as pa
@@ -63,14 +63,19 @@ from pyomid.spark.write_task import (
     write_rows,
 )
 from pyomid.spark.written_rows import Look, Seen, look_at
-from pyomid.types import BeginReply, KeyRange, TableInfo
+from pyomid.types import BeginReply, ConflictLevel, KeyRange, TableInfo
 from pyomid.types import Column as StoredColumn
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+    from pyomid.spark.merge import Merge
+
 R = TypeVar("R")
+
+_ALL: Final[Any] = object()
+"""No condition was given."""
 
 MODES: Final = ("append", "overwrite", "error", "errorifexists", "ignore")
 
@@ -194,28 +199,111 @@ class SparkTransaction(LargeTransaction):
         )
         if not self.writes_into(table, mode, told=f"mode={mode!r}"):
             return _result(table, [])
-        with self._writing(f"a write to {table!r} failed", table, stale_read):
+        with self.writing(f"a write to {table!r} failed", table, stale_read):
             plan = self.prepared(table, fields_of(frame.schema), options, level=level)
             deleted = self._delete_all(plan) if mode == "overwrite" else []
-            reports = self._reports(f"write {table}", frame, functools.partial(write_rows, plan))
+            reports = self.reports(f"write {table}", frame, functools.partial(write_rows, plan))
             self.note(plan, [*deleted, *reports])
         return _result(table, reports)
 
-    def delete(self, keys: DataFrame, table: str, *, stale_read: str = "refuse") -> WriteResult:
-        """Deletes the rows whose key columns `keys` names; further columns of it are not looked at. Rows that do not
-        exist are no error. `stale_read`: as that of `write`."""
-        self.step(Event.WRITE)
-        self._conn.require_branches()
-        info = self._conn.table(table)
+    @overload
+    def delete(self, keys: DataFrame, table: str, *, stale_read: str = "refuse") -> WriteResult: ...
+
+    @overload
+    def delete(self, keys: str, *, where: Column | str | None) -> WriteResult: ...
+
+    def delete(
+        self,
+        keys: DataFrame | str,
+        table: str | None = None,
+        *,
+        where: Column | str | None = _ALL,
+        stale_read: str = "refuse",
+    ) -> WriteResult:
+        """`delete(keys, table)` deletes the rows whose key columns the frame names; further columns of it are not
+        looked at, and rows that do not exist are no error. `delete(table, where="count = 0")` deletes the rows that
+        meet the condition; None: all that the snapshot sees.
+        """
+        if isinstance(keys, str):
+            if table is not None or where is _ALL:
+                raise MisuseType(
+                    f"delete({keys!r}, …) needs where=…, and no frame; give where=None to delete all rows of the table"
+                )
+            return self._delete_where(keys, where)
+        if table is None or where is not _ALL:
+            raise MisuseType("delete(keys, …) needs the table's name; where=… goes with a table's name alone")
+        return self._delete_rows(keys, self.writable(table), stale_read)
+
+    def _delete_where(self, table: str, where: Column | str | None) -> WriteResult:
+        info = self.writable(table)
+        rows = self.read(table, where=where)
+        return self._delete_rows(rows, info, "refuse", whole=ConflictLevel.CELL in info.id_levels)
+
+    def _delete_rows(self, keys: DataFrame, info: TableInfo, stale_read: str, *, whole: bool = False) -> WriteResult:
         check_level(info, self._level)
         plan = self.plan(info)
         names = [part.name for part in schema_of(info).row_key]
         fit_frame(info, [field for field in fields_of(keys.schema) if field.name in names], merge=False)
-        with self._writing(f"a delete in {table!r} failed", table, stale_read):
-            work = functools.partial(delete_rows, plan, self.read_plan(info))
-            reports = self._reports(f"delete {table}", keys, work, names)
+        with self.writing(f"a delete in {info.name!r} failed", info.name, stale_read):
+            work = functools.partial(delete_rows, plan, self.read_plan(info), whole=whole)
+            reports = self.reports(f"delete {info.name}", keys, work, names)
             self.note(plan, reports)
-        return _result(table, reports)
+        return _result(info.name, reports)
+
+    def update(self, table: str, where: Column | str | None, set: Mapping[str, Any]) -> WriteResult:
+        """Sets columns of the rows that meet the condition (None: of all that the snapshot sees).
+
+        `set`: column → a Spark column, a SQL text over the table's columns, or a value that is no text. The others stay
+        as they are. What the row was is protected: at level cell the whole row is written.
+        """
+        from pyspark.sql import functions as f
+
+        from pyomid.spark.expressions import expression, fitted, resolved
+
+        info, what = self.writable(table), f"the update of {table!r}"
+        schema = schema_of(info)
+        key = [part.name for part in schema.row_key]
+        names = select_columns(table, schema, list(set))
+        if not names:
+            raise Misuse(f"{what} sets no column")
+        for name in names:
+            if name in key:
+                raise Misuse(
+                    f"{what} sets the row key column {name!r}; a row keeps its key: delete it and write another",
+                    column=name,
+                )
+        rows = self.read(table, where=where)
+        values = {name: expression(value, what) for name, value in set.items()}
+        kinds = resolved(rows, {f"the value of {name!r}": value for name, value in values.items()}, what)
+        types = {column.name: field.dataType for column, field in zip(schema.columns, rows.schema.fields, strict=True)}
+        for (name, value), kind in zip(list(values.items()), kinds, strict=True):
+            values[name] = fitted(value, kind, types[name], what, name)
+        whole = ConflictLevel.CELL in info.id_levels
+        written = [column.name for column in schema.columns if whole or column.name in (*key, *names)]
+        places = {column.name: f"c{place}" for place, column in enumerate(schema.columns)}
+        becomes = {name: f"v{place}" for place, name in enumerate(values)}
+        placed = rows.select("*", *values.values()).toDF(*places.values(), *becomes.values())
+        changed = placed.select(*(f.col((places | becomes)[name]).alias(name) for name in written))
+        return self.write(changed, table)
+
+    def merge(
+        self,
+        source: DataFrame,
+        table: str,
+        on: str | Sequence[str],
+        *,
+        conflict_level: str | None = None,
+        stale_read: str = "refuse",
+    ) -> Merge:
+        """Begins the description of a merge (`pyomid.spark.merge`): rows of the source and of the table that have the
+        same values in the columns `on` are pairs. Clauses follow, and `.merge()` performs it:
+
+            tx.merge(changes, "stock", on=["item"]).whenMatched().updateAll().whenNotMatched().insertAll().merge()
+        """
+        from pyomid.spark.merge import Merge
+
+        level = None if conflict_level is None else checked_choice("conflictLevel", conflict_level, LEVELS)
+        return Merge(self, source, table, names_of(on), level, stale_read)
 
     def __enter__(self) -> SparkTransaction:
         self.step(Event.READ)
@@ -263,7 +351,7 @@ class SparkTransaction(LargeTransaction):
         count = self._spark.sparkContext.defaultParallelism
         partitions = divided(self._conn.deployment.store, plan.info.name, KeyRange(), count)
         work = functools.partial(_delete_partitions, plan, self.read_plan(plan.info))
-        return self._reports(f"overwrite {plan.info.name}", self._frame_of(partitions), work)
+        return self.reports(f"overwrite {plan.info.name}", self._frame_of(partitions), work)
 
     def _look_up(self, look: Look, span: KeyRange) -> list[Seen]:
         count = self._spark.sparkContext.defaultParallelism
@@ -280,7 +368,15 @@ class SparkTransaction(LargeTransaction):
         ]
         return self._spark.createDataFrame(rows, "start binary, stop binary").repartition(len(rows))
 
-    def _reports(
+    # For pyomid's own use
+
+    def writable(self, table: str) -> TableInfo:
+        """A table that is there, for a transaction that may write."""
+        self.step(Event.WRITE)
+        self._conn.require_branches()
+        return self._conn.table(table)
+
+    def reports(
         self,
         job: str,
         frame: DataFrame,
@@ -294,15 +390,16 @@ class SparkTransaction(LargeTransaction):
         by case only.
         """
         every = [field.name for field in frame.schema.fields]
-        names = every if columns is None else columns
+        places = range(len(every)) if columns is None else [every.index(name) for name in columns]
+        names = tuple(every[place] for place in places)
         with job_named(self._spark, job), original_errors():
             plain = frame.toDF(*(f"c{place}" for place in range(len(every))))
-            wanted = plain.select(*(f"c{every.index(name)}" for name in names))
-            rows = wanted.mapInArrow(functools.partial(reporting, work, tuple(names)), REPORT_DDL).collect()
+            wanted = plain.select(*(f"c{place}" for place in places))
+            rows = wanted.mapInArrow(functools.partial(reporting, work, names), REPORT_DDL).collect()
         return [report_of(row) for row in rows]
 
     @contextmanager
-    def _writing(self, reason: str, table: str, stale_read: str) -> Iterator[None]:
+    def writing(self, reason: str, table: str, stale_read: str) -> Iterator[None]:
         """Around a write: whatever goes wrong in it leaves the transaction rollback-only (C1). Its jobs read the table
         at this transaction's snapshot, or are refused."""
         checked_choice("stale_read", stale_read, ("refuse", "allow"))

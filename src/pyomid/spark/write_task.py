@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, CellBatch, batch_of
@@ -22,13 +23,13 @@ from pyomid.errors import Misuse
 from pyomid.protocol.native.hashing import cell_ids, row_ids
 from pyomid.protocol.reading import read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
-from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, duplicate_key
-from pyomid.row_codec.row_key import key_layout
+from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, duplicate_key, shown_key
+from pyomid.row_codec.row_key import KeyLayout, key_layout
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors
 from pyomid.spark.read_task import ReadPlan, visible_batches
 from pyomid.spark.written_rows import TOLD_MAX, told_by_task
-from pyomid.types import Cell, CellVersion, ConflictLevel, KeyRange, TableInfo, TableSchema
+from pyomid.types import Cell, CellVersion, Column, ConflictLevel, KeyRange, TableInfo, TableSchema
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,9 @@ class BranchReport:
     span: KeyRange
     """All rows that it wrote are in it."""
     witness: CellVersion | None
+    inserted: int = 0
+    deleted: int = 0
+    """Of `rows`, by a merge."""
 
     @property
     def told_keys(self) -> bool:
@@ -102,11 +106,14 @@ REPORT_SCHEMA: Final = pa.schema(
         ("row", pa.binary()),
         ("family", pa.binary()),
         ("qualifier", pa.binary()),
+        ("inserted", pa.int64()),
+        ("deleted", pa.int64()),
     ]
 )
 REPORT_DDL: Final = (
     "branch long, rows long, cells long, bytes long, ids_count long, keys_count long, "
-    "ids binary, keys binary, first binary, stop binary, row binary, family binary, qualifier binary"
+    "ids binary, keys binary, first binary, stop binary, row binary, family binary, qualifier binary, "
+    "inserted long, deleted long"
 )
 
 
@@ -116,17 +123,24 @@ def write_rows(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> BranchRepo
         plan.schema, plan.info.families, written=plan.written, duplicates=plan.duplicates, nulls=plan.nulls
     )
     cells = (encoder.encode(batch) for batch in batches if batch.num_rows)
-    return _write_branch(plan, cells, with_keys=plan.duplicates is Duplicates.ERROR)
+    return _write_branch(plan, cells, with_keys=plan.duplicates is not Duplicates.LAST)
 
 
-def delete_rows(plan: WritePlan, read: ReadPlan, batches: Iterable[pa.RecordBatch]) -> BranchReport | None:
+def delete_rows(
+    plan: WritePlan, read: ReadPlan, batches: Iterable[pa.RecordBatch], *, whole: bool = False
+) -> BranchReport | None:
     """Deletes the rows with these keys: a tombstone on every column that the snapshot sees in them, as Java Omid does.
 
     At cell level a column that another transaction adds to the row meanwhile survives; who needs rows uses level row.
+    `whole`: a tombstone on the other columns of the schema too, so that it conflicts with whoever writes one of them:
+    what the row had, nulls included, is why it is deleted.
     """
     encoder = RowEncoder(plan.schema, plan.info.families, written=(), duplicates=Duplicates.LAST)
     conn = connection(plan.url, plan.database_id)
-    return _write_branch(plan, (_key_deletes(conn, read, encoder, batch) for batch in batches if batch.num_rows))
+    columns = _stored(plan.schema) if whole else ()
+    return _write_branch(
+        plan, (_key_deletes(conn, read, encoder, batch, columns) for batch in batches if batch.num_rows)
+    )
 
 
 def delete_ranges(
@@ -135,6 +149,65 @@ def delete_ranges(
     """Deletes every row that the snapshot sees in these ranges; under `branch`, where one was drawn for it."""
     conn = connection(plan.url, plan.database_id)
     return _write_branch(plan, (batch for each in ranges for batch in _range_deletes(conn, read, each)), branch=branch)
+
+
+UPDATE: Final = 1
+INSERT: Final = 2
+DELETE: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """What the tasks of a merge know besides its `WritePlan`."""
+
+    read: ReadPlan
+    updated: tuple[str, ...]
+    """The columns that an update writes: those that a clause sets; at level cell all, so that what the others were
+    conflicts with whoever writes them."""
+    new_keys: bool
+    """Whether the snapshot has a row with the key of an insert is not known: it is looked up."""
+
+
+def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBatch]) -> BranchReport | None:
+    """Updates, inserts and deletes rows. The first column says what; the others are the key's and `plan.written`."""
+    counts = {UPDATE: 0, INSERT: 0, DELETE: 0}
+    conn = connection(plan.url, plan.database_id)
+    updates, inserts, deletes = (
+        RowEncoder(plan.schema, plan.info.families, written=written, duplicates=Duplicates.MERGE)
+        for written in (merge.updated, plan.written, ())
+    )
+
+    def changes() -> Iterator[CellBatch]:
+        for batch in batches:
+            rows = pa.RecordBatch.from_arrays(batch.columns[1:], names=batch.schema.names[1:])
+            for action in counts:
+                some = rows.filter(pc.equal(batch.column(0), action))
+                if not some.num_rows:
+                    continue
+                if action == DELETE:
+                    deletes.encode_keys(some).ascending(Duplicates.MERGE, deletes.layout)
+                    made = _key_deletes(conn, merge.read, deletes, some, _stored(plan.schema))
+                else:
+                    made = (updates if action == UPDATE else inserts).encode(some)
+                    if action == INSERT and merge.new_keys:
+                        _refuse_present(conn, merge.read, made, key_layout(plan.schema))
+                counts[action] += made.rows
+                yield made
+
+    report = _write_branch(plan, changes(), with_keys=True)
+    return None if report is None else replace(report, inserted=counts[INSERT], deleted=counts[DELETE])
+
+
+def _refuse_present(conn: Connection, read: ReadPlan, inserted: CellBatch, layout: KeyLayout) -> None:
+    keys = [inserted.row_key(row) for row in range(inserted.rows)]
+    rows = conn.driver.run(read_rows_steps(read.table, keys, None, read.snapshot, conn.cache))
+    for key, row in zip(keys, rows, strict=True):
+        if row:
+            raise Misuse(
+                f"the merge inserts the row {shown_key(key, layout)}, which table {read.table!r} has: name the row key "
+                "in on=[…], or leave the row out by a condition",
+                row=key,
+            )
 
 
 def reporting(
@@ -171,7 +244,7 @@ def check_distinct(conn: Connection, plan: WritePlan, reports: Sequence[BranchRe
     for row_id, count in zip(suspected.tolist(), counts[counts > 1].tolist(), strict=True):
         written = found.get(row_id, [])
         if len(written) < count:
-            raise duplicate_key(written[0], key_layout(plan.schema))
+            raise duplicate_key(written[0], key_layout(plan.schema), plan.duplicates)
 
 
 def _rows_written(
@@ -303,14 +376,25 @@ def _range_deletes(conn: Connection, read: ReadPlan, key_range: KeyRange) -> Ite
         yield _tombstones(batch, visible)
 
 
-def _key_deletes(conn: Connection, read: ReadPlan, encoder: RowEncoder, batch: pa.RecordBatch) -> CellBatch:
-    """Tombstones for everything visible in the rows with these keys; keys without a row are no error."""
+def _key_deletes(
+    conn: Connection, read: ReadPlan, encoder: RowEncoder, batch: pa.RecordBatch, columns: Sequence[Column] = ()
+) -> CellBatch:
+    """Tombstones for everything visible in the rows with these keys, and for `columns` of theirs; keys without a row
+    are no error."""
     encoded = encoder.encode_keys(batch)
     keys = sorted({encoded.key(row) for row in range(batch.num_rows)})
     rows = conn.driver.run(read_rows_steps(read.table, keys, None, read.snapshot, conn.cache))
     return batch_of(
-        [[Cell(key, *column, 0, None) for column in row] for key, row in zip(keys, rows, strict=True) if row]
+        [
+            [Cell(key, *column, 0, None) for column in dict.fromkeys((*row, *columns))]
+            for key, row in zip(keys, rows, strict=True)
+            if row
+        ]
     )
+
+
+def _stored(schema: TableSchema) -> list[Column]:
+    return [column.column for column in schema.columns if column.column is not None]
 
 
 def _tombstones(batch: CellBatch, visible: VisibleCells) -> CellBatch:
@@ -336,7 +420,8 @@ def _tombstones(batch: CellBatch, visible: VisibleCells) -> CellBatch:
 def _as_row(report: BranchReport) -> pa.RecordBatch:
     witness = report.witness or CellVersion(b"", b"", b"", 0)
     counts = [report.branch, report.rows, report.cells, report.bytes, report.ids_count, report.keys_count]
-    values = [*counts, report.ids.tobytes(), report.keys.tobytes(), *report.span, *witness[:3]]
+    merged = [report.inserted, report.deleted]
+    values = [*counts, report.ids.tobytes(), report.keys.tobytes(), *report.span, *witness[:3], *merged]
     return pa.RecordBatch.from_arrays(
         [pa.array([value], type=field.type) for value, field in zip(values, REPORT_SCHEMA, strict=True)],
         schema=REPORT_SCHEMA,
@@ -345,10 +430,11 @@ def _as_row(report: BranchReport) -> pa.RecordBatch:
 
 def report_of(row: Sequence[Any]) -> BranchReport:
     """A collected row of REPORT_SCHEMA."""
-    branch, rows, cells, size, ids_count, keys_count, ids, keys, first, stop, key, family, qualifier = row
-    witness = CellVersion(bytes(key), bytes(family), bytes(qualifier), branch) if key else None
-    span = KeyRange(bytes(first), None if stop is None else bytes(stop))
-    return BranchReport(branch, rows, cells, size, ids_count, _ids(ids), keys_count, _ids(keys), span, witness)
+    branch, rows, cells, size, ids_count, keys_count, ids, keys, first, stop, *cell, inserted, deleted = row
+    key, family, qualifier = map(bytes, cell)
+    witness = CellVersion(key, family, qualifier, branch) if key else None
+    span, told = KeyRange(bytes(first), None if stop is None else bytes(stop)), (_ids(ids), keys_count, _ids(keys))
+    return BranchReport(branch, rows, cells, size, ids_count, *told, span, witness, inserted, deleted)
 
 
 def _ids(stored: bytes) -> NDArray[np.int64]:

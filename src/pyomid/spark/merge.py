@@ -1,0 +1,392 @@
+"""MERGE: the rows of a source frame change, delete and insert rows of a table, in one transaction.
+
+    tx.merge(changes, "stock", on=["item"])
+      .whenMatched("source.count = 0").delete()
+      .whenMatched().update({"count": "target.count + source.count"})
+      .whenNotMatched().insertAll()
+      .merge()
+
+The clauses are those of Spark's `DataFrame.mergeInto`. Conditions and values are SQL texts or columns over two structs,
+`source` and `target`. Of the clauses of one kind the first whose condition holds applies to a pair.
+
+    pairs    source row, row of the table with the same values in `on`; either may be missing
+    clauses  which applies, then what the row becomes
+    write    each task writes what its pairs become, under a branch; a key that comes twice is an ambiguous merge
+
+Where `on` is the row key and the source small, the table's rows are read one by one, beside the source's rows; else the
+table is scanned and joined. Both read the transaction's one snapshot.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import StorageLevel
+from pyspark.sql import Column
+from pyspark.sql import functions as f
+from pyspark.sql.types import BooleanType, DataType, StructField, StructType
+
+from pyomid.errors import Misuse, MisuseType
+from pyomid.row_codec.encode import Duplicates
+from pyomid.row_codec.schema import Field, schema_of, select_columns
+from pyomid.spark.expressions import expression, fitted, resolved
+from pyomid.spark.read_task import ReadPlan, pair_rows
+from pyomid.spark.schema import WriteOptions, arrow_of, check_read_fields, fields_of, struct_of
+from pyomid.spark.write_task import DELETE, INSERT, UPDATE, MergePlan, merge_rows
+from pyomid.types import ConflictLevel, TableInfo
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pyomid.spark.transactions import SparkTransaction
+
+LOOKED_UP_ROWS_MAX: Final = 20_000
+"""Rows of a source that are looked up one by one: some 50 us each, which a scan of a million rows costs as a whole."""
+
+
+class Kind(StrEnum):
+    """Which pairs a clause is about: by its method."""
+
+    MATCHED = "whenMatched"
+    NOT_MATCHED = "whenNotMatched"
+    NOT_MATCHED_BY_SOURCE = "whenNotMatchedBySource"
+
+
+_SIDES: Final = {
+    Kind.MATCHED: ("source", "target"),
+    Kind.NOT_MATCHED: ("source",),
+    Kind.NOT_MATCHED_BY_SOURCE: ("target",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """`values`: column → what it becomes; None: the source's column of that name, for all columns."""
+
+    kind: Kind
+    condition: Column | str | None
+    action: int
+    values: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """What a merge changed; visible to others only once the transaction commits."""
+
+    table: str
+    updated: int
+    inserted: int
+    deleted: int
+    branches: int
+
+
+class Merge:
+    """The clauses of one merge; made by `SparkTransaction.merge`. Nothing happens before `merge()`."""
+
+    def __init__(
+        self, tx: SparkTransaction, source: DataFrame, table: str, on: Sequence[str], level: str | None, stale_read: str
+    ) -> None:
+        self._tx = tx
+        self._source = source
+        self._table = table
+        self._on = on
+        self._level = level
+        self._stale_read = stale_read
+        self._clauses: list[Clause] = []
+        self._is_done = False
+
+    def whenMatched(self, condition: Column | str | None = None) -> WhenMatched:
+        """Rows of the table with one of the source."""
+        return WhenMatched(self, Kind.MATCHED, condition)
+
+    def whenNotMatched(self, condition: Column | str | None = None) -> WhenNotMatched:
+        """Rows of the source without one of the table."""
+        return WhenNotMatched(self, Kind.NOT_MATCHED, condition)
+
+    def whenNotMatchedBySource(self, condition: Column | str | None = None) -> WhenNotMatchedBySource:
+        """Rows of the table without one of the source. The whole table is read."""
+        return WhenNotMatchedBySource(self, Kind.NOT_MATCHED_BY_SOURCE, condition)
+
+    def merge(self) -> MergeResult:
+        """Reads and writes, now; the source is computed once. An error on the way leaves the transaction
+        rollback-only."""
+        if self._is_done:
+            raise Misuse("this merge was performed already: make another by tx.merge(…)")
+        info = self._tx.writable(self._table)
+        work = _Work(info, self._source, self._on, self._clauses)
+        self._is_done = True
+        with self._tx.writing(f"a merge into {self._table!r} failed", self._table, self._stale_read):
+            return work.perform(self._tx, self._level)
+
+    # For pyomid's own use
+
+    def with_clause(self, clause: Clause) -> Merge:
+        """This merge, with one clause more. `Misuse` where it can never apply."""
+        before = [each for each in self._clauses if each.kind is clause.kind]
+        if before and before[-1].condition is None:
+            raise Misuse(
+                f"the merge into {self._table!r} has a {clause.kind} clause behind one without a condition, which "
+                "applies to every row: it can never apply"
+            )
+        self._clauses.append(clause)
+        return self
+
+
+class _When:
+    def __init__(self, merge: Merge, kind: Kind, condition: Column | str | None) -> None:
+        self._merge = merge
+        self._kind = kind
+        self._condition = condition
+
+    def _then(self, action: int, values: Mapping[str, Any] | None = None) -> Merge:
+        return self._merge.with_clause(Clause(self._kind, self._condition, action, values))
+
+
+class WhenNotMatchedBySource(_When):
+    """What becomes of a row of the table without one of the source."""
+
+    def update(self, values: Mapping[str, Any]) -> Merge:
+        """Sets these columns; the others stay as they are."""
+        return self._then(UPDATE, dict(values))
+
+    def delete(self) -> Merge:
+        return self._then(DELETE)
+
+
+class WhenMatched(WhenNotMatchedBySource):
+    """What becomes of a row of the table with one of the source."""
+
+    def updateAll(self) -> Merge:
+        """Sets every column but the key's to the source's column of the same name."""
+        return self._then(UPDATE)
+
+
+class WhenNotMatched(_When):
+    """What becomes of a row of the source without one of the table."""
+
+    def insert(self, values: Mapping[str, Any]) -> Merge:
+        """Inserts a row of these columns; the others are null."""
+        return self._then(INSERT, dict(values))
+
+    def insertAll(self) -> Merge:
+        """Inserts a row of the source's columns with the names of the table's."""
+        return self._then(INSERT)
+
+
+class _Work:
+    """One merge, planned: names and types are checked before anything is computed."""
+
+    def __init__(self, info: TableInfo, source: DataFrame, on: Sequence[str], clauses: Sequence[Clause]) -> None:
+        self._info = info
+        self._what = f"the merge into {info.name!r}"
+        self._schema = schema_of(info)
+        self._columns = tuple(column.name for column in self._schema.columns)
+        self._key = tuple(part.name for part in self._schema.row_key)
+        self._target = struct_of(self._schema, self._columns)
+        self._source = source
+        self._fields = fields_of(source.schema)
+        self._names = [field.name for field in self._fields]
+        self._on = on
+        self._clauses = clauses
+        if not clauses:
+            raise Misuse(
+                f"the merge into {info.name!r} has no clause: name one by whenMatched(…), whenNotMatched(…), …"
+            )
+        self._check_on()
+        self._chosen, self._values = self._resolved([self._values_of(clause) for clause in clauses])
+        by_cell = ConflictLevel.CELL in info.id_levels
+        rows_change = any(clause.action == UPDATE for clause in clauses)
+        inserts = any(clause.action == INSERT for clause in clauses)
+        every_column = inserts or (rows_change and by_cell)
+        named = {name for values in self._values for name in values}
+        stored = [name for name in self._columns if name not in self._key]
+        self._written = tuple(name for name in stored if every_column or name in named)
+        updated = {
+            name
+            for clause, values in zip(clauses, self._values, strict=True)
+            if clause.action == UPDATE
+            for name in values
+        }
+        self._updated = tuple(n for n in stored if by_cell or n in updated)
+
+    def perform(self, tx: SparkTransaction, level: str | None) -> MergeResult:
+        types = {column.name: column.spark_type for column in self._schema.columns}
+        fields = [Field(name, types[name]) for name in (*self._key, *self._written)]
+        plan = tx.prepared(self._info.name, fields, WriteOptions(duplicates=Duplicates.MERGE), level=level)
+        read = replace(tx.read_plan(plan.info), wanted=self._columns)
+        merge = MergePlan(read, self._updated, self._may_insert_present())
+        with self._pairs(tx, read) as pairs:
+            reports = tx.reports(
+                f"merge into {self._info.name}", self._changes(pairs), functools.partial(merge_rows, plan, merge)
+            )
+            tx.note(plan, reports)
+        inserted, deleted = sum(report.inserted for report in reports), sum(report.deleted for report in reports)
+        rows = sum(report.rows for report in reports)
+        return MergeResult(self._info.name, rows - inserted - deleted, inserted, deleted, len(reports))
+
+    # What is checked
+
+    def _check_on(self) -> None:
+        if not self._on:
+            raise Misuse(f"{self._what} has no column in on=[…]: rows are matched by columns")
+        select_columns(self._info.name, self._schema, self._on)
+        for name in self._on:
+            self._require_in_source(name, "on=[…] names it")
+        check_read_fields(self._info, self._schema, [field for field in self._fields if field.name in self._on])
+
+    def _require_in_source(self, name: str, why: str) -> None:
+        if name not in self._names:
+            raise Misuse(
+                f"{self._what}: the source has no column {name!r}, and {why}; it has {', '.join(self._names)}",
+                column=name,
+            )
+
+    def _values_of(self, clause: Clause) -> dict[str, Column]:
+        """Column → expression, of a clause that updates or inserts."""
+        if clause.action == DELETE:
+            return {}
+        given = clause.values
+        if given is None:
+            all_of = "updateAll" if clause.action == UPDATE else "insertAll"
+            names = [n for n in self._columns if clause.action == INSERT or n not in self._key]
+            for name in self._columns:
+                self._require_in_source(name, f"{all_of} needs every column of the table")
+            if clause.action == UPDATE and not set(self._key) <= set(self._on):
+                raise Misuse(self._of_key(f"{all_of} would change", self._key[0]), column=self._key[0])
+            return {name: f.col(f"s{self._names.index(name)}") for name in names}
+        if not given:
+            raise Misuse(f"{self._what}: a {clause.kind} clause sets no column")
+        select_columns(self._info.name, self._schema, list(given))
+        for name in self._key:
+            if clause.action == UPDATE and name in given:
+                raise Misuse(self._of_key("an update sets", name), column=name)
+            if clause.action == INSERT and name not in given:
+                raise Misuse(f"{self._what}: an insert lacks the row key column {name!r}", column=name)
+        return {name: expression(value, self._what) for name, value in given.items()}
+
+    def _of_key(self, what: str, name: str) -> str:
+        return f"{self._what}: {what} the row key column {name!r}; a row keeps its key: delete it and insert another"
+
+    def _may_insert_present(self) -> bool:
+        """The key of an insert is another than the one that was looked for and not found."""
+        if not set(self._on) <= set(self._key):
+            return True
+        for clause in self._clauses:
+            for name in self._key if clause.values is not None and clause.action == INSERT else ():
+                assert clause.values is not None
+                value = clause.values[name]
+                if not isinstance(value, str) or value not in (f"source.{name}", f"source.`{name}`"):
+                    return True
+        return False
+
+    # The frame of changes
+
+    @contextmanager
+    def _pairs(self, tx: SparkTransaction, read: ReadPlan) -> Iterator[DataFrame]:
+        """Columns s0, s1, … of the source, t0, t1, … of the table, and in_source, in_target, never null."""
+        kinds = {clause.kind for clause in self._clauses}
+        source = self._source.toDF(*(f"s{place}" for place in range(len(self._names))))
+        if Kind.NOT_MATCHED_BY_SOURCE in kinds or set(self._on) != set(self._key):
+            yield self._joined(tx, source, kinds)
+            return
+        with _counted(source) as rows:
+            yield self._looked_up(source, read) if rows <= LOOKED_UP_ROWS_MAX else self._joined(tx, source, kinds)
+
+    def _looked_up(self, source: DataFrame, read: ReadPlan) -> DataFrame:
+        keys = [self._names.index(name) for name in self._key]
+        work = functools.partial(pair_rows, read, keys, arrow_of(self._target))
+        pairs = source.mapInArrow(work, self._pair_struct())
+        return pairs.withColumn("in_source", f.lit(True))
+
+    def _joined(self, tx: SparkTransaction, source: DataFrame, kinds: set[Kind]) -> DataFrame:
+        target = tx.read(self._info.name).toDF(*(f"t{place}" for place in range(len(self._columns))))
+        same = [f.col(f"s{self._names.index(n)}") == f.col(f"t{self._columns.index(n)}") for n in self._on]
+        keeps = (Kind.NOT_MATCHED in kinds, Kind.NOT_MATCHED_BY_SOURCE in kinds)
+        how = {(False, False): "inner", (True, False): "left", (False, True): "right", (True, True): "full"}[keeps]
+        pairs = source.withColumn("in_source", f.lit(True)).join(
+            target.withColumn("in_target", f.lit(True)), functools.reduce(lambda one, other: one & other, same), how
+        )
+        return pairs.withColumns({side: f.coalesce(side, f.lit(False)) for side in ("in_source", "in_target")})
+
+    def _scoped(self, pairs: DataFrame) -> DataFrame:
+        """The pairs, with the two structs that conditions and values are about."""
+        sides = {"source": (self._names, "s"), "target": (self._columns, "t")}
+        structs = {
+            side: f.struct(*(f.col(f"{letter}{place}").alias(name) for place, name in enumerate(names)))
+            for side, (names, letter) in sides.items()
+        }
+        return pairs.select("*", *(struct.alias(side) for side, struct in structs.items()))
+
+    def _changes(self, pairs: DataFrame) -> DataFrame:
+        """What is done, then the row key and `written`, by place."""
+        number = functools.reduce(
+            lambda so_far, each: so_far.when(each[1], each[0]), enumerate(self._chosen), f.when(f.lit(False), -1)
+        )
+        applied = self._scoped(pairs).withColumn("clause", number).where("clause is not null")
+        action = self._by_clause([f.lit(clause.action) for clause in self._clauses])
+        columns = [action.alias("action")]
+        for name in (*self._key, *self._written):
+            present = f.col(f"t{self._columns.index(name)}")
+            missing = f.lit(None).cast(self._type(name))
+            becomes = [
+                of.get(name, missing if clause.action == INSERT else present)
+                for clause, of in zip(self._clauses, self._values, strict=True)
+            ]
+            columns.append(self._by_clause(becomes).alias(name))
+        return applied.select(*columns)
+
+    def _by_clause(self, each: Sequence[Column]) -> Column:
+        return functools.reduce(
+            lambda so_far, one: so_far.when(f.col("clause") == one[0], one[1]),
+            enumerate(each),
+            f.when(f.lit(False), each[0]),
+        )
+
+    def _resolved(self, values: Sequence[dict[str, Column]]) -> tuple[list[Column], list[dict[str, Column]]]:
+        """When each clause applies, and its values as their columns' types. Misuse names what Spark cannot resolve."""
+        empty = self._source.sparkSession.createDataFrame([], self._pair_struct())
+        both = self._scoped(empty.withColumn("in_source", f.lit(True)))
+        chosen, fitting = [], []
+        for clause, given in zip(self._clauses, values, strict=True):
+            scope, of_kind = both, f.lit(True)
+            for side, count in (("source", len(self._names)), ("target", len(self._columns))):
+                is_there = side in _SIDES[clause.kind]
+                of_kind = of_kind & (f.col(f"in_{side}") if is_there else ~f.col(f"in_{side}"))
+                if not is_there:
+                    scope = scope.drop(side, *(f"{side[0]}{place}" for place in range(count)))
+            condition = f.lit(True) if clause.condition is None else expression(clause.condition, self._what)
+            wanted = {"its condition": condition, **{f"the value of {name!r}": value for name, value in given.items()}}
+            kind, *kinds = resolved(scope, wanted, f"{self._what}: of a {clause.kind} clause")
+            if not isinstance(kind, BooleanType):
+                raise MisuseType(f"{self._what}: a condition of a {clause.kind} clause is no boolean")
+            chosen.append(of_kind & condition)
+            typed = zip(given.items(), kinds, strict=True)
+            fitting.append({n: fitted(value, has, self._type(n), self._what, n) for (n, value), has in typed})
+        return chosen, fitting
+
+    def _pair_struct(self) -> StructType:
+        """Source and table side by side, and whether the table has the row."""
+        source = [StructField(f"s{n}", field.dataType) for n, field in enumerate(self._source.schema.fields)]
+        target = [StructField(f"t{n}", field.dataType) for n, field in enumerate(self._target.fields)]
+        return StructType([*source, *target, StructField("in_target", BooleanType())])
+
+    def _type(self, name: str) -> DataType:
+        return self._target.fields[self._columns.index(name)].dataType
+
+
+@contextmanager
+def _counted(frame: DataFrame) -> Iterator[int]:
+    """How many rows the frame has. It is computed now and kept by Spark for the block: a second look is the same."""
+    is_kept = frame.storageLevel != StorageLevel.NONE
+    if not is_kept:
+        frame.persist()
+    try:
+        yield frame.count()
+    finally:
+        if not is_kept:
+            frame.unpersist()

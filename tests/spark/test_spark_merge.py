@@ -1,0 +1,303 @@
+"""Merge, update and delete by condition: what they change, what they refuse, and what conflicts with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as f
+
+import pyomid
+import pyomid.spark
+from pyomid.errors import ConflictError, Misuse
+from pyomid.spark import SparkTransaction, merge
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+DDL = "item string, shop int, count long, note string"
+KEY = ["item", "shop"]
+
+Row = tuple[Any, ...]
+
+STOCK: tuple[Row, ...] = (("a", 1, 10, None), ("b", 1, 20, "old"), ("c", 2, 30, "old"), ("d", 2, 0, None))
+
+
+def frame(spark: SparkSession, *rows: Row, ddl: str = DDL) -> DataFrame:
+    return spark.createDataFrame(list(rows), ddl).coalesce(1)
+
+
+def made(spark: SparkSession, url: str, table: str, *rows: Row, level: str | None = None) -> None:
+    with pyomid.spark.transaction(spark, url, conflict_level=level) as tx:
+        tx.write(frame(spark, *rows), table, row_key=KEY)
+
+
+def content(spark: SparkSession, url: str, table: str) -> list[Row]:
+    loaded = spark.read.format("omid").options(url=url, table=table, numPartitions=1).load()
+    return [tuple(row) for row in loaded.collect()]
+
+
+@pytest.fixture(params=["by_key", "by_scan"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How the table's rows are found; the result is the same."""
+    if request.param == "by_scan":
+        monkeypatch.setattr(merge, "LOOKED_UP_ROWS_MAX", -1)
+    return str(request.param)
+
+
+def test_the_first_clause_whose_condition_holds_applies(spark: SparkSession, url: str, way: str) -> None:
+    table = f"clauses_{way}"
+    made(spark, url, table, *STOCK)
+    source = frame(spark, ("a", 1, 5, "s"), ("b", 1, 0, "s"), ("c", 2, 1, None), ("e", 1, 7, "s"), ("f", 1, -1, "s"))
+    with pyomid.spark.transaction(spark, url) as tx:
+        done = (
+            tx.merge(source.repartition(2), table, on=["shop", "item"])
+            .whenMatched("source.count = 0")
+            .delete()
+            .whenMatched(f.col("target.note").isNull())
+            .update({"count": "target.count + source.count", "note": f.col("source.note")})
+            .whenMatched()
+            .update({"note": "source.note"})
+            .whenNotMatched("source.count > 0")
+            .insert({"item": "source.item", "shop": "source.shop", "count": 1})
+            .merge()
+        )
+        expected = [("a", 1, 15, "s"), ("c", 2, 30, None), ("d", 2, 0, None), ("e", 1, 1, None)]
+        assert sorted(map(tuple, tx.read(table).collect())) == expected
+    assert (done.updated, done.inserted, done.deleted) == (2, 1, 1)
+    assert content(spark, url, table) == expected
+
+
+def test_rows_that_the_source_lacks_change_too(spark: SparkSession, url: str) -> None:
+    made(spark, url, "lacks", *STOCK)
+    with pyomid.spark.transaction(spark, url) as tx:
+        done = (
+            tx.merge(frame(spark, ("a", 1, 1, "x"), ("z", 9, 9, "x")), "lacks", on=KEY)
+            .whenMatched()
+            .updateAll()
+            .whenNotMatched()
+            .insertAll()
+            .whenNotMatchedBySource("target.count = 0")
+            .delete()
+            .whenNotMatchedBySource("target.shop = 2")
+            .update({"count": "target.count + 1"})
+            .merge()
+        )
+    assert (done.updated, done.inserted, done.deleted) == (2, 1, 1)
+    assert content(spark, url, "lacks") == [
+        ("a", 1, 1, "x"),
+        ("b", 1, 20, "old"),
+        ("c", 2, 31, "old"),
+        ("z", 9, 9, "x"),
+    ]
+
+
+def test_a_merge_sees_and_hides_what_its_transaction_wrote(spark: SparkSession, url: str, way: str) -> None:
+    table = f"own_{way}"
+    made(spark, url, table, *STOCK)
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(frame(spark, ("n", 1, 1, None)), table)
+        tx.delete(table, where="item = 'a'")
+        again = tx.merge(frame(spark, ("a", 1, 2, "n"), ("n", 1, 2, "n")), table, on=KEY)
+        done = again.whenMatched().updateAll().whenNotMatched().insertAll().merge()
+        assert (done.updated, done.inserted) == (1, 1)
+        assert tx.delete(table, where="count = 2").rows == 2
+    assert content(spark, url, table) == [row for row in STOCK if row[0] != "a"]
+
+
+def test_several_source_rows_for_one_row_are_refused(spark: SparkSession, url: str, way: str) -> None:
+    table = f"twice_{way}"
+    made(spark, url, table, *STOCK)
+    twice = frame(spark, ("a", 1, 1, "x"), ("a", 1, 2, "x"))
+    for source in (twice, twice.repartition(2, "count")):
+        with pytest.raises(Misuse, match=r"the merge is ambiguous: several rows of the source .* item='a', shop=1"):
+            with pyomid.spark.transaction(spark, url) as tx:
+                tx.merge(source, table, on=KEY).whenMatched(
+                    "source.count = 1"
+                ).delete().whenMatched().updateAll().merge()
+    with pyomid.spark.transaction(spark, url) as tx:
+        assert tx.merge(twice, table, on=KEY).whenMatched("source.count = 2").updateAll().merge().updated == 1
+    assert content(spark, url, table)[0] == ("a", 1, 2, "x")
+    new = frame(spark, ("q", 1, 1, "x"), ("q", 1, 2, "x"))
+    with pytest.raises(Misuse, match="ambiguous"), pyomid.spark.transaction(spark, url) as tx:
+        tx.merge(new, table, on=KEY).whenNotMatched().insertAll().merge()
+
+
+def test_other_columns_than_the_key_may_match(spark: SparkSession, url: str) -> None:
+    """A null matches nothing; an insert never replaces a row that is there under its key."""
+    made(spark, url, "notes", *STOCK)
+    source = spark.createDataFrame([("old", 5), (None, 6)], "note string, more long")
+    with pyomid.spark.transaction(spark, url) as tx:
+        sums = tx.merge(source, "notes", on="note").whenMatched().update({"count": "target.count + source.more"})
+        assert sums.merge().updated == 2
+    assert [row[2] for row in content(spark, url, "notes")] == [10, 25, 35, 0]
+    with pytest.raises(Misuse, match="inserts the row item='a', shop=1, which table 'notes' has"):
+        with pyomid.spark.transaction(spark, url) as tx:
+            tx.merge(frame(spark, ("a", 1, 1, "other")), "notes", on="note").whenNotMatched().insertAll().merge()
+
+
+def test_names_and_keys_of_any_kind_are_merged(spark: SparkSession, url: str, way: str) -> None:
+    """Columns with dots, named like the merge's own, and different by case only; the keys -0.0 and NaN."""
+    ddl = "`k.1` double, t0 string, T0 string, action string, source string"
+    table = f"names_{way}"
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(
+            frame(spark, (0.0, "a", "b", "c", "d"), (float("nan"), "a", "b", "c", "d"), ddl=ddl), table, row_key=["k.1"]
+        )
+        rows = [(-0.0, "e", "f", "g", "h"), (float("nan"), "e", "f", "g", "h"), (1.0, "e", "f", "g", "h")]
+        done = (
+            tx.merge(frame(spark, *rows, ddl=ddl), table, on="k.1")
+            .whenMatched()
+            .updateAll()
+            .whenNotMatched()
+            .insertAll()
+        )
+        found = done.merge()
+        assert (found.updated, found.inserted) == (2, 1)
+        assert {tuple(row)[1:] for row in tx.read(table).collect()} == {("e", "f", "g", "h")}
+
+
+# Conflicts
+
+
+def other_write(spark: SparkSession, url: str, table: str, column: str, value: Any) -> None:
+    kind = "long" if column == "count" else "string"
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(frame(spark, ("a", 1, value), ddl=f"item string, shop int, {column} {kind}"), table)
+
+
+Change = Callable[[SparkTransaction, str, "DataFrame"], object]
+
+CHANGES: dict[str, Change] = {
+    "merge": lambda tx, table, source: (
+        tx.merge(source, table, on=KEY).whenMatched("target.note is null").update({"count": "target.count + 1"}).merge()
+    ),
+    "merge_delete": lambda tx, table, source: (
+        tx.merge(source, table, on=KEY).whenMatched("target.note is null").delete().merge()
+    ),
+    "update": lambda tx, table, source: tx.update(table, "item = 'a' and note is null", {"count": "count + 1"}),
+    "delete": lambda tx, table, source: tx.delete(table, where="item = 'a' and note is null"),
+}
+
+
+@pytest.mark.parametrize(("change", "level"), [("merge", "row"), *((change, "cell") for change in CHANGES)])
+def test_what_was_read_of_a_changed_row_conflicts(spark: SparkSession, url: str, level: str, change: str) -> None:
+    """At level cell too, where the change itself writes another column than the one that it went by."""
+    table = f"read_{change}_{level}"
+    made(spark, url, table, *STOCK, level=level)
+    tx = pyomid.spark.transaction(spark, url)
+    CHANGES[change](tx, table, frame(spark, ("a", 1, 1, None)))
+    other_write(spark, url, table, "note", "changed")
+    with pytest.raises(ConflictError, match="item='a', shop=1"):
+        tx.commit()
+    assert content(spark, url, table)[0] == ("a", 1, 10, "changed")
+
+
+@pytest.mark.parametrize("level", ["row", "cell"])
+def test_of_two_merges_that_insert_one_key_one_commits(spark: SparkSession, url: str, level: str) -> None:
+    """At level cell too, where each sets another column."""
+    table = f"inserts_{level}"
+    made(spark, url, table, *STOCK, level=level)
+
+    def inserted(column: str, value: str) -> SparkTransaction:
+        tx = pyomid.spark.transaction(spark, url)
+        values = {"item": "source.item", "shop": "source.shop", column: value}
+        tx.merge(frame(spark, ("n", 1, 1, "x")), table, on=KEY).whenNotMatched().insert(values).merge()
+        return tx
+
+    one, two = inserted("count", "source.count"), inserted("note", "source.note")
+    one.commit()
+    with pytest.raises(ConflictError):
+        two.commit()
+    assert content(spark, url, table)[-1] == ("n", 1, 1, None)
+
+
+# Stale reads
+
+
+def test_a_write_of_a_frame_of_another_snapshot_is_refused(spark: SparkSession, url: str) -> None:
+    """Two calls, read then write, would lose what was committed in between."""
+    made(spark, url, "stale", *STOCK)
+    read = spark.read.format("omid").options(url=url, table="stale").load()
+    added = read.groupBy("item", "shop").agg(f.sum("count").alias("count"))
+    other_write(spark, url, "stale", "count", 99)
+    writes: list[Callable[[SparkTransaction], object]] = [
+        lambda tx: tx.write(added, "stale"),
+        lambda tx: tx.merge(added, "stale", on=KEY).whenMatched().update({"count": "source.count"}).merge(),
+        lambda tx: tx.delete(read.where("count < 50"), "stale"),
+    ]
+    for write in writes:
+        with pytest.raises(Misuse, match="computed from what was read of the table at another snapshot"):
+            with pyomid.spark.transaction(spark, url) as tx:
+                write(tx)
+    assert content(spark, url, "stale")[0] == ("a", 1, 99, None)
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(tx.read("stale").where("count = 99").withColumn("note", f.lit("own snapshot")), "stale")
+        tx.write(read, "other", row_key=KEY)
+        tx.write(read.where("item = 'a'"), "stale", stale_read="allow")
+    assert content(spark, url, "stale")[0] == ("a", 1, 10, None)
+    assert not spark.getTags()
+
+
+# Misuse
+
+
+@pytest.fixture(scope="module")
+def refused(spark: SparkSession, url: str) -> None:
+    made(spark, url, "refused", *STOCK)
+
+
+@pytest.mark.parametrize(
+    ("clauses", "words"),
+    [
+        (lambda m: m, "has no clause"),
+        (lambda m: m.whenMatched().delete().whenMatched("source.count = 1").updateAll(), "can never apply"),
+        (lambda m: m.whenMatched("source.cuont = 1").delete(), "its condition cannot be resolved.*cuont"),
+        (lambda m: m.whenMatched("source.count").delete(), "a condition of a whenMatched clause is no boolean"),
+        (lambda m: m.whenMatched("source.count =").delete(), "its condition cannot be resolved.*end of input"),
+        (lambda m: m.whenNotMatched("target.count = 1").insertAll(), "cannot be resolved.*target"),
+        (lambda m: m.whenNotMatchedBySource("source.count = 1").delete(), "cannot be resolved.*source"),
+        (lambda m: m.whenMatched().update({"cuont": "1"}), "has no column 'cuont'; did you mean 'count'"),
+        (lambda m: m.whenMatched().update({"count": "source.nothing"}), "the value of 'count' cannot be resolved"),
+        (lambda m: m.whenMatched().update({"count": "source.note"}), "'count' is bigint, its value string; cast it"),
+        (lambda m: m.whenMatched().update({"count": f.sum("source.count")}), "the value of 'count' cannot be resolved"),
+        (lambda m: m.whenMatched().update({"item": "source.item"}), "sets the row key column 'item'"),
+        (lambda m: m.whenMatched().update({}), "sets no column"),
+        (lambda m: m.whenNotMatched().insert({"item": "source.item"}), "an insert lacks the row key column 'shop'"),
+    ],
+)
+def test_a_merge_that_cannot_be_is_refused(
+    spark: SparkSession, url: str, refused: None, clauses: Any, words: str
+) -> None:
+    with pyomid.spark.transaction(spark, url) as tx:
+        with pytest.raises(Misuse, match=words):
+            clauses(tx.merge(frame(spark, ("a", 1, 1, "x")), "refused", on=KEY)).merge()
+    assert tx.commit_ts is None
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (lambda tx, s: tx.merge(s, "refused", on=[]).whenMatched().delete().merge(), "no column in on"),
+        (lambda tx, s: tx.merge(s, "refused", on="shpo").whenMatched().delete().merge(), "no column 'shpo'"),
+        (lambda tx, s: tx.merge(s.drop("shop"), "refused", on="shop").whenMatched().delete().merge(), "'shop'"),
+        (lambda tx, s: tx.merge(s.drop("note"), "refused", on=KEY).whenMatched().updateAll().merge(), "every column"),
+        (lambda tx, s: tx.merge(s, "refused", on="note").whenMatched().updateAll().merge(), "would change the row key"),
+        (lambda tx, s: tx.merge(s, "nowhere", on=KEY).whenMatched().delete().merge(), "nowhere"),
+        (lambda tx, s: tx.merge(s, "refused", on=KEY, stale_read="so").whenMatched().delete().merge(), "stale_read"),
+        (lambda tx, s: tx.update("refused", "cuont = 1", {"count": 1}), "its condition cannot be resolved.*cuont"),
+        (lambda tx, s: tx.update("refused", "count", {"count": 1}), "its condition is bigint and no boolean"),
+        (lambda tx, s: tx.update("refused", None, {"shop": 1}), "sets the row key column 'shop'"),
+        (lambda tx, s: tx.update("refused", None, {}), "sets no column"),
+        (lambda tx, s: tx.update("refused", None, {"count": "note"}), "cast it"),
+        (lambda tx, s: tx.delete("refused"), "needs where"),
+        (lambda tx, s: tx.delete(s), "needs the table's name"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(spark: SparkSession, url: str, refused: None, use: Any, words: str) -> None:
+    with pytest.raises(Misuse, match=words), pyomid.spark.transaction(spark, url) as tx:
+        use(tx, frame(spark, ("a", 1, 1, "x")))
+    assert content(spark, url, "refused") == list(STOCK)
