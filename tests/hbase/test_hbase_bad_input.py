@@ -88,6 +88,7 @@ def test_a_deployment_has_one_conflict_level(database: Database, cluster: Cluste
     assert alter_table(deployment, made, lambda _: changing) == catalog.table(made.name) == changing
     with pytest.raises(Misuse, match="cannot be the conflict level of all tables"):
         chosen_level(catalog, "cell")
+    assert catalog.tables_level() is None, "the table has two by now, so neither is given back"
     database.deployment.store.drop_table(made.name)
     Admin(cluster).drop_table(table_name)
 

@@ -7,6 +7,7 @@ print(pyomid.spark.verify(spark, url))       # count what is stored, and what br
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -40,7 +41,9 @@ def compact(
         for row in run_partitions(spark, "compact", url, partitions, tables, task, _CLEANED_DDL, _CLEANED):
             yield RegionCleaned(key_range=KeyRange(), **row)
 
-    return upkeep.compacted(conn.deployment, conn.driver.run, tables, clean, grace_seconds=grace_seconds)
+    return upkeep.compacted(
+        conn.deployment, conn.driver.run, tables, clean, grace_seconds=grace_seconds, sleep=time.sleep
+    )
 
 
 def sanitize(spark: SparkSession, url: str) -> Sanitising:
