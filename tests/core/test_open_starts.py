@@ -180,6 +180,14 @@ def test_status_names_who_holds_lwm_back() -> None:
     assert tso.machine.status().held_back_by == ""
 
 
+def test_t16_starts_are_held_in_whichever_order_they_are_noted() -> None:
+    """A driver notes starts by itself, and is asked later: another one was handed out the long way meanwhile."""
+    starts = OpenStarts()
+    starts.handed_out("a", 200, 201)
+    starts.handed_out("a", 100, 102)
+    assert starts.held() == {"a": (101, 201)}
+
+
 def test_ended_connections_are_remembered_in_bounded_memory() -> None:
     starts = OpenStarts()
     for number in range(2 * ENDED_MAX):

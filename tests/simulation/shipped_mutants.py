@@ -235,6 +235,13 @@ def _lasts_for_its_own(original: Any, starts: Any, peer: Any, told: Any, newest_
     original(starts, peer, told, before)
 
 
+def _by_the_last_call(original: Any, starts: Any, peer: Any, above: int, newest: int) -> None:
+    held = starts._peers.get(peer)
+    floor = held.floor if held is not None else 0
+    original(starts, peer, above, newest)
+    starts._peers[peer].floor, starts._peers[peer].newest = floor or above + 1, newest
+
+
 def _not_counted(original: Any, here: Any) -> int:
     ticket: int = original(here)
     here._expected.pop(ticket)
@@ -368,6 +375,12 @@ SHIPPED_MUTANTS: Final = (
         "a client that connects again tells of the new connection only",
         _OPEN,
         ("wire.open_starts:OpenStarts.connected", _forgets_former_connections),
+    ),
+    _m(
+        "T16g",
+        "starts that the socket loop notes count in the order in which the machine is told of them",
+        "tests/core/test_open_starts.py::test_t16_starts_are_held_in_whichever_order_they_are_noted",
+        ("oracle.open_starts:OpenStarts.handed_out", _by_the_last_call),
     ),
     # What the caller is told
     _m(

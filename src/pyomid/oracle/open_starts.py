@@ -51,13 +51,13 @@ class OpenStarts:
         self._of_client: dict[bytes, dict[Hashable, Held]] = {}
 
     def handed_out(self, peer: Hashable, above: int, newest: int) -> None:
-        """Starts above `above` and up to `newest` are on their way to the peer."""
+        """Starts above `above` and up to `newest` are on their way to the peer. The calls may come in any order: those
+        of a driver that notes starts by itself come when it is asked."""
         held = self._peers.get(peer)
         if held is None:
             held = self._peers[peer] = Held()
-        if not held.floor:
-            held.floor = above + 1
-        held.newest = newest
+        held.floor = min(held.floor, above + 1) if held.floor else above + 1
+        held.newest = max(held.newest, newest)
 
     def told(self, peer: Hashable, told: TellOpen, newest_start: int) -> None:
         """What the client holds lies at or above `told.oldest`, over whichever connection it came; 0: nothing. All that
