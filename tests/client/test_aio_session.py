@@ -141,7 +141,7 @@ def test_a_lost_answer_without_threads_is_unknown(embedded_url: str, monkeypatch
             raise RuntimeError(NO_THREAD)
 
         monkeypatch.setattr(session, "_connect", lacking)
-        monkeypatch.setattr(session, "_retry_s", 0.05)
+        monkeypatch.setattr(session, "_retry_s", 1.0)
         monkeypatch.setattr(aio._Connection, "data_received", lambda connection, _: broken(connection))
         with pytest.raises(OutcomeUnknown, match=NO_THREAD):
             await session.commit(CommitRequest(start_ts, (1,), (2,)))

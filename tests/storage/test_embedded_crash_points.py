@@ -266,9 +266,9 @@ def crash_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, seed: i
                 look(lambda: world.torn_write(name, offset, ctypes.string_at(address, count)))
             return begin(self, file, address, count, offset)
 
-    def committed(self: Environment, group: list[object]) -> None:
+    def committed(self: Environment, group: list[object], began_s: float) -> None:
         with world.step() as is_checked:
-            commit(self, group)  # type: ignore[arg-type]
+            commit(self, group, began_s)  # type: ignore[arg-type]
             if is_checked and self.folder == world._at_work[-1] / "commits":
                 look(lambda: world.check(world.image(power_lost=world._choice.random() < 0.5)))
 

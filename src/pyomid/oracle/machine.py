@@ -391,6 +391,10 @@ class TsoMachine:
         """For how long clients announced to repeat commits. May be asked from another thread."""
         return self.step.counters.get("commit_retry_ms_max", 0) / 1000
 
+    def progress(self) -> tuple[int, int]:
+        """The newest timestamp issued, and W. Any thread may ask."""
+        return self.clock.last_issued, self.watermarks.published
+
     def figures(self) -> Figures:
         conflict_map = self.oracle.conflict_map
         return Figures(

@@ -139,7 +139,8 @@ class Watermarks:
         if self._step.now_s < self._open_due_s:
             return
         self._open_due_s = self._step.now_s + self._settings.open_starts_interval_s
-        self._draw_if_quiet()
+        if self._windows.is_idle:  # with a batch in flight its window is all that begins have
+            self._draw_if_quiet()
         newest, held = self._begins.newest_start, self._open_starts.lowest(self._aged_start)
         self._raise_below_leases(newest if held is None else min(newest, held.floor - 1))
         floor = 0 if held is None else held.floor

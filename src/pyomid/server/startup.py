@@ -318,7 +318,7 @@ async def _keep_up(make: MakeUpkeep, machine: TsoMachine, watched: Watched) -> N
         log.exception("no upkeep in the background")
         return
     watched.upkeep = upkeep.figures
-    upkeep.start(lambda: (machine.clock.last_issued, machine.watermarks.published), lambda: machine.longest_retry_s)
+    upkeep.start(machine.progress, lambda: machine.longest_retry_s)
     try:
         await asyncio.Event().wait()
     finally:
