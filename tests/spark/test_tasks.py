@@ -478,9 +478,98 @@ def test_a_merge_task_writes_what_its_rows_become(conn: Connection, level: str) 
     report = merge_rows(plan, merge, [changes])
     assert report is not None
     assert (report.rows, report.inserted, report.deleted, len(report.keys)) == (3, 1, 1, 3)
-    assert report.ids_count == (3 if level == "row" else 5)
+    assert report.ids_count == (3 if level == "row" else 8)
     commit(conn, later, {info: [report]}, level=None, transaction_id=None)
     assert rows_at(conn, info, begin(conn)) == [("a", 5, "x"), ("c", 3, "x"), ("n", 9, None)]
     seen = replace(merge, read=replace(read, snapshot=Snapshot(begin(conn).start_ts, later.epoch)))
     with pytest.raises(Misuse, match="inserts the row name='n', which table 't' has"):
         merge_rows(plan, seen, [changes])
+
+
+# Level cell: a row that shows no value exists by its sentinel alone
+
+
+def rewritten(conn: Connection, info: TableInfo, tx: LargeTransaction, action: int | None, told: int) -> None:
+    """The row k, with count 1 and note null: by an update (None), or by this action of a merge."""
+    names, row = tuple(field.name for field in FIELDS), frame(info, ("k", 1, None))
+    plan = replace(tx.plan(info, names, WriteOptions(whole=True)), told_max=told)
+    if action is None:
+        report = write_rows(plan, [row])
+    else:
+        plan = replace(plan, duplicates=Duplicates.MERGE)
+        changes = pa.RecordBatch.from_arrays([pa.array([action], pa.int32()), *row.columns], names=["do", *names])
+        merge = MergePlan(replace(tx.read_plan(info), wanted=names), ("count", "note"), new_keys=False)
+        report = merge_rows(plan, merge, [changes])
+    assert report is not None
+    tx.note(plan, [report])
+
+
+def removed(conn: Connection, info: TableInfo, tx: LargeTransaction, *, whole: bool) -> None:
+    plan = tx.plan(info)
+    report = delete_rows(plan, tx.read_plan(info), [pa.RecordBatch.from_pydict({"name": ["k"]})], whole=whole)
+    assert report is not None
+    tx.note(plan, [report])
+
+
+def existing(conn: Connection, info: TableInfo, tx: LargeTransaction) -> None:
+    """Writes the row k without any column but its key's."""
+    plan = tx.plan(info, ("name",))
+    report = write_rows(plan, [pa.RecordBatch.from_pydict({"name": ["k"]})])
+    assert report is not None
+    tx.note(plan, [report])
+
+
+@pytest.mark.parametrize("told", [1 << 20, 1])
+@pytest.mark.parametrize("action", [None, UPDATE, DELETE])
+@pytest.mark.parametrize("delete_first", [True, False])
+def test_a_delete_of_a_row_of_nulls_meets_its_change(
+    conn: Connection, action: int | None, told: int, *, delete_first: bool
+) -> None:
+    info = table(conn, level="cell")
+    put(conn, info, ("k", None, None))
+    deletes, changes = begun_by(conn, None), begun_by(conn, None)
+    removed(conn, info, deletes, whole=False)
+    rewritten(conn, info, changes, action, told)
+    first, second = (deletes, changes) if delete_first else (changes, deletes)
+    first.commit()
+    with pytest.raises(ConflictError):
+        second.commit()
+    gone = delete_first or action == DELETE
+    assert rows_at(conn, info, begin(conn)) == ([] if gone else [("k", 1, None)])
+
+
+@pytest.mark.parametrize("whole_first", [True, False])
+@pytest.mark.parametrize("how", ["insert", "update", "delete where", "delete"])
+def test_whole_row_writes_meet_one_of_the_key_alone(conn: Connection, how: str, *, whole_first: bool) -> None:
+    info = table(conn, level="cell")
+    if how != "insert":
+        put(conn, info, ("k", 5, None))
+    whole, key_alone = begun_by(conn, None), begun_by(conn, None)
+    if how in ("insert", "update"):
+        rewritten(conn, info, whole, INSERT if how == "insert" else None, 1 << 20)
+    else:
+        removed(conn, info, whole, whole=how == "delete where")
+    existing(conn, info, key_alone)
+    first, second = (whole, key_alone) if whole_first else (key_alone, whole)
+    first.commit()
+    with pytest.raises(ConflictError):
+        second.commit()
+
+
+def test_a_row_that_was_changed_whole_is_gone_with_its_values(conn: Connection) -> None:
+    """Its sentinel went when it got a value, and comes back with the last one's going."""
+    info = table(conn, level="cell")
+    put(conn, info, ("k", None, None))
+    for row, action in (("k", 1, None), None), (("k", None, None), None), (("k", 1, None), UPDATE):
+        tx = begun_by(conn, None)
+        if row[1] is not None:
+            rewritten(conn, info, tx, action, 1 << 20)
+        else:
+            plan = tx.plan(info, tuple(field.name for field in FIELDS), WriteOptions(whole=True))
+            tx.note(plan, [written(conn, plan, frame(info, row))])
+        tx.commit()
+        assert rows_at(conn, info, begin(conn)) == [row]
+    tx = begun_by(conn, None)
+    removed(conn, info, tx, whole=False)
+    tx.commit()
+    assert rows_at(conn, info, begin(conn)) == []

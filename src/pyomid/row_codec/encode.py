@@ -147,8 +147,10 @@ class RowEncoder:
         written: tuple[str, ...] | None = None,
         duplicates: Duplicates = Duplicates.ERROR,
         nulls: Nulls = Nulls.TOMBSTONE,
+        with_existence: bool = False,
     ) -> None:
-        """`written`: the table's columns that the batches have; the others stay as they are in the store."""
+        """`written`: the table's columns that the batches have; the others stay as they are in the store.
+        `with_existence`: the sentinel's cell is written in every row, as a tombstone where the row has a value."""
         names = {column.name for column in schema.columns} if written is None else set(written)
         self.layout = key_layout(schema)
         self._values = [
@@ -157,6 +159,7 @@ class RowEncoder:
             if column.column is not None and column.name in names
         ]
         self.columns = [column for _, _, column in self._values] + [sentinel_column(schema, families)]
+        self._with_existence = with_existence
         self._duplicates = duplicates
         self._null_length = TOMBSTONE if nulls is Nulls.TOMBSTONE else ABSENT
 
@@ -165,7 +168,7 @@ class RowEncoder:
         keys = self.encode_keys(batch)
         found = keys.ascending(self._duplicates, self.layout)
         order = found.rows
-        grid = _Grid(keys.data, len(self._values), len(order))
+        grid = _Grid(keys.data, len(self._values) + self._with_existence, len(order))
         for index, (name, kind, _) in enumerate(self._values):
             column = batch.column(name)
             valid = validity(column)
@@ -173,6 +176,8 @@ class RowEncoder:
             _FILLERS[kind.layout](grid, index, column, kind, chosen)
             if valid is not None:
                 grid.lengths[index][~valid[chosen]] = self._null_length
+        if self._with_existence:
+            _fill_existence(grid, len(self._values))
         return grid.pack(self.columns, keys.offsets[order], (keys.offsets[1:] - keys.offsets[:-1])[order])
 
     def encode_keys(self, batch: pa.RecordBatch) -> EncodedKeys:
@@ -261,6 +266,12 @@ class _Grid:
             cell_off=cell_off[:count],
             cell_len=cell_len[:count],
         )
+
+
+def _fill_existence(grid: _Grid, index: int) -> None:
+    has_value = (grid.lengths[:index] > TOMBSTONE).any(axis=0)
+    grid.offsets[index] = grid.append(np.frombuffer(SENTINEL_VALUE, dtype=np.uint8))
+    grid.lengths[index] = np.where(has_value, TOMBSTONE, len(SENTINEL_VALUE))
 
 
 def _fill_fixed(grid: _Grid, index: int, column: pa.Array, kind: ColumnType, order: Lengths) -> None:

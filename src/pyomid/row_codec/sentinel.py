@@ -1,6 +1,8 @@
 """The row-existence sentinel: a row that shows no value (all its columns null, or none besides the key) still exists.
 
 It gets one more cell, column `<family>:00`, value 01, which is deleted with the row. A row with any value needs none.
+Where transactions conflict by cell, it is also the cell by which those who change a whole row (a merge, an update, a
+delete of `pyomid.spark`) meet those who make or delete a row without values: they write it, beside values a tombstone.
 """
 
 from __future__ import annotations

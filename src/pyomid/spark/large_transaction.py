@@ -275,6 +275,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
             work.may_claim_tables,
             self._conn.database_id,
             self.told_max,
+            options.whole,
         )
 
     def read_plan(self, info: TableInfo) -> ReadPlan:

@@ -50,6 +50,8 @@ class WriteOptions:
     duplicates: Duplicates = Duplicates.ERROR
     nulls: Nulls = Nulls.TOMBSTONE
     merge_schema: bool = False
+    whole: bool = False
+    """What the rows were is protected: at level cell the write conflicts with whoever makes or deletes one of them."""
 
 
 def fields_of(struct: StructType) -> tuple[Field, ...]:

@@ -185,8 +185,6 @@ class SparkTransaction(LargeTransaction):
         over HBase cell). A write that fails leaves the transaction rollback-only. `stale_read="allow"`: the frame may
         be computed from this table at another snapshot; what was committed in between is then overwritten unseen.
         """
-        self.step(Event.WRITE)
-        self._conn.require_branches()
         mode = checked_choice("mode", mode, MODES)
         level = None if conflict_level is None else checked_choice("conflictLevel", conflict_level, LEVELS)
         options = WriteOptions(
@@ -197,6 +195,20 @@ class SparkTransaction(LargeTransaction):
             nulls=Nulls(checked_choice("nulls", nulls, ("tombstone", "keep"))),
             merge_schema=merge_schema,
         )
+        return self._write(frame, table, options, mode=mode, level=level, stale_read=stale_read)
+
+    def _write(
+        self,
+        frame: DataFrame,
+        table: str,
+        options: WriteOptions,
+        *,
+        mode: str = "append",
+        level: str | None = None,
+        stale_read: str = "refuse",
+    ) -> WriteResult:
+        self.step(Event.WRITE)
+        self._conn.require_branches()
         if not self.writes_into(table, mode, told=f"mode={mode!r}"):
             return _result(table, [])
         with self.writing(f"a write to {table!r} failed", table, stale_read):
@@ -284,7 +296,7 @@ class SparkTransaction(LargeTransaction):
         becomes = {name: f"v{place}" for place, name in enumerate(values)}
         placed = rows.select("*", *values.values()).toDF(*places.values(), *becomes.values())
         changed = placed.select(*(f.col((places | becomes)[name]).alias(name) for name in written))
-        return self.write(changed, table)
+        return self._write(changed, table, WriteOptions(whole=True))
 
     def merge(
         self,

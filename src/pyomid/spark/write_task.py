@@ -25,6 +25,7 @@ from pyomid.protocol.reading import read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.encode import Duplicates, Nulls, RowEncoder, duplicate_key, shown_key
 from pyomid.row_codec.row_key import KeyLayout, key_layout
+from pyomid.row_codec.sentinel import sentinel_column
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors
 from pyomid.spark.read_task import ReadPlan, visible_batches
@@ -55,6 +56,15 @@ class WritePlan:
     """Whose timestamps these are; empty: not told."""
     told_max: int = TOLD_MAX
     """About so many keys, and so many ids, all tasks tell the driver together (`written_rows`)."""
+    whole: bool = False
+    """The frame's rows name their existence too, where the commit names cells."""
+
+    @property
+    def existence(self) -> tuple[Column, ...]:
+        """The column by which writers of whole rows meet those who make or delete a row that shows no value."""
+        if ConflictLevel.CELL not in self.info.id_levels:
+            return ()
+        return (sentinel_column(self.schema, self.info.families),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +130,12 @@ REPORT_DDL: Final = (
 def write_rows(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> BranchReport | None:
     """Upserts rows by key. None, and no branch drawn, where there are no rows."""
     encoder = RowEncoder(
-        plan.schema, plan.info.families, written=plan.written, duplicates=plan.duplicates, nulls=plan.nulls
+        plan.schema,
+        plan.info.families,
+        written=plan.written,
+        duplicates=plan.duplicates,
+        nulls=plan.nulls,
+        with_existence=plan.whole and bool(plan.existence),
     )
     cells = (encoder.encode(batch) for batch in batches if batch.num_rows)
     return _write_branch(plan, cells, with_keys=plan.duplicates is not Duplicates.LAST)
@@ -129,7 +144,8 @@ def write_rows(plan: WritePlan, batches: Iterable[pa.RecordBatch]) -> BranchRepo
 def delete_rows(
     plan: WritePlan, read: ReadPlan, batches: Iterable[pa.RecordBatch], *, whole: bool = False
 ) -> BranchReport | None:
-    """Deletes the rows with these keys: a tombstone on every column that the snapshot sees in them, as Java Omid does.
+    """Deletes the rows with these keys: a tombstone on every column that the snapshot sees in them, as Java Omid does,
+    and at cell level one on their sentinel's.
 
     At cell level a column that another transaction adds to the row meanwhile survives; who needs rows uses level row.
     `whole`: a tombstone on the other columns of the schema too, so that it conflicts with whoever writes one of them:
@@ -137,7 +153,7 @@ def delete_rows(
     """
     encoder = RowEncoder(plan.schema, plan.info.families, written=(), duplicates=Duplicates.LAST)
     conn = connection(plan.url, plan.database_id)
-    columns = _stored(plan.schema) if whole else ()
+    columns = (*(_stored(plan.schema) if whole else ()), *plan.existence)
     return _write_branch(
         plan, (_key_deletes(conn, read, encoder, batch, columns) for batch in batches if batch.num_rows)
     )
@@ -173,9 +189,16 @@ def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBat
     counts = {UPDATE: 0, INSERT: 0, DELETE: 0}
     conn = connection(plan.url, plan.database_id)
     updates, inserts, deletes = (
-        RowEncoder(plan.schema, plan.info.families, written=written, duplicates=Duplicates.MERGE)
+        RowEncoder(
+            plan.schema,
+            plan.info.families,
+            written=written,
+            duplicates=Duplicates.MERGE,
+            with_existence=bool(plan.existence),
+        )
         for written in (merge.updated, plan.written, ())
     )
+    columns = (*_stored(plan.schema), *plan.existence)
 
     def changes() -> Iterator[CellBatch]:
         for batch in batches:
@@ -186,7 +209,7 @@ def merge_rows(plan: WritePlan, merge: MergePlan, batches: Iterable[pa.RecordBat
                     continue
                 if action == DELETE:
                     deletes.encode_keys(some).ascending(Duplicates.MERGE, deletes.layout)
-                    made = _key_deletes(conn, merge.read, deletes, some, _stored(plan.schema))
+                    made = _key_deletes(conn, merge.read, deletes, some, columns)
                 else:
                     made = (updates if action == UPDATE else inserts).encode(some)
                     if action == INSERT and merge.new_keys:
