@@ -67,6 +67,7 @@ def strict(spark: SparkSession, url: str) -> str:
 # Save modes
 
 
+@pytest.mark.usefixtures("strict")  # a database is there
 @pytest.mark.parametrize("mode", [None, "error", "errorifexists", "ignore"])
 def test_the_modes_that_spark_does_not_hand_on_are_refused_before_anything_is_written(
     spark: SparkSession, url: str, mode: str | None
