@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyomid.row_codec.row_key import KeyLayout, key_layout
-from pyomid.spark.conditions import key_range_of
+from pyomid.spark.conditions import key_range_of, moment_of
 from pyomid.types import ColumnSchema, RowKeyPart, TableSchema
 
 pytestmark = pytest.mark.fast
@@ -47,3 +47,9 @@ def test_every_row_that_meets_the_condition_is_in_range(descending: bool) -> Non
     for row, key in keys.items():
         equal = [(part, "=", value) for part, value in zip(layout.parts, row, strict=True)]
         assert [other for other in keys.values() if other in key_range_of(layout, equal)] == [key]
+
+
+@pytest.mark.parametrize("micros", [None, 253_402_318_799_000_000, -62_135_629_200_000_000])
+def test_a_moment_outside_of_pythons_calendar_is_no_bound(micros: int | None) -> None:
+    """The last second of 9999 in New York is in 10000 by UTC; a text that is no timestamp is null to Spark."""
+    assert moment_of(micros) is None

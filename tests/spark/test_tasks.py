@@ -445,20 +445,20 @@ def test_a_level_that_cannot_be_kept_is_refused(conn: Connection) -> None:
 
 
 def test_rows_are_paired_with_the_tables_by_key(conn: Connection) -> None:
-    """A null key finds nothing, and two rows with one key find the same."""
+    """A null key finds nothing, nor does an empty one, which no row has; and two rows with one key find the same."""
     info, begun = table(conn), begin(conn)
     rows = frame(info, ("a", 1, None), ("c", 3, "x"))
     commit(conn, begun, {info: [written(conn, plan_for(conn, info, begun), rows)]}, level=None, transaction_id=None)
     later = begin(conn)
     names = tuple(field.name for field in FIELDS)
     plan = ReadPlan(conn.url, "t", schema_of(info), names, Snapshot(later.start_ts, later.epoch), 3, leased=False)
-    source = pa.RecordBatch.from_pydict({"more": [1, 2, 3, 4, 5], "key": ["c", "b", None, "c", "a"]})
+    source = pa.RecordBatch.from_pydict({"more": [1, 2, 3, 4, 5, 6], "key": ["c", "b", None, "c", "a", ""]})
     batches = [source, source.slice(1, 2), source.slice(0, 0)]
     found = [*pair_rows(plan, [1], arrow_schema(schema_of(info), names), batches)]
-    assert [batch.num_rows for batch in found] == [5, 2, 0]
+    assert [batch.num_rows for batch in found] == [6, 2, 0]
     c, none = ("c", 3, "x", True), (None, None, None, False)
     pairs = [tuple(row.values())[2:] for row in found[0].to_pylist()]
-    assert pairs == [c, none, none, c, ("a", 1, None, True)]
+    assert pairs == [c, none, none, c, ("a", 1, None, True), none]
     assert found[0].schema.names == ["s0", "s1", "t0", "t1", "t2", "in_target"]
     assert found[1].schema.equals(found[0].schema)
 

@@ -186,7 +186,15 @@ def _value(frame: DataFrame, comparison: _Comparison) -> Any:
     return None
 
 
-def _moment(frame: DataFrame, text: str) -> datetime:
+def _moment(frame: DataFrame, text: str) -> datetime | None:
     """Spark knows its zones and their history: it is asked."""
     (row,) = frame.sparkSession.sql(f"SELECT unix_micros(CAST('{text}' AS TIMESTAMP_LTZ))").collect()
-    return _EPOCH + timedelta(microseconds=row[0])
+    return moment_of(row[0])
+
+
+def moment_of(micros: int | None) -> datetime | None:
+    """None where Spark found no moment, or one that is in no year from 1 to 9999 by UTC."""
+    try:
+        return None if micros is None else _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return None

@@ -11,6 +11,8 @@ from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch, batch_of_rows
 from pyomid.ports import DataStore
@@ -18,6 +20,7 @@ from pyomid.protocol.reading import Snapshot, VisibleRow, bounds_of, read_batch_
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.decode import RowDecoder
 from pyomid.row_codec.encode import RowEncoder
+from pyomid.row_codec.row_key import KeyLayout
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors
 from pyomid.types import KeyRange, TableSchema
@@ -87,7 +90,8 @@ def pair_rows(
     where there is none, then whether there is one. By place: the names are s0, s1, …, t0, t1, …, in_target. `keys`: the
     places of the row key's columns, part by part; `arrow`: the table's columns.
 
-    A key with a null in it finds nothing. Rows are read one by one: for as many as a point read is worth its time.
+    A key with a null in it finds nothing, nor does an empty one. Rows are read one by one: for as many as a point read
+    is worth its time.
     """
     with coded_errors():
         conn = connection(plan.url, plan.database_id)
@@ -96,7 +100,7 @@ def pair_rows(
         for batch in batches:
             keep_snapshot(conn, plan)
             parts = [batch.column(place) for place in keys]
-            whole = np.flatnonzero(~np.logical_or.reduce([part.is_null().to_numpy(False) for part in parts]))
+            whole = np.flatnonzero(_has_key(encoder.layout, parts))
             some = pa.RecordBatch.from_arrays([part.take(pa.array(whole)) for part in parts], encoder.layout.names)
             encoded = encoder.encode_keys(some)
             of_row = [encoded.key(row) for row in range(len(whole))]
@@ -111,6 +115,15 @@ def pair_rows(
             there = pa.array([place is not None for place in places], pa.bool_())
             names = [f"s{n}" for n in range(batch.num_columns)] + [f"t{n}" for n in range(found.num_columns)]
             yield pa.RecordBatch.from_arrays([*batch.columns, *found.columns, there], names=[*names, "in_target"])
+
+
+def _has_key(layout: KeyLayout, parts: Sequence[pa.Array]) -> NDArray[np.bool_]:
+    """Which rows have a key that a table may have."""
+    nulls = [part.is_null().to_numpy(False) for part in parts]
+    if len(parts) == 1 and layout.parts[0].is_raw:  # any other key has bytes
+        nulls.append(pc.equal(pc.binary_length(parts[0]), 0).fill_null(True).to_numpy(False))
+    found: NDArray[np.bool_] = ~np.logical_or.reduce(nulls)
+    return found
 
 
 def _decoded(decoder: RowDecoder, rows: Mapping[bytes, VisibleRow]) -> pa.RecordBatch:
