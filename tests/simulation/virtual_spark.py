@@ -44,7 +44,6 @@ class VirtualSpark:
             defaultParallelism=2, getLocalProperty=(properties or {}).get, setLocalProperty=lambda *_: None
         )
         self.dataSource = SimpleNamespace(register=lambda _: None)
-        self.addTag = self.removeTag = lambda _: None
         self.conf = SimpleNamespace(get=lambda name, default=None: default or "UTC")
 
     def frame(self, schema: StructType, partitions: Sequence[pa.RecordBatch]) -> VirtualFrame:

@@ -215,33 +215,6 @@ def test_of_two_merges_that_insert_one_key_one_commits(spark: SparkSession, url:
     assert content(spark, url, table)[-1] == ("n", 1, 1, None)
 
 
-# Stale reads
-
-
-def test_a_write_of_a_frame_of_another_snapshot_is_refused(spark: SparkSession, url: str) -> None:
-    """Two calls, read then write, would lose what was committed in between."""
-    made(spark, url, "stale", *STOCK)
-    read = spark.read.format("omid").options(url=url, table="stale").load()
-    added = read.groupBy("item", "shop").agg(f.sum("count").alias("count"))
-    other_write(spark, url, "stale", "count", 99)
-    writes: list[Callable[[SparkTransaction], object]] = [
-        lambda tx: tx.write(added, "stale"),
-        lambda tx: tx.merge(added, "stale", on=KEY).whenMatched().update({"count": "source.count"}).merge(),
-        lambda tx: tx.delete(read.where("count < 50"), "stale"),
-    ]
-    for write in writes:
-        with pytest.raises(Misuse, match="computed from what was read of the table at another snapshot"):
-            with pyomid.spark.transaction(spark, url) as tx:
-                write(tx)
-    assert content(spark, url, "stale")[0] == ("a", 1, 99, None)
-    with pyomid.spark.transaction(spark, url) as tx:
-        tx.write(tx.read("stale").where("count = 99").withColumn("note", f.lit("own snapshot")), "stale")
-        tx.write(read, "other", row_key=KEY)
-        tx.write(read.where("item = 'a'"), "stale", stale_read="allow")
-    assert content(spark, url, "stale")[0] == ("a", 1, 10, None)
-    assert not spark.getTags()
-
-
 # Misuse
 
 
