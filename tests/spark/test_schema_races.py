@@ -19,6 +19,7 @@ from pyomid.spark.databases import Connection, connection
 from pyomid.spark.datasource import OmidWriter
 from pyomid.spark.options import Options
 from pyomid.spark.read_task import ReadPlan, read_range
+from pyomid.spark.schema import check_same_columns
 from pyomid.types import KeyRange
 
 pytestmark = pytest.mark.fast
@@ -103,3 +104,11 @@ def test_two_columns_added_at_once_never_share_a_place(conn: Connection, monkeyp
     with pytest.raises(OmidError, match="'a' and 'b' are both stored in"):
         prepared(conn, own, mergeSchema="true", columnMapping="b=d:q")
     assert rows_of(conn) == [{"id": "a", "x": 1, "a": None}, {"id": "k", "x": None, "a": 5}]
+
+
+def test_a_column_that_was_added_in_between_is_told(conn: Connection) -> None:
+    save(conn, [Field("k", "string"), Field("a", "long")], {"k": "x", "a": 1}, rowKey="k")
+    schema = schema_of(conn.deployment.catalog.table("t"))
+    check_same_columns("the update of 't'", schema, ["k", "a"])
+    with pytest.raises(Misuse, match="the update of 't': another transaction added a column"):
+        check_same_columns("the update of 't'", schema, ["k", "a", "b"])

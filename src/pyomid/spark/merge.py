@@ -36,7 +36,7 @@ from pyomid.row_codec.encode import Duplicates
 from pyomid.row_codec.schema import Field, schema_of, select_columns
 from pyomid.spark.expressions import expression, fitted, resolved
 from pyomid.spark.read_task import ReadPlan, pair_rows
-from pyomid.spark.schema import WriteOptions, arrow_of, check_read_fields, fields_of, struct_of
+from pyomid.spark.schema import WriteOptions, arrow_of, check_read_fields, check_same_columns, fields_of, struct_of
 from pyomid.spark.write_task import DELETE, INSERT, UPDATE, MergePlan, merge_rows
 from pyomid.types import ConflictLevel, TableInfo
 
@@ -304,7 +304,9 @@ class _Work:
         return pairs.withColumn("in_source", f.lit(True))
 
     def _joined(self, tx: SparkTransaction, source: DataFrame, kinds: set[Kind]) -> DataFrame:
-        target = tx.read(self._info.name).toDF(*(f"t{place}" for place in range(len(self._columns))))
+        present = tx.read(self._info.name)
+        check_same_columns(self._what, self._schema, present.columns)
+        target = present.toDF(*(f"t{place}" for place in range(len(self._columns))))
         same = [f.col(f"s{self._names.index(n)}") == f.col(f"t{self._columns.index(n)}") for n in self._on]
         keeps = (Kind.NOT_MATCHED in kinds, Kind.NOT_MATCHED_BY_SOURCE in kinds)
         how = {(False, False): "inner", (True, False): "left", (False, True): "right", (True, True): "full"}[keeps]

@@ -64,6 +64,12 @@ def fields_of(struct: StructType) -> tuple[Field, ...]:
     return fields
 
 
+def check_same_columns(what: str, schema: TableSchema, names: Sequence[str]) -> None:
+    """`Misuse` where the table's frame has these names, others than the schema that was planned with."""
+    if list(names) != [column.name for column in schema.columns]:
+        raise Misuse(f"{what}: another transaction added a column to the table meanwhile; begin the transaction anew")
+
+
 def struct_of(schema: TableSchema, names: Sequence[str]) -> StructType:
     """The Spark schema of these columns; all nullable."""
     from pyspark.sql.types import StructType

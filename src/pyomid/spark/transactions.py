@@ -50,7 +50,7 @@ from pyomid.spark.options import LEVELS, checked_choice, names_of
 from pyomid.spark.read_task import ReadPlan, divided, intersection
 from pyomid.spark.registration import register
 from pyomid.spark.run_outcome import find_run
-from pyomid.spark.schema import WriteOptions, check_level, fields_of, struct_of
+from pyomid.spark.schema import WriteOptions, check_level, check_same_columns, fields_of, struct_of
 from pyomid.spark.stale_reads import writes_by
 from pyomid.spark.write_task import (
     REPORT_DDL,
@@ -285,6 +285,7 @@ class SparkTransaction(LargeTransaction):
                     column=name,
                 )
         rows = self.read(table, where=where)
+        check_same_columns(what, schema, rows.columns)
         values = {name: expression(value, what) for name, value in set.items()}
         kinds = resolved(rows, {f"the value of {name!r}": value for name, value in values.items()}, what)
         types = {column.name: field.dataType for column, field in zip(schema.columns, rows.schema.fields, strict=True)}
