@@ -38,7 +38,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -48,7 +48,7 @@ from typing import Annotated, Any, Final, Generic, ParamSpec, Protocol, TypeVar,
 from pyomid.arrays import NDArray, np
 from pyomid.kernel_cache import cache_folder, keep_in, kept_in, python_tag
 from pyomid.kernel_digests import digest_of, names_in
-from pyomid.kernel_loading import can_compile, is_ready, tell_of_compiling, tell_of_no_folder
+from pyomid.kernel_loading import is_ready, tell_of_compiling, tell_of_no_folder
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -304,14 +304,14 @@ def now(kernel: Kernel[P, R]) -> Callable[P, R]:
     return kernel if kernel.is_ready else kernel.python
 
 
-def all_are_kept(packages: Sequence[str]) -> bool:
-    """Whether every kernel of these packages' modules imported so far is only to be loaded, or none ever is."""
-    return not can_compile() or all(each.is_kept for each in _kernels if each.package in packages)
+def kernels_of(*packages: str) -> list[Kernel[Any, Any]]:
+    """The kernels of these packages' modules imported so far."""
+    return [each for each in _kernels if each.package in packages]
 
 
 def compile_all(package: str) -> Iterator[str]:
     """Compiles every kernel of the package's modules imported so far; yields each one's name when it is ready."""
-    for each in [each for each in _kernels if each.plain.__module__.rpartition(".")[0] == package]:
+    for each in kernels_of(package):
         each.compiled()
         yield each.name
 

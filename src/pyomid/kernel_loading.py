@@ -18,7 +18,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +30,7 @@ from pyomid.kernel_cache import CACHE_VARIABLE, cache_folder
 log = logging.getLogger(__name__)
 
 MODE_VARIABLE: Final = "PYOMID_KERNELS"
+_COMPILE_S_MAX: Final = 300.0
 
 
 class Loadable(Protocol):
@@ -70,6 +71,15 @@ def can_compile() -> bool:
         " faster; PYOMID_KERNELS=off says that this is wanted"
     )
     return False
+
+
+def are_kept(kernels: Sequence[Loadable]) -> bool:
+    """Whether these are kept on disk, after another process has compiled what was missing, or none is ever loaded. For
+    a program that would not answer while it compiles."""
+    if not can_compile():
+        return True
+    missing = [each for each in kernels if not each.is_kept]
+    return not missing or _compile_in_a_process(missing)
 
 
 def anything_is_loaded() -> bool:
@@ -133,8 +143,7 @@ class _Beside:
 
     def _load(self, wanted: list[Loadable]) -> bool:
         try:
-            missing = [each for each in wanted if not each.is_kept]
-            if missing and not _compile_in_a_process(missing):
+            if not are_kept(wanted):
                 return False
             for each in wanted:
                 each.compiled()
@@ -155,10 +164,14 @@ def _compile_in_a_process(missing: list[Loadable]) -> bool:
         if missing:
             tell_of_compiling()
             packages = sorted({each.package for each in missing})
-            command = [_python(), "-m", "pyomid.compile_kernels", "--beside", *packages]
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+            command = [_python(), "-P", "-m", "pyomid.compile_kernels", "--beside", *packages]
+            pipes: Any = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+            try:
+                why = subprocess.run(command, timeout=_COMPILE_S_MAX, check=False, **pipes).stderr[-2000:]
+            except (OSError, subprocess.SubprocessError) as error:
+                why = str(error)
             if not all(each.is_kept for each in missing):
-                log.warning("goes on in plain Python: kernels could not be compiled: %s", done.stderr[-2000:])
+                log.warning("goes on in plain Python: kernels could not be compiled: %s", why)
                 return False
     return True
 

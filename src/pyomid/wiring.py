@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -239,25 +237,13 @@ def folder_upkeep(folder: Path, share: float, retry_s: float) -> BackgroundUpkee
 
 
 _UPKEEP_KERNELS: Final = ("pyomid.storage.embedded.native", "pyomid.protocol.native")
-_COMPILE_S_MAX: Final = 300.0
 
 
 def _compile_upkeep() -> bool:
-    """Whether the kernels of upkeep are kept on disk. If they are not, a process of lowest priority compiles them: a
-    service that compiles in a thread of its own would not answer meanwhile."""
-    from pyomid.compiled import all_are_kept
+    from pyomid.compiled import kernels_of
+    from pyomid.kernel_loading import are_kept
 
-    if all_are_kept(_UPKEEP_KERNELS):
-        return True
-    compile_them = (
-        f"import os; os.nice(19); import {', '.join(each.rpartition('.')[0] for each in _UPKEEP_KERNELS)}, "
-        "pyomid.storage.embedded.store, pyomid.protocol.compaction; from pyomid.compiled import compile_all; "
-        f"[*map(list, map(compile_all, {_UPKEEP_KERNELS!r}))]"
-    )
-    with suppress(OSError, subprocess.SubprocessError):
-        command = [sys.executable, "-P", "-c", compile_them]
-        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMPILE_S_MAX, check=True)
-    return all_are_kept(_UPKEEP_KERNELS)
+    return are_kept(kernels_of(*_UPKEEP_KERNELS))
 
 
 class _Patience(TypedDict):

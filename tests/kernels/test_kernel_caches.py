@@ -193,9 +193,12 @@ def test_kernels_are_compiled_beside_and_once(tmp_path: Path) -> None:
     )
     shutil.copytree(Path(pyomid.__file__).parent, tmp_path / "pyomid", ignore=shutil.ignore_patterns("__pycache__"))
     settings = {**os.environ, "PYOMID_KERNELS": "auto", "PYTHONPATH": os.fspath(tmp_path)}
+    here = tmp_path / "here"  # a program's folder: nothing of it is imported where kernels are compiled
+    here.mkdir()
+    (here / "llvmlite.py").write_text("raise SystemExit(3)")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     processes = [
-        subprocess.Popen([sys.executable, "-c", program], env=settings, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for _ in range(2)
+        subprocess.Popen([sys.executable, "-P", "-c", program], env=settings, cwd=here, **pipes) for _ in range(2)
     ]
     said = [process.communicate(timeout=120) for process in processes]
     assert [out for out, _ in said] == [b"False False\nTrue\n"] * 2, said

@@ -283,7 +283,8 @@ async def _lead(duty: _Duty, term: LeaderTerm, *, announce: Callable[[int], obje
     await service.run(duty.listeners, ready=duty.ready)
     for task in beside:
         task.cancel()
-    await asyncio.wait(beside) if beside else None
+    if beside:
+        await asyncio.wait(beside)
     log.info("stops", extra={"epoch": machine.epoch, "connections": service.connections})
     drained = await service.drain()
     log.info("stopped", extra={"epoch": machine.epoch, "drained": drained})

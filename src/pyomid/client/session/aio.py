@@ -97,27 +97,17 @@ class AsyncTsoSession(SessionBase["_Connection"]):
             this = session()
             if this is not None:
                 this._telling = None
-                if this._tell_open():
+                if this.tell_open():
                     this._tell_soon()
 
         self._telling = asyncio.get_running_loop().call_later(TELL_S, tell)
-
-    def _tell_open(self) -> bool:
-        """Tells the TSO what is open, where that changed and there is a connection. Whether there may be more soon."""
-        connection = self._connection
-        if connection is None or connection.broken:
-            return False
-        if not self._open_starts.is_told:
-            with contextlib.suppress(OmidError):
-                connection.tell(self._open_starts.telling)
-        return self._open_starts.holds_any
 
     async def close(self) -> None:
         self._closed = True
         if self._telling is not None:
             self._telling.cancel()
         if os.getpid() == self._pid and self._connection is not None:
-            self._tell_open()
+            self.tell_open()
             await asyncio.sleep(0)  # uvloop writes at the end of a step
         connection, self._connection = self._connection, None
         if connection is not None:

@@ -112,16 +112,6 @@ class TsoSession(SessionBase["_Connection"], TsoCalls):
         self._teller.wake()
         return reply
 
-    def tell_open(self) -> bool:
-        """Tells the TSO what is open, where that changed and there is a connection. Whether there may be more soon."""
-        connection = self._connection
-        if connection is None or connection.broken:
-            return False
-        if not self._open_starts.is_told:
-            with contextlib.suppress(OmidError):
-                connection.tell(self._open_starts.telling)
-        return self._open_starts.holds_any
-
     def complete(self, starts: Sequence[int]) -> None:
         """Sent if there is a connection. Sanitizing deletes the entries of a lost request."""
         if not starts:

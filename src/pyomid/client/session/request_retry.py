@@ -11,6 +11,7 @@ blocking and the asyncio session are shells over it, driven by `client.drive`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import time
@@ -100,6 +101,9 @@ class KnownDatabase:
 class AnyConnection(Protocol):
     """A session's connection, as far as `SessionBase` uses it."""
 
+    @property
+    def broken(self) -> object: ...
+
     def tell(self, compose: Callable[[], Request]) -> None:
         """Sends a request without an answer, made when nothing else can leave before it."""
 
@@ -149,6 +153,16 @@ class SessionBase(Generic[C]):
 
     def note_ended(self, start_ts: int) -> None:
         self._open_starts.ended(start_ts)
+
+    def tell_open(self) -> bool:
+        """Tells the TSO what is open, where that changed and there is a connection. Whether there may be more soon."""
+        connection = self._connection
+        if connection is None or connection.broken:
+            return False
+        if not self._open_starts.is_told:
+            with contextlib.suppress(OmidError):
+                connection.tell(self._open_starts.telling)
+        return self._open_starts.holds_any
 
     def begin_steps(self, not_before: int) -> Steps[BeginReply]:
         if os.getpid() != self._pid:
