@@ -19,8 +19,8 @@ from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.decode import RowDecoder
 from pyomid.row_codec.schema import schema_of
 from pyomid.spark.databases import connection
-from pyomid.spark.read_task import divided
 from pyomid.spark.schema import struct_of
+from pyomid.spark.source.read_task import divided
 from pyomid.types import KeyRange
 
 

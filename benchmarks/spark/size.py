@@ -23,8 +23,8 @@ from benchmarks._report import Report
 from benchmarks.spark._setting import PARTS, Setting, setting
 
 import pyomid.spark
+from pyomid.spark.source.write_task import BranchReport, WritePlan
 from pyomid.spark.transactions import SparkTransaction
-from pyomid.spark.write_task import BranchReport, WritePlan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

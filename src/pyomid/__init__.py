@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from pyomid.client.database import Database, DatabaseStatus
     from pyomid.client.idempotency import AlreadyDone
     from pyomid.client.savepoint import Savepoint
-    from pyomid.client.table import Page, Table
+    from pyomid.client.tables.table import Page, Table
+    from pyomid.client.tables.typed import TypedTable
     from pyomid.client.transaction import Transaction
-    from pyomid.client.typed import TypedTable
 
 __version__: Final = "0.1.0"
 
@@ -84,11 +84,11 @@ _LATE: Final = {
     "AlreadyDone": "pyomid.client.idempotency",
     "Database": "pyomid.client.database",
     "DatabaseStatus": "pyomid.client.database",
-    "Page": "pyomid.client.table",
+    "Page": "pyomid.client.tables.table",
     "Savepoint": "pyomid.client.savepoint",
-    "Table": "pyomid.client.table",
+    "Table": "pyomid.client.tables.table",
     "Transaction": "pyomid.client.transaction",
-    "TypedTable": "pyomid.client.typed",
+    "TypedTable": "pyomid.client.tables.typed",
 }
 """Names whose modules bring numpy with them: imported when first asked for, so that `import pyomid` stays light."""
 

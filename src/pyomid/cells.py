@@ -21,7 +21,7 @@ from itertools import accumulate, chain
 from typing import Any, Final, NamedTuple, overload
 
 from pyomid.arrays import NDArray, np
-from pyomid.compiled import ReadBytes, ReadInt32s, ReadInt64s
+from pyomid.kernels.compiled import ReadBytes, ReadInt32s, ReadInt64s
 from pyomid.types import Cell, CellVersion, Column, RowWrite
 
 TOMBSTONE: Final = -1

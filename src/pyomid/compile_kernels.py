@@ -12,8 +12,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 
 import pyomid
-from pyomid.compiled import compile_all
 from pyomid.errors import Misuse
+from pyomid.kernels.compiled import compile_all
 
 
 def main(wanted: Sequence[str] = ()) -> None:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     import ssl
 
     from pyomid.client.aio import AsyncDatabase
-    from pyomid.client.background_upkeep import BackgroundUpkeep
     from pyomid.client.database import Database
     from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
+    from pyomid.client.upkeep.background import BackgroundUpkeep
     from pyomid.oracle.settings import TsoSettings
     from pyomid.server.leadership import Leadership
     from pyomid.server.store_calls import TsoStores
@@ -207,8 +207,8 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
 
 def folder_upkeep(folder: Path, share: float, retry_s: float) -> BackgroundUpkeep:
     """The upkeep that the folder's TSO runs in a thread of its own. It starts no other TSO."""
-    from pyomid.client.background_upkeep import UPKEEP_REQUEST_S, BackgroundUpkeep
     from pyomid.client.session.blocking import TsoSession
+    from pyomid.client.upkeep.background import UPKEEP_REQUEST_S, BackgroundUpkeep
     from pyomid.server.leadership import connect_in
     from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 
@@ -240,8 +240,8 @@ _UPKEEP_KERNELS: Final = ("pyomid.storage.embedded.native", "pyomid.protocol.nat
 
 
 def _compile_upkeep() -> bool:
-    from pyomid.compiled import kernels_of
-    from pyomid.kernel_loading import are_kept
+    from pyomid.kernels.compiled import kernels_of
+    from pyomid.kernels.loading import are_kept
 
     return are_kept(kernels_of(*_UPKEEP_KERNELS))
 

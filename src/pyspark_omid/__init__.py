@@ -1,5 +1,5 @@
 """Found by Spark itself: it looks for `DefaultSource` in every top-level package whose name begins with pyspark_."""
 
-from pyomid.spark.datasource import OmidDataSource as DefaultSource
+from pyomid.spark.source.datasource import OmidDataSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid.client.background_upkeep import (
+from pyomid.client.database import Database
+from pyomid.client.drive import Handler
+from pyomid.client.upkeep.background import (
     GAIN_MIN,
     PATIENCE_MAX,
     SANITIZE_EVERY_S,
@@ -23,9 +25,7 @@ from pyomid.client.background_upkeep import (
     Part,
     _Stopped,
 )
-from pyomid.client.database import Database
-from pyomid.client.drive import Handler
-from pyomid.client.partitions import Partition
+from pyomid.client.upkeep.partitions import Partition
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.protocol.effects import Effect
 from pyomid.protocol.hashing import table_id
@@ -71,7 +71,7 @@ def test_upkeep_asks_the_tso_only_for_what_moves(
     raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
     """A connection for what it asked before, or knows, would keep the process of an idle folder for ever."""
-    monkeypatch.setattr("pyomid.client.background_upkeep.ENTRIES_MIN", 0)
+    monkeypatch.setattr("pyomid.client.upkeep.background.ENTRIES_MIN", 0)
     tso, asked = raised.deployment.tso, []
 
     class Asked:
@@ -185,7 +185,7 @@ def test_a_pass_keeps_one_version_of_each_row(raised: Database, tmp_path: Path) 
 def test_between_batches_it_rests_by_its_share(
     raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pyomid.client.background_upkeep.BATCH_RECORDS", 1)
+    monkeypatch.setattr("pyomid.client.upkeep.background.BATCH_RECORDS", 1)
     clock = [0.0]
     upkeep = upkeep_of(raised, tmp_path, share=0.1, clock=clock)
     upkeep._stop = rests = Rests(clock)
@@ -199,7 +199,7 @@ def test_between_batches_it_rests_by_its_share(
 def test_a_pass_that_was_stopped_is_done_by_the_next_process(
     raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batches: int
 ) -> None:
-    monkeypatch.setattr("pyomid.client.background_upkeep.BATCH_RECORDS", 1)
+    monkeypatch.setattr("pyomid.client.upkeep.background.BATCH_RECORDS", 1)
     clock = [0.0]
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
     upkeep._stop = Rests(clock, stops_after=batches)
@@ -219,7 +219,7 @@ def test_the_next_process_cleans_what_a_stopped_pass_left(
     raised: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And not from the first part on: a folder that is used for a minute now and then is cleaned at last."""
-    monkeypatch.setattr("pyomid.client.background_upkeep.BATCH_RECORDS", 1)
+    monkeypatch.setattr("pyomid.client.upkeep.background.BATCH_RECORDS", 1)
     clock = [0.0]
     upkeep = upkeep_of(raised, tmp_path, clock=clock)
     upkeep._stop = Rests(clock, stops_after=1)

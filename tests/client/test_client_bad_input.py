@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pyomid.client.database import Database
-from pyomid.client.table import Table
+from pyomid.client.tables.table import Table
 from pyomid.errors import Misuse, MisuseType
 
 pytestmark = pytest.mark.fast

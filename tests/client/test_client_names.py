@@ -12,9 +12,9 @@ import pytest
 from pyomid.client import public_names
 from pyomid.client.aio import AsyncDatabase, AsyncTable, AsyncTransaction, AsyncTypedTable
 from pyomid.client.database import Database
-from pyomid.client.table import Table
+from pyomid.client.tables.table import Table
+from pyomid.client.tables.typed import TypedTable
 from pyomid.client.transaction import Transaction
-from pyomid.client.typed import TypedTable
 
 pytestmark = pytest.mark.fast
 

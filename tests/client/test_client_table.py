@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import pyomid
 from pyomid.client.database import Database
-from pyomid.client.table import Table
+from pyomid.client.tables.table import Table
 from pyomid.client.transaction_steps import IDS_COMPILED_MIN
 from pyomid.errors import ConflictError
 from pyomid.storage.memory import MemoryStore

@@ -13,8 +13,8 @@ import pyomid.aio
 from pyomid.cli import main
 from pyomid.cli.top import page
 from pyomid.client.database import Database
-from pyomid.client.partitions import Partition, partitions_of
-from pyomid.client.upkeep import held_back
+from pyomid.client.upkeep.jobs import held_back
+from pyomid.client.upkeep.partitions import Partition, partitions_of
 from pyomid.config import Settings
 from pyomid.errors import UnknownTable
 from pyomid.ports import Deployment
@@ -72,7 +72,7 @@ def test_a_table_dropped_meanwhile_ends_no_upkeep_of_all(
             memory_db.drop_table("b")
         return found
 
-    monkeypatch.setattr("pyomid.client.upkeep.partitions_of", dropped_first)
+    monkeypatch.setattr("pyomid.client.upkeep.jobs.partitions_of", dropped_first)
     for name in ("b", "z"):
         memory_db.create_table(name, families=["f"])
     assert "z" in {table.table for table in upkeep().tables}

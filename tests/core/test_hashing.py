@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyomid.cells import batch_of
-from pyomid.compiled import Kernel
+from pyomid.kernels.compiled import Kernel
 from pyomid.protocol import hashing
 from pyomid.protocol.native import hashing as hashing_batch
 from pyomid.types import Cell

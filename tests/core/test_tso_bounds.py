@@ -11,13 +11,13 @@ import pytest
 from machine_script import Script
 
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
-from pyomid.oracle import large_commits, tables
-from pyomid.oracle.completions import DELETES_A_CALL, STARTS_A_REQUEST
 from pyomid.oracle.instructions import DeleteEntries, PeerGone, PutBranches, PutDecision, SealEntries, UpdateLeaderState
-from pyomid.oracle.large_commits import BRANCHES_A_CALL
-from pyomid.oracle.leases import Lease, Leases, LeaseState
 from pyomid.oracle.machine import PEER_REQUESTS_MAX
-from pyomid.oracle.retries import SEALS_A_CALL
+from pyomid.oracle.requests import large_commits, tables
+from pyomid.oracle.requests.completions import DELETES_A_CALL, STARTS_A_REQUEST
+from pyomid.oracle.requests.large_commits import BRANCHES_A_CALL
+from pyomid.oracle.requests.leases import Lease, Leases, LeaseState
+from pyomid.oracle.requests.retries import SEALS_A_CALL
 from pyomid.oracle.status_oracle import RareStarts
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.retention import NewestEntries

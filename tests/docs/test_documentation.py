@@ -13,7 +13,7 @@ import pyomid.errors
 from pyomid.cli import _modules, tso
 from pyomid.config import _OF_HBASE, camel_case, option_name
 from pyomid.server import metric_families as metrics
-from pyomid.spark import options as spark_options
+from pyomid.spark.source import options as spark_options
 from pyomid.types import AbortReason
 
 pytestmark = pytest.mark.fast

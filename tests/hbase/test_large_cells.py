@@ -15,8 +15,8 @@ import pyomid.storage.hbase.rpc.connection as hbase_connection
 from conftest import needs_java
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.database import Database
-from pyomid.client.partitions import Partition
-from pyomid.client.verification import look
+from pyomid.client.upkeep.partitions import Partition
+from pyomid.client.upkeep.verification import look
 from pyomid.errors import Unavailable
 from pyomid.protocol.visibility import visible_point
 from pyomid.storage.hbase.rpc.client import Cluster

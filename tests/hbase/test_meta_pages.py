@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from pyomid.errors import Unavailable, UnknownTable
-from pyomid.spark.read_task import divided
+from pyomid.spark.source.read_task import divided
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, encode
 from pyomid.storage.hbase.regions import operations as operations_module
 from pyomid.storage.hbase.regions.locations import LocationCache

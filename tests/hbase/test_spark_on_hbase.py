@@ -38,7 +38,7 @@ import pyomid.spark
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.idempotency import KEYS_TABLE
 from pyomid.spark.databases import connection
-from pyomid.spark.datasource import OmidDataSource
+from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.testing.conformance import remove_entry

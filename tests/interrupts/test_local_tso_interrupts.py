@@ -8,8 +8,9 @@ import pytest
 
 from interrupts import Interrupter, every_place
 from pyomid.errors import OutcomeUnknown, Unavailable
-from pyomid.oracle import begins, commits, machine, outgoing, windows
+from pyomid.oracle import machine, outgoing, windows
 from pyomid.oracle.instructions import Flush
+from pyomid.oracle.requests import begins, commits
 from pyomid.server import local, store_calls
 from pyomid.server.local import LocalTso
 from pyomid.server.store_calls import TsoStores

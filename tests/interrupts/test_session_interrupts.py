@@ -15,11 +15,12 @@ import pytest
 
 import pyomid
 from interrupts import Interrupter, every_place
-from pyomid.client import background, drive, table, transaction, transaction_steps
+from pyomid.client import background, drive, transaction, transaction_steps
 from pyomid.client.database import Database
 from pyomid.client.session import blocking, leases, request_retry
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.request_retry import ConnectionBroken
+from pyomid.client.tables import table
 from pyomid.client.transaction import State
 from pyomid.errors import OmidError
 from pyomid.protocol import commit

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pyomid.compiled import Kernel
+from pyomid.kernels.compiled import Kernel
 
 PAGE = mmap.PAGESIZE
 REGION_BYTES = 1 << 20

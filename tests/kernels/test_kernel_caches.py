@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 import pyomid
-from pyomid import kernel_cache
-from pyomid.kernel_cache import cache_folder, python_tag
-from pyomid.kernel_digests import digest_of
+from pyomid.kernels import cache as kernel_cache
+from pyomid.kernels.cache import cache_folder, python_tag
+from pyomid.kernels.digests import digest_of
 from pyomid.oracle.native.decide import decide_chunk
 from pyomid.server import startup
 
 KEPT = f"decide.decide_chunk-{decide_chunk.digest}-{decide_chunk.plain.__code__.co_firstlineno}"
 
 CALLER = """
-from pyomid.compiled import kernel
+from pyomid.kernels.compiled import kernel
 from updated.helper import OFFSET, doubled, load
 import numpy as np
 
@@ -37,7 +37,7 @@ def say():
 """
 
 HELPER = """
-from pyomid.compiled import Instruction, kernel
+from pyomid.kernels.compiled import Instruction, kernel
 
 OFFSET = 2
 
@@ -151,7 +151,7 @@ BESIDE = """
 import os, sys
 from pathlib import Path
 from pyomid.cells import batch_of
-from pyomid import kernel_loading
+from pyomid.kernels import loading as kernel_loading
 from pyomid.protocol import visibility
 from pyomid.protocol.native.visibility import visible_cells
 from pyomid.types import Cell
@@ -185,7 +185,7 @@ def test_plain_python_goes_on_while_kernels_are_loaded() -> None:
 @pytest.mark.process
 def test_kernels_are_compiled_beside_and_once(tmp_path: Path) -> None:
     program = (
-        "from pyomid import kernel_loading\n"
+        "from pyomid.kernels import loading as kernel_loading\n"
         "from pyomid.storage.embedded.commit_log.index_kernels import find\n"
         "print(find.is_kept, find.is_ready)\n"
         "if thread := kernel_loading._beside._thread: thread.join()\n"

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pyomid import compiled
+import pyomid
 from pyomid.compile_kernels import _packages
+from pyomid.kernels import compiled
 
 PARAMETERS_MAX = 8
 
@@ -29,6 +30,6 @@ def test_no_kernel_has_more_than_eight_parameters() -> None:
 @pytest.mark.fast
 def test_numba_compiles_nothing_but_registered_kernels() -> None:
     """The test above would not see it."""
-    package = Path(compiled.__file__).parent
+    package = Path(pyomid.__file__).parent
     using = [path.name for path in package.rglob("*.py") if "njit" in path.read_text()]
     assert using == ["compiled.py"]

@@ -75,7 +75,7 @@ def test_the_named_test_exists(rule: str) -> None:
         "protocol.reading:Snapshot",
         "protocol.no_such_module:f",
         "protocol.effects:ReadRows",
-        "client.table_admin:drop_table",
+        "client.admin.table_admin:drop_table",
     ],
 )
 def test_a_hook_whose_place_is_gone_is_refused(place: str) -> None:

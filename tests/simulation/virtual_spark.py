@@ -4,7 +4,7 @@
                        of the first attempt that ends; attempts that failed, died or came second leave what they wrote
     df.write           the source is made, the writer planned, each task run, `commit` and `abort` called in processes
                        of their own, everything between them pickled; an exception in `commit` has `abort` called, and
-                       reaches the program as text (`design` of the data source: `pyomid.spark.datasource`)
+                       reaches the program as text (`design` of the data source: `pyomid.spark.source.datasource`)
 
 No row is computed here: frames are record batches that were made before.
 """
@@ -95,7 +95,7 @@ class VirtualSpark:
 
     def write(self, frame: VirtualFrame, options: Mapping[str, str], *, overwrite: bool = False) -> None:
         """`frame.write.format("omid").options(…).mode(…).save()`."""
-        from pyomid.spark.datasource import OmidDataSource
+        from pyomid.spark.source.datasource import OmidDataSource
 
         lowered = {name.lower(): value for name, value in options.items()}
         source = self.elsewhere("source", lambda: pickle.dumps(OmidDataSource(lowered)))
@@ -112,7 +112,7 @@ class VirtualSpark:
 
     def read(self, options: Mapping[str, str]) -> list[dict[str, Any]]:
         """All rows of `spark.read.format("omid").options(…).load()`, one partition after the other."""
-        from pyomid.spark.datasource import OmidDataSource
+        from pyomid.spark.source.datasource import OmidDataSource
 
         lowered = {name.lower(): value for name, value in options.items()}
         source = self.elsewhere("source", lambda: pickle.dumps(OmidDataSource(lowered)))

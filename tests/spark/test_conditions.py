@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyomid.row_codec.row_key import KeyLayout, key_layout
-from pyomid.spark.conditions import key_range_of, moment_of
+from pyomid.spark.frames.conditions import key_range_of, moment_of
 from pyomid.types import ColumnSchema, RowKeyPart, TableSchema
 
 pytestmark = pytest.mark.fast

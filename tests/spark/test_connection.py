@@ -16,7 +16,7 @@ from pyomid.errors import Misuse
 from pyomid.ports import Deployment
 from pyomid.spark import databases
 from pyomid.spark.databases import close_connections, connection
-from pyomid.spark.datasource import OmidDataSource
+from pyomid.spark.source.datasource import OmidDataSource
 
 pytestmark = pytest.mark.process
 

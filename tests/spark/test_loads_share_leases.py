@@ -17,8 +17,8 @@ import pyomid.spark
 from pyomid.client.transaction import State
 from pyomid.errors import SnapshotTooOld, TransactionEnded
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.datasource import OmidDataSource, OmidReader
 from pyomid.spark.errors import original_error
+from pyomid.spark.source.datasource import OmidDataSource, OmidReader
 from pyomid.spark.transactions import SparkTransaction
 
 SCHEMA = StructType([StructField("name", StringType()), StructField("count", LongType())])

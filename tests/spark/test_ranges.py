@@ -11,7 +11,7 @@ import pytest
 
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.row_key import KeyLayout, key_layout
-from pyomid.spark.key_ranges import key_range, parse_bound
+from pyomid.spark.source.key_ranges import key_range, parse_bound
 from pyomid.types import ColumnSchema, KeyRange, RowKeyPart, TableSchema
 
 pytestmark = pytest.mark.fast

@@ -16,10 +16,10 @@ from pyomid.row_codec.decode import arrow_schema
 from pyomid.row_codec.schema import Field, schema_of
 from pyomid.spark import schema as schema_module
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.datasource import OmidWriter
-from pyomid.spark.options import Options
-from pyomid.spark.read_task import ReadPlan, read_range
 from pyomid.spark.schema import check_same_columns
+from pyomid.spark.source.datasource import OmidWriter
+from pyomid.spark.source.options import Options
+from pyomid.spark.source.read_task import ReadPlan, read_range
 from pyomid.types import KeyRange
 
 pytestmark = pytest.mark.fast

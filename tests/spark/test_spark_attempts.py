@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 import pyomid
 import pyomid.spark
-from pyomid.spark.datasource import OmidWriter
+from pyomid.spark.source.datasource import OmidWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +39,7 @@ def test_an_exception_behind_the_commit_does_not_undo_it(spark: SparkSession, ur
             super().commit(messages)
             raise RuntimeError("behind the commit")
 
-    class Source(pyomid.spark.datasource.OmidDataSource):
+    class Source(pyomid.spark.source.datasource.OmidDataSource):
         @classmethod
         def name(cls) -> str:
             return "omid_interrupted"

@@ -12,7 +12,7 @@ import pyomid
 import pyomid.spark
 from pyomid.errors import Misuse
 from pyomid.spark import SparkTransaction
-from pyomid.spark.stale_reads import WRITES
+from pyomid.spark.frames.stale_reads import WRITES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,7 +20,7 @@ import pyomid.spark
 from pyomid import crashpoints
 from pyomid.client.transaction import State
 from pyomid.spark import RunState
-from pyomid.spark.datasource import OmidDataSource
+from pyomid.spark.source.datasource import OmidDataSource
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext

@@ -9,7 +9,7 @@ import pytest
 
 import pyomid
 import pyomid.spark
-from pyomid.client.partitions import Partition
+from pyomid.client.upkeep.partitions import Partition
 from pyomid.spark.databases import connection
 from pyomid.spark.jobs.partitions import partitions_for
 from pyomid.types import CellVersion, ShadowWrite

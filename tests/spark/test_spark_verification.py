@@ -10,7 +10,7 @@ import pytest
 import pyomid
 import pyomid.spark
 from pyomid.client.database import Database
-from pyomid.client.verification import TableFigures, Verification
+from pyomid.client.upkeep.verification import TableFigures, Verification
 from pyomid.spark.databases import connection
 from pyomid.types import NOT_FOUND, CellVersion, Column, RowWrite
 

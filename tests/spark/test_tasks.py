@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 import pyomid
+from pyomid.client.admin.table_admin import create_table
 from pyomid.client.session.leases import Lease
-from pyomid.client.table_admin import create_table
 from pyomid.errors import ConflictError, Misuse
 from pyomid.oracle.settings import TsoSettings
 from pyomid.protocol.reading import Snapshot
@@ -21,11 +21,11 @@ from pyomid.row_codec.encode import Duplicates
 from pyomid.row_codec.schema import Field, row_key_parts, schema_of
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.large_transaction import LargeTransaction
-from pyomid.spark.options import TABLE_LEVEL
-from pyomid.spark.read_task import ReadPlan, divided, pair_rows, read_range
 from pyomid.spark.run_outcome import RunState, look_up_run
 from pyomid.spark.schema import WriteOptions, check_level, prepared_table, table_or_none
-from pyomid.spark.write_task import (
+from pyomid.spark.source.options import TABLE_LEVEL
+from pyomid.spark.source.read_task import ReadPlan, divided, pair_rows, read_range
+from pyomid.spark.source.write_task import (
     DELETE,
     INSERT,
     UPDATE,
@@ -38,7 +38,7 @@ from pyomid.spark.write_task import (
     merge_rows,
     write_rows,
 )
-from pyomid.spark.written_rows import told_by_task
+from pyomid.spark.source.written_rows import told_by_task
 from pyomid.types import BeginReply, ColumnSchema, ConflictLevel, KeyRange, RowKeyPart, TableInfo, TableSchema
 
 pytestmark = pytest.mark.fast

@@ -8,8 +8,8 @@ import pytest
 from test_writer import compact, prepared, push_watermark_past, written
 
 from pyomid.client import idempotency
-from pyomid.client.upkeep import verify as verify_here
-from pyomid.client.verification import Verification
+from pyomid.client.upkeep.jobs import verify as verify_here
+from pyomid.client.upkeep.verification import Verification
 from pyomid.spark.databases import Connection, connection
 from pyomid.types import CellVersion, Column, LeaderStateChanges, PendingCommit, RowWrite, ShadowWrite
 

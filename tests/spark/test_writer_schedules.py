@@ -15,8 +15,8 @@ from test_writer import compact, leases, prepared, push_watermark_past, rows_of,
 from pyomid import crashpoints
 from pyomid.errors import ConflictError, OmidError, OutcomeUnknown, UnknownTable
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.datasource import BranchMessage, OmidWriter
 from pyomid.spark.run_outcome import RunState, look_up_run
+from pyomid.spark.source.datasource import BranchMessage, OmidWriter
 
 pytestmark = pytest.mark.fast
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyomid.compiled import Kernel
 from pyomid.errors import Corruption
+from pyomid.kernels.compiled import Kernel
 from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 from pyomid.storage.embedded.records import record_key
 from pyomid.testing.conformance import (

@@ -9,7 +9,7 @@ import llvmlite.binding as llvm
 import numba
 import pytest
 
-from pyomid.compiled import Kernel
+from pyomid.kernels.compiled import Kernel
 from pyomid.storage.embedded import EmbeddedCommitTable
 from pyomid.storage.embedded.commit_log import index, index_kernels, memory_order
 from pyomid.storage.embedded.commit_log.index_kernels import SLOTS

@@ -42,9 +42,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_here(arguments: argparse.Namespace) -> int:
     import pyomid
+    from pyomid.client.admin.import_table import check_importable, import_timestamp, register_imported
+    from pyomid.client.admin.table_admin import new_level
     from pyomid.client.drive import Driver
-    from pyomid.client.import_table import check_importable, import_timestamp, register_imported
-    from pyomid.client.table_admin import new_level
     from pyomid.protocol.import_table import import_range_steps
 
     with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:

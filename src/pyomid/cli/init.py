@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def chosen_level(catalog: HBaseCatalog, wanted: str | None) -> str:
     """The level of all tables from now on. A database without tables that nobody told gets Apache Omid's own."""
-    from pyomid.client.table_admin import choose_tables_level
+    from pyomid.client.admin.table_admin import choose_tables_level
 
     if wanted is None and not catalog.has_tables_level() and not catalog.entries():
         wanted = ConflictLevel.CELL.value

@@ -11,7 +11,7 @@ from pyomid.cli.status import add_no_create, as_it_is, table_lines
 from pyomid.types import TABLES_UNCONFIRMED, ConflictLevel, TableInfo, TableState
 
 if TYPE_CHECKING:
-    from pyomid.client.unregistered_tables import Discovery
+    from pyomid.client.admin.unregistered_tables import Discovery
     from pyomid.ports import Deployment
 
 
@@ -66,7 +66,7 @@ def add_conflict_level(
 
 def run(arguments: argparse.Namespace) -> int:
     import pyomid
-    from pyomid.client.unregistered_tables import discover, forget
+    from pyomid.client.admin.unregistered_tables import discover, forget
 
     may_make = arguments.action == "create" and arguments.create
     options = {} if may_make else as_it_is(arguments.url)
@@ -126,7 +126,7 @@ def _found(discovery: Discovery, url: str) -> Iterator[str]:
 
 def _confirm(deployment: Deployment, url: str, *, anyway: bool) -> int:
     """The mark is read before the tables are listed, so that one of a Java TSO that led meanwhile stays."""
-    from pyomid.client.unregistered_tables import Discovery, confirm, discover
+    from pyomid.client.admin.unregistered_tables import Discovery, confirm, discover
 
     nonce = deployment.catalog.unknown_tables().get(TABLES_UNCONFIRMED)
     if nonce is None:

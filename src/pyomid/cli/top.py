@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def page(before: Status, now: Status, seconds: float, settings: Settings) -> Iterator[str]:
     """The lines between two looks at the TSO. Its counters begin anew with each TSO."""
-    from pyomid.client.upkeep import held_back
+    from pyomid.client.upkeep.jobs import held_back
 
     is_same = before.epoch == now.epoch
     rates = {name: (count - before.counters.get(name, 0) * is_same) / seconds for name, count in now.counters.items()}

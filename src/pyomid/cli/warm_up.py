@@ -18,7 +18,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def run(arguments: argparse.Namespace) -> int:
     from pyomid.compile_kernels import main
-    from pyomid.kernel_loading import can_compile
+    from pyomid.kernels.loading import can_compile
 
     if not can_compile():
         print("nothing to compile: numba and numpy are not installed, or not wanted (extra pyomid[fast])")

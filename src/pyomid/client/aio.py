@@ -27,9 +27,9 @@ from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.public_names import DATABASE, shows
 from pyomid.client.retry import check_awaitable, run_steps
 from pyomid.client.session.leases import Lease
-from pyomid.client.table import Cells, Expected, Page, TableBase
+from pyomid.client.tables.table import Cells, Expected, Page, TableBase
+from pyomid.client.tables.typed import RowT, TypedTableBase
 from pyomid.client.transaction import Event, RowTransaction
-from pyomid.client.typed import RowT, TypedTableBase
 from pyomid.client.validation import TableRules
 from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
@@ -41,8 +41,8 @@ from pyomid.types import BeginReply, CommitReply, ConflictLevel, TableInfo, Tabl
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from pyomid.client.upkeep import Compaction, Sanitising
-    from pyomid.client.verification import Verification
+    from pyomid.client.upkeep.jobs import Compaction, Sanitising
+    from pyomid.client.upkeep.verification import Verification
 
 P = ParamSpec("P")
 R = TypeVar("R")

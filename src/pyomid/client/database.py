@@ -21,7 +21,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
-from pyomid.client import table_admin
+from pyomid.client.admin import table_admin
 from pyomid.client.background import Background, BackgroundCounters
 from pyomid.client.drive import Blocking, Driver
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
@@ -41,8 +41,8 @@ from pyomid.protocol.reading import CommitCache
 from pyomid.types import BeginReply, ConflictLevel, Status, TableInfo, TableSchema
 
 if TYPE_CHECKING:
-    from pyomid.client.upkeep import Compaction, Sanitising
-    from pyomid.client.verification import Verification
+    from pyomid.client.upkeep.jobs import Compaction, Sanitising
+    from pyomid.client.upkeep.verification import Verification
 
 logger = logging.getLogger(__name__)
 
@@ -245,7 +245,7 @@ class Database:
         self.check_usable()
         if columns is None:
             return find_table(self._deployment.catalog, name).schema
-        from pyomid.client import table_schema
+        from pyomid.client.admin import table_schema
 
         self._tables.pop(name, None)
         return table_schema.give_schema(self._deployment, name, columns, row_key, mapping)
@@ -269,7 +269,7 @@ class Database:
         `grace_seconds`: for stores that Java clients share, which never look at W: it goes by the W of so long ago, and
         waits for that. A folder's TSO compacts by itself; Spark gives each region a task (`pyomid.spark.compact`).
         """
-        from pyomid.client import upkeep
+        from pyomid.client.upkeep import jobs as upkeep
 
         self.check_usable()
         run, cache = self._driver.run, self.commit_cache
@@ -281,7 +281,7 @@ class Database:
 
         The report prints as a table and says what holds it back, and from when on a further run helps.
         """
-        from pyomid.client import upkeep
+        from pyomid.client.upkeep import jobs as upkeep
 
         self.check_usable()
         return upkeep.sanitize(self._deployment, self._driver.run)
@@ -289,7 +289,7 @@ class Database:
     def verify(self, tables: str | Sequence[str] | None = None) -> Verification:
         """Reads every stored cell of these tables (all of them) and every commit-table entry, and reports what breaks
         an invariant; `ok` of the report says whether anything does. Writes nothing; may run beside writers."""
-        from pyomid.client import upkeep
+        from pyomid.client.upkeep import jobs as upkeep
 
         self.check_usable()
         return upkeep.verify(self._deployment, tables)

@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyomid.client import idempotency
+from pyomid.client.admin.table_admin import ensure_keys_table
 from pyomid.client.drive import Blocking, CallProgram, Pause
 from pyomid.client.idempotency import AlreadyDone
-from pyomid.client.table_admin import ensure_keys_table
 from pyomid.errors import ConflictError, MisuseType, OmidError, OutcomeUnknown
 from pyomid.protocol.effects import Steps
 

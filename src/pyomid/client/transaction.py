@@ -35,9 +35,9 @@ from pyomid.client.drive import Blocking
 from pyomid.client.public_names import TRANSACTION, shows
 from pyomid.client.savepoint import Savepoint
 from pyomid.client.session.leases import Lease
-from pyomid.client.table import Table, TableBase
+from pyomid.client.tables.table import Table, TableBase
+from pyomid.client.tables.typed import RowT, TypedTable
 from pyomid.client.transaction_steps import TransactionSteps
-from pyomid.client.typed import RowT, TypedTable
 from pyomid.client.validation import TableRules
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, TransactionEnded
 from pyomid.protocol.commit import WriteSet, commit_steps

@@ -17,8 +17,8 @@ from enum import Enum, auto
 from typing import Final
 
 from pyomid.arrays import NDArray, np
-from pyomid.oracle.completions import STARTS_A_REQUEST
 from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.requests.completions import STARTS_A_REQUEST
 from pyomid.types import TIMESTAMP_STEP, AbortReason, BeginReply, CommitReply, CommitRequest, WriteSetLevel
 from pyomid.wire.codec import CommitPart, Handshake, decode_answer, decode_request, encode_answer
 from pyomid.wire.frames import HEADER_BYTES, ProtocolError

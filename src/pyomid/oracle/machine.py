@@ -28,9 +28,6 @@ from itertools import chain
 from typing import Final
 
 from pyomid.arrays import NDArray, np
-from pyomid.oracle.begins import Begins, Ceiling
-from pyomid.oracle.commits import Commits
-from pyomid.oracle.completions import Completions, Starts
 from pyomid.oracle.instructions import (
     FORMER_COUNTERS,
     Event,
@@ -44,14 +41,17 @@ from pyomid.oracle.instructions import (
     StoreDone,
     StoreFailed,
 )
-from pyomid.oracle.large_commits import LargeCommits
-from pyomid.oracle.leases import LeaseRequests, Leases
 from pyomid.oracle.open_starts import OpenStarts
 from pyomid.oracle.outgoing import Death, PeerRequests, Procedure, Step, StoreRequests
-from pyomid.oracle.retries import Retries
+from pyomid.oracle.requests.begins import Begins, Ceiling
+from pyomid.oracle.requests.commits import Commits
+from pyomid.oracle.requests.completions import Completions, Starts
+from pyomid.oracle.requests.large_commits import LargeCommits
+from pyomid.oracle.requests.leases import LeaseRequests, Leases
+from pyomid.oracle.requests.retries import Retries
+from pyomid.oracle.requests.tables import KnownTables, TableRequests
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap, RareStarts, StatusOracle
-from pyomid.oracle.tables import KnownTables, TableRequests
 from pyomid.oracle.takeover import TakenOver
 from pyomid.oracle.watermarks import Watermarks
 from pyomid.oracle.windows import BeginWindows, TimestampClock

@@ -15,10 +15,10 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from pyomid.errors import Misuse, Unavailable
-from pyomid.oracle.begins import Begins
 from pyomid.oracle.instructions import DeleteBelow, StoreOperation
 from pyomid.oracle.open_starts import Held, OpenStarts
 from pyomid.oracle.outgoing import AfterBatch, EpochWrite, Procedure, Step, StoreRequests
+from pyomid.oracle.requests.begins import Begins
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import RareStarts, StatusOracle
 from pyomid.oracle.takeover import TakenOver

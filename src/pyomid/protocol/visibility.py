@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch
-from pyomid.compiled import now
+from pyomid.kernels.compiled import now
 from pyomid.protocol.native import visibility as kernels
 from pyomid.types import Cell, Column, start_of
 

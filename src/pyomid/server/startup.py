@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from pyomid.errors import OmidError
-from pyomid.kernel_cache import cache_folders, python_tag
-from pyomid.kernel_loading import can_compile
+from pyomid.kernels.cache import cache_folders, python_tag
+from pyomid.kernels.loading import can_compile
 from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap

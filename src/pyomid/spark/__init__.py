@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from pyomid.spark.databases import close_connections
     from pyomid.spark.errors import original_error, original_errors
+    from pyomid.spark.frames.merge import Merge, MergeResult
     from pyomid.spark.jobs.import_table import adopt
     from pyomid.spark.jobs.upkeep import compact, sanitize, verify
-    from pyomid.spark.merge import Merge, MergeResult
     from pyomid.spark.registration import register, use_this_python
     from pyomid.spark.run_outcome import RunOutcome, RunState, look_up_run
     from pyomid.spark.streaming import stream_sink

@@ -32,10 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.client import idempotency
+from pyomid.client.admin.table_admin import ensure_keys_table
 from pyomid.client.drive import Blocking
 from pyomid.client.retry import cause_of
 from pyomid.client.session.leases import Lease
-from pyomid.client.table_admin import ensure_keys_table
 from pyomid.client.transaction import Decided, State, TransactionBase
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError
@@ -47,12 +47,12 @@ from pyomid.row_codec.encode import duplicate_key, shown_key
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import Field, schema_of
 from pyomid.spark.databases import Connection
-from pyomid.spark.options import AUTO_LEVEL, TABLE_LEVEL
-from pyomid.spark.read_task import BATCH_ROWS, ReadPlan, sees_rows
 from pyomid.spark.run_outcome import find_run, is_committed
 from pyomid.spark.schema import WriteOptions, extended, prepared_table, table_or_none
-from pyomid.spark.write_task import BranchReport, WritePlan, check_distinct, span_of, too_many_ids
-from pyomid.spark.written_rows import TOLD_MAX, Look, Seen, look_at, together
+from pyomid.spark.source.options import AUTO_LEVEL, TABLE_LEVEL
+from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan, sees_rows
+from pyomid.spark.source.write_task import BranchReport, WritePlan, check_distinct, span_of, too_many_ids
+from pyomid.spark.source.written_rows import TOLD_MAX, Look, Seen, look_at, together
 from pyomid.types import (
     BeginReply,
     CellVersion,

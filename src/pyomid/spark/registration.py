@@ -33,7 +33,7 @@ def register(spark: SparkSession) -> None:
 
     `Misuse` where Spark's workers run a Python that cannot do pyomid's work, or this PySpark is too old.
     """
-    from pyomid.spark.datasource import OmidDataSource
+    from pyomid.spark.source.datasource import OmidDataSource
 
     if not getattr(spark, _REGISTERED, False):
         check_workers_python(spark)

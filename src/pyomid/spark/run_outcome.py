@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pyomid.client import idempotency
+from pyomid.client.admin.table_admin import ensure_keys_table
 from pyomid.client.idempotency import AlreadyDone
-from pyomid.client.table_admin import ensure_keys_table
 from pyomid.protocol.outcome import outcome_steps
 from pyomid.protocol.reading import Snapshot, read_rows_steps
 from pyomid.spark.databases import Connection, connection

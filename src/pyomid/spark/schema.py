@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyomid.client.table_admin import alter_table, make_table
+from pyomid.client.admin.table_admin import alter_table, make_table
 from pyomid.client.validation import find_table
 from pyomid.errors import Misuse, MisuseType, UnknownTable
 from pyomid.row_codec.column_types import nested_arrow_type
@@ -33,7 +33,7 @@ from pyomid.row_codec.schema import (
     type_name,
 )
 from pyomid.spark.databases import Connection
-from pyomid.spark.options import AUTO_LEVEL, TABLE_LEVEL
+from pyomid.spark.source.options import AUTO_LEVEL, TABLE_LEVEL
 from pyomid.types import ConflictLevel, RowKeyPart, TableInfo, TableSchema
 
 if TYPE_CHECKING:

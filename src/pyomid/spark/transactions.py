@@ -41,18 +41,18 @@ from pyomid.row_codec.schema import (
     select_columns,
 )
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.datasource import FORMAT
 from pyomid.spark.errors import coded_errors, original_error, original_errors
+from pyomid.spark.frames.stale_reads import writes_by
 from pyomid.spark.job_names import job_named
-from pyomid.spark.key_ranges import key_range
 from pyomid.spark.large_transaction import LargeTransaction
-from pyomid.spark.options import LEVELS, checked_choice, names_of
-from pyomid.spark.read_task import ReadPlan, divided, intersection
 from pyomid.spark.registration import register
 from pyomid.spark.run_outcome import find_run
 from pyomid.spark.schema import WriteOptions, check_level, check_same_columns, fields_of, struct_of
-from pyomid.spark.stale_reads import writes_by
-from pyomid.spark.write_task import (
+from pyomid.spark.source.datasource import FORMAT
+from pyomid.spark.source.key_ranges import key_range
+from pyomid.spark.source.options import LEVELS, checked_choice, names_of
+from pyomid.spark.source.read_task import ReadPlan, divided, intersection
+from pyomid.spark.source.write_task import (
     REPORT_DDL,
     BranchReport,
     WritePlan,
@@ -62,7 +62,7 @@ from pyomid.spark.write_task import (
     reporting,
     write_rows,
 )
-from pyomid.spark.written_rows import Look, Seen, look_at
+from pyomid.spark.source.written_rows import Look, Seen, look_at
 from pyomid.types import BeginReply, ConflictLevel, KeyRange, TableInfo
 from pyomid.types import Column as StoredColumn
 
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from pyomid.spark.merge import Merge
+    from pyomid.spark.frames.merge import Merge
 
 R = TypeVar("R")
 
@@ -127,10 +127,10 @@ class SparkTransaction(LargeTransaction):
         """A lazy frame of the table: this transaction's snapshot, with what the transaction wrote to it so far.
 
         `where`: the rows that meet this condition, which Spark applies. Of a SQL text what it says of leading key
-        columns also bounds the keys that are read (`pyomid.spark.conditions`): "origin = 'EWR' and time_hour >= …".
+        columns also bounds the keys that are read (`pyomid.spark.frames.conditions`): "origin = 'EWR' and hour >= 7".
         `start` (inclusive), `stop` (exclusive), `prefix`: values of leading key columns, or raw bytes; a datetime
-        without a zone is one of the session's zone (`pyomid.spark.key_ranges`). `schema`, with `row_key` and `mapping`:
-        for a table without one in the catalog.
+        without a zone is one of the session's zone (`pyomid.spark.source.key_ranges`). `schema`, with `row_key` and
+        `mapping`: for a table without one in the catalog.
         Use the frame before the transaction ends.
         """
         self.step(Event.READ)
@@ -155,7 +155,7 @@ class SparkTransaction(LargeTransaction):
         met = _meeting(frame, where, f"the read of {table!r}")
         if columns is None:
             return met
-        from pyomid.spark.expressions import quoted
+        from pyomid.spark.frames.expressions import quoted
 
         names = names_of(columns)
         if info.schema is not None:
@@ -270,7 +270,7 @@ class SparkTransaction(LargeTransaction):
         """
         from pyspark.sql import functions as f
 
-        from pyomid.spark.expressions import expression, fitted, resolved
+        from pyomid.spark.frames.expressions import expression, fitted, resolved
 
         info, what = self.writable(table), f"the update of {table!r}"
         schema = schema_of(info)
@@ -308,12 +308,12 @@ class SparkTransaction(LargeTransaction):
         conflict_level: str | None = None,
         stale_read: str = "refuse",
     ) -> Merge:
-        """Begins the description of a merge (`pyomid.spark.merge`): rows of the source and of the table that have the
-        same values in the columns `on` are pairs. Clauses follow, and `.merge()` performs it:
+        """Begins the description of a merge (`pyomid.spark.frames.merge`): rows of the source and of the table with
+        the same values in the columns `on` are pairs. Clauses follow, and `.merge()` performs it:
 
             tx.merge(changes, "stock", on=["item"]).whenMatched().updateAll().whenNotMatched().insertAll().merge()
         """
-        from pyomid.spark.merge import Merge
+        from pyomid.spark.frames.merge import Merge
 
         level = None if conflict_level is None else checked_choice("conflictLevel", conflict_level, LEVELS)
         return Merge(self, source, table, names_of(on), level, stale_read)
@@ -352,7 +352,7 @@ class SparkTransaction(LargeTransaction):
             found = key_range(layout, start, stop, prefix, session_zone=zone)
         if layout is None or info.schema is None or not isinstance(where, str):
             return found
-        from pyomid.spark.conditions import range_of
+        from pyomid.spark.frames.conditions import range_of
 
         empty = self._spark.createDataFrame([], struct_of(info.schema, [each.name for each in info.schema.columns]))
         return intersection(found, range_of(empty, layout, where)) or found
@@ -537,7 +537,7 @@ def _read_text(table: str, keys: KeyRange, start_ts: int) -> str:
 
 def _meeting(rows: DataFrame, where: Column | str, what: str) -> DataFrame:
     """The rows that meet a condition. `Misuse` where Spark cannot resolve it."""
-    from pyomid.spark.expressions import expression, resolved
+    from pyomid.spark.frames.expressions import expression, resolved
 
     condition = expression(where, what)
     (kind,) = resolved(rows, {"its condition": condition}, what)

@@ -17,7 +17,7 @@ import pyomid
 from pyomid import crashpoints
 from pyomid.client.database import Database
 from pyomid.client.drive import Driver
-from pyomid.client.table import Table
+from pyomid.client.tables.table import Table
 from pyomid.client.transaction import Transaction
 from pyomid.config import Settings
 from pyomid.errors import Unavailable

@@ -27,7 +27,7 @@ from simulation.hooks import Hook
 SHARED: Final = frozenset({"protocol.effects", "oracle.instructions"})
 """Vocabulary: a build with classes of its own could not talk to the simulation."""
 
-_PACKAGES: Final = ("protocol", "oracle")
+_PACKAGES: Final = ("protocol", "oracle", "oracle.requests")
 _SOURCE: Final = Path(pyomid.__file__).parent
 _ROOT: Final = "pyomid_simulated_"
 _numbers = itertools.count(1)
@@ -66,11 +66,12 @@ class Build:
     def source(self, module: str) -> str:
         """The module's text, made to import the others of this build."""
         text = (_file_of(module) or _SOURCE).read_text(encoding="utf-8")
-        text = text.replace("from pyomid.compiled import kernel", f"from {__name__} import plain_kernel as kernel")
-        text = re.sub(
-            r"\bfrom pyomid\.((?:protocol|oracle)(?:\.native)?) import ([^\n(]+)$", self._from_package, text, flags=re.M
+        text = text.replace(
+            "from pyomid.kernels.compiled import kernel", f"from {__name__} import plain_kernel as kernel"
         )
-        return re.sub(r"\bpyomid\.((?:protocol|oracle)(?:\.native)?\.\w+)", self._named, text)
+        package = r"((?:protocol|oracle)(?:\.(?:native|requests))?)"
+        text = re.sub(rf"\bfrom pyomid\.{package} import ([^\n(]+)$", self._from_package, text, flags=re.M)
+        return re.sub(rf"\bpyomid\.({package}\.\w+)", self._named, text)
 
     def _from_package(self, found: re.Match[str]) -> str:
         package, names = found.groups()
@@ -119,7 +120,7 @@ def _file_of(module: str) -> Path | None:
 
 
 def plain_kernel(signature: str, **options: Any) -> Callable[[Any], Any]:
-    """Stands in for `pyomid.compiled.kernel`: the function itself, uncompiled."""
+    """Stands in for `pyomid.kernels.compiled.kernel`: the function itself, uncompiled."""
 
     def decorate(function: Any) -> Any:
         function.plain, function.is_ready = function, True

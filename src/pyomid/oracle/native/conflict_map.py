@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.compiled import kernel
+from pyomid.kernels.compiled import kernel
 from pyomid.oracle.native.intrinsics import aligned_words, first_least, match_lanes, prefetch_word, trailing_zeros
 from pyomid.oracle.status_oracle import BucketMap
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pyomid.compiled import Records, kernel
+from pyomid.kernels.compiled import Records, kernel
 from pyomid.oracle.chunk_oracle import DONE, FULL, RARE_FRAME
 from pyomid.oracle.native.conflict_map import BUCKET_WORDS, last_commit, prefetch_commits, prefetch_tags, record_commit
 from pyomid.oracle.native.parse import BEGIN, COMPLETE, holds_frame, parse_chunk

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pyomid.compiled import kernel
+from pyomid.kernels.compiled import kernel
 from pyomid.oracle.native.conflict_map import prefetch_commits, prefetch_tags, record_commit
 from pyomid.types import TIMESTAMP_STEP
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pyomid.compiled import kernel
+from pyomid.kernels.compiled import kernel
 from pyomid.oracle.native.intrinsics import load_word, trailing_zeros
 from pyomid.oracle.native.records import Op, Parsed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, NamedTuple
 
-from pyomid.compiled import Record, record
+from pyomid.kernels.compiled import Record, record
 
 
 @record

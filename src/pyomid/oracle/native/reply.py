@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pyomid.compiled import kernel
+from pyomid.kernels.compiled import kernel
 from pyomid.types import AbortReason
 
 REPLY_BYTES_MAX: Final = 128

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from pyomid.compiled import Records, kernel
+from pyomid.kernels.compiled import Records, kernel
 from pyomid.oracle.native.records import Table
 
 _ROWS_MIN: Final = 64

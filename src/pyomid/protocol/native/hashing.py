@@ -11,7 +11,7 @@ from typing import Any
 
 from pyomid.arrays import NDArray, np
 from pyomid.cells import BatchArrays, CellBatch, ColumnNames
-from pyomid.compiled import READ_BYTES, READ_INT32S, READ_INT64S, kernel
+from pyomid.kernels.compiled import READ_BYTES, READ_INT32S, READ_INT64S, kernel
 from pyomid.protocol import hashing
 
 

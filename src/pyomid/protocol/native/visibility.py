@@ -6,7 +6,7 @@ from typing import Any
 
 from pyomid.arrays import NDArray, np
 from pyomid.cells import BatchArrays
-from pyomid.compiled import kernel
+from pyomid.kernels.compiled import kernel
 from pyomid.types import TIMESTAMP_STEP
 
 Int64s = NDArray[np.int64]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import TOMBSTONE, BatchArrays
-from pyomid.compiled import READ_BYTES, READ_INT32S, READ_INT64S, Bytes, Int32s, Int64s, kernel
+from pyomid.kernels.compiled import READ_BYTES, READ_INT32S, READ_INT64S, Bytes, Int32s, Int64s, kernel
 
 # A grid of cells, rows by columns with gaps, into a batch's cell arrays without gaps
 

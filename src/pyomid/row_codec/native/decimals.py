@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyomid.compiled import READ_BYTES, READ_INT32S, READ_INT64S, Bytes, Int32s, Int64s, kernel
+from pyomid.kernels.compiled import READ_BYTES, READ_INT32S, READ_INT64S, Bytes, Int32s, Int64s, kernel
 
 
 @kernel("int64(Array(uint8, 2, 'C', readonly=True), int32, uint8[::1], int64[::1], int32[::1])")

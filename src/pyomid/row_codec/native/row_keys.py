@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.compiled import READ_BYTES, READ_INT64S, Bytes, Int32s, Int64s, kernel
+from pyomid.kernels.compiled import READ_BYTES, READ_INT64S, Bytes, Int32s, Int64s, kernel
 
 # Fixed-width parts in: each row's bytes go to that row's own place, which moves on to their end
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import numpy as np
 from numba import types
 
-from pyomid.compiled import Record, Records, kernel, record
+from pyomid.kernels.compiled import Record, Records, kernel, record
 from pyomid.oracle.chunk_oracle import DONE
 from pyomid.oracle.native.decide import decide_chunk
 from pyomid.oracle.native.parse import frame_length

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pyomid.client.import_table import check_importable, import_timestamp, register_imported
-from pyomid.client.partitions import Partition
-from pyomid.client.table_admin import new_level
-from pyomid.client.table_text import table_text
+from pyomid.client.admin.import_table import check_importable, import_timestamp, register_imported
+from pyomid.client.admin.table_admin import new_level
+from pyomid.client.upkeep.partitions import Partition
+from pyomid.client.upkeep.table_text import table_text
 from pyomid.client.validation import check_families
 from pyomid.crashpoints import crash_point
 from pyomid.protocol.import_table import import_range_steps
 from pyomid.spark.databases import connection
 from pyomid.spark.jobs.partitions import run_partitions
-from pyomid.spark.read_task import divided
+from pyomid.spark.source.read_task import divided
 from pyomid.types import KeyRange
 
 if TYPE_CHECKING:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyomid.client.partitions import Partition, partitions_of, unless_dropped
+from pyomid.client.upkeep.partitions import Partition, partitions_of, unless_dropped
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors, original_errors
 from pyomid.spark.job_names import job_named
-from pyomid.spark.read_task import divided
 from pyomid.spark.registration import register
+from pyomid.spark.source.read_task import divided
 from pyomid.types import KeyRange, TableInfo
 
 if TYPE_CHECKING:

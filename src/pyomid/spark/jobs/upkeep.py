@@ -1,4 +1,4 @@
-"""Upkeep (`client/upkeep.py`) as Spark jobs: a task for each part of a table.
+"""Upkeep (`client/upkeep/jobs.py`) as Spark jobs: a task for each part of a table.
 
 print(pyomid.spark.compact(spark, url))      # write shadow cells, drop orphans and old versions, record watermarks
 print(pyomid.spark.sanitize(spark, url))     # then delete commit-table entries below the lowest watermark
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pyomid.client import upkeep
-from pyomid.client.partitions import Partition, chosen_tables
-from pyomid.client.upkeep import Compaction, Sanitising, TableCleaned, Verification
-from pyomid.client.verification import look, verified
+from pyomid.client.upkeep import jobs as upkeep
+from pyomid.client.upkeep.jobs import Compaction, Sanitising, TableCleaned, Verification
+from pyomid.client.upkeep.partitions import Partition, chosen_tables
+from pyomid.client.upkeep.verification import look, verified
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.spark.databases import connection
 from pyomid.spark.jobs.partitions import partitions_for, run_partitions

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.errors import Unavailable
-from pyomid.kernel_loading import anything_is_loaded
+from pyomid.kernels.loading import anything_is_loaded
 from pyomid.ports import CommitTable, FlushEnded, FlushLoop
 from pyomid.storage.hbase.codec.keyvalues import DELETE_COLUMN, DELETE_VERSION, KeyValue, decode
 from pyomid.storage.hbase.codec.layout import (

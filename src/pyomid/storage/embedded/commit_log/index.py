@@ -26,7 +26,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from pyomid.arrays import NDArray, np, words_of
-from pyomid.compiled import Kernel
+from pyomid.kernels.compiled import Kernel
 from pyomid.owned_files import is_shared, open_own
 from pyomid.storage.embedded.commit_log import index_kernels as kernels
 from pyomid.storage.embedded.commit_log import memory_order

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from pyomid.compiled import kernel
 from pyomid.errors import Corruption
+from pyomid.kernels.compiled import kernel
 from pyomid.storage.embedded.commit_log.memory_order import load_acquire, store_release
 from pyomid.types import SEALED, TIMESTAMP_STEP
 

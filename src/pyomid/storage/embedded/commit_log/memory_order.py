@@ -13,7 +13,7 @@ from __future__ import annotations
 import platform
 from typing import Any, Final
 
-from pyomid.compiled import Instruction, kernel
+from pyomid.kernels.compiled import Instruction, kernel
 
 IS_STRONG: Final = platform.machine().lower() in ("x86_64", "amd64")
 """Whether this processor does it unasked."""

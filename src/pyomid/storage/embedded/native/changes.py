@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pyomid.arrays import np
 from pyomid.cells import BatchArrays
-from pyomid.compiled import kernel
+from pyomid.kernels.compiled import kernel
 from pyomid.storage.embedded.native.records import (
     Bytes,
     Int,

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, NamedTuple
 
 from pyomid.arrays import np
-from pyomid.compiled import READ_BYTES, ReadBytes, kernel
+from pyomid.kernels.compiled import READ_BYTES, ReadBytes, kernel
 from pyomid.storage.embedded.native.records import varint
 from pyomid.storage.embedded.records import HEADER_BYTES, VERSION_BYTES
 from pyomid.types import TIMESTAMP_MAX

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from pyomid.arrays import NDArray, np
 from pyomid.cells import TOMBSTONE, BatchArrays
-from pyomid.compiled import READ_BYTES, kernel
+from pyomid.kernels.compiled import READ_BYTES, kernel
 from pyomid.storage.embedded.records import (
     ESCAPED_ROW_BYTES_MAX,
     HEADER_BYTES,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import BatchArrays
-from pyomid.compiled import READ_BYTES, Bytes, Int64s, ReadBytes, ReadInt64s, kernel
+from pyomid.kernels.compiled import READ_BYTES, Bytes, Int64s, ReadBytes, ReadInt64s, kernel
 from pyomid.storage.hbase.codec.native_encode import (
     RequestArrays,
     _action_bytes,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pyomid.compiled import Bytes, Int64s, kernel
+from pyomid.kernels.compiled import Bytes, Int64s, kernel
 from pyomid.storage.hbase.codec.native_decode import _number
 from pyomid.storage.hbase.codec.native_encode import (
     COMMIT_ROW_BYTES,

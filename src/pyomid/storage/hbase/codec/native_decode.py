@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import numpy as np
 
-from pyomid.compiled import Bytes, Int32s, Int64s, Record, Records, kernel, record
+from pyomid.kernels.compiled import Bytes, Int32s, Int64s, Record, Records, kernel, record
 
 NAMES_FULL: Final = -(1 << 62)
 """`index_cells` needs a larger table of names."""

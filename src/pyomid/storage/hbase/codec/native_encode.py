@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyomid.cells import BatchArrays, ColumnNames
-from pyomid.compiled import READ_BYTES, Bytes, Int64s, Record, kernel, record
+from pyomid.kernels.compiled import READ_BYTES, Bytes, Int64s, Record, kernel, record
 
 ACTION_BYTES_MAX = 48
 """Of an action beside its row."""

@@ -27,8 +27,8 @@ from enum import Enum, auto
 from typing import Final
 
 from pyomid.errors import Misuse, SnapshotTooOld, Unavailable
-from pyomid.oracle.begins import Begins
 from pyomid.oracle.outgoing import EpochWrite, Procedure, Step, StoreRequests
+from pyomid.oracle.requests.begins import Begins
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.watermarks import Watermarks
 from pyomid.types import LeaderStateChanges

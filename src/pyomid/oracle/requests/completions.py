@@ -12,9 +12,9 @@ from typing import Final
 
 from pyomid.arrays import NDArray, np
 from pyomid.errors import Unavailable
-from pyomid.oracle.begins import Begins
 from pyomid.oracle.instructions import DeleteEntries
 from pyomid.oracle.outgoing import Procedure, Step, StoreRequests
+from pyomid.oracle.requests.begins import Begins
 from pyomid.types import PendingCommit
 
 Starts = NDArray[np.int64]

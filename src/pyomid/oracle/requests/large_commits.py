@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Final
 
-from pyomid.oracle.begins import Ceiling
-from pyomid.oracle.commits import Commits
 from pyomid.oracle.instructions import Flushed, PutBranches, PutDecision
-from pyomid.oracle.leases import Leases
 from pyomid.oracle.outgoing import AfterBatch, EpochWrite, Procedure, Step, StoreRequests
+from pyomid.oracle.requests.begins import Ceiling
+from pyomid.oracle.requests.commits import Commits
+from pyomid.oracle.requests.leases import Leases
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import RareStarts
 from pyomid.oracle.takeover import TakenOver

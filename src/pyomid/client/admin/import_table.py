@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pyomid.client.admin.table_admin import create_table
 from pyomid.client.drive import Driver
-from pyomid.client.table_admin import create_table
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.ports import Deployment
 from pyomid.protocol.hashing import table_id

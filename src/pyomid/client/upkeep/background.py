@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyomid.client.drive import Handler, drive, port_handlers
-from pyomid.client.partitions import Partition, chosen_tables, partitions_of
+from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of
 from pyomid.errors import Misuse, OmidError, UnknownTable
 from pyomid.owned_files import is_shared, open_own
 from pyomid.ports import Deployment

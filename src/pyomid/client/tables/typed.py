@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, is_typeddict
 
 from pyomid.client.drive import Run
 from pyomid.client.public_names import TYPED_TABLE, shows
-from pyomid.client.table import RowScan, TableBase, column_named, unexpected
+from pyomid.client.tables.table import RowScan, TableBase, column_named, unexpected
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol.effects import Steps
 from pyomid.row_codec.rows import RowCodec

@@ -15,9 +15,9 @@ from typing import Final
 
 from pyomid.arrays import NDArray, np
 from pyomid.errors import Misuse
-from pyomid.oracle.begins import Begins, Ceiling
 from pyomid.oracle.instructions import EncodedReplies, Flush, Flushed, Reply, SendEncoded
 from pyomid.oracle.outgoing import Step, StoreRequests
+from pyomid.oracle.requests.begins import Begins, Ceiling
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import Conflict, RareStarts, StatusOracle
 from pyomid.oracle.watermarks import Watermarks

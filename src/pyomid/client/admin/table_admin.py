@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Final
 
 from pyomid.client import idempotency, validation
-from pyomid.client.unregistered_tables import forget_dropped
+from pyomid.client.admin.unregistered_tables import forget_dropped
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError, Unavailable, UnknownTable
 from pyomid.ports import Catalog, Deployment

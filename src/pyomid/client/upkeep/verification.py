@@ -39,8 +39,8 @@ from typing import Any, Final
 from pyomid.arrays import NDArray, np
 from pyomid.cells import TOMBSTONE, CellBatch
 from pyomid.client import idempotency
-from pyomid.client.partitions import Partition
-from pyomid.client.table_text import table_text
+from pyomid.client.upkeep.partitions import Partition
+from pyomid.client.upkeep.table_text import table_text
 from pyomid.errors import UnknownTable
 from pyomid.ports import Deployment
 from pyomid.protocol.region_watermarks import covered_watermark

@@ -18,10 +18,10 @@ from contextlib import suppress
 from typing import Final
 
 from pyomid.errors import Misuse, Unavailable
-from pyomid.oracle.begins import Begins, Ceiling
-from pyomid.oracle.commits import Commits
 from pyomid.oracle.instructions import MarkUnknownTable, ReadTables, Reply
 from pyomid.oracle.outgoing import Procedure, Step, StoreRequests
+from pyomid.oracle.requests.begins import Begins, Ceiling
+from pyomid.oracle.requests.commits import Commits
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import StatusOracle
 from pyomid.oracle.watermarks import Watermarks

@@ -20,10 +20,10 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.cells import CellBatch
-from pyomid.client import arrow
-from pyomid.client.arrow import ArrowScan
 from pyomid.client.drive import Blocking, Run
 from pyomid.client.public_names import TABLE, shows
+from pyomid.client.tables import arrow
+from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.transaction_steps import Row
 from pyomid.client.validation import TableRules, check_limit, shown
 from pyomid.errors import ExpectationFailed, Misuse, MisuseType

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from pyomid.arrays import is_numpy
-from pyomid.kernel_cache import CACHE_VARIABLE, cache_folder
+from pyomid.kernels.cache import CACHE_VARIABLE, cache_folder
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from pyomid.types import ConflictLevel
 
 READING: Final = {
     "columns": "the columns to read, by commas",
-    "rowStart": "first row key, inclusive (pyomid.spark.key_ranges)",
+    "rowStart": "first row key, inclusive (pyomid.spark.source.key_ranges)",
     "rowStop": "end of the row keys, exclusive",
     "rowPrefix": "leading values of the row key",
     "snapshotTimestamp": "read at this start instead of a new one; it must be held by a lease",

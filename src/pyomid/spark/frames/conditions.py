@@ -23,8 +23,8 @@ from pyspark.sql import functions as f
 
 from pyomid.errors import Misuse
 from pyomid.row_codec.row_key import KeyLayout, KeyPart
-from pyomid.spark.expressions import quoted
-from pyomid.spark.read_task import intersection
+from pyomid.spark.frames.expressions import quoted
+from pyomid.spark.source.read_task import intersection
 from pyomid.types import KeyRange, prefix_range
 
 if TYPE_CHECKING:

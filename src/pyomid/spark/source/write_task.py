@@ -28,8 +28,8 @@ from pyomid.row_codec.row_key import KeyLayout, key_layout
 from pyomid.row_codec.sentinel import sentinel_column
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors
-from pyomid.spark.read_task import ReadPlan, visible_batches
-from pyomid.spark.written_rows import TOLD_MAX, told_by_task
+from pyomid.spark.source.read_task import ReadPlan, visible_batches
+from pyomid.spark.source.written_rows import TOLD_MAX, told_by_task
 from pyomid.types import Cell, CellVersion, Column, ConflictLevel, KeyRange, TableInfo, TableSchema
 
 

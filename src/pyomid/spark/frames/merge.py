@@ -34,10 +34,10 @@ from pyspark.sql.types import BooleanType, DataType, StructField, StructType
 from pyomid.errors import Misuse, MisuseType
 from pyomid.row_codec.encode import Duplicates
 from pyomid.row_codec.schema import Field, schema_of, select_columns
-from pyomid.spark.expressions import expression, fitted, resolved
-from pyomid.spark.read_task import ReadPlan, pair_rows
+from pyomid.spark.frames.expressions import expression, fitted, resolved
 from pyomid.spark.schema import WriteOptions, arrow_of, check_read_fields, check_same_columns, fields_of, struct_of
-from pyomid.spark.write_task import DELETE, INSERT, UPDATE, MergePlan, merge_rows
+from pyomid.spark.source.read_task import ReadPlan, pair_rows
+from pyomid.spark.source.write_task import DELETE, INSERT, UPDATE, MergePlan, merge_rows
 from pyomid.types import ConflictLevel, TableInfo
 
 if TYPE_CHECKING:

@@ -46,9 +46,9 @@ from types import CodeType, FunctionType
 from typing import Annotated, Any, Final, Generic, ParamSpec, Protocol, TypeVar, get_type_hints
 
 from pyomid.arrays import NDArray, np
-from pyomid.kernel_cache import cache_folder, keep_in, kept_in, python_tag
-from pyomid.kernel_digests import digest_of, names_in
-from pyomid.kernel_loading import is_ready, tell_of_compiling, tell_of_no_folder
+from pyomid.kernels.cache import cache_folder, keep_in, kept_in, python_tag
+from pyomid.kernels.digests import digest_of, names_in
+from pyomid.kernels.loading import is_ready, tell_of_compiling, tell_of_no_folder
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -26,7 +26,7 @@ from pyomid.spark.job_names import local_property
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from pyomid.spark.read_task import ReadPlan
+    from pyomid.spark.source.read_task import ReadPlan
 
 WRITES: Final = "pyomid.writes"
 _WRITES: Final = re.compile(r"(\d+)-([0-9a-f]*)-([0-9a-f]*)")

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyomid.client.drive import Run
-from pyomid.client.partitions import Partition, chosen_tables, partitions_of, unless_dropped
-from pyomid.client.table_text import table_text
-from pyomid.client.verification import Verification, look, verified
+from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of, unless_dropped
+from pyomid.client.upkeep.table_text import table_text
+from pyomid.client.upkeep.verification import Verification, look, verified
 from pyomid.config import Settings
 from pyomid.ports import Deployment, Sleep
 from pyomid.protocol.compaction import RegionCleaned, compact_region_steps

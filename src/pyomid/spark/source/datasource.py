@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse, Unavailable
 from pyomid.spark.errors import coded_errors
-from pyomid.spark.options import Options
+from pyomid.spark.source.options import Options
 from pyomid.spark.supported_pyspark import (
     DataSource,
     DataSourceArrowWriter,
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from pyomid.row_codec.schema import Field
     from pyomid.spark.databases import Connection
     from pyomid.spark.large_transaction import LargeTransaction
-    from pyomid.spark.read_task import ReadPlan
     from pyomid.spark.schema import WriteOptions
-    from pyomid.spark.write_task import BranchReport, WritePlan
+    from pyomid.spark.source.read_task import ReadPlan
+    from pyomid.spark.source.write_task import BranchReport, WritePlan
     from pyomid.types import BeginReply, TableInfo, TableSchema
 
 FORMAT: Final = "omid"
@@ -210,7 +210,7 @@ class OmidDataSource(DataSource):
         return make_schema(fields, parse_row_key(row_key), mapping, family=family), tuple(f.name for f in fields)
 
     def _read_plan(self, schema: TableSchema, wanted: tuple[str, ...]) -> ReadPlan:
-        from pyomid.spark.read_task import BATCH_ROWS, ReadPlan
+        from pyomid.spark.source.read_task import BATCH_ROWS, ReadPlan
 
         rows = self._options.whole("batchRows", BATCH_ROWS, least=1)
         assert rows is not None
@@ -237,7 +237,7 @@ class OmidDataSource(DataSource):
 
     def _range(self, schema: TableSchema) -> KeyRange:
         from pyomid.row_codec.row_key import key_layout
-        from pyomid.spark.key_ranges import key_range, parse_bound
+        from pyomid.spark.source.key_ranges import key_range, parse_bound
 
         layout = key_layout(schema)
         bounds = [parse_bound(layout, self._options.text(name)) for name in ("rowStart", "rowStop", "rowPrefix")]
@@ -268,7 +268,7 @@ class OmidReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         from pyomid.spark.databases import connection
-        from pyomid.spark.read_task import divided
+        from pyomid.spark.source.read_task import divided
 
         with coded_errors():
             store = connection(self._plan.url, self._plan.database_id).deployment.store
@@ -277,9 +277,9 @@ class OmidReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from pyomid.spark.databases import connection
-        from pyomid.spark.read_task import keep_snapshot, read_range
+        from pyomid.spark.frames.stale_reads import check_read
         from pyomid.spark.schema import arrow_of
-        from pyomid.spark.stale_reads import check_read
+        from pyomid.spark.source.read_task import keep_snapshot, read_range
 
         assert isinstance(partition, RangePartition)
         with coded_errors():
@@ -320,9 +320,9 @@ class OmidWriter(DataSourceArrowWriter):
         """The table made or checked, so that a bad write fails before its first task."""
         from pyomid.client.idempotency import check_transaction_id
         from pyomid.spark.databases import connection
-        from pyomid.spark.options import LEVELS, checked_choice
         from pyomid.spark.run_outcome import find_run
-        from pyomid.spark.write_task import draw_branch
+        from pyomid.spark.source.options import LEVELS, checked_choice
+        from pyomid.spark.source.write_task import draw_branch
 
         url, table = options.required("url"), options.required("table")
         conn = connection(url, database_id)
@@ -346,7 +346,7 @@ class OmidWriter(DataSourceArrowWriter):
         return writer
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BranchMessage:
-        from pyomid.spark.write_task import write_rows
+        from pyomid.spark.source.write_task import write_rows
 
         if self.plan is None:
             return BranchMessage(None)
@@ -358,7 +358,7 @@ class OmidWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """A write that lost to a run under its own id is done; any other that lost fails, and is begun anew by whoever
         began it (decision 0030)."""
-        from pyomid.spark.write_task import delete_ranges
+        from pyomid.spark.source.write_task import delete_ranges
 
         with coded_errors():
             transaction = self._transaction()

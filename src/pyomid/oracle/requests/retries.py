@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from pyomid.arrays import np
 from pyomid.errors import Misuse, OutcomeUnknown, Unavailable
-from pyomid.oracle.begins import Begins
-from pyomid.oracle.commits import Commits
 from pyomid.oracle.instructions import LookupEntries, SealEntries, StoreOperation
-from pyomid.oracle.large_commits import LargeCommits
 from pyomid.oracle.outgoing import AfterBatch, PeerRequests, Procedure, Step
+from pyomid.oracle.requests.begins import Begins
+from pyomid.oracle.requests.commits import Commits
+from pyomid.oracle.requests.large_commits import LargeCommits
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import Conflict, StatusOracle
 from pyomid.oracle.watermarks import Watermarks

@@ -1,0 +1,1 @@
+"""Tables themselves: made, altered, dropped, described; registered and imported on HBase."""

@@ -1,0 +1,1 @@
+"""What callers say in Spark's words about rows: conditions, assignments, clauses of a merge."""

@@ -1,0 +1,1 @@
+"""The data source `omid`: options, partitions, and what tasks do."""
