@@ -51,9 +51,10 @@ def test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_c
     before = pyomid.spark.verify(spark, url)
     assert before.ok, before
     assert before.orphans == 20
-    healed_by_the_delete = 3 * 4 * 2
-    """It reads its four rows one by one, and point reads heal what they look at."""
-    assert before.missing_shadow_cells == 3 * 20 + 8 - healed_by_the_delete
+    healed_at_most = 3 * 4 * 2
+    """By the delete: it reads its four rows one by one, and point reads repair what they look at, in the background. A
+    repair that fails is not tried again."""
+    assert 3 * 20 + 8 - healed_at_most <= before.missing_shadow_cells <= 3 * 20 + 8
     assert sum(before.orphan_starts.values()) == 20
     assert before.commit_table_entries > 4
     assert count("t") == 6
