@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Their JVMs live for seconds or minutes: the second compiler would only take a core from them.
 test-pysparks test-spark test-hbase: export JDK_JAVA_OPTIONS := $(JDK_JAVA_OPTIONS) -XX:TieredStopAtLevel=1
 
-.PHONY: help setup ahead check docs test test-fast test-process test-pythons test-install test-pysparks test-spark test-hbase demo demo-hbase bench bench-tso bench-hbase soak record-fixtures proto lock format clean
+.PHONY: help setup ahead check docs test test-fast test-process test-beside test-pythons test-install test-pysparks test-spark test-hbase demo demo-hbase bench bench-tso bench-hbase soak record-fixtures proto lock format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -41,14 +41,16 @@ ahead: setup ## the environments of test-pythons and test-pysparks, in what the 
 	@mkdir -p build/pythons
 	@{ nice -n 19 .ci/pythons --ahead $(PYTHONS); nice -n 19 .ci/pysparks --ahead $(PYSPARKS); } </dev/null >build/pythons/ahead.log 2>&1 &
 
-test: ahead check docs test-fast test-process test-pythons test-pysparks test-spark test-hbase ## everything that CI runs
+test: ahead check docs test-fast test-process test-beside ## everything that CI runs
+
+test-beside: setup ## the parts that often wait for their servers, two at a time; each says at its end what it did
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-spark test-hbase test-pythons test-pysparks
 
 test-fast: setup ## pure tests: protocol, oracle, wire, stores in memory, models, simulation
 	$(PYTEST) -n 2 -m "not process and not spark and not hbase and not soak"
 
-test-process: setup ## real processes: killed, stopped, forked; those of the TSO, with its time limits, one by one
-	$(PYTEST) -n 2 -m "process and not hbase and not soak" --ignore tests/tso
-	$(PYTEST) -m "process and not hbase and not soak" tests/tso
+test-process: setup ## real processes: killed, stopped, forked
+	$(PYTEST) -n 2 -m "process and not hbase and not soak"
 
 test-pythons: ## a client, its TSO and their processes, on every declared Python that is here
 	.ci/pythons $(PYTHONS)
