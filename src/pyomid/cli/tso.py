@@ -74,13 +74,13 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     if arguments.on_demand:
         return serve_on_demand(Path(arguments.on_demand), options)
-    return serve_by_hand(options)
+    return serve_standalone(options)
 
 
-# ── by hand ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── standalone ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def serve_by_hand(options: dict[str, Any]) -> int:
+def serve_standalone(options: dict[str, Any]) -> int:
     from pyomid.server.leadership import FolderLock, holder
     from pyomid.server.logs import log_to
     from pyomid.wiring import tso_folder

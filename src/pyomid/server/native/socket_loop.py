@@ -208,7 +208,7 @@ class SocketLoop:
 
     def use_slow_path(self, slot: int, slow_path: bool) -> None:
         """Whether its connection has to receive what comes."""
-        self.slots[slot].by_hand = slow_path
+        self.slots[slot].slow_path = slow_path
 
     def _tell_open(self) -> None:
         """The oracle knows of every start that was handed out here (T16)."""
@@ -234,7 +234,7 @@ class SocketLoop:
         """On from the last peer that was handed back; a status of `server.native.sockets`.
         `slow_path`: compiled code must decide nothing."""
         state = self._state
-        state.now_ms, state.all_by_hand = int(1000 * now_s), slow_path
+        state.now_ms, state.all_slow_path = int(1000 * now_s), slow_path
         status = self._fast.run(self._read, self._states, self._rows, self._buffers)
         count = state.segments
         if count:

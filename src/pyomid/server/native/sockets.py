@@ -46,7 +46,7 @@ class Slot(Record):
     fd: int
     live: int
     is_extended: int
-    by_hand: int
+    slow_path: int
     """Its connection has to receive what comes."""
     outstanding: int
     out_bytes: int
@@ -73,7 +73,7 @@ class LoopState(Record):
     outstanding_max: int
     data_at: int
     out_at: int
-    all_by_hand: int
+    all_slow_path: int
     slot: int
     begin: int
     end: int
@@ -179,7 +179,7 @@ def read_ready(
         if not row.live:
             state.next_event += 1
             continue
-        if row.by_hand or state.all_by_hand:
+        if row.slow_path or state.all_slow_path:
             state.next_event += 1
             state.slot = slot
             return READ_BY_HAND
