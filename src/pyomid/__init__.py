@@ -27,9 +27,10 @@ from pyomid.errors import (
     Unavailable,
     UnknownTable,
 )
-from pyomid.types import ConflictLevel, TableInfo
+from pyomid.types import Bookmark, ConflictLevel, TableInfo
 
 if TYPE_CHECKING:
+    from pyomid.client.changes import RowChange
     from pyomid.client.database import Database, DatabaseStatus
     from pyomid.client.idempotency import AlreadyDone
     from pyomid.client.savepoint import Savepoint
@@ -42,6 +43,7 @@ __version__: Final = "0.1.0"
 __all__ = [
     "AlreadyCommitted",
     "AlreadyDone",
+    "Bookmark",
     "ConflictError",
     "ConflictLevel",
     "Corruption",
@@ -53,6 +55,7 @@ __all__ = [
     "OmidError",
     "OutcomeUnknown",
     "Page",
+    "RowChange",
     "Savepoint",
     "SnapshotTooOld",
     "StoreFull",
@@ -85,6 +88,7 @@ _LATE: Final = {
     "Database": "pyomid.client.database",
     "DatabaseStatus": "pyomid.client.database",
     "Page": "pyomid.client.tables.table",
+    "RowChange": "pyomid.client.changes",
     "Savepoint": "pyomid.client.savepoint",
     "Table": "pyomid.client.tables.table",
     "Transaction": "pyomid.client.transaction",

@@ -24,6 +24,7 @@ from pyomid.types import (
     BeginReply,
     Cell,
     CellVersion,
+    ChangeBounds,
     Column,
     CommitReply,
     CommitRequest,
@@ -116,6 +117,20 @@ class DataStore(ABC):
         Each batch is fetched fresh when it is asked for. It may hold fewer rows than the maximum, but never part of a
         row. Closing the iterator frees its resources; no read transaction outlives a batch.
         """
+
+    def changed_rows(
+        self, table: str, key_range: KeyRange, bounds: ChangeBounds, *, batch_rows_max: int = 10_000
+    ) -> Iterator[list[bytes]]:
+        """Keys of the range in ascending order, each once: of every row that holds a version within `bounds`, and
+        perhaps of others. Each list is fetched fresh when it is asked for."""
+        wanted = ReadBounds(bounds.at_least, bounds.below)
+        for batch in self.scan(table, key_range, None, batch_rows_max=batch_rows_max, bounds=wanted):
+            version, commit_ts = batch.rec_version, batch.rec_commit
+            found = (version >= bounds.at_least) & (version < bounds.below)
+            found &= (commit_ts == 0) | (commit_ts > bounds.committed_above)
+            rows = np.unique(np.searchsorted(batch.row_rec, np.flatnonzero(found), side="right") - 1)
+            if len(rows):
+                yield [batch.row_key(row) for row in rows.tolist()]
 
     def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
         """A key of the range from which on it holds about `rows` stored rows: where a scan that descends reads next.

@@ -110,6 +110,26 @@ class ReadBounds:
         return needed
 
 
+class ChangeBounds(NamedTuple):
+    """Which stored versions can be of a commit after `committed_above`: `at_least` <= version < `below`, without a
+    shadow cell or with one above `committed_above`."""
+
+    at_least: int
+    below: int
+    committed_above: int
+
+
+class Bookmark(NamedTuple):
+    """A place in the order of commits: behind those below `start_ts`, before those above it.
+
+    `watermark`: a W that was published before `start_ts` was drawn, so that no commit above `start_ts` has a start at
+    or below it. 0: none is known, and what changed since is looked for among all versions.
+    """
+
+    start_ts: int
+    watermark: int = 0
+
+
 def _without_idle_families(going_on: set[Column], with_values: set[bytes]) -> set[Column]:
     """Without the tombstones of families of which no other column, and no value without qualifier, goes on."""
     families = with_values.union(column.family for column in going_on if column.qualifier)

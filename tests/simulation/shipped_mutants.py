@@ -253,6 +253,11 @@ def _forgets_former_connections(original: Any, here: Any, *told: Any) -> None:
     original(here, *told)
 
 
+def _by_its_start(original: Any, since: Any, until: Any) -> Any:
+    return original(since, until)._replace(at_least=since.start_ts)
+
+
+_CHANGES: Final = "tests/core/test_changes.py::"
 _WRITER: Final = "tests/spark/test_writer.py::"
 _REQUEST: Final = "spark.large_transaction:BranchWrites.commit_request"
 _RACES: Final = "tests/spark/test_schema_races.py::"
@@ -622,6 +627,30 @@ SHIPPED_MUTANTS: Final = (
         (_REQUEST, _without_id),
     ),
     _m("S4e", "the same, met by chance", streams, (_REQUEST, _without_id)),
+    _m(
+        "F1",
+        "a commit at a place is told on both its sides",
+        _CHANGES + "test_f1_a_commit_counts_on_one_side_of_each_place",
+        ("protocol.changes:is_between", lambda original, commit_ts, above, below: above <= commit_ts < below),
+    ),
+    _m(
+        "F1b",
+        "a commit below the upper place is not told where it has no shadow cell",
+        _CHANGES + "test_changes_are_those_of_the_commits_replayed",
+        ("protocol.reading:_FetchedRows.unresolved_starts", answers(set())),
+    ),
+    _m(
+        "F2",
+        "what began before the lower place and committed after it is not looked for",
+        _CHANGES + "test_f2_a_commit_above_a_bookmark_may_have_begun_below_it",
+        ("protocol.changes:change_bounds", _by_its_start),
+    ),
+    _m(
+        "F3",
+        "nobody looks whether what changed is kept",
+        _CHANGES + "test_f3_changes_that_may_be_gone_are_refused_by_name",
+        ("protocol.changes:check_kept_steps", lambda original, since: nothing()),
+    ),
     _m(
         "S3c",
         "a batch is acknowledged whose function met another run's end",

@@ -21,6 +21,8 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
+from pyomid.client import changes
+from pyomid.client.changes import RowChange
 from pyomid.client.database import Database, DatabaseStatus
 from pyomid.client.drive import AsyncDriver, AsyncHandler, AsyncRun, Blocking
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
@@ -36,7 +38,7 @@ from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.ports import AsyncTso, Deployment
 from pyomid.protocol.effects import Begin, Effect, SendCommit, Steps
-from pyomid.types import BeginReply, CommitReply, ConflictLevel, TableInfo, TableSchema
+from pyomid.types import BeginReply, Bookmark, CommitReply, ConflictLevel, TableInfo, TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -149,6 +151,29 @@ class AsyncDatabase:
             return await self.run(function, *args, **kwargs)
 
         return cast("AsyncTransactional[P, R]", transacted)
+
+    async def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
+        """As `Database.bookmark`."""
+        self._database.check_usable()
+        return await self.driver.run(changes.bookmark_steps(self.deployment, keep_seconds, self.note_ended))
+
+    async def release_bookmark(self, bookmark: Bookmark) -> None:
+        """As `Database.release_bookmark`."""
+        await self.driver.in_thread(lambda: self._database.release_bookmark(bookmark))
+
+    async def changes(
+        self,
+        table: str,
+        starting: Bookmark | int,
+        ending: Bookmark | int | None = None,
+        *,
+        prefix: bytes | None = None,
+    ) -> AsyncIterator[RowChange]:
+        """As `Database.changes`, with `async for`."""
+        scan = await self.driver.run(changes.begin_changes_steps(self._database, table, starting, ending, prefix))
+        while (found := await self.driver.run(changes.shown_steps(self._database, scan))) is not None:
+            for change in found:
+                yield change
 
     async def create_table(
         self,

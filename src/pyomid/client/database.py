@@ -15,14 +15,17 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
+from pyomid.client import changes
 from pyomid.client.admin import table_admin
 from pyomid.client.background import Background, BackgroundCounters
+from pyomid.client.changes import RowChange
 from pyomid.client.drive import Blocking, Driver
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.public_names import DATABASE, shows
@@ -38,7 +41,7 @@ from pyomid.ports import Deployment
 from pyomid.protocol.commit import WriteSet, may_go_by
 from pyomid.protocol.effects import Begin, Steps
 from pyomid.protocol.reading import CommitCache
-from pyomid.types import BeginReply, ConflictLevel, Status, TableInfo, TableSchema
+from pyomid.types import BeginReply, Bookmark, ConflictLevel, Status, TableInfo, TableSchema
 
 if TYPE_CHECKING:
     from pyomid.client.upkeep.jobs import Compaction, Sanitising
@@ -181,6 +184,38 @@ class Database:
             return self.run(function, *args, **kwargs)
 
         return cast(Transactional[P, R], transacted)
+
+    # What changed
+
+    def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
+        """A place behind everything committed so far, from or up to which `changes` tells. With `keep_seconds` a
+        durable lease keeps what is needed for that for so long, at least until `release_bookmark`."""
+        self.check_usable()
+        return self._driver.run(changes.bookmark_steps(self._deployment, keep_seconds, self._deployment.tso.note_ended))
+
+    def release_bookmark(self, bookmark: Bookmark) -> None:
+        """Ends its lease: what changed since need not be kept."""
+        self.check_usable()
+        self.leases.end_of(changes.place(bookmark, "bookmark").start_ts)
+
+    def changes(
+        self,
+        table: str,
+        starting: Bookmark | int,
+        ending: Bookmark | int | None = None,
+        *,
+        prefix: bytes | None = None,
+    ) -> Iterator[RowChange]:
+        """What was committed to a table after `starting`, and not after `ending` (None: now): one change a row and
+        commit, ascending by row, and of each row by commit. Applied in the order of commits they lead from the one
+        state of the table to the other.
+
+        Both are bookmarks, or timestamps; a bookmark finds what changed faster than its timestamp alone.
+        `SnapshotTooOld` if the changes are not kept any more.
+        """
+        run = self._driver.run
+        scan = run(changes.begin_changes_steps(self, table, starting, ending, prefix))
+        return chain.from_iterable(iter(lambda: run(changes.shown_steps(self, scan)), None))
 
     # Tables
 

@@ -103,17 +103,35 @@ def _read_some_rows_steps(
     snapshot: Snapshot,
     cache: CommitCache,
 ) -> Steps[list[VisibleRow]]:
-    fetched = _FetchedRows(table, rows, columns, snapshot)
-    resolution = yield from resolve_steps(fetched, SealRule.of_reader(snapshot), cache)
+    rows_read, resolution = yield from resolve_rows_steps(table, rows, snapshot, bounds_of(snapshot), cache, columns)
     yield from check_snapshot_steps(snapshot)
+    yield from heal_steps(table, rows_read, resolution)
     known = resolution.commits
-    shadows = tuple(_healed(fetched.rows, known))
+    return [visibility.visible_point(cells, snapshot.start_ts, snapshot.own, known) for cells in rows_read]
+
+
+def resolve_rows_steps(
+    table: str,
+    rows: Sequence[bytes],
+    snapshot: Snapshot,
+    bounds: ReadBounds,
+    cache: CommitCache,
+    columns: Sequence[Column] | None = None,
+) -> Steps[tuple[list[list[Cell]], Resolution]]:
+    """The cells of each row, within `bounds`, and what is known of those that the snapshot may see."""
+    fetched = _FetchedRows(ReadRows(table, rows, columns, bounds), snapshot)
+    resolution = yield from resolve_steps(fetched, SealRule.of_reader(snapshot), cache)
+    return fetched.rows, resolution
+
+
+def heal_steps(table: str, rows: Iterable[Sequence[Cell]], resolution: Resolution) -> Steps[None]:
+    """Repairs what a reader met: writes missing shadow cells, deletes what can never commit."""
+    shadows = tuple(_healed(rows, resolution.commits))
     if shadows:
         yield Heal(table, shadows)
-    orphans = tuple(_orphaned(fetched.rows, resolution.orphans))
+    orphans = tuple(_orphaned(rows, resolution.orphans))
     if orphans:
         yield DeleteOrphans(table, orphans)
-    return [visibility.visible_point(cells, snapshot.start_ts, snapshot.own, known) for cells in fetched.rows]
 
 
 def read_batch_steps(
@@ -312,8 +330,8 @@ def _needs_seal(start: int, status: str, seal_rule: SealRule, watermark: int) ->
 class _FetchedRows:
     """Row at a time: a few rows as lists of cells. Commits stay in the resolution; cells are not changed."""
 
-    def __init__(self, table: str, keys: Sequence[bytes], columns: Sequence[Column] | None, snapshot: Snapshot) -> None:
-        self._effect = ReadRows(table, keys, columns, bounds_of(snapshot))
+    def __init__(self, effect: ReadRows, snapshot: Snapshot) -> None:
+        self._effect = effect
         self._snapshot = snapshot
         self.rows: list[list[Cell]] = []
 

@@ -1,0 +1,122 @@
+"""What changed between two places in the order of commits: A < commit ≤ B, row by row and commit by commit.
+
+Exact at both ends (hazards F1–F3):
+
+    at B     every commit below a start is durable once that is handed out (law 3), and so are its cells (law 1). B is
+             at or below such a start, so a look at the versions below B misses nothing
+    at A     a commit above A may have a start far below A. Let W_A be published before A was drawn: what starts at or
+             below W_A was decided before (law 4), and lies below A. So versions above W_A are all that matter
+    between  compaction keeps each version with commit > W, and the greatest with commit ≤ W (K1). While W ≤ A it keeps
+             all that a reader between A and B sees
+
+Of each row that may hold such a version all is read that a reader from A on sees; versions are resolved as for any
+reader. What a row was before a commit, and after it, is what readers right below and right above it see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from pyomid.errors import SnapshotTooOld
+from pyomid.protocol import visibility
+from pyomid.protocol.effects import ReadWatermarks, Steps
+from pyomid.protocol.reading import (
+    CommitCache,
+    Snapshot,
+    VisibleRow,
+    heal_steps,
+    resolve_rows_steps,
+    version_bound,
+)
+from pyomid.types import Bookmark, Cell, ChangeBounds, Column, ReadBounds, start_of
+
+
+class Change(NamedTuple):
+    """What one commit changed in one row. `before` empty: it inserted the row; `after` empty: it deleted it.
+
+    Branches of a Spark transaction share its commit, so they are one change.
+    """
+
+    row: bytes
+    commit_ts: int
+    before: VisibleRow
+    after: VisibleRow
+
+
+def change_bounds(since: Bookmark, until: Snapshot) -> ChangeBounds:
+    """The versions by which rows are found that may have changed (F2)."""
+    return ChangeBounds(version_bound(since.watermark), until.start_ts, since.start_ts)
+
+
+def changes_steps(
+    table: str, rows: Sequence[bytes], since: Bookmark, until: Snapshot, cache: CommitCache
+) -> Steps[list[Change]]:
+    """The changes of these rows by commits above `since` and below `until`: in the order of `rows`, and of each row in
+    the order of commits. A row that reads the same before and after a commit was not changed by it.
+
+    Every commit below `until` is durable: its start was handed out, or lies below one that was. SnapshotTooOld if W has
+    passed `since`. Without rows that is all that is looked at: at the end of a search, whose rows may have been cleaned
+    away before it came to them.
+    """
+    changes: list[Change] = []
+    if rows:
+        bounds = ReadBounds(below=until.start_ts, committed_below=since.start_ts)
+        cells_of, resolution = yield from resolve_rows_steps(table, rows, until, bounds, cache)
+        yield from heal_steps(table, cells_of, resolution)
+        for row, cells in zip(rows, cells_of, strict=True):
+            changes += row_changes(row, cells, resolution.commits, since.start_ts, until.start_ts)
+    yield from check_kept_steps(since)
+    return changes
+
+
+def check_kept_steps(since: Bookmark) -> Steps[None]:
+    """F3: W is looked at after the read; once it has passed the bookmark, versions may have been missing."""
+    watermark, _ = yield ReadWatermarks()
+    if watermark > since.start_ts:
+        raise SnapshotTooOld(
+            f"changes since {since.start_ts} are not kept any more: the published low watermark is {watermark}, and "
+            "older versions may be gone; begin anew from a full read, and hold a lease or retention from then on",
+            start_ts=since.start_ts,
+            watermark=watermark,
+        )
+
+
+def is_between(commit_ts: int, above: int, below: int) -> bool:
+    """F1: a commit at the lower place was told up to it, one at the upper place is told from it on."""
+    return above < commit_ts < below
+
+
+def row_changes(row: bytes, cells: Iterable[Cell], commits: Mapping[int, int], above: int, below: int) -> list[Change]:
+    """By commit, each with above < commit < below. `commits` explains cells without a shadow cell."""
+    by_commit: dict[int, list[Cell]] = {}
+    present: list[Cell] = []
+    for cell in cells:
+        commit_ts = cell.commit_ts or commits.get(start_of(cell.version), 0)
+        if is_between(commit_ts, above, below):
+            by_commit.setdefault(commit_ts, []).append(cell)
+        elif 0 < commit_ts <= above:
+            present.append(cell)
+    if not by_commit:
+        return []
+    changes = []
+    before = visibility.visible_point(present, below, (), commits)
+    for commit_ts in sorted(by_commit):
+        present = _greatest([*present, *by_commit[commit_ts]])
+        after = visibility.visible_point(present, below, (), commits)
+        if after != before:
+            changes.append(Change(row, commit_ts, before, after))
+        before = after
+    return changes
+
+
+def _greatest(cells: Iterable[Cell]) -> list[Cell]:
+    """Of each column its greatest version, and of each family its greatest tombstone: all that later readers look at,
+    so that a row of many versions costs no more for each than one of few."""
+    greatest: dict[tuple[Column, bool], Cell] = {}
+    for cell in cells:
+        name = Column(cell.family, cell.qualifier), not cell.qualifier and cell.value is None
+        found = greatest.get(name)
+        if found is None or cell.version > found.version:
+            greatest[name] = cell
+    return list(greatest.values())

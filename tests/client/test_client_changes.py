@@ -1,0 +1,100 @@
+"""The change feed of a client, over memory and embedded; HBase has its own run of it in tests/hbase."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+import pyomid
+import pyomid.aio
+from pyomid import Bookmark, RowChange
+from pyomid.client.database import Database
+from pyomid.errors import Misuse, MisuseType, UnknownTable
+
+pytestmark = pytest.mark.fast
+
+
+def put(db: Database, key: bytes, **cells: bytes) -> int:
+    with db.begin() as tx:
+        tx.table("t").put(key, {b"f:" + name.encode(): value for name, value in cells.items()})
+    assert tx.commit_ts is not None
+    return tx.commit_ts
+
+
+def test_changes_lead_from_one_state_to_the_next(db: Database) -> None:
+    put(db, b"a", x=b"1")
+    put(db, b"b", x=b"1")
+    since = db.bookmark(keep_seconds=60)
+    first = put(db, b"a", x=b"2", y=b"2")
+    with db.begin() as tx:
+        tx.table("t").delete(b"b")
+        tx.table("t").put(b"c", {b"f:x": b"3"})
+    second = tx.commit_ts
+    until = db.bookmark()
+    put(db, b"a", x=b"too late")
+    old, new = {b"f:x": b"1"}, {b"f:x": b"2", b"f:y": b"2"}
+    expected = [
+        RowChange("update", b"a", first, old, new),
+        RowChange("delete", b"b", second, old, {}),
+        RowChange("insert", b"c", second, {}, {b"f:x": b"3"}),
+    ]
+    assert list(db.changes("t", since, until)) == expected
+    assert list(db.changes("t", since.start_ts, until.start_ts)) == expected
+    assert list(db.changes("t", since, until, prefix=b"b")) == expected[1:2]
+    assert list(db.changes("t", first, until)) == expected[1:]
+    assert list(db.changes("t", until, until)) == []
+    assert len(list(db.changes("t", since))) == 4
+
+
+def test_a_bookmark_holds_w_until_it_is_released(db: Database) -> None:
+    kept = db.bookmark(keep_seconds=60)
+    assert kept.start_ts in db.status().tso.leases
+    assert kept.watermark < kept.start_ts
+    db.release_bookmark(kept)
+    assert kept.start_ts not in db.status().tso.leases
+
+
+def test_a_table_made_after_the_bookmark_is_another_one(db: Database) -> None:
+    since = db.bookmark(keep_seconds=60)
+    db.drop_table("t")
+    with pytest.raises(UnknownTable):
+        db.changes("t", since)
+    db.create_table("t", families=["f"])
+    with pytest.raises(Misuse, match="after the bookmark"):
+        db.changes("t", since)
+    db.release_bookmark(since)
+
+
+@pytest.mark.parametrize(
+    ("starting", "ending", "error"),
+    [
+        (10**15, None, Misuse),
+        (Bookmark(10**15), None, Misuse),
+        (10**9, 10**15, Misuse),
+        (-1, None, Misuse),
+        ("yesterday", None, MisuseType),
+        (True, None, MisuseType),
+        (None, None, MisuseType),
+    ],
+)
+def test_bad_places_are_refused_at_once(
+    memory_db: Database, starting: object, ending: object, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        memory_db.changes("t", starting, ending)  # type: ignore[arg-type]
+
+
+def test_the_asyncio_client_tells_the_same(url: str) -> None:
+    asyncio.run(tell(url))
+
+
+async def tell(url: str) -> None:
+    async with await pyomid.aio.connect(url) as db:
+        await db.create_table("t", families=["f"])
+        since = await db.bookmark(keep_seconds=60)
+        async with db.begin() as tx:
+            await (await tx.table("t")).put(b"a", {b"f:x": b"1"})
+        found = [change async for change in db.changes("t", since)]
+        assert [(change.kind, change.row, change.after) for change in found] == [("insert", b"a", {b"f:x": b"1"})]
+        await db.release_bookmark(since)
