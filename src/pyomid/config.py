@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
@@ -123,6 +124,11 @@ class Settings:
     """Embedded: the size to which each of the folder's LMDB environments may grow. This is address space, not disk
     space."""
 
+    retention: str = ""
+    """Embedded: for how long history is kept, so that it can be read as of a time in the past: `7d`, `12h`, `30m`; `0`:
+    no longer than somebody reads it. A folder keeps what it was told last; its TSO goes by it from its next start on.
+    Over HBase it is an option of `pyomid tso`."""
+
     upkeep_share: float = 0.1
     """Embedded: the share of one core, and of the time of the store's writer lock, that the folder's TSO may take for
     compaction and sanitizing in the background, which keep its size and its scans as those of a fresh one; 0: none. A
@@ -191,6 +197,8 @@ def parse_url(url: str, **options: object) -> tuple[Address, Settings]:
         for known in _OF_HBASE:
             if known in given:
                 raise Misuse(f"option {camel_case(known)} is of omid+hbase:// alone, not of {url!r}", option=known)
+    elif settings.retention:
+        raise Misuse("option retention is of a folder: over HBase give `pyomid tso --retention`", option="retention")
     return address, settings
 
 
@@ -219,6 +227,18 @@ def camel_case(name: str) -> str:
     """A setting's name as URLs spell it."""
     first, *rest = name.split("_")
     return first + "".join(part.capitalize() for part in rest)
+
+
+def duration_s(text: str) -> float:
+    """Seconds, of text as people write it: "7d", "12h", "30m", "90s", "90"."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None:
+        raise Misuse(f"{text!r} is no length of time: 7d, 12h, 30m, 90s, or 0", value=text)
+    return float(found[1]) * _UNITS_S[found[2]]
+
+
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
+_UNITS_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
 def _folded(name: str) -> str:
@@ -267,6 +287,8 @@ def _check(name: str, value: object) -> None:
     if kind is str:
         if not isinstance(value, str):
             raise MisuseType(f"option {camel_case(name)}={value!r} is not a string", option=name, value=value)
+        if name == "retention" and value:
+            duration_s(value)
         if name in _CHOICES and value not in _CHOICES[name]:
             known = ", ".join(_CHOICES[name])
             near = difflib.get_close_matches(value.lower(), _CHOICES[name], n=1)

@@ -42,6 +42,7 @@ from pyomid.types import (
     TableEntry,
     TableInfo,
     TableState,
+    TimePoint,
 )
 
 
@@ -387,6 +388,15 @@ class LeaderState(ABC):
         a network this is a compare-and-set of the whole row. Otherwise W, H and the ceiling could go back, and ended
         leases and pending records return.
         """
+
+    @abstractmethod
+    def note_time(self, point: TimePoint, gone: Sequence[int] = ()) -> None:
+        """Durable on return, and the points of the starts `gone` are deleted. A point is true whoever noted it, so this
+        asks for no epoch."""
+
+    @abstractmethod
+    def time_points(self) -> list[TimePoint]:
+        """Fresh, ascending by start."""
 
 
 class CeilingStore(Protocol):

@@ -214,6 +214,9 @@ class BeginReply:
     fenced_ts: int = 0
     """The newest fence that this TSO drew on any table so far; `TIMESTAMP_MAX` if it does not tell (Apache Omid's):
     then no rules that were read before the start may be used (`protocol.commit.may_go_by`)."""
+    read_at: int = 0
+    """Set by a client that reads below the present: the snapshot's start, which may be another transaction's; 0: the
+    snapshot is that of `start_ts`."""
 
 
 class AbortReason(StrEnum):
@@ -273,6 +276,14 @@ class PendingCommit:
     branches: tuple[int, ...]
 
 
+class TimePoint(NamedTuple):
+    """At `wall_ms`, milliseconds since 1970 by the leader's clock, the snapshot of `start_ts` was the newest
+    (`protocol.time_points`)."""
+
+    start_ts: int
+    wall_ms: int
+
+
 @dataclass(frozen=True, slots=True)
 class LeaderRecord:
     """What the leader state holds. W is `watermark`, H is `horizon` (protocol.md, Words)."""
@@ -283,6 +294,8 @@ class LeaderRecord:
     horizon: int = 0
     leases: frozenset[int] = frozenset()
     pending: tuple[PendingCommit, ...] = ()
+    retention_ms: int = 0
+    """For how long history is kept, as a TSO was told last; 0: no longer than somebody reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +309,7 @@ class LeaderStateChanges:
     leases_removed: tuple[int, ...] = ()
     pending_added: tuple[PendingCommit, ...] = ()
     pending_removed: tuple[int, ...] = ()
+    retention_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -406,6 +420,11 @@ class Status:
     def longest_retry_s(self) -> float:
         """For how long clients announced to repeat commits; 0 if none did."""
         return self.counters.get("commit_retry_ms_max", 0) / 1000
+
+    @property
+    def retention_s(self) -> float:
+        """For how long history is kept; 0: no longer than somebody reads it."""
+        return self.counters.get("retention_ms", 0) / 1000
 
 
 EpochState = LeaderRecord

@@ -7,6 +7,7 @@ Implementations of other kinds are not imported.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import sys
 import threading
@@ -16,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from pyomid.config import Address, EmbeddedAddress, HBaseAddress, MemoryAddress, Settings, parse_url
+from pyomid.config import Address, EmbeddedAddress, HBaseAddress, MemoryAddress, Settings, duration_s, parse_url
 from pyomid.errors import Misuse, Unavailable
 from pyomid.ports import Deployment, boot_clock
 
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from pyomid.storage.hbase.coordination import AnnouncedTso
     from pyomid.storage.hbase.deployment import HBaseOptions
     from pyomid.storage.hbase.zookeeper import ZooKeeper
+    from pyomid.types import Status
+
+log = logging.getLogger(__name__)
 
 _TSO_STORE_TRY_S: Final = 10.0
 """A store call of a TSO over HBase tries for so long by itself; the machine repeats it for longer."""
@@ -162,6 +166,7 @@ def tso_settings(settings: Settings) -> TsoSettings:
         conflict_map_entries=settings.conflict_map_entries,
         max_transaction_age_s=settings.max_transaction_age_seconds,
         lease_term_s=settings.lease_seconds,
+        retention_s=duration_s(settings.retention) if settings.retention else None,
     )
 
 
@@ -184,7 +189,7 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
 
     try:
         tso = TsoSession(connector, clock=boot_clock, **patience)
-        tso.status()
+        _check_retention(tso.status(), settings)
         commit_table = EmbeddedCommitTable(folder, writable=False, map_bytes=map_bytes)
         leader_state = EmbeddedLeaderState(folder, writable=False, map_bytes=map_bytes)
         catalog = EmbeddedCatalog(folder, map_bytes=map_bytes)
@@ -203,6 +208,16 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
         is_gone=store.is_gone,
         loop_session=loop_session,
     )
+
+
+def _check_retention(status: Status, settings: Settings) -> None:
+    """Tells where the option counts from the TSO's next start only."""
+    if settings.retention and duration_s(settings.retention) != status.retention_s:
+        log.warning(
+            "retention=%s counts from the next start of the folder's TSO: the one that serves keeps %g s",
+            settings.retention,
+            status.retention_s,
+        )
 
 
 def folder_upkeep(folder: Path, share: float, retry_s: float) -> BackgroundUpkeep:
@@ -263,7 +278,7 @@ def folder_connector(folder: Path, settings: Settings) -> Callable[[], socket.so
 def tso_command(folder: Path, settings: Settings) -> list[str]:
     """The command that starts the folder's TSO. It runs this interpreter, so that client and TSO are of one version,
     and with -P, so that no file in the client's working directory is taken for a module of the TSO."""
-    options = {
+    options: dict[str, object] = {
         "--idle-exit": settings.tso_idle_exit_seconds,
         "--conflict-map-entries": settings.conflict_map_entries,
         "--max-transaction-age": settings.max_transaction_age_seconds,
@@ -271,6 +286,8 @@ def tso_command(folder: Path, settings: Settings) -> list[str]:
         "--commit-retry": settings.commit_retry_seconds,
         "--upkeep": settings.upkeep_share,
     }
+    if settings.retention:
+        options["--retention"] = settings.retention
     command = [sys.executable, "-P", "-m", "pyomid", "tso", "--on-demand", str(folder)]
     return command + [text for name, value in options.items() for text in (name, str(value))]
 

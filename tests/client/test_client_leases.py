@@ -34,6 +34,9 @@ class LeasesOnly:
         finally:
             self.renewed.release()
 
+    def share_lease(self, start_ts: int, term_s: float) -> tuple[int, float]:
+        return start_ts, self.renew_lease(start_ts)
+
     def end_lease(self, start_ts: int) -> None:
         self.ended.append(start_ts)
         self.end_called.set()
@@ -63,6 +66,18 @@ def test_a_lease_is_renewed_within_its_term_and_ended_once() -> None:
     leases.close()
     assert tso.ended == [50]
     assert RENEWALS_PER_TERM > 1
+
+
+def test_a_shared_lease_is_asked_for_again_and_never_ended() -> None:
+    tso = LeasesOnly([lambda: 0.03, lambda: 0.03, fail(SnapshotTooOld("gone"))])
+    leases = keeper(tso)
+    one, other = leases.share(50, 0.03), leases.share(50, 30.0)
+    for _ in range(3):
+        assert tso.renewed.acquire(timeout=30)
+    leases.end(other)
+    leases.close()
+    assert one.lost is not None or not tso.answers
+    assert not tso.ended
 
 
 def test_a_lost_lease_is_told_to_its_owner_and_an_unreachable_tso_is_asked_again() -> None:

@@ -71,7 +71,7 @@ def play(script: list[tuple], entries_max: int, bucket_slots: int) -> tuple[Stat
                 request = CommitRequest(starts[which % len(starts)], cell_ids, table_ids)
             case ("table", which, table_ids):
                 request = CommitRequest(starts[which % len(starts)], (), table_ids, level=WriteSetLevel.TABLE)
-        conflict = oracle.check(request, watermark_sent=0)
+        conflict = oracle.check(request, decided=0)
         if naive.may_commit(request):
             false_aborts += conflict is not None
             assert conflict is None or request.start_ts <= oracle.low_watermark, "only what was forgotten may hide"

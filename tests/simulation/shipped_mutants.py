@@ -46,6 +46,11 @@ def _m(name: str, without: str, red_in: str | Populate, *hooks: tuple[str, Repla
 # ---------------------------------------------------------------- what stands where a rule stood
 
 
+def _with_own_versions(original: Any, steps: Any, *begun: Any, **settings: Any) -> None:
+    original(steps, *begun, **settings)
+    steps._snapshot = replace(steps._snapshot, own=frozenset((steps.start_ts,)))
+
+
 def _decides_again(original: Any, lost: Any) -> None:
     """What a commit that lost wrote is copied under a newer start, as far as it is still there."""
     conn = lost._conn
@@ -423,6 +428,30 @@ SHIPPED_MUTANTS: Final = (
         "a transaction that only claims asks for no commit, and one commits that did not see it",
         claimers,
         ("client.transaction_steps:WriteBuffer.touched", lambda original, buffer: buffer.is_written),
+    ),
+    _m(
+        "C13",
+        "a snapshot below the present has own versions: those of the transaction whose start it has",
+        "tests/client/test_client_past.py::test_a_snapshot_sees_no_cells_of_the_transaction_whose_start_it_has[memory]",
+        ("client.transaction_steps:TransactionSteps.__init__", _with_own_versions),
+    ),
+    _m(
+        "C13b",
+        "a snapshot below the present has a lease of its own, which ends that of all who read there",
+        "tests/client/test_client_past.py::test_the_end_of_one_reader_leaves_the_lease_to_the_others[memory]",
+        ("client.session.leases:LeaseKeeper.share", lambda _, keeper, *granted: keeper.grant(*granted)),
+    ),
+    _m(
+        "T17c",
+        "a lease on history holds LWM: conflicts are remembered for as long as it is read",
+        "tests/core/test_history.py::test_lwm_rises_past_a_lease_on_history",
+        ("oracle.requests.leases:Leases.lowest_above", lambda _, leases, start_ts: leases.lowest),
+    ),
+    _m(
+        "T17d",
+        "a retention that a TSO is not told of is forgotten",
+        "tests/core/test_history.py::test_a_new_tso_keeps_the_history_it_finds",
+        ("oracle.takeover:kept_start", lambda original, points, until_ms: 1 << 62),
     ),
     _m(
         "C9",

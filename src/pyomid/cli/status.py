@@ -73,6 +73,8 @@ def as_lines(status: DatabaseStatus) -> Iterator[str]:
     yield f"W                {tso.watermark:>20}   compaction may clean up to here"
     if tso.held_back_by:
         yield f"held back by     {tso.held_back_by}"
+    if tso.retention_s:
+        yield f"retention        {tso.retention_s:>20g}   seconds for which history is kept: W stays below it"
     yield f"H                {tso.horizon:>20}   the commit table was sanitized below it"
     yield f"in flight        {tso.in_flight:>20}   commits being made durable"
     yield f"commit table     {status.commit_table_entries:>20}   entries not yet completed or sanitized"

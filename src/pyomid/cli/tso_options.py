@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from pyomid.config import duration_s
 from pyomid.errors import Misuse
 
 ENVIRONMENT_PREFIX: Final = "PYOMID_TSO_"
@@ -51,6 +52,13 @@ def _share(text: str) -> float:
     return share
 
 
+def _duration(text: str) -> float:
+    try:
+        return duration_s(text)
+    except Misuse as error:
+        raise ValueError(error.message) from error
+
+
 OPTIONS: Final = (
     Option("listen", str, "", "HOST:PORT to serve on (Apache Omid's port is 24758); port 0 chooses a free one"),
     Option("unix", str, "", "path of a Unix socket to serve on"),
@@ -66,6 +74,8 @@ OPTIONS: Final = (
            "oracle"),
     Option("leases", int, 10_000, "most leases at once", "oracle"),
     Option("max-transaction-age", float, 600.0, "a transaction without a lease cannot commit after, seconds", "oracle"),
+    Option("retention", _duration, None, "for how long history is kept, to be read as of then: 7d, 12h, 30m; 0: "
+           "no longer than somebody reads it; default: as this database was told last", "oracle"),
     Option("lease-term", float, 300.0, "seconds a lease lasts without renewal", "oracle"),
     Option("commit-retry", float, 600.0, "seconds for which retries of large commits are matched", "oracle"),
     Option("timestamps", _one_of("incremental", "world-time"), "incremental", "incremental, or world-time: not below "

@@ -17,6 +17,7 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, Literal, ParamSpec, Protocol, TypeVar, cast, overload
@@ -92,15 +93,17 @@ class AsyncDatabase:
             store_threads=self._store_threads,
         )
 
-    def begin(self, *, not_before: int = 0, lease: bool = False, read_only: bool = False) -> Beginning:
+    def begin(
+        self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: int | datetime | None = None
+    ) -> Beginning:
         """`async with db.begin() as tx`, or `tx = await db.begin()`; as `Database.begin`."""
         self._database.check_usable()
         made = partial(self._made, read_only=read_only)
-        return Beginning(self.driver.run(self._database.begin_steps(made, not_before, lease=lease)))
+        return Beginning(self.driver.run(self._database.begin_steps(made, not_before, lease=lease, at=at)))
 
-    def snapshot(self, *, lease: bool = False) -> Beginning:
+    def snapshot(self, *, lease: bool = False, at: int | datetime | None = None) -> Beginning:
         """`async with db.snapshot() as tx`; as `Database.snapshot`."""
-        return self.begin(lease=lease, read_only=True)
+        return self.begin(lease=lease, read_only=True, at=at)
 
     async def run(
         self,

@@ -17,6 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from itertools import chain
 from types import TracebackType
@@ -28,6 +29,7 @@ from pyomid.client.background import Background, BackgroundCounters
 from pyomid.client.changes import RowChange
 from pyomid.client.drive import Blocking, Driver
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
+from pyomid.client.past_snapshot import past_steps
 from pyomid.client.public_names import DATABASE, shows
 from pyomid.client.retry import Backoff, check_function, check_result, run_steps
 from pyomid.client.session.leases import Lease, LeaseKeeper
@@ -107,18 +109,25 @@ class Database:
 
     # Transactions
 
-    def begin(self, *, not_before: int = 0, lease: bool = False, read_only: bool = False) -> Transaction:
+    def begin(
+        self, *, not_before: int = 0, lease: bool = False, read_only: bool = False, at: int | datetime | None = None
+    ) -> Transaction:
         """A new transaction. Its snapshot holds everything committed so far, and is above `not_before`.
 
         `lease`: for a transaction that outlives `max_transaction_age_seconds`; renewed until its end. Without it the
         transaction meets `SnapshotTooOld` at a read or `ConflictError` at its commit. `read_only`: it refuses writes
         and claims.
-        """
-        return self._driver.run(self.begin_steps(partial(self._made, read_only=read_only), not_before, lease=lease))
 
-    def snapshot(self, *, lease: bool = False) -> Transaction:
-        """Everything committed so far, to read: `begin(read_only=True)`."""
-        return self.begin(lease=lease, read_only=True)
+        `at`: what was committed then and no more, to read: at or before a timestamp (a commit's, a start's), or by a
+        time of the day, a datetime with its zone, as of the last time that the TSO noted before it, some seconds
+        earlier. `SnapshotTooOld` says since when it is kept (`retention` of the TSO). It is held by a lease.
+        """
+        made = partial(self._made, read_only=read_only)
+        return self._driver.run(self.begin_steps(made, not_before, lease=lease, at=at))
+
+    def snapshot(self, *, lease: bool = False, at: int | datetime | None = None) -> Transaction:
+        """Everything committed so far, or at that time, to read: `begin(read_only=True)`."""
+        return self.begin(lease=lease, read_only=True, at=at)
 
     def run(
         self,
@@ -371,10 +380,18 @@ class Database:
         return self._driver
 
     def begin_steps(
-        self, made: Callable[[BeginReply, Lease | None], T], not_before: int = 0, *, lease: bool = False
+        self,
+        made: Callable[[BeginReply, Lease | None], T],
+        not_before: int = 0,
+        *,
+        lease: bool = False,
+        at: int | datetime | None = None,
     ) -> Steps[T]:
         """The begin of a transaction, as both front ends drive it. `made` makes the front end's transaction."""
         self.check_usable()
+        if at is not None:
+            found = yield from past_steps(self._deployment, self.leases, at, not_before)
+            return made(*found)
         begun: BeginReply = yield Begin(not_before)
         crash_point("client.begin.after")
         held: Lease | None = None

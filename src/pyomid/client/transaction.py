@@ -38,7 +38,7 @@ from pyomid.client.session.leases import Lease
 from pyomid.client.tables.table import Table, TableBase
 from pyomid.client.tables.typed import RowT, TypedTable
 from pyomid.client.transaction_steps import TransactionSteps
-from pyomid.client.validation import TableRules
+from pyomid.client.validation import TableRules, check_was_there
 from pyomid.errors import ConflictError, Misuse, OmidError, OutcomeUnknown, SnapshotTooOld, TransactionEnded
 from pyomid.protocol.commit import WriteSet, commit_steps
 from pyomid.protocol.effects import Steps
@@ -421,6 +421,10 @@ _REASONS: Final = {
 TableT = TypeVar("TableT", bound=TableBase)
 
 
+def _note_nothing(start_ts: int) -> None:
+    pass
+
+
 class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
     """A transaction whose rows this process reads and writes. Blocking and asyncio front ends drive its steps."""
 
@@ -437,10 +441,13 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         writes = TransactionSteps(
             begun, database.commit_cache, flush_bytes=database.settings.flush_bytes, pipelined=database.pipelined_writes
         )
-        super().__init__(writes, lease=lease, end_lease=end_lease, note_ended=note_ended)
+        holds_none = bool(begun.read_at)  # the start is another's, and no longer open here
+        super().__init__(
+            writes, lease=lease, end_lease=end_lease, note_ended=_note_nothing if holds_none else note_ended
+        )
         self.database: Final = database
         """For pyomid's own use."""
-        self._read_only = read_only
+        self._read_only = read_only or bool(begun.read_at)
         self._begun = begun
         self._tables: dict[str, TableT] = {}
 
@@ -454,7 +461,10 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         table = self._tables.get(name) if isinstance(name, str) else None
         if table is None:
             read_rules = partial(self.database.table_rules, name, self._begun, leased=self.is_leased)
-            table = self._tables[name] = self._new_table((yield Blocking(read_rules)))
+            rules: TableRules = yield Blocking(read_rules)
+            if self._begun.read_at:
+                check_was_there(rules.info, self._begun.read_at)
+            table = self._tables[name] = self._new_table(rules)
         return table
 
     def claim_steps(self, name: str, keys: Iterable[bytes], columns: Iterable[bytes] | None) -> Steps[None]:

@@ -90,8 +90,9 @@ class TransactionSteps:
     """
 
     def __init__(self, begun: BeginReply, cache: CommitCache, *, flush_bytes: int, pipelined: bool = False) -> None:
-        self.start_ts = begun.start_ts
-        self._snapshot = Snapshot(begun.start_ts, begun.epoch, own=frozenset((begun.start_ts,)))
+        self.start_ts = begun.read_at or begun.start_ts
+        own = () if begun.read_at else (begun.start_ts,)
+        self._snapshot = Snapshot(self.start_ts, begun.epoch, own=frozenset(own))
         self._cache = cache
         self._pipelined = pipelined
         self._flush_bytes = min(flush_bytes, PIPELINED_BYTES) if pipelined else flush_bytes

@@ -53,6 +53,15 @@ def find_table(catalog: Catalog, name: object) -> TableInfo:
         raise UnknownTable(f"there is no table {name!r}{hint}", table=name) from None
 
 
+def check_was_there(info: TableInfo, read_at: int) -> None:
+    """`UnknownTable` where a snapshot below the present is older than the table: what had its name then is gone."""
+    if info.generation >= read_at:
+        raise UnknownTable(
+            f"there was no table {info.name!r} at {read_at}: it was made, or made anew, at {info.generation}",
+            table=info.name,
+        )
+
+
 def check_families(families: object) -> tuple[bytes, ...]:
     """Families of a new table, in the order given; str or bytes."""
     if isinstance(families, str | bytes) or not isinstance(families, Iterable):

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from pyomid.arrays import NDArray, np
 from pyomid.errors import OmidError
-from pyomid.types import LeaderStateChanges
+from pyomid.types import LeaderStateChanges, TimePoint
 from pyomid.wire.messages import Answer, Request
 
 
@@ -175,6 +175,19 @@ class MarkUnknownTable:
     table_id: int
 
 
+@dataclass(frozen=True, slots=True)
+class ReadTimePoints:
+    """→ list[TimePoint], fresh, ascending by start."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoteTime:
+    """→ None, durable; the points of the starts `gone` are deleted."""
+
+    point: TimePoint
+    gone: tuple[int, ...] = ()
+
+
 StoreOperation = (
     Flush
     | PutDecision
@@ -191,6 +204,8 @@ StoreOperation = (
     | MoveCeiling
     | ReadTables
     | MarkUnknownTable
+    | ReadTimePoints
+    | NoteTime
 )
 
 
@@ -267,5 +282,7 @@ class Figures:
     """Commits that are not yet answered."""
     conflict_map_entries: int
     conflict_map_entries_max: int
+    retention_s: float
+    """For how long history is kept; 0: no longer than somebody reads it."""
     counters: Mapping[str, int]
     """0 where there is none."""

@@ -53,6 +53,7 @@ from pyomid.oracle.requests.tables import KnownTables, TableRequests
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap, RareStarts, StatusOracle
 from pyomid.oracle.takeover import TakenOver
+from pyomid.oracle.time_line import TimeLine
 from pyomid.oracle.watermarks import Watermarks
 from pyomid.oracle.windows import BeginWindows, TimestampClock
 from pyomid.types import TIMESTAMP_STEP, CommitRequest, PendingCommit, Status
@@ -125,7 +126,7 @@ class TsoMachine:
         self.watermarks = watermarks = Watermarks(
             step, store, settings, taken_over,
             windows=windows, oracle=oracle, begins=begins, leases=leases, pending=pending, rare_starts=rare_starts,
-            open_starts=open_starts,
+            open_starts=open_starts, time_line=TimeLine(step, store, settings, taken_over),
         )  # fmt: skip
         self.commits = commits = Commits(
             step, store, settings,
@@ -156,7 +157,8 @@ class TsoMachine:
     # ── a step ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def handle(self, events: Iterable[Event], now_s: float, wall_ms: int = 0) -> list[Instruction]:
-        """One step. `now_s` is monotonic and counts suspension; `wall_ms` is used in WORLD_TIME mode only.
+        """One step. `now_s` is monotonic and counts suspension; `wall_ms`: milliseconds since 1970; 0:
+        not known.
 
         After a `Die`, or an exception, every further call returns nothing: nobody knows the state behind an exception.
         """
@@ -408,6 +410,7 @@ class TsoMachine:
             in_flight=sum(batch.size for batch in self.windows.batches),
             conflict_map_entries=conflict_map.entries,
             conflict_map_entries_max=conflict_map.entries_max,
+            retention_s=self.watermarks.retention_s,
             counters=self.step.counters,
         )
 
@@ -424,7 +427,9 @@ class TsoMachine:
             leases=self.leases.starts,
             pending=tuple(sorted(self.large.pending)),
             in_flight=figures.in_flight,
-            counters=dict(count) | {former: count[name] for name, former in FORMER_COUNTERS.items() if count[name]},
+            counters=dict(count)
+            | {former: count[name] for name, former in FORMER_COUNTERS.items() if count[name]}
+            | ({"retention_ms": round(figures.retention_s * 1000)} if figures.retention_s else {}),
             held_back_by=self.watermarks.held_back_by,
         )
 

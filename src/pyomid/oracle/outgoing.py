@@ -69,7 +69,7 @@ class Step:
         self.has_more_begins = False
         """It left begins that could be answered: another step goes on, soon."""
         self.wall_ms = 0
-        """Milliseconds since 1970, in WORLD_TIME mode only."""
+        """Milliseconds since 1970; 0: not known. For WORLD_TIME, and for people: no rule of the protocol goes by it."""
         self.counters: Counter[str] = Counter()
         self._held: list[Reply | SendEncoded] = []
         self._out: list[Instruction] = []
@@ -300,12 +300,14 @@ def merged(changes: Iterable[LeaderStateChanges]) -> LeaderStateChanges:
     ceiling: int | None = None
     watermark: int | None = None
     horizon: int | None = None
+    retention_ms: int | None = None
     leases: dict[int, bool] = {}
     pending: dict[int, PendingCommit | None] = {}
     for change in changes:
         ceiling = _higher(ceiling, change.ceiling)
         watermark = _higher(watermark, change.watermark)
         horizon = _higher(horizon, change.horizon)
+        retention_ms = retention_ms if change.retention_ms is None else change.retention_ms
         leases.update(dict.fromkeys(change.leases_removed, False))
         leases.update(dict.fromkeys(change.leases_added, True))
         pending.update(dict.fromkeys(change.pending_removed))
@@ -318,6 +320,7 @@ def merged(changes: Iterable[LeaderStateChanges]) -> LeaderStateChanges:
         leases_removed=tuple(start for start, there in leases.items() if not there),
         pending_added=tuple(record for record in pending.values() if record is not None),
         pending_removed=tuple(start for start, record in pending.items() if record is None),
+        retention_ms=retention_ms,
     )
 
 

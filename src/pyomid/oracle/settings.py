@@ -20,6 +20,12 @@ class TsoSettings:
     max_transaction_age_s: float = 600.0
     open_starts_interval_s: float = 2.0
     """How often LWM rises to below the oldest open start."""
+    time_points_interval_s: float = 10.0
+    """How often it is noted which start is the newest, if any was handed out since (`oracle.time_line`). With a
+    retention a ten-thousandth of that, from a second to ten minutes."""
+    retention_s: float | None = None
+    """For how long W stays below what was committed. None: as the leader state says, which keeps what was given last.
+    """
     lease_term_s: float = 300.0
     lease_term_s_max: float = 24 * 3600.0
     watermark_interval_s: float = 1.0
@@ -65,8 +71,12 @@ class TsoSettings:
             "watermark_interval_s",
             "tables_interval_s",
             "open_starts_interval_s",
+            "time_points_interval_s",
         ):
             self._check(name, 0)
+
+        if self.retention_s is not None:
+            self._check("retention_s", 0)
 
     def _check(self, name: str, lowest: float) -> None:
         value = getattr(self, name)

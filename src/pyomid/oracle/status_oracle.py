@@ -58,18 +58,18 @@ class StatusOracle:
         self.fences: MutableMapping[int, int] = {}
         self.table_commits: MutableMapping[int, int] = {}
         self.fenced: set[int] = set()
-        """Tables that a client fenced above W."""
+        """Tables that a client fenced above D."""
         self.refused_starts: set[int] = set()
-        """Sealed, or named by a retry: never to be committed. Only those above W: others cannot commit anyway."""
+        """Sealed, or named by a retry: never to be committed. Only those above D: others cannot commit anyway."""
 
-    def check(self, request: CommitRequest, *, watermark_sent: int) -> Conflict | None:
+    def check(self, request: CommitRequest, *, decided: int) -> Conflict | None:
         """Why the commit is refused; None if it may commit. Changes nothing."""
         start_ts = request.start_ts
         if start_ts in self.refused_starts:
             return Conflict(AbortReason.SEALED, 0)
         if request.level is WriteSetLevel.TABLE:
             return (
-                self._table_history_conflict(start_ts, watermark_sent)
+                self._table_history_conflict(start_ts, decided)
                 or self._fence_conflict(start_ts, request.table_ids)
                 or self._table_commit_conflict(start_ts, request.table_ids)
                 or (self._checked_cells_conflict(start_ts, request.cell_ids) if request.cell_ids else None)
@@ -99,18 +99,18 @@ class StatusOracle:
         """From now on transactions that wrote the table and started before `fence_ts` abort."""
         self.fences[table_id] = max(fence_ts, self.fences.get(table_id, 0))
 
-    def forget_up_to(self, watermark_sent: int) -> None:
-        """Forgets the refused starts and the clients' fences that W has passed."""
-        self.refused_starts = {start for start in self.refused_starts if start > watermark_sent}
-        self.fenced = self.forget_tables(self.fenced, watermark_sent)
+    def forget_up_to(self, decided: int) -> None:
+        """Forgets the refused starts and the clients' fences at or below D (`oracle.watermarks`)."""
+        self.refused_starts = {start for start in self.refused_starts if start > decided}
+        self.fenced = self.forget_tables(self.fenced, decided)
 
-    def forget_tables(self, table_ids: Collection[int], watermark_sent: int) -> set[int]:
-        """Forgets the fences of these tables that W has passed: no start at or below W commits, so they abort no
-        transaction. Returns the tables whose fences are kept."""
-        left = {table_id for table_id in table_ids if self.fences.get(table_id, 0) > watermark_sent}
+    def forget_tables(self, table_ids: Collection[int], decided: int) -> set[int]:
+        """Forgets the fences of these tables at or below D: no start there commits, so they abort no transaction.
+        Returns the tables whose fences are kept."""
+        left = {table_id for table_id in table_ids if self.fences.get(table_id, 0) > decided}
         for table_id in set(table_ids) - left:
             self.fences.pop(table_id, None)
-            if self.table_commits.get(table_id, 0) <= watermark_sent:
+            if self.table_commits.get(table_id, 0) <= decided:
                 self.table_commits.pop(table_id, None)
         return left
 
@@ -134,11 +134,11 @@ class StatusOracle:
         commit_ts = self.conflict_map.first_conflict(cell_ids, start_ts)
         return Conflict(AbortReason.CONFLICT, commit_ts) if commit_ts else None
 
-    def _table_history_conflict(self, start_ts: int, watermark_sent: int) -> Conflict | None:
+    def _table_history_conflict(self, start_ts: int, decided: int) -> Conflict | None:
         if start_ts <= self.epoch:
             return Conflict(AbortReason.TABLE, self.epoch)
-        if start_ts <= watermark_sent:
-            return Conflict(AbortReason.LEASE_LOST, watermark_sent)
+        if start_ts <= decided:
+            return Conflict(AbortReason.LEASE_LOST, decided)
         return None
 
     def _table_commit_conflict(self, start_ts: int, table_ids: tuple[int, ...]) -> Conflict | None:

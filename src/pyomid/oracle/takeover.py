@@ -9,7 +9,7 @@
     3. W, H, leases and pending records are read, after the fence of step 1
     4. pending large commits are finished: s committed → the entries of its branches; otherwise s and all its branches
        are sealed
-    5. W = max(old W, min(epoch, leases − 1)); leases at or below the old W are discarded
+    5. W = max(old W, min(epoch, leases − 1, what the retention keeps)); leases at or below the old W are discarded
     then the address is announced, and requests are answered
 
 To read before fencing is the classic mistake (T5): the old TSO adds a pending record between the two, and half a job is
@@ -18,7 +18,7 @@ left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,11 +30,13 @@ from pyomid.oracle.instructions import (
     PutBranches,
     ReadCeiling,
     ReadLeaderState,
+    ReadTimePoints,
     SealEntries,
     StoreOperation,
     TakeOverEpoch,
     UpdateLeaderState,
 )
+from pyomid.protocol.time_points import newest_at
 from pyomid.types import (
     NOT_FOUND,
     SEALED,
@@ -43,6 +45,7 @@ from pyomid.types import (
     LeaderRecord,
     LeaderStateChanges,
     PendingCommit,
+    TimePoint,
 )
 
 TakeOverSteps = Generator[StoreOperation, Any, "TakenOver"]
@@ -58,10 +61,17 @@ class TakenOver:
     horizon: int
     leases: frozenset[int]
     finished: tuple[PendingCommit, ...] = ()
+    time_points: tuple[TimePoint, ...] = ()
+    retention_s: float = 0.0
+    wall_ms: int = 0
+    """When it took over; 0: not known."""
 
 
-def take_over_steps(*, ceiling_step: int, ceiling_elsewhere: bool = False) -> TakeOverSteps:
-    """Takes over. `Deposed` if another TSO is faster."""
+def take_over_steps(
+    *, ceiling_step: int, ceiling_elsewhere: bool = False, retention_s: float | None = None, wall_ms: int = 0
+) -> TakeOverSteps:
+    """Takes over. `Deposed` if another TSO is faster. `retention_s` None: as the leader state says. `wall_ms`: now, in
+    milliseconds since 1970."""
     if ceiling_elsewhere:
         epoch, ceiling = yield from _fence_and_move_ceiling_steps(ceiling_step)
     else:
@@ -71,18 +81,43 @@ def take_over_steps(*, ceiling_step: int, ceiling_elsewhere: bool = False) -> Ta
         raise Deposed(f"epoch {state.epoch} replaced {epoch} while it was taking over", epoch=epoch)
     for record in state.pending:
         yield from finish_pending_steps(record, epoch)
+    points: list[TimePoint] = yield ReadTimePoints()
     leases = frozenset(lease for lease in _leases_left(state) if lease > state.watermark)
-    watermark = watermark_at_start(epoch, leases, state.watermark)
+    retention_ms = state.retention_ms if retention_s is None else round(retention_s * 1000)
+    kept = kept_start(points, wall_ms - retention_ms) if retention_ms else None
+    watermark = watermark_at_start(epoch, leases, state.watermark, kept)
     yield UpdateLeaderState(
         epoch,
-        LeaderStateChanges(watermark=watermark, leases_removed=tuple(sorted(state.leases - leases))),
+        LeaderStateChanges(
+            watermark=watermark,
+            leases_removed=tuple(sorted(state.leases - leases)),
+            retention_ms=None if retention_ms == state.retention_ms else retention_ms,
+        ),
     )
-    return TakenOver(epoch, ceiling, watermark, state.horizon, leases, state.pending)
+    return TakenOver(
+        epoch,
+        ceiling,
+        watermark,
+        state.horizon,
+        leases,
+        state.pending,
+        time_points=tuple(points),
+        retention_s=retention_ms / 1000,
+        wall_ms=wall_ms,
+    )
 
 
-def watermark_at_start(epoch: int, leases: frozenset[int], watermark: int) -> int:
-    """W of a new TSO: no start at or below its epoch commits any more, but leases hold W back, and W never falls."""
-    return max(watermark, min([epoch, *(lease - 1 for lease in leases)]))
+def watermark_at_start(epoch: int, leases: frozenset[int], watermark: int, kept: int | None = None) -> int:
+    """W of a new TSO: no start at or below its epoch commits any more, but leases and history that is `kept` hold W
+    back, and W never falls."""
+    held = [lease - 1 for lease in leases] if kept is None else [kept, *(lease - 1 for lease in leases)]
+    return max(watermark, min([epoch, *held]))
+
+
+def kept_start(points: Sequence[TimePoint], until_ms: int) -> int:
+    """The newest start that was noted at `until_ms` or earlier; 0 if none was."""
+    point = newest_at(points, until_ms)
+    return 0 if point is None else point.start_ts
 
 
 def finish_pending_steps(record: PendingCommit, epoch: int) -> Generator[StoreOperation, Any, None]:

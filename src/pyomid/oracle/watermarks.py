@@ -1,9 +1,11 @@
 """The watermarks: LWM rises, W is published below it, H follows where the commit table is sanitized.
 
-H ≤ W ≤ LWM ≤ newest start
+H ≤ W ≤ D ≤ LWM ≤ newest start
 
-LWM   no transaction that started at or below it can commit (`oracle.status_oracle`)
-W     min(LWM, every lease − 1, every unfinished large commit − 1), durable: cleaning goes by it (law 4)
+LWM   no transaction that started at or below it can commit by ids (`oracle.status_oracle`)
+D     min(LWM, every lease above D − 1, every unfinished large commit − 1): all is decided at or below it, also what
+      claims tables. Nothing is remembered of starts there
+W     min(D, every lease − 1, what the retention keeps), durable: cleaning goes by it (law 4)
 H     the commit table says nothing below it (law 7)
 """
 
@@ -22,6 +24,7 @@ from pyomid.oracle.requests.begins import Begins
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import RareStarts, StatusOracle
 from pyomid.oracle.takeover import TakenOver
+from pyomid.oracle.time_line import TimeLine
 from pyomid.oracle.windows import BeginWindows
 from pyomid.protocol.retention import NewestEntries
 from pyomid.types import LeaderStateChanges, PendingCommit
@@ -39,6 +42,8 @@ class HeldStarts(Protocol):
 
     @property
     def lowest(self) -> int | None: ...
+
+    def lowest_above(self, start_ts: int) -> int | None: ...
 
 
 class Watermarks:
@@ -58,6 +63,7 @@ class Watermarks:
         pending: Mapping[int, PendingCommit],
         rare_starts: RareStarts,
         open_starts: OpenStarts,
+        time_line: TimeLine,
     ) -> None:
         self._step = step
         self._store = store
@@ -69,8 +75,11 @@ class Watermarks:
         self.pending = pending
         self._rare_starts = rare_starts
         self._open_starts = open_starts
+        self._time_line = time_line
         self.published = self.sent = taken_over.watermark
         """W: durable, and the highest that was sent to be made durable."""
+        self.decided = taken_over.epoch
+        """D. It never goes back. A lease at or below it is of a reader: it holds W alone."""
         self.horizon = taken_over.horizon
         """H."""
         self._settled_low = taken_over.epoch
@@ -91,9 +100,14 @@ class Watermarks:
         self.held_back_by = ""
         """Whose open start held LWM back when it rose last, in words for people; empty: nobody's."""
 
+    @property
+    def retention_s(self) -> float:
+        return self._time_line.retention_s
+
     def run_timers(self) -> None:
         self._raise_by_age()
         self._raise_by_open()
+        self._time_line.note_if_due(self._drawn_newest, self.published)
         self._publish()
         self._forget_entries()
 
@@ -149,14 +163,14 @@ class Watermarks:
         self.held_back_by = self._told_of(held)
 
     def _told_of(self, held: Held | None) -> str:
-        lowest = self._leases.lowest
+        lowest = self._leases.lowest_above(self.decided)
         if held is None or (lowest is not None and lowest <= held.floor):
             return ""
         since_s = self._step.now_s - self._held_since_s
         return f"{held.holder or 'a client that does not tell'}: start {held.floor} or a later one, for {since_s:.0f} s"
 
     def _raise_below_leases(self, start_ts: int) -> None:
-        lowest = self._leases.lowest
+        lowest = self._leases.lowest_above(self.decided)
         self.raise_low(start_ts if lowest is None else min(start_ts, lowest - 1))
 
     def _sample_age(self) -> None:
@@ -172,6 +186,13 @@ class Watermarks:
         if drawn is not None and self._windows.is_idle:  # otherwise a commit in flight may lie above what was drawn
             self._issued_when_drawn = self._windows.clock.next_ts
 
+    def _drawn_newest(self, noted: int) -> int:
+        """The newest start, above every commit that was acknowledged. While a batch is in flight its window is all that
+        begins have: nothing is drawn from it if the newest start is `noted` already."""
+        if self._windows.is_idle or self._begins.newest_start > noted:
+            self._draw_if_quiet()
+        return self._begins.newest_start
+
     def _newest_sample(self) -> int:
         return self._samples[-1][1] if self._samples else self._aged_start
 
@@ -181,25 +202,38 @@ class Watermarks:
         """T12: W that was sent may be durable, whether or not its answer came."""
         return start_ts <= self.sent
 
+    def _raise_decided(self) -> None:
+        held = [start - 1 for start in self.pending]
+        lowest = self._leases.lowest_above(self.decided)
+        if lowest is not None:
+            held.append(lowest - 1)
+        decided = min([self._settled_low, *held])
+        if decided > self.decided:
+            self.decided = decided
+            self._oracle.forget_up_to(decided)
+            self._rare_starts.forget_some()
+
     def _candidate(self) -> int:
-        """min(LWM, every lease − 1, every undecided or unfinished large commit − 1)."""
+        """min(LWM, every lease − 1, every undecided or unfinished large commit − 1, what the retention keeps)."""
         held = [start - 1 for start in self.pending]
         if self._leases.lowest is not None:
             held.append(self._leases.lowest - 1)
+        kept_start = self._time_line.kept_start()
+        if kept_start is not None:  # T17
+            held.append(kept_start)
         return min([self._settled_low, *held])
 
     def _publish(self) -> None:
         if self._step.now_s < self._publish_due_s:
             return
         self._publish_due_s = self._step.now_s + self._settings.watermark_interval_s
+        self._raise_decided()
         candidate = self._candidate()
         if candidate > self.sent:
             self.sent = candidate
             self._store.run(self._publish_steps(candidate))
 
     def _publish_steps(self, watermark: int) -> Procedure:
-        self._oracle.forget_up_to(watermark)
-        self._rare_starts.forget_some()
         yield EpochWrite(LeaderStateChanges(watermark=watermark))
         self.published = max(self.published, watermark)
 
@@ -214,9 +248,7 @@ class Watermarks:
         start_ts = self._newest_entries.forgotten_start
         if not start_ts:
             return
-        if self._leases.lowest is not None:
-            start_ts = min(start_ts, self._leases.lowest - 1)
-        self.raise_low(start_ts)
+        self._raise_below_leases(start_ts)
         horizon = min(start_ts, self.published)
         if horizon > self.horizon and not self._is_forgetting:
             self._is_forgetting = True
@@ -251,8 +283,11 @@ class Watermarks:
     # ── invariants ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def validate(self) -> None:
-        assert self.published <= self.sent <= self._oracle.low_watermark, "W is published, and never above LWM"
+        assert self.published <= self.sent <= self.decided, "W is published, and never above D"
+        assert self.decided <= self._oracle.low_watermark, "what LWM lets commit is not decided"
         assert self.horizon <= self.published, "H never passes W"
         assert self._oracle.epoch <= self._settled_low <= self._oracle.low_watermark
         for start_ts in (*self._leases.starts, *self.pending):
             assert start_ts > self.sent, f"W {self.sent} passed {start_ts}, which holds it"
+        for start_ts in self.pending:
+            assert start_ts > self.decided, f"D {self.decided} passed {start_ts}, which is not finished"

@@ -56,7 +56,12 @@ class LocalTso(TsoCalls):
 
     def _new_machine(self) -> TsoMachine:
         settings = self._settings
-        steps = take_over_steps(ceiling_step=settings.ceiling_step, ceiling_elsewhere=settings.ceiling_elsewhere)
+        steps = take_over_steps(
+            ceiling_step=settings.ceiling_step,
+            ceiling_elsewhere=settings.ceiling_elsewhere,
+            retention_s=settings.retention_s,
+            wall_ms=time.time_ns() // 1_000_000,
+        )
         machine = TsoMachine(settings, take_over(self._stores, steps), now_s=self._clock())
         self._open_starts.connected(settings.max_transaction_age_s, machine.epoch)
         return machine

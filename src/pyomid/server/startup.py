@@ -11,6 +11,7 @@ import socket
 import ssl
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -80,6 +81,7 @@ class ServiceOptions:
                 world_time=options["timestamps"] == "world-time",
                 unknown_tables_max=options["unknown-tables"],
                 leases_max=options["leases"],
+                retention_s=options["retention"],
                 entries_kept_max=options["memory-entries"] if options["store"] == "memory" else 0,
             ),
             PeerLimits(
@@ -141,7 +143,12 @@ def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: 
     """The machine of a new leader; `Deposed` where another was faster. Blocking."""
     flights_max = min(settings.flights_max, stores.commit_table.flights_max)
     settings = replace(settings, ceiling_elsewhere=stores.ceiling is not None, flights_max=flights_max)
-    steps = take_over_steps(ceiling_step=settings.ceiling_step, ceiling_elsewhere=settings.ceiling_elsewhere)
+    steps = take_over_steps(
+        ceiling_step=settings.ceiling_step,
+        ceiling_elsewhere=settings.ceiling_elsewhere,
+        retention_s=settings.retention_s,
+        wall_ms=time.time_ns() // 1_000_000,
+    )
     taken_over = take_over(stores, steps)
     stores.commit_table.serve_epoch(taken_over.epoch)
     machine = TsoMachine(settings, taken_over, now_s=boot_clock(), conflict_map=conflict_map)

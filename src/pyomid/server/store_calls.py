@@ -14,12 +14,14 @@ from pyomid.oracle.instructions import (
     LookupEntries,
     MarkUnknownTable,
     MoveCeiling,
+    NoteTime,
     PutBranches,
     PutDecision,
     ReadCeiling,
     ReadEpoch,
     ReadLeaderState,
     ReadTables,
+    ReadTimePoints,
     SealEntries,
     StoreOperation,
     TakeOverEpoch,
@@ -90,6 +92,10 @@ def perform(stores: TsoStores, operation: StoreOperation) -> object:
             return _ceiling(stores).compare_and_set(expected, ceiling)
         case ReadTables():
             return frozenset(table_id(info.name.encode()) for info in stores.catalog.tables())
+        case ReadTimePoints():
+            return row.time_points()
+        case NoteTime(point, gone):
+            row.note_time(point, gone)
         case MarkUnknownTable(unknown):
             stores.catalog.mark_unknown_table(unknown)
     return None

@@ -34,6 +34,7 @@ from pyomid.types import (
     StoreLimits,
     TableEntry,
     TableInfo,
+    TimePoint,
 )
 
 _CellName = tuple[bytes, bytes, int]
@@ -286,6 +287,7 @@ class MemoryLeaderState(LeaderState):
     def __init__(self, state: LeaderRecord | None = None) -> None:
         self._state = state or LeaderRecord()
         self._id = os.urandom(16)
+        self._times: dict[int, int] = {}
         self._lock = threading.Lock()
         self._guard = ProcessGuard("MemoryLeaderState")
 
@@ -316,6 +318,18 @@ class MemoryLeaderState(LeaderState):
                 raise deposed(epoch, self._state.epoch)
             self._state = changed(self._state, changes)
 
+    def note_time(self, point: TimePoint, gone: Sequence[int] = ()) -> None:
+        self._guard.check()
+        with self._lock:
+            for start_ts in gone:
+                self._times.pop(start_ts, None)
+            self._times[point.start_ts] = point.wall_ms
+
+    def time_points(self) -> list[TimePoint]:
+        self._guard.check()
+        with self._lock:
+            return [TimePoint(*point) for point in sorted(self._times.items())]
+
 
 def changed(state: LeaderRecord, changes: LeaderStateChanges) -> LeaderRecord:
     """`state` after `changes`. What one change both removes and adds is there afterwards."""
@@ -328,6 +342,7 @@ def changed(state: LeaderRecord, changes: LeaderStateChanges) -> LeaderRecord:
         horizon=state.horizon if changes.horizon is None else changes.horizon,
         leases=state.leases - frozenset(changes.leases_removed) | frozenset(changes.leases_added),
         pending=pending + changes.pending_added,
+        retention_ms=state.retention_ms if changes.retention_ms is None else changes.retention_ms,
     )
 
 

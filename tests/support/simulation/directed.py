@@ -1148,6 +1148,37 @@ def a_lease_holds_w_through_a_fail_over(build: Build) -> None:
     s.judge()
 
 
+def _history(s: Schedule, between: Callable[[], object]) -> None:
+    """A start long past is read at, after a later commit and compaction."""
+    t, r = s.client("T"), s.client("R")
+    s.do(t, put(t, "a", R0))
+    s.finish_all(t)
+    reader = s.do(r, begin(r))
+    s.pass_time(30.0)
+    s.do(t, put(t, "a", R0))
+    s.finish_all(t)
+    between()
+    s.pass_time(30.0)
+    compact(s)
+    s.do(r, reader.lease())
+    s.do(r, reader.get("a", R0))
+    s.judge()
+
+
+def history_that_is_kept_can_be_read(build: Build) -> None:
+    """T17. LWM passed the start long ago."""
+    s = Schedule(build, retention_s=1000.0)
+    _history(s, lambda: None)
+    if s.first.machine.oracle.low_watermark < s.first.machine.watermarks.decided:
+        raise Stuck("LWM stands with W")
+
+
+def history_is_kept_through_a_fail_over(build: Build) -> None:
+    """T17. All that is older than the new TSO is decided, and still kept."""
+    s = Schedule(build, retention_s=1000.0)
+    _history(s, s.fail_over)
+
+
 def a_shared_lease_is_kept_for_its_last_sharer(build: Build) -> None:
     """K7. Two loads share a lease; the term of the first is over, that of the second is not."""
     s = Schedule(build)
@@ -1347,6 +1378,8 @@ SCHEDULES: Final[dict[str, Callable[[Build], None]]] = {
         a_table_that_others_made_again_is_marked_anew,
         a_promised_lease_survives_its_tso,
         a_lease_holds_w_through_a_fail_over,
+        history_that_is_kept_can_be_read,
+        history_is_kept_through_a_fail_over,
         a_shared_lease_is_kept_for_its_last_sharer,
         a_start_shares_no_lease_above_it,
         an_owners_end_leaves_the_lease_to_its_sharers,

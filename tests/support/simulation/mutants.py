@@ -226,8 +226,12 @@ def _shared_before_its_row(original: Any, leases: Any, peer: Any, tag: int, requ
     return steps(original, leases, peer, tag, request, term_s)
 
 
-def _without_leases(original: Any, epoch: int, leases: Any, watermark: int) -> Any:
-    return original(epoch, frozenset(), watermark)
+def _without_leases(original: Any, epoch: int, leases: Any, *more: Any) -> Any:
+    return original(epoch, frozenset(), *more)
+
+
+def _without_history(original: Any, epoch: int, leases: Any, watermark: int, kept: Any = None) -> Any:
+    return original(epoch, leases, watermark)
 
 
 def _no_pending_record(step: Any) -> Any:
@@ -446,6 +450,20 @@ MUTANTS: Final = (
         "oracle.watermarks:Watermarks._draw_if_quiet",
         _drawn_counts_as_above,
         "a_commit_in_flight_when_a_quiet_tso_draws_a_start_falls_below_w",
+    ),
+    _m(
+        "T17",
+        "W does not wait for history that is kept",
+        "oracle.time_line:TimeLine.kept_start",
+        answers(None),
+        "history_that_is_kept_can_be_read",
+    ),
+    _m(
+        "T17b",
+        "a new TSO forgets the history that is kept",
+        "oracle.takeover:watermark_at_start",
+        _without_history,
+        "history_is_kept_through_a_fail_over",
     ),
     _m(
         "C3",
@@ -680,6 +698,10 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "C12": (
         "tests/client/test_client_claims.py::test_of_two_that_overlap_a_claim_meets_a_write_and_a_claim",
         "tests/simulation/test_front_ends.py::test_who_claims_what_it_reads_is_serializable",
+    ),
+    "C13": (
+        "tests/client/test_client_past.py::test_a_snapshot_sees_no_cells_of_the_transaction_whose_start_it_has[memory]",
+        "tests/client/test_client_past.py::test_the_end_of_one_reader_leaves_the_lease_to_the_others[memory]",
     ),
     "C9": (
         "tests/interrupts/test_writer_interrupts.py::"

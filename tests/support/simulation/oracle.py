@@ -77,7 +77,10 @@ class Host:
         self._lease_until_s = asked_s + LEASE_S
         try:
             taken_over = yield from self.build.takeover.take_over_steps(
-                ceiling_step=self.settings.ceiling_step, ceiling_elsewhere=self.settings.ceiling_elsewhere
+                ceiling_step=self.settings.ceiling_step,
+                ceiling_elsewhere=self.settings.ceiling_elsewhere,
+                retention_s=self.settings.retention_s,
+                wall_ms=self._wall_ms,
             )
         except OmidError as error:
             self.universe.note(f"{self.process.name} cannot take over: {error}")
@@ -151,11 +154,14 @@ class Host:
         self.feed()
         return True
 
+    @property
+    def _wall_ms(self) -> int:
+        return int((self.universe.now_s + self.wall_skew_s) * 1000)
+
     def feed(self, *events: ins.Event) -> None:
         if not self.serving:
             return
-        wall_ms = int((self.universe.now_s + self.wall_skew_s) * 1000)
-        for instruction in self.machine.handle(events, self.universe.now_s, wall_ms):
+        for instruction in self.machine.handle(events, self.universe.now_s, self._wall_ms):
             match instruction:
                 case ins.Reply(peer, tag, answer):
                     self._reply(peer, tag, answer)
@@ -252,6 +258,10 @@ class Host:
                 return [swap.read, swap.write], _nothing
             case ins.ReadTables():
                 return [self._table_ids], _last
+            case ins.ReadTimePoints():
+                return [row.time_points], _last
+            case ins.NoteTime(point, gone):
+                return [partial(row.note_time, point, gone)], _nothing
             case ins.MarkUnknownTable(unknown):
                 return [partial(self.storage.disk.catalog.mark_unknown_table, unknown)], _nothing
         raise TypeError(f"the virtual TSO does not know {operation!r}")

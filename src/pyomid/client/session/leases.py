@@ -1,5 +1,8 @@
 """Leases of this process: granted at begin, renewed by one thread, ended with their transactions (K7).
 
+A start that this process did not begin, that of a snapshot below the present, may be read by others too: its lease is
+shared with them, asked for again while it is used, and ends by its term.
+
 A lease keeps the versions that its snapshot needs from compaction, for hours if need be. The loss of a lease is an
 error that the transaction raises at its next use: never a silent hole.
 """
@@ -24,11 +27,12 @@ RENEWALS_PER_TERM = 3
 class Lease:
     """A held lease. `lost` is the error that its owner must raise; None while it is good."""
 
-    __slots__ = ("__weakref__", "lost", "renew_at_s", "start_ts", "term_s")
+    __slots__ = ("__weakref__", "is_shared", "lost", "renew_at_s", "start_ts", "term_s")
 
-    def __init__(self, start_ts: int, term_s: float, now_s: float) -> None:
+    def __init__(self, start_ts: int, term_s: float, now_s: float, *, is_shared: bool = False) -> None:
         self.start_ts = start_ts
         self.term_s = term_s
+        self.is_shared = is_shared
         self.renew_at_s = now_s + term_s / RENEWALS_PER_TERM
         self.lost: OmidError | None = None
 
@@ -45,6 +49,9 @@ class LeaseKeeper:
         self._tso = tso
         self._clock = clock
         self._held: dict[int, weakref.ref[Lease]] = {}
+        """Of this process alone, by start."""
+        self._shared: dict[int, weakref.ref[Lease]] = {}
+        """By the identity of the lease: several may be of one start."""
         self._lock = threading.RLock()
         """Acquired itself, not through its condition: that acquires it in Python, where an interrupt can come between.
         """
@@ -58,15 +65,26 @@ class LeaseKeeper:
         """
         now_s = self._clock()
         lease = Lease(start_ts, self._tso.grant_lease(start_ts, term_s), now_s)
+        self._keep(lease, self._held, start_ts)
+        return lease
+
+    def share(self, start_ts: int, term_s: float | None) -> Lease:
+        """As `grant`, for a start that others may read at as well."""
+        now_s = self._clock()
+        _, kept_s = self._tso.share_lease(start_ts, term_s)
+        lease = Lease(start_ts, kept_s, now_s, is_shared=True)
+        self._keep(lease, self._shared, id(lease))
+        return lease
+
+    def _keep(self, lease: Lease, held: dict[int, weakref.ref[Lease]], key: int) -> None:
         with self._lock:
-            self._held[start_ts] = weakref.ref(lease)
+            held[key] = weakref.ref(lease)
             try:
                 self._ensure_thread()
             except (RuntimeError, MemoryError) as error:
                 self.end(lease)
-                raise Unavailable(f"start_ts {start_ts}: no thread to renew its lease: {error}") from error
+                raise Unavailable(f"start_ts {lease.start_ts}: no thread to renew its lease: {error}") from error
             self._changed.notify_all()
-        return lease
 
     def _ensure_thread(self) -> None:
         if self._thread is None or not self._thread.is_alive():
@@ -76,7 +94,10 @@ class LeaseKeeper:
 
     def end(self, lease: Lease) -> None:
         """The watermark may pass it. An error does no harm: the lease expires."""
-        self.end_of(lease.start_ts)
+        if lease.is_shared:
+            self.abandon(lease)
+        else:
+            self.end_of(lease.start_ts)
 
     def end_of(self, start_ts: int) -> None:
         """As `end`, for the lease on a start, whichever process it was granted to."""
@@ -87,13 +108,17 @@ class LeaseKeeper:
     def abandon(self, lease: Lease) -> None:
         """Renews it no more. It ends by its term, or by the commit that may still be decided."""
         with self._lock:
-            self._held.pop(lease.start_ts, None)
+            if lease.is_shared:
+                self._shared.pop(id(lease), None)
+            else:
+                self._held.pop(lease.start_ts, None)
 
     def close(self) -> None:
         """Renews nothing more. Leases still held expire by their terms."""
         with self._lock:
             self._closed = True
             self._held.clear()
+            self._shared.clear()
             self._changed.notify_all()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(self._JOIN_TIMEOUT_S)
@@ -110,15 +135,19 @@ class LeaseKeeper:
     def _lose_all(self, error: BaseException) -> None:
         """Leases that are not renewed must give their owners an error, not holes in what they read."""
         with self._lock:
-            for reference in self._held.values():
-                lease = reference()
-                if lease is not None and lease.lost is None:
+            for lease in self._live():
+                if lease.lost is None:
                     lease.lost = SnapshotTooOld(
                         f"start_ts {lease.start_ts}: its lease is renewed no more, the thread failed: {error!r}",
                         start_ts=lease.start_ts,
                     )
             self._held.clear()
+            self._shared.clear()
             self._thread = None
+
+    def _live(self) -> list[Lease]:
+        references = (*self._held.values(), *self._shared.values())
+        return [lease for reference in references if (lease := reference()) is not None]
 
     def _tend_all(self) -> None:
         while True:
@@ -126,8 +155,12 @@ class LeaseKeeper:
                 if self._closed:
                     return
                 held = dict(self._held)
+                self._shared = {key: reference for key, reference in self._shared.items() if reference() is not None}
+                shared = tuple(self._shared.values())
             for start_ts, reference in held.items():
                 self._tend(start_ts, reference())
+            for reference in shared:
+                self._renew_if_due(reference())
             with self._lock:
                 if not self._closed:
                     self._changed.wait(self._pause_s())
@@ -137,13 +170,20 @@ class LeaseKeeper:
             with self._lock:
                 self._held.pop(start_ts, None)
             self._quietly(self._tso.end_lease, start_ts)
-        elif lease.lost is None and self._clock() >= lease.renew_at_s:
+        else:
+            self._renew_if_due(lease)
+
+    def _renew_if_due(self, lease: Lease | None) -> None:
+        if lease is not None and lease.lost is None and self._clock() >= lease.renew_at_s:
             self._renew(lease)
 
     def _renew(self, lease: Lease) -> None:
         now_s = self._clock()
         try:
-            lease.term_s = self._tso.renew_lease(lease.start_ts)
+            if lease.is_shared:
+                _, lease.term_s = self._tso.share_lease(lease.start_ts, lease.term_s)
+            else:
+                lease.term_s = self._tso.renew_lease(lease.start_ts)
         except SnapshotTooOld as error:
             lease.lost = error
         except Exception as error:  # one lease, once: the others are renewed all the same, and this one again
@@ -152,10 +192,9 @@ class LeaseKeeper:
 
     def _pause_s(self) -> float | None:
         """Until the next renewal. Forgotten leases are noticed then."""
-        leases = [lease for reference in self._held.values() if (lease := reference()) is not None]
-        due = [lease.renew_at_s for lease in leases if lease.lost is None]
+        due = [lease.renew_at_s for lease in self._live() if lease.lost is None]
         if not due:
-            return 1.0 if self._held else None
+            return 1.0 if self._held or self._shared else None
         return max(0.0, min(due) - self._clock())
 
     def _quietly(self, call: Callable[[int], Any], start_ts: int) -> None:

@@ -272,7 +272,12 @@ def held_back(status: Status, settings: Settings) -> tuple[str, ...]:
         )
         if starts and min(starts) <= status.low_watermark + 1
     ]
-    if not held and status.held_back_by:
+    if not held and status.retention_s:
+        held = [
+            f"W {status.watermark} stays below what was committed in the last {status.retention_s:g} s (the TSO's "
+            "retention); a further run helps as that grows older"
+        ]
+    elif not held and status.held_back_by:
         held = [
             f"W {status.watermark} stays below what is open at {status.held_back_by}; run again when that has ended: "
             f"maxTransactionAgeSeconds ({settings.max_transaction_age_seconds:g} s) after its begin at the latest"

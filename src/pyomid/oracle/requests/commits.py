@@ -105,7 +105,7 @@ class Commits:
         return None
 
     def conflict(self, request: CommitRequest) -> Conflict | None:
-        return self._oracle.check(request, watermark_sent=self._watermarks.sent)
+        return self._oracle.check(request, decided=self._watermarks.decided)
 
     # ── decision ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -143,9 +143,9 @@ class Commits:
         return CommitReply(start_ts, 0, conflict.reason, conflict.conflict_ts)
 
     def refuse_from_now_on(self, starts: Iterable[int]) -> None:
-        """Those at or below W need no memory: neither LWM nor W lets them commit."""
+        """Those at or below D need no memory: they cannot commit."""
         refused = self._oracle.refused_starts
-        new = {start for start in starts if start > self._watermarks.sent} - refused
+        new = {start for start in starts if start > self._watermarks.decided} - refused
         refused |= new
         self._rare_starts.add(new)
 

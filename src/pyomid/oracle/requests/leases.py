@@ -82,6 +82,8 @@ class Leases:
         self._leases = {start: Lease(start, term_s, now_s + term_s, LeaseState.LIVE) for start in survivors}
         self._lowest: int | None = None
         """None: to be found anew."""
+        self._lowest_above: tuple[int, int | None] | None = None
+        """The last question of that name, and its answer; None: to be found anew."""
         self._held = Counter({"": len(self._leases)})
         """The number of leases of each holder."""
         self._most = ""
@@ -107,6 +109,16 @@ class Leases:
         if self._lowest is None:
             self._lowest = min(self._leases, default=None)
         return self._lowest
+
+    def lowest_above(self, start_ts: int) -> int | None:
+        """The oldest leased start above that one."""
+        lowest = self.lowest
+        if lowest is None or lowest > start_ts:
+            return lowest
+        if self._lowest_above is None or self._lowest_above[0] != start_ts:
+            above = min((leased for leased in self._leases if leased > start_ts), default=None)
+            self._lowest_above = (start_ts, above)
+        return self._lowest_above[1]
 
     def find(self, start_ts: int) -> Lease | None:
         return self._leases.get(start_ts)
@@ -147,6 +159,7 @@ class Leases:
         else:
             lease.holder = before.holder
         self._leases[lease.start_ts] = lease
+        self._lowest_above = None
         self._shared.pop(lease.start_ts, None)
         if self._lowest is not None:
             self._lowest = min(self._lowest, lease.start_ts)
@@ -223,6 +236,7 @@ class Leases:
         lease = self._leases.get(start_ts)
         if lease is not None and lease.state is LeaseState.ENDING:
             del self._leases[start_ts]
+            self._lowest_above = None
             self._leave(lease.holder)
             self._shared.pop(start_ts, None)
             self._changes += 1

@@ -141,6 +141,6 @@ class Retries:
 
     def _why_too_many(self) -> str:
         return (
-            f"{len(self._oracle.refused_starts)} starts above the published low watermark {self._watermarks.sent} were "
-            "sealed: no more are until it has passed some"
+            f"{len(self._oracle.refused_starts)} starts above the low watermark {self._watermarks.decided} "
+            "were sealed: no more are until it has passed some"
         )

@@ -226,8 +226,8 @@ class TableRequests:
             return
         if table_id not in fenced and len(fenced) >= FENCED_TABLES_MAX:
             self._step.refuse(peer, tag, Unavailable(
-                f"{len(fenced)} tables were fenced above the published low watermark {self._watermarks.sent}: no "
-                "more are until it has passed some"
+                f"{len(fenced)} tables were fenced above the low watermark {self._watermarks.decided}, up to which "
+                "all is decided: no more are until that has passed some"
             ))  # fmt: skip
             return
         fence_ts = self._windows.clock.take()

@@ -1,8 +1,10 @@
 """`LeaderState` over LMDB, in the commit table's environment, so that one transaction can span both.
 
-epoch, ceiling, watermark, horizon    name → 8 bytes, big-endian
+epoch, ceiling, watermark, horizon,
+retention_ms                          name → 8 bytes, big-endian
 L start                               a lease
 P start                               a pending record: its branches, 8 bytes each
+T start                               a time point: milliseconds since 1970
 id                                    the database's
 """
 
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from pyomid.errors import Corruption
@@ -17,12 +20,13 @@ from pyomid.ports import LeaderState
 from pyomid.storage.checks import deposed
 from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Environment, Transaction, release
 from pyomid.storage.embedded.layout import EPOCH, open_commits, open_folder
-from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit
+from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit, TimePoint
 
 _NUMBER: Final = struct.Struct(">Q")
 _LEASE: Final = b"L"
 _ID: Final = b"id"
 _PENDING: Final = b"P"
+_TIME: Final = b"T"
 
 
 class EmbeddedLeaderState(LeaderState):
@@ -76,6 +80,22 @@ class EmbeddedLeaderState(LeaderState):
 
         self._environment.write(write)
 
+    def note_time(self, point: TimePoint, gone: Sequence[int] = ()) -> None:
+        def write(transaction: Transaction) -> None:
+            for start_ts in gone:
+                transaction.delete(_TIME + _NUMBER.pack(start_ts), db=self._environment.databases[EPOCH])
+            self._put(transaction, _TIME + _NUMBER.pack(point.start_ts), point.wall_ms)
+
+        self._environment.write(write)
+
+    def time_points(self) -> list[TimePoint]:
+        return self._environment.read(
+            lambda transaction: [
+                TimePoint(int.from_bytes(key[1:]), int.from_bytes(value))
+                for key, value in self._named(transaction, _TIME)
+            ]
+        )
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True
@@ -83,7 +103,7 @@ class EmbeddedLeaderState(LeaderState):
 
     def _apply(self, transaction: Transaction, changes: LeaderStateChanges) -> None:
         database = self._environment.databases[EPOCH]
-        for name in ("ceiling", "watermark", "horizon"):
+        for name in ("ceiling", "watermark", "horizon", "retention_ms"):
             if (value := getattr(changes, name)) is not None:
                 self._put(transaction, name.encode(), value)
         for start in changes.leases_removed:
@@ -97,15 +117,11 @@ class EmbeddedLeaderState(LeaderState):
             transaction.put(_PENDING + _NUMBER.pack(record.start_ts), branches, db=database)
 
     def _state(self, transaction: Transaction) -> LeaderRecord:
-        leases: set[int] = set()
-        pending: list[PendingCommit] = []
-        with transaction.cursor(self._environment.databases[EPOCH]) as cursor:
-            for key, value in cursor:
-                if key.startswith(_LEASE):
-                    leases.add(int.from_bytes(key[1:]))
-                elif key.startswith(_PENDING):
-                    branches = struct.unpack(f">{len(value) // 8}Q", value)
-                    pending.append(PendingCommit(int.from_bytes(key[1:]), branches))
+        leases = {int.from_bytes(key[1:]) for key, _ in self._named(transaction, _LEASE)}
+        pending = [
+            PendingCommit(int.from_bytes(key[1:]), struct.unpack(f">{len(value) // 8}Q", value))
+            for key, value in self._named(transaction, _PENDING)
+        ]
         return LeaderRecord(
             epoch=self._number(transaction, b"epoch"),
             ceiling=self._number(transaction, b"ceiling"),
@@ -113,7 +129,17 @@ class EmbeddedLeaderState(LeaderState):
             horizon=self._number(transaction, b"horizon"),
             leases=frozenset(leases),
             pending=tuple(pending),
+            retention_ms=self._number(transaction, b"retention_ms"),
         )
+
+    def _named(self, transaction: Transaction, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Records whose names begin with that letter, ascending."""
+        with transaction.cursor(self._environment.databases[EPOCH]) as cursor:
+            if cursor.set_range(kind):
+                for key, value in cursor:
+                    if not key.startswith(kind):
+                        return
+                    yield bytes(key), bytes(value)
 
     def _number(self, transaction: Transaction, name: bytes) -> int:
         return read_number(self._environment, transaction, name)

@@ -3,17 +3,21 @@
     state        format, nonce, revision, epoch, ceiling, W, H        some 40 bytes, read after each flush
     l<start>     a lease                                              written in the same mutation, only if `state` is
     p<start>     a pending record: its branches, 8 bytes each         what the writer read
+    retention    for how long history is kept, in milliseconds        with the same mutation, too
     id           the database's random id, put once
 
-Every cell's version is the revision that wrote or deleted it, so the server's clock does not decide what is newest. A
-revision is used once, and the nonce tells writers of the same revision apart: a late write of a process that died finds
-another state and has no effect.
+In a row of their own: t<start>, milliseconds since 1970    a time point, written once, conditional on nothing
+
+Every cell's version in the first row is the revision that wrote or deleted it, so the server's clock does not decide
+what is newest. A revision is used once, and the nonce tells writers of the same revision apart: a late write of a
+process that died finds another state and has no effect.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -33,12 +37,17 @@ from pyomid.storage.hbase.codec.layout import (
 from pyomid.storage.hbase.meta_cells import MetaCells
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import Mutation, RowGet, RowMutation, deletes, puts
-from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit
+from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit, TimePoint
 
 ROW: Final = b"epoch"
+TIMES_ROW: Final = b"times"
 _STATE: Final = b"state"
 _LEASE: Final = b"l"
 _PENDING: Final = b"p"
+_TIME: Final = b"t"
+_TIME_VERSION: Final = 1
+"""A point is written once and deleted once, so the delete is of this version, whatever the server's clock."""
+_RETENTION: Final = b"retention"
 _ID: Final = b"id"
 _FORMAT: Final = 1
 _FIELDS: Final = struct.Struct(">B8sQQQQQ")
@@ -127,6 +136,26 @@ class HBaseLeaderState(LeaderState):
                 return
         raise Unavailable(f"the leader state changed {_TRIES_MAX} times under us")
 
+    def note_time(self, point: TimePoint, gone: Sequence[int] = ()) -> None:
+        name, value = _name(_TIME, point.start_ts), point.wall_ms.to_bytes(8, "big")
+        mutations = [puts([KeyValue(TIMES_ROW, META_FAMILY, name, _TIME_VERSION, value)])]
+        if gone:
+            mutations.append(
+                deletes(
+                    KeyValue(TIMES_ROW, META_FAMILY, _name(_TIME, start), _TIME_VERSION, b"", DELETE_COLUMN)
+                    for start in sorted(gone)
+                )
+            )
+        self._cluster.rows(self.table, [RowMutation(TIMES_ROW, tuple(mutations))])
+
+    def time_points(self) -> list[TimePoint]:
+        row = self._cells.read_row(TIMES_ROW)
+        return sorted(
+            TimePoint(int.from_bytes(name[1:], "big"), int.from_bytes(value, "big"))
+            for name, value in row.items()
+            if name[:1] == _TIME
+        )
+
     def _copy_watermark(self, watermark: int) -> None:
         """Copies W for Java's coprocessor. A copy that comes late or never is lower, which is safe; pyomid never reads
         it."""
@@ -154,6 +183,8 @@ def _mutations(changes: LeaderStateChanges, revision: int) -> tuple[Mutation, ..
     added: dict[bytes, bytes] = {_name(_LEASE, start): _PRESENT for start in changes.leases_added}
     for start, branches in ((pending.start_ts, pending.branches) for pending in changes.pending_added):
         added[_name(_PENDING, start)] = struct.pack(f">B{len(branches)}Q", _FORMAT, *branches)
+    if changes.retention_ms is not None:
+        added[_RETENTION] = changes.retention_ms.to_bytes(8, "big")
     removed = {_name(_LEASE, start) for start in changes.leases_removed}
     removed |= {_name(_PENDING, start) for start in changes.pending_removed}
     mutations = []
@@ -176,4 +207,5 @@ def _epoch_state(row: dict[bytes, bytes]) -> LeaderRecord:
         for name, value in sorted(row.items())
         if name[:1] == _PENDING
     )
-    return LeaderRecord(state.epoch, state.ceiling, state.watermark, state.horizon, leases, pending)
+    retention_ms = int.from_bytes(row.get(_RETENTION, b""), "big")
+    return LeaderRecord(state.epoch, state.ceiling, state.watermark, state.horizon, leases, pending, retention_ms)

@@ -1,0 +1,150 @@
+"""Snapshots below the present: exact, held by a lease from their begin on, and refused with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import pyomid
+from pyomid import aio
+from pyomid.client.database import Database
+from pyomid.errors import Misuse, MisuseType, SnapshotTooOld, UnknownTable
+from pyomid.protocol.time_points import snapshot_after
+from pyomid.types import TimePoint
+
+pytestmark = pytest.mark.fast
+
+KEY, COLUMN = b"r", b"f:a"
+
+
+def put(db: Database, value: bytes) -> int:
+    with db.begin() as tx:
+        tx.table("t").put(KEY, {COLUMN: value})
+    assert tx.commit_ts is not None
+    return tx.commit_ts
+
+
+def seen(db: Database, at: int | datetime) -> bytes | None:
+    with db.snapshot(at=at) as tx:
+        return tx.table("t").get(KEY).get(COLUMN)
+
+
+@pytest.fixture
+def kept(db: Database) -> Iterator[Database]:
+    """W stays below all that the test commits."""
+    with db.begin(lease=True):
+        yield db
+
+
+def test_a_snapshot_holds_the_commit_it_names_and_none_later(kept: Database) -> None:
+    first, second = put(kept, b"1"), put(kept, b"2")
+    put(kept, b"3")
+    assert [seen(kept, at) for at in (first - 50, first, second - 50, second)] == [None, b"1", b"1", b"2"]
+
+
+def test_a_snapshot_sees_no_cells_of_the_transaction_whose_start_it_has(kept: Database) -> None:
+    """C13. They are own versions of that transaction alone."""
+    put(kept, b"1")
+    writer = kept.begin()
+    writer.table("t").put(KEY, {COLUMN: b"2"})
+    writer.flush()
+    at = writer.start_ts - 50
+    assert snapshot_after(at) == writer.start_ts
+    assert seen(kept, at) == b"1"
+    writer.commit()
+    assert seen(kept, at) == b"1"
+    assert seen(kept, writer.commit_ts or 0) == b"2"
+
+
+def test_a_snapshot_of_a_time_is_of_the_last_point_before_it(kept: Database) -> None:
+    put(kept, b"1")
+    at = datetime.now(UTC) - timedelta(hours=1)
+    with kept.begin() as tx:
+        point = TimePoint(tx.start_ts, int(at.timestamp() * 1000))
+    put(kept, b"2")
+    note(kept, point)
+    assert seen(kept, at + timedelta(minutes=1)) == b"1"
+    assert seen(kept, at) == b"1"
+    with pytest.raises(SnapshotTooOld, match="kept since"):
+        seen(kept, at - timedelta(minutes=1))
+
+
+def note(db: Database, point: TimePoint) -> None:
+    """As the folder's TSO would."""
+    if db.url.startswith("omid-memory"):
+        db.deployment.leader_state.note_time(point)
+        return
+    from pyomid.storage.embedded import EmbeddedLeaderState
+
+    state = EmbeddedLeaderState(db.url.partition("?")[0].removeprefix("omid://"), writable=True)
+    state.note_time(point)
+    state.close()
+
+
+@pytest.mark.parametrize(
+    ("at", "error", "told"),
+    [
+        (datetime(2020, 1, 1), Misuse, "time zone"),
+        (datetime(2200, 1, 1, tzinfo=UTC), Misuse, "in the future"),
+        (1 << 62, Misuse, "in the future"),
+        (0, Misuse, "no timestamp"),
+        (True, MisuseType, "bool"),
+        ("yesterday", MisuseType, "str"),
+        (1, SnapshotTooOld, "older than what is kept"),
+    ],
+)
+def test_a_snapshot_that_cannot_be_is_refused_with_the_reason(
+    memory_db: Database, at: int, error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        memory_db.snapshot(at=at)
+
+
+def test_a_snapshot_below_the_present_is_read_only(kept: Database) -> None:
+    with kept.begin(at=put(kept, b"1")) as tx, pytest.raises(Misuse, match="read-only"):
+        tx.table("t").put(KEY, {COLUMN: b"2"})
+
+
+def test_a_table_made_later_was_not_there(kept: Database) -> None:
+    before = put(kept, b"1")
+    kept.create_table("later", families=["f"])
+    with kept.snapshot(at=before) as tx, pytest.raises(UnknownTable, match="there was no table"):
+        tx.table("later")
+    kept.drop_table("later")
+
+
+def test_the_end_of_one_reader_leaves_the_lease_to_the_others(kept: Database) -> None:
+    at = put(kept, b"1")
+    one, other = kept.snapshot(at=at), kept.snapshot(at=at)
+    before = kept.status().tso.leases
+    one.commit()
+    assert kept.status().tso.leases == before
+    assert len(before) > 1
+    assert other.table("t").get(KEY) == {COLUMN: b"1"}
+    other.commit()
+
+
+def test_history_is_kept_for_as_long_as_the_url_says(memory_url: str) -> None:
+    with pyomid.connect(f"{memory_url}?retention=1h&maxTransactionAge=0.1") as db:
+        db.create_table("t", families=["f"])
+        first = put(db, b"1")
+        put(db, b"2")
+        status = db.status().tso
+        assert status.retention_s == 3600
+        assert status.watermark < first
+        assert "retention" in "".join(db.compact().held_back)
+        assert seen(db, first) == b"1"
+
+
+def test_the_asyncio_front_end_reads_the_past(kept: Database) -> None:
+    first = put(kept, b"1")
+    put(kept, b"2")
+
+    async def read() -> bytes | None:
+        async with await aio.connect(kept.url) as db, db.snapshot(at=first) as tx:
+            return (await (await tx.table("t")).get(KEY)).get(COLUMN)
+
+    assert asyncio.run(read()) == b"1"
