@@ -439,7 +439,7 @@ SHIPPED_MUTANTS: Final = (
         "C13b",
         "a snapshot below the present has a lease of its own, which ends that of all who read there",
         "tests/client/test_client_past.py::test_the_end_of_one_reader_leaves_the_lease_to_the_others[memory]",
-        ("client.session.leases:LeaseKeeper.share", lambda _, keeper, *granted: keeper.grant(*granted)),
+        ("client.session.leases:LeaseKeeper.share", lambda _, keeper, *start, **term: keeper.grant(*start, **term)),
     ),
     _m(
         "T17c",

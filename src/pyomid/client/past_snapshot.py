@@ -8,9 +8,11 @@ below the snapshot is durable (law 3), and the epoch to read by (T6).
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import TypeVar
 
 from pyomid.client.drive import Blocking
 from pyomid.client.session.leases import Lease, LeaseKeeper
@@ -19,6 +21,8 @@ from pyomid.ports import Deployment
 from pyomid.protocol.effects import Begin, Steps
 from pyomid.protocol.time_points import newest_at, snapshot_after
 from pyomid.types import BeginReply
+
+L = TypeVar("L")
 
 
 def past_steps(
@@ -29,20 +33,29 @@ def past_steps(
         raise Misuse("at names the snapshot: not_before has no meaning beside it")
     if not deployment.tso.extended:
         raise Misuse("Apache Omid's TSO, which leads, keeps no snapshot below the present: `pyomid tso` does")
-    wall_ms = _wall_ms(at)
+    check_time(at)
     begun: BeginReply = yield Begin(is_held=False)
-    start_ts = yield Blocking(partial(_start_of, deployment, at, wall_ms))
+    keep = partial(leases.share, term_s=deployment.settings.lease_seconds)
+    found: tuple[BeginReply, Lease] = yield Blocking(partial(past_begin, deployment, at, begun, keep))
+    return found
+
+
+def past_begin(
+    deployment: Deployment, at: int | datetime, begun: BeginReply, keep: Callable[[int], L]
+) -> tuple[BeginReply, L]:
+    """`begun` was drawn for it. `keep` takes a lease on the snapshot's start. Blocking."""
+    start_ts = _start_of(deployment, at, check_time(at))
     if start_ts > begun.start_ts:
         raise Misuse(f"at={at} is in the future: the newest start is {begun.start_ts}", at=str(at))
     try:
-        lease: Lease = yield Blocking(partial(leases.share, start_ts, deployment.settings.lease_seconds))
+        lease = keep(start_ts)
     except SnapshotTooOld as error:
-        raise _too_old(deployment, at, error.values.get("watermark", start_ts)) from error  # type: ignore[arg-type]
+        raise _too_old(deployment, at, error.values.get("watermark", start_ts)) from error
     return replace(begun, read_at=start_ts), lease
 
 
-def _wall_ms(at: int | datetime) -> int:
-    """0 for a timestamp."""
+def check_time(at: int | datetime) -> int:
+    """`at` in milliseconds since 1970; 0 for a timestamp."""
     if isinstance(at, datetime):
         if at.tzinfo is None:
             raise Misuse(f"at={at} has no time zone: give a datetime with one (at.astimezone() takes it as local time)")

@@ -700,8 +700,8 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "tests/simulation/test_front_ends.py::test_who_claims_what_it_reads_is_serializable",
     ),
     "C13": (
-        "tests/client/test_client_past.py::test_a_snapshot_sees_no_cells_of_the_transaction_whose_start_it_has[memory]",
-        "tests/client/test_client_past.py::test_the_end_of_one_reader_leaves_the_lease_to_the_others[memory]",
+        "tests/client/test_client_past.py::test_a_snapshot_sees_no_cells_of_the_transaction_whose_start_it_has",
+        "tests/client/test_client_past.py::test_the_end_of_one_reader_leaves_the_lease_to_the_others",
     ),
     "C9": (
         "tests/interrupts/test_writer_interrupts.py::"
