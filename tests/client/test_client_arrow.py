@@ -13,7 +13,10 @@ import pytest
 
 import pyomid.aio
 from pyomid.client.database import Database
+from pyomid.client.tables import arrow
 from pyomid.errors import ConflictError, Misuse, MisuseType, TransactionEnded
+from pyomid.protocol.visibility import visible_cells
+from pyomid.types import BeginReply, KeyRange
 
 pytestmark = pytest.mark.fast
 
@@ -166,3 +169,24 @@ def test_typed_rows_need_no_arrow(memory_url: str) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "['x']\nArrow needs pyarrow: install pyomid with its extra, pyomid[arrow]\n", done.stderr
+
+
+def test_columns_read_by_kernels_are_those_of_the_rows(memory_db: Database) -> None:
+    names = [b"f:x", b"g:none", b"f:y"]
+    with memory_db.begin() as tx:
+        table = tx.table("t")
+        for number in range(200):
+            table.put(b"%03d\0" % number, dict.fromkeys(names[:: number % 2 + 1], b"%d" % number * (number % 4 + 1)))
+            table.put(b"%03d\0" % number, {b"f:other": b"1"})
+    with memory_db.begin() as tx:
+        tx.table("t").delete_rows(b"%03d\0" % number for number in range(0, 200, 7))
+        tx.table("t").delete(b"003\0", [b"f:other"])
+    with memory_db.begin() as tx:
+        rules, store = memory_db.table_rules("t", BeginReply(tx.start_ts)), memory_db.deployment.store
+        for asked in (names, names[1:2], []):
+            untyped = arrow.converter(rules, asked)
+            for batch in store.scan("t", KeyRange(), batch_rows_max=37):
+                visible = visible_cells(batch, tx.start_ts)
+                found = untyped.decode_columns(batch, visible)
+                found.validate(full=True)
+                assert found.equals(untyped.decode_rows(batch, visible))

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 import pyomid
+from pyomid.client import transaction_steps
 from pyomid.client.database import Database
 from pyomid.client.transaction import State, Transaction, refusal
 from pyomid.errors import ConflictError, Misuse, MisuseType, SnapshotTooOld, TransactionEnded, UnknownTable
@@ -377,3 +378,35 @@ def test_every_refusal_is_a_conflict_that_pickles_and_says_why(reason: AbortReas
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.values) == (type(error), str(error), error.values)
     assert again.values["commit_ts"] == 150
+
+
+@pytest.mark.parametrize("rows_min", [1, transaction_steps.LARGE_FLUSH_ROWS_MIN, 10**9])
+def test_a_flush_as_a_batch_is_one_row_by_row(db: Database, monkeypatch: pytest.MonkeyPatch, rows_min: int) -> None:
+    """A row of a flush that is written again, deleted columns, a loser, a rollback: the outcome is one."""
+    monkeypatch.setattr(transaction_steps, "LARGE_FLUSH_ROWS_MIN", rows_min)
+    monkeypatch.setattr(transaction_steps.hashing, "is_ready", lambda: True)
+    put(db, b"0003", b"before", b"f:y")
+    loser, undone = db.begin(), db.begin()
+    loser.table("t").put(b"0007", {b"f:x": b"lost"})
+    with db.begin() as tx:
+        table = tx.table("t")
+        for number in range(600):
+            table.put(b"%04d" % number, {b"f:x": b"%d" % number, b"g:x": b"1"})
+        tx.flush()
+        table.delete(b"0003", [b"f:y", b"g:x"])
+        table.put(b"0004", {b"f:x": b"again"})
+        assert table.get(b"0004") == {b"f:x": b"again", b"g:x": b"1"}
+    undone.table("t").put(b"0600", {b"f:x": b"undone"})
+    undone.flush()
+    undone.rollback()
+    with pytest.raises(ConflictError):
+        loser.commit()
+    assert db.drain(30)
+
+    with db.begin() as later:
+        rows = dict(later.table("t").scan())
+        assert len(rows) == 600
+        assert [rows[b"%04d" % number] for number in (3, 4)] == [{b"f:x": b"3"}, {b"f:x": b"again", b"g:x": b"1"}]
+        assert rows[b"0005"] == later.table("t").get(b"0005") == {b"f:x": b"5", b"g:x": b"1"}
+    cells = [cell for row in db.deployment.store.read_rows("t", list(rows)) for cell in row]
+    assert {cell.commit_ts for cell in cells if cell.version == tx.start_ts} == {tx.commit_ts}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from pyomid.cells import without_values
 from pyomid.errors import Corruption
 from pyomid.kernels.compiled import Kernel
 from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
@@ -17,6 +20,7 @@ from pyomid.testing.conformance import (
     CommitTableConformance,
     DataStoreConformance,
     LeaderStateConformance,
+    written_batch,
 )
 from pyomid.types import CellVersion, Column, ReadBounds, RowWrite, ShadowWrite, TableInfo
 
@@ -38,6 +42,24 @@ class TestEmbeddedStore(DataStoreConformance):
 
     def another(self, store: object) -> EmbeddedStore:
         return self._other
+
+    def test_shadow_cells_of_batches_are_those_of_their_cells(self, store: EmbeddedStore, table: str) -> None:
+        """Of 50 rows, some of which lost a cell, or all of them, since they were written."""
+        first, second = Column(FAMILIES[0], b"a"), Column(FAMILIES[0], b"b")
+        rows = [RowWrite(b"%03d\0" % number, ((first, b"1"), (second, None))) for number in range(50)]
+        batch = written_batch(*rows)
+        store.create_table(TableInfo("same", FAMILIES))
+        for name in (table, "same"):
+            store.write_batch(name, 100, batch)
+            gone = [CellVersion(write.row, *first, 100) for write in rows[::3]]
+            store.delete_versions(name, gone + [CellVersion(write.row, *second, 100) for write in rows[::5]])
+        store.write_shadow_batches(table, 100, [without_values(batch)], 151)
+        names = [CellVersion(write.row, *column, 100) for write in rows for column in (first, second)]
+        store.write_shadow_cells("same", [ShadowWrite(name, 151) for name in names])
+
+        keys = [write.row for write in rows]
+        assert store.read_rows(table, keys) == store.read_rows("same", keys)
+        assert {cell.commit_ts for cells in store.read_rows(table, keys) for cell in cells} == {151}
 
 
 class TestEmbeddedStoreInPlainPython(TestEmbeddedStore):
@@ -112,3 +134,31 @@ class TestEmbeddedCatalog(CatalogConformance):
         catalog = EmbeddedCatalog(tmp_path)
         yield catalog
         catalog.close()
+
+
+OTHER_PROCESS = """
+import sys
+from pyomid.storage.embedded import EmbeddedLeaderState
+from pyomid.types import LeaderStateChanges
+
+state = EmbeddedLeaderState(sys.argv[1], writable=True)
+for line in sys.stdin:
+    state.update(0, LeaderStateChanges(watermark=int(line)))
+    print(line, end="", flush=True)
+"""
+
+
+@pytest.mark.process
+def test_a_watermark_of_another_process_is_seen_at_once(tmp_path: Path) -> None:
+    mine = EmbeddedLeaderState(tmp_path, writable=False)
+    command = [sys.executable, "-c", OTHER_PROCESS, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        for watermark in range(50, 1_000, 50):
+            other.stdin.write(b"%d\n" % watermark)
+            other.stdin.flush()
+            other.stdout.readline()
+            assert mine.read_watermarks() == mine.read_watermarks() == (watermark, 0)
+        other.stdin.close()
+    mine.close()

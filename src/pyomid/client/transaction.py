@@ -238,9 +238,15 @@ class TransactionBase(Generic[W]):
 
     def step(self, event: Event) -> None:
         """Moves to the state after `event`. Refuses what thread, process, lease or state do not allow."""
+        if (
+            (event is Event.READ or event is Event.WRITE)
+            and self._state is State.ACTIVE
+            and self._lease is None
+            and threading.get_ident() == self._thread
+            and os.getpid() == self._pid
+        ):
+            return  # Thousands of puts and rows take this path; what follows says the same.
         self.check_owner()
-        if self._state is State.ACTIVE and self._lease is None and (event is Event.WRITE or event is Event.READ):
-            return  # Thousands of puts take this path; the table says the same.
         if self._lease is not None and self._lease.lost is not None and event in NEED_LEASE:
             self._why_rollback_only = self._why_rollback_only or str(self._lease.lost)
             self._state = State.ROLLBACK_ONLY if self._state is State.ACTIVE else self._state

@@ -19,17 +19,19 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain, islice
-from typing import Final
+from typing import Final, TypeVar
 from weakref import WeakSet
 
+from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch, CellNames, batch_of_rows, without_values
 from pyomid.errors import Misuse
 from pyomid.protocol.commit import WriteSet
 from pyomid.protocol.effects import BeginWrite, EndWrites, Steps, WriteCells
 from pyomid.protocol.hashing import row_id, table_id
 from pyomid.protocol.native import hashing
-from pyomid.protocol.reading import CommitCache, Snapshot, bounds_of, read_batch_steps, read_rows_steps
+from pyomid.protocol.reading import CommitCache, Snapshot, read_batch_steps, read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.types import (
     BeginReply,
@@ -55,7 +57,10 @@ PIPELINED_WRITES_MAX: Final = 8
 """Writes under way. The oldest is awaited before the next one leaves, which bounds what is kept of them."""
 
 BATCH_ROWS_MIN: Final = 16
-"""Fewer rows are cheaper as rows than as a batch."""
+"""Fewer rows are cheaper as rows than as a batch, in a store with pipelined writes."""
+
+LARGE_FLUSH_ROWS_MIN: Final = 500
+"""From so many on a flush is a batch in any store, if it can be made by kernels."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,13 +209,19 @@ class TransactionSteps:
                 continue
             if self._savepoints:
                 yield from self._note_left_steps(buffer)
-            if self._pipelined and (buffer.buffered_rows >= BATCH_ROWS_MIN or buffer.sent_batches):
+            if self._leaves_as_batch(buffer):
                 yield from self._begin_steps(buffer)
             else:
                 yield from self._keep_apart_steps(buffer)
                 yield from self._write_steps(buffer)
         self._count_buffered()
         yield from self._end_steps(len(self._begun))
+
+    def _leaves_as_batch(self, buffer: WriteBuffer) -> bool:
+        """Rather than row by row. All or nothing of a table is best: ids and shadow cells are made of batches then."""
+        if self._pipelined:
+            return buffer.buffered_rows >= BATCH_ROWS_MIN or bool(buffer.sent_batches)
+        return (buffer.buffered_rows >= LARGE_FLUSH_ROWS_MIN or bool(buffer.sent_batches)) and hashing.is_ready()
 
     def send_steps(self) -> Steps[None]:
         """Sends what is buffered: durable on return, or under way. Errors as of `flush_steps`."""
@@ -292,35 +303,35 @@ class TransactionSteps:
     @property
     def bounds(self) -> ReadBounds:
         """What the transaction needs of a row."""
-        return bounds_of(self._snapshot)
+        return self._snapshot.bounds
 
     def batch_steps(
         self, info: TableInfo, batch: CellBatch | None, columns: Sequence[Column] | None
-    ) -> Steps[list[tuple[bytes, Row]]]:
-        """The visible rows of a scanned batch, ascending, without the overlay. `batch` None: the end of the scan."""
-        seen = yield from read_batch_steps(info.name, batch, columns, self._snapshot, self._cache)
-        return [] if seen is None else list(visible_rows(*seen))
+    ) -> Steps[SeenBatch | None]:
+        """What is visible of a scanned batch, without the overlay. `batch` None: the end of the scan."""
+        return read_batch_steps(info.name, batch, columns, self._snapshot, self._cache)
 
     def begin_scan(self, info: TableInfo, key_range: KeyRange) -> OpenScan:
         """The position of a scan of this transaction, which tells when a prefetched answer lacks own writes (C2)."""
         return self._buffer_of(info).begin_scan(key_range)
 
     def merged(
-        self, info: TableInfo, rows: Iterable[tuple[bytes, Row]], key_range: KeyRange, columns: Sequence[Column] | None
-    ) -> Iterator[tuple[bytes, Row]]:
-        """`rows` of the range with the buffered writes over them, including rows that only these make, and without rows
-        that these empty. `rows` ascend and lie in `key_range`: the overlay counts in it only.
+        self, info: TableInfo, seen: Iterable[SeenBatch], key_range: KeyRange, columns: Sequence[Column] | None
+    ) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """The rows of batches that ascend and lie in `key_range`, with the buffered writes over them, including rows
+        that only these make, and without rows that these empty. The overlay counts in the range only. Columns under
+        their full names.
         """
         buffer = self._buffers.get(info.name)
         buffered = buffer.buffered_keys(key_range) if buffer is not None and buffer.buffered_bytes else ()
         if buffer is None or not buffered:
-            yield from rows
-            return
-        stored = dict(rows)
-        for key in sorted(stored.keys() | set(buffered)):
-            row = overlaid(stored.get(key, {}), buffer.overlay(key), columns)
-            if row:
-                yield key, row
+            return list(
+                chain.from_iterable(visible_rows(*each, list(map(full_name, each[0].columns))) for each in seen)
+            )
+        stored = dict(chain.from_iterable(visible_rows(*each, each[0].columns) for each in seen))
+        keys = sorted(stored.keys() | set(buffered))
+        rows = ((key, overlaid(stored.get(key, {}), buffer.overlay(key), columns)) for key in keys)
+        return [(key, named(row)) for key, row in rows if row]
 
     # Ending
 
@@ -384,19 +395,39 @@ def _cell_name(row: bytes, column: Column) -> bytes:
     return row + column.family + column.qualifier
 
 
-def visible_rows(batch: CellBatch, visible: VisibleCells) -> Iterator[tuple[bytes, Row]]:
-    """Rows as objects, from plain lists and one bytes object: numpy's scalars cost a microsecond each."""
-    taken, row_cell = visible.cells, visible.row_cell.tolist()
-    columns = [batch.columns[index] for index in batch.cell_col[taken].tolist()]
-    offsets, lengths = batch.cell_off[taken].tolist(), batch.cell_len[taken].tolist()
-    data = batch.buffer.tobytes()
-    for index in range(batch.rows):
-        first, last = row_cell[index], row_cell[index + 1]
-        if first < last:
-            yield (
-                batch.row_key(index),
-                {columns[cell]: data[offsets[cell] : offsets[cell] + lengths[cell]] for cell in range(first, last)},
-            )
+SeenBatch = tuple[CellBatch, VisibleCells]
+
+Name = TypeVar("Name", Column, bytes)
+
+
+def visible_rows(
+    batch: CellBatch, visible: VisibleCells, names: Sequence[Name]
+) -> list[tuple[bytes, dict[Name, bytes]]]:
+    """Rows as objects, their columns under `names`, from plain lists and one bytes object: numpy's scalars cost a
+    microsecond each."""
+    taken, data = visible.cells, batch.buffer.tobytes()
+    keys = _cut(data, batch.row_off, batch.row_len)
+    values = _cut(data, batch.cell_off[taken], batch.cell_len[taken])
+    columns = map(names.__getitem__, batch.cell_col[taken].tolist())
+    cells = list(zip(columns, values, strict=True))
+    ends = visible.row_cell.tolist()
+    places = zip(keys, ends, islice(ends, 1, None), strict=False)
+    return [(key, dict(cells[first:last])) for key, first, last in places if first < last]
+
+
+def _cut(data: bytes, begins: NDArray[np.int64], lengths: NDArray[np.int32]) -> list[bytes]:
+    places = zip(begins.tolist(), (begins + lengths).tolist(), strict=True)
+    return [data[first:last] for first, last in places]
+
+
+def named(row: Mapping[Column, bytes]) -> dict[bytes, bytes]:
+    """A row under the full names of its columns."""
+    return {full_name(column): value for column, value in row.items()}
+
+
+@lru_cache(maxsize=10_000)
+def full_name(column: Column) -> bytes:
+    return b"%b:%b" % column
 
 
 # The buffer of one table

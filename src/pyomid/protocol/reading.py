@@ -71,6 +71,14 @@ class Snapshot:
     start_ts: int
     epoch: int
     own: frozenset[int] = frozenset()
+    bounds: ReadBounds = field(init=False, repr=False, compare=False)
+    """What a reader at the snapshot needs of a row."""
+
+    def __post_init__(self) -> None:
+        """A commit below the snapshot has a start below it; own versions may lie above it."""
+        below = max(self.start_ts, *(start + TIMESTAMP_STEP for start in self.own), 0)
+        bounds = ReadBounds(below=min(below, TIMESTAMP_MAX), committed_below=self.start_ts)
+        object.__setattr__(self, "bounds", bounds)
 
 
 VisibleRow = dict[Column, bytes]
@@ -89,6 +97,8 @@ def read_rows_steps(
     cache: CommitCache,
 ) -> Steps[list[VisibleRow]]:
     """The visible state of each row, in the order of `rows`. SnapshotTooOld if W has passed the snapshot."""
+    if len(rows) <= ROWS_AT_ONCE:
+        return (yield from _read_some_rows_steps(table, rows, columns, snapshot, cache))
     found: list[VisibleRow] = []
     for first in range(0, len(rows), ROWS_AT_ONCE):
         some = rows[first : first + ROWS_AT_ONCE]
@@ -103,10 +113,11 @@ def _read_some_rows_steps(
     snapshot: Snapshot,
     cache: CommitCache,
 ) -> Steps[list[VisibleRow]]:
-    rows_read, resolution = yield from resolve_rows_steps(table, rows, snapshot, bounds_of(snapshot), cache, columns)
+    rows_read, resolution = yield from resolve_rows_steps(table, rows, snapshot, snapshot.bounds, cache, columns)
     yield from check_snapshot_steps(snapshot)
-    yield from heal_steps(table, rows_read, resolution)
     known = resolution.commits
+    if known or resolution.orphans:
+        yield from heal_steps(table, rows_read, resolution)
     return [visibility.visible_point(cells, snapshot.start_ts, snapshot.own, known) for cells in rows_read]
 
 
@@ -151,7 +162,7 @@ def read_batch_steps(
     if batch is None:
         yield from check_snapshot_steps(snapshot)
         return None
-    fetched = FetchedBatch(table, columns, snapshot.start_ts, snapshot.own, batch, bounds_of(snapshot))
+    fetched = FetchedBatch(table, columns, snapshot.start_ts, snapshot.own, batch, snapshot.bounds)
     yield from resolve_steps(fetched, SealRule.of_reader(snapshot), cache)
     yield from check_snapshot_steps(snapshot)
     return fetched.batch, visibility.visible_cells(fetched.batch, snapshot.start_ts, snapshot.own)
@@ -230,6 +241,8 @@ def resolve_steps(fetched: Fetched, seal_rule: SealRule, cache: CommitCache) -> 
     first = fetched.effect()
     if first is not None:
         fetched.take((yield first))
+        if not fetched.unresolved_starts():
+            return resolution  # as most reads of rows: the loop would come to the same
     while True:
         unresolved = fetched.unresolved_starts() - resolution.commits.keys()
         _take_hits(unresolved, cache, resolution)
@@ -396,21 +409,12 @@ class FetchedBatch:
             self.resolved = visibility.apply_commits(self.batch, starts, found)
 
 
-def bounds_of(snapshot: Snapshot) -> ReadBounds:
-    """What a reader at the snapshot needs of a row. A commit below the snapshot has a start below it; own versions may
-    lie above it."""
-    below = max(snapshot.start_ts, *(start + TIMESTAMP_STEP for start in snapshot.own), 0)
-    return ReadBounds(below=min(below, TIMESTAMP_MAX), committed_below=snapshot.start_ts)
-
-
 def version_bound(watermark: int) -> int:
     """Versions below this belong to starts ≤ `watermark`."""
     return start_of(watermark) + TIMESTAMP_STEP
 
 
 def _healed(rows: Iterable[Iterable[Cell]], commits: Mapping[int, int]) -> Iterable[ShadowWrite]:
-    if not commits:
-        return
     for cells in rows:
         for cell in cells:
             commit_ts = 0 if cell.commit_ts else commits.get(start_of(cell.version), 0)
@@ -419,8 +423,6 @@ def _healed(rows: Iterable[Iterable[Cell]], commits: Mapping[int, int]) -> Itera
 
 
 def _orphaned(rows: Iterable[Iterable[Cell]], orphans: Collection[int]) -> Iterable[CellVersion]:
-    if not orphans:
-        return
     for cells in rows:
         for cell in cells:
             if not cell.commit_ts and start_of(cell.version) in orphans:

@@ -34,7 +34,7 @@ NO_STARTS: frozenset[int] = frozenset()
 def unresolved_point(cells: Iterable[Cell], reader_start_ts: int, own: Collection[int] = NO_STARTS) -> list[int]:
     """Starts that only the commit table can explain to this reader: ascending, each once."""
     found = {start_of(cell.version) for cell in cells if cell.commit_ts == 0 and cell.version < reader_start_ts}
-    return sorted(found.difference(own))
+    return sorted(found.difference(own)) if found else []
 
 
 def visible_point(
@@ -52,9 +52,10 @@ def visible_point(
     best: dict[Column, Cell] = {}
     hidden_to: dict[bytes, int] = {}
     for cell in cells:
-        start = start_of(cell.version)
-        if start not in own and not 0 < (cell.commit_ts or known.get(start, 0)) < reader_start_ts:
-            continue
+        if not 0 < cell.commit_ts < reader_start_ts:
+            start = start_of(cell.version)
+            if start not in own and not 0 < (cell.commit_ts or known.get(start, 0)) < reader_start_ts:
+                continue
         column = Column(cell.family, cell.qualifier)
         if not cell.qualifier and cell.value is None:
             hidden_to[cell.family] = max(cell.version, hidden_to.get(cell.family, 0))

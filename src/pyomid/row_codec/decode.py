@@ -179,6 +179,24 @@ def _decode_text(
     return pa.array([None if value is None else from_json(value, kind.name) for value in stored], type=arrow)
 
 
+def binary_array(
+    buffer: NDArray[np.uint8],
+    begins: NDArray[np.int64],
+    lengths: NDArray[np.int32],
+    chosen: NDArray[np.int64],
+    name: str,
+) -> pa.Array:
+    """The chosen ones (-1: null) of some parts of the buffer, as they are, without a type of pyomid's."""
+    offsets = np.empty(len(chosen) + 1, dtype=np.int64)
+    total = text_offsets(buffer, begins, lengths, chosen, offsets, False)
+    _check_room(total, name)
+    data = np.empty(total, dtype=np.uint8)
+    copy_texts(buffer, begins, chosen, offsets, data)
+    valid = chosen >= 0
+    bits = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
+    return text_array(offsets.astype(np.int32), data, pa.binary(), bits)
+
+
 def _check_room(total: int, name: str) -> None:
     if total > _ARROW_TEXT_BYTES_MAX:
         raise Misuse(

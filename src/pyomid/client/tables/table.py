@@ -24,7 +24,7 @@ from pyomid.client.drive import Blocking, Run
 from pyomid.client.public_names import TABLE, shows
 from pyomid.client.tables import arrow
 from pyomid.client.tables.arrow import ArrowScan
-from pyomid.client.transaction_steps import Row
+from pyomid.client.transaction_steps import Row, SeenBatch, full_name, named
 from pyomid.client.validation import TableRules, check_limit, shown
 from pyomid.errors import ExpectationFailed, Misuse, MisuseType
 from pyomid.protocol.effects import Steps
@@ -200,7 +200,7 @@ class TableBase:
     def checked_cells(self, key: bytes, cells: Mapping[Column, bytes | None]) -> dict[Column, bytes | None]:
         self._rules.row_key(key)
         return {
-            column: None if value is None else self._rules.value(key, _name(column), value)
+            column: None if value is None else self._rules.value(key, full_name(column), value)
             for column, value in cells.items()
         }
 
@@ -337,12 +337,13 @@ class RowScan:
         passed = self._scan.key_range
         if batch is not None and not batch.rows:
             return iter(())
-        rows = yield from writes.batch_steps(self._info, batch, self._selection)
+        seen = yield from writes.batch_steps(self._info, batch, self._selection)
         if batch is None:
             self._is_over = True
         else:
             passed = self._scan.pass_to(batch.row_key(batch.rows - 1) + b"\0")
-        return self._shown(self._limited(list(writes.merged(self._info, rows, passed, self._selection))))
+        found = [] if seen is None else [seen]
+        return self._shown(self._limited(writes.merged(self._info, found, passed, self._selection)))
 
     def _ask(self, key_range: KeyRange) -> Iterator[CellBatch]:
         store = self._transaction.database.deployment.store
@@ -354,7 +355,7 @@ class RowScan:
             bounds=self._transaction.writes.bounds,
         )
 
-    def _limited(self, rows: list[tuple[bytes, dict[Column, bytes]]]) -> list[tuple[bytes, dict[Column, bytes]]]:
+    def _limited(self, rows: list[tuple[bytes, dict[bytes, bytes]]]) -> list[tuple[bytes, dict[bytes, bytes]]]:
         if self._left is None:
             return rows
         rows = rows[: self._left]
@@ -362,11 +363,12 @@ class RowScan:
         self._is_over = self._is_over or not self._left
         return rows
 
-    def _shown(self, rows: list[tuple[bytes, dict[Column, bytes]]]) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
+    def _shown(self, rows: list[tuple[bytes, dict[bytes, bytes]]]) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
         """Yields as long as the transaction may read."""
-        for key, row in rows:
-            self._transaction.check_read()
-            yield key, named(row)
+        check_read = self._transaction.check_read
+        for row in rows:
+            check_read()
+            yield row
 
 
 class DescendingScan(RowScan):
@@ -384,12 +386,13 @@ class DescendingScan(RowScan):
         start: bytes = yield Blocking(partial(store.start_of_last_rows, self._info.name, whole, self._rows_max))
         part = KeyRange(start, whole.stop)
         batches: list[CellBatch] = yield Blocking(lambda: list(self._ask(part)))
-        rows: list[tuple[bytes, Row]] = []
+        found: list[SeenBatch] = []
         for batch in (*(each for each in batches if each.rows), None):
-            rows += yield from writes.batch_steps(self._info, batch, self._selection)
+            seen = yield from writes.batch_steps(self._info, batch, self._selection)
+            found += () if seen is None else (seen,)
         self._is_over = start <= whole.start
         passed = self._scan.pass_down_to(start)
-        merged = list(writes.merged(self._info, rows, passed, self._selection))
+        merged = writes.merged(self._info, found, passed, self._selection)
         return self._shown(self._limited(merged[::-1]))
 
 
@@ -533,21 +536,11 @@ class Table(TableBase):
 # Arguments, checked
 
 
-def named(row: Mapping[Column, bytes]) -> dict[bytes, bytes]:
-    """A row under the full names of its columns."""
-    return {_name(column): value for column, value in row.items()}
-
-
 @lru_cache(maxsize=10_000)
 def column_named(name: bytes) -> Column:
     """Of a full name."""
     family, _, qualifier = name.partition(b":")
     return Column(family, qualifier)
-
-
-@lru_cache(maxsize=10_000)
-def _name(column: Column) -> bytes:
-    return b"%b:%b" % column
 
 
 def check_keys(rules: TableRules, keys: object) -> list[bytes]:
@@ -587,7 +580,7 @@ def checked_expectation(rules: TableRules, row: bytes, expect: object) -> dict[C
 def unexpected(
     info: TableInfo, row: bytes, column: Column, expected: bytes | None, found: bytes | None
 ) -> ExpectationFailed:
-    name = _name(column)
+    name = full_name(column)
     return ExpectationFailed(
         f"table {info.name!r}, row {shown(row)}: {shown(name)} {_state(found)}, and the put expected that it "
         f"{_state(expected)}",
@@ -612,8 +605,8 @@ def check_step(by: object) -> int:
 def counter_value(info: TableInfo, row: bytes, column: Column, value: bytes | None) -> int:
     if value is not None and len(value) != COUNTER_BYTES:
         raise Misuse(
-            f"table {info.name!r}, row {shown(row)}: {shown(_name(column))} holds {len(value)} bytes, and a counter "
-            f"has {COUNTER_BYTES}",
+            f"table {info.name!r}, row {shown(row)}: {shown(full_name(column))} holds {len(value)} bytes, and a "
+            f"counter has {COUNTER_BYTES}",
             row=row,
         )
     return 0 if value is None else int.from_bytes(value, "big", signed=True)
@@ -624,7 +617,7 @@ def counter_bytes(info: TableInfo, row: bytes, column: Column, total: int) -> by
         return total.to_bytes(COUNTER_BYTES, "big", signed=True)
     except OverflowError:
         raise Misuse(
-            f"table {info.name!r}, row {shown(row)}: {shown(_name(column))} would be {total}, more than the "
+            f"table {info.name!r}, row {shown(row)}: {shown(full_name(column))} would be {total}, more than the "
             f"{COUNTER_BYTES} bytes of a counter hold",
             row=row,
             value=total,

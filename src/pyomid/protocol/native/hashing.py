@@ -25,6 +25,11 @@ def cell_ids(table: bytes, batch: CellBatch) -> NDArray[np.int64]:
     return ids
 
 
+def is_ready() -> bool:
+    """Whether ids of batches are made by kernels."""
+    return _hash_cells.is_ready and _hash_rows.is_ready
+
+
 def row_ids(table: bytes, batch: CellBatch) -> NDArray[np.int64]:
     """One id a row, in the batch's order of rows."""
     if not _hash_rows.is_ready:

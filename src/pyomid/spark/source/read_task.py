@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pyomid.cells import CellBatch, batch_of_rows
 from pyomid.ports import DataStore
-from pyomid.protocol.reading import Snapshot, VisibleRow, bounds_of, read_batch_steps, read_rows_steps
+from pyomid.protocol.reading import Snapshot, VisibleRow, read_batch_steps, read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.decode import RowDecoder
 from pyomid.row_codec.encode import RowEncoder
@@ -74,7 +74,7 @@ def visible_batches(
 
     All columns are fetched, whatever is wanted: a row exists by any of its cells.
     """
-    bounds = bounds_of(plan.snapshot)
+    bounds = plan.snapshot.bounds
     batches = conn.deployment.store.scan(plan.table, key_range, None, batch_rows_max=plan.batch_rows, bounds=bounds)
     for batch in chain(batches, (None,)):
         seen = conn.driver.run(read_batch_steps(plan.table, batch, None, plan.snapshot, conn.cache))

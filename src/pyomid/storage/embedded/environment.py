@@ -45,12 +45,15 @@ import lmdb
 from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.owned_files import FileId, file_id, file_mode, is_shared
 from pyomid.storage.checks import ProcessGuard
+from pyomid.storage.embedded.commit_log.memory_order import IS_STRONG
 from pyomid.storage.embedded.group_commit import Group, Member, next_members
 from pyomid.storage.embedded.writer_turn import WriterTurn
 
 T = TypeVar("T")
 Transaction = Any
 """`lmdb.Transaction`, whose stub is generic over bytes and memoryview."""
+Commit = tuple[FileId, int]
+"""Which data file, and the number of LMDB's transaction in it."""
 _DATA: Final = "data.mdb"
 
 MAP_BYTES_DEFAULT: Final = 1 << 40
@@ -109,6 +112,7 @@ class Environment:
         self, folder: Path, databases: Sequence[bytes], *, writable: bool, many_writers: bool, map_bytes: int
     ) -> None:
         self._folder = folder
+        self._file = os.fspath(folder / _DATA)
         self._many_writers = many_writers
         self._names = tuple(databases)
         self._map_bytes = map_bytes
@@ -156,6 +160,29 @@ class Environment:
         finally:
             if inside in self._inside:  # not in a function: an interrupt could come while it is entered
                 self._inside.remove(inside)
+
+    def newest_commit(self) -> Commit | None:
+        """The newest commit of whatever process that a read which begins now may see. None: unknown.
+
+        LMDB writes a commit's root page before any reader begins at that commit, so while the newest root page is that
+        of an earlier read, a new read would find what the earlier one found. Costs less than a read
+        transaction with its two lookups.
+        """
+        if not IS_STRONG or self._paused or time.monotonic() - self._looked_s > LOOK_S:
+            return None
+        inside = object()
+        try:
+            self._enter(inside)
+            return self.data_file, self._lmdb.info()["last_txnid"]
+        except lmdb.Error as error:
+            raise self._failed(error) from error
+        finally:
+            if inside in self._inside:
+                self._inside.remove(inside)
+
+    def commit_of(self, transaction: Transaction) -> Commit:
+        """The commit that a read transaction sees."""
+        return self.data_file, transaction.id()
 
     def write(self, work: Callable[[Transaction], T], *, records: int = 1, patience_s: float = 0.0) -> T:
         """Runs `work` inside one durable write transaction, perhaps together with the work of other threads.
@@ -365,7 +392,7 @@ class Environment:
 
     @property
     def is_in_place(self) -> bool:
-        return _data_file(self._folder) == self.data_file
+        return _data_file(self._file) == self.data_file
 
     def check_in_place(self) -> None:
         """`Misuse` if what was written just now lies in files that no other process finds: it must not be promised."""
@@ -381,7 +408,7 @@ class Environment:
 
     def _open(self) -> None:
         """Whether `data_file` is the open file. If it was replaced meanwhile, the two checks differ."""
-        before = _data_file(self._folder)
+        before = _data_file(self._file)
         self._open_map()
         if self.data_file != before:
             self._lmdb.close()
@@ -400,7 +427,7 @@ class Environment:
         try:
             self._lmdb.reader_check()
             self.databases = {name: self._lmdb.open_db(name, create=False) for name in self._names}
-            self.data_file = file_id(os.stat(self._folder / _DATA))
+            self.data_file = file_id(os.stat(self._file))
         except (lmdb.Error, OSError) as error:
             self._lmdb.close()
             raise self._mapped(error) from error
@@ -497,7 +524,7 @@ def open_environment(
     It is opened for writing as soon as one user wants to write. Only the first user's `map_bytes` counts.
     """
     with _register_lock:
-        wanted = _data_file(folder)
+        wanted = _data_file(os.fspath(folder / _DATA))
         environment = next((known for known in _register if known.data_file == wanted), None)
         if environment is None:
             environment = Environment(
@@ -510,9 +537,9 @@ def open_environment(
         return environment
 
 
-def _data_file(folder: Path) -> FileId | None:
+def _data_file(file: str) -> FileId | None:
     try:
-        return file_id(os.stat(folder / _DATA))
+        return file_id(os.stat(file))
     except (FileNotFoundError, NotADirectoryError):
         return None
 

@@ -18,7 +18,7 @@ from typing import Final
 from pyomid.errors import Corruption
 from pyomid.ports import LeaderState
 from pyomid.storage.checks import deposed
-from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Environment, Transaction, release
+from pyomid.storage.embedded.environment import MAP_BYTES_DEFAULT, Commit, Environment, Transaction, release
 from pyomid.storage.embedded.layout import EPOCH, open_commits, open_folder
 from pyomid.types import LeaderRecord, LeaderStateChanges, PendingCommit, TimePoint
 
@@ -42,6 +42,7 @@ class EmbeddedLeaderState(LeaderState):
     ) -> None:
         path = open_folder(folder, create=create)
         self._environment = open_commits(path, writable=writable, map_bytes=map_bytes)
+        self._watermarks: tuple[Commit | None, tuple[int, int]] = (None, (0, 0))
         self._closed = False
 
     def database_id(self) -> bytes:
@@ -59,9 +60,17 @@ class EmbeddedLeaderState(LeaderState):
         return self._environment.read(self._state)
 
     def read_watermarks(self) -> tuple[int, int]:
-        return self._environment.read(
-            lambda transaction: (self._number(transaction, b"watermark"), self._number(transaction, b"horizon"))
-        )
+        """As long as nothing was committed since they were read, they are what they were."""
+        commit, watermarks = self._watermarks
+        if commit is not None and self._environment.newest_commit() == commit:
+            return watermarks
+        commit, watermarks = self._environment.read(self._watermarks_at)
+        self._watermarks = commit, watermarks
+        return watermarks
+
+    def _watermarks_at(self, transaction: Transaction) -> tuple[Commit | None, tuple[int, int]]:
+        found = self._number(transaction, b"watermark"), self._number(transaction, b"horizon")
+        return self._environment.commit_of(transaction), found
 
     def take_over(self, *, expected: int, epoch: int, ceiling: int) -> bool:
         def write(transaction: Transaction) -> bool:

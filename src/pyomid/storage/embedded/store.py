@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 from zlib import crc32
@@ -63,6 +63,7 @@ _WRITE_RECORDS_MAX: Final = 2000
 (C6)."""
 _WRITE_BYTES_MAX: Final = 1 << 20
 _FEW_RECORDS: Final = 64
+_NO_BOUNDS: Final = ReadBounds()
 _PATIENCE_S: Final = 0.005
 """Two transactions of one thread lie closer together than this."""
 
@@ -121,15 +122,15 @@ class EmbeddedStore(DataStore):
         for row, _ in rows:
             _check_escaped(row)
         for part in _parts([write for write in rows if write.cells]):
-            self._write_again_if_changed(table, partial(self._write_part, version=version, part=part))
+            self._write_again_if_changed(prepared, partial(self._write_part, version=version, part=part))
 
-    def _write_again_if_changed(self, table: str, write: Callable[[Table], None]) -> None:
+    def _write_again_if_changed(self, table: Table, write: Callable[[Table], None]) -> None:
+        """With the table as it was read, and again with what it is by then: a write looks at it once more."""
         while True:
-            current = self._environment.read(lambda transaction: self._tables.loaded(transaction, table))
             try:
-                return write(current)
+                return write(table)
             except _TableChanged:
-                continue
+                table = self._environment.read(partial(self._tables.loaded, name=table.name))
 
     def _write_part(self, table: Table, *, version: int, part: list[RowWrite]) -> None:
         """Encodes before the transaction if possible, so that the writer lock is not held meanwhile."""
@@ -177,7 +178,7 @@ class EmbeddedStore(DataStore):
             self._allocate(table, batch.columns)
         for first, stop in _batch_parts(batch):
             self._write_again_if_changed(
-                table, partial(self._write_rows, version=version, batch=batch, first=first, stop=stop)
+                prepared, partial(self._write_rows, version=version, batch=batch, first=first, stop=stop)
             )
 
     def _write_rows_plain(self, table: str, version: int, batch: CellBatch) -> None:
@@ -250,7 +251,7 @@ class EmbeddedStore(DataStore):
         *,
         bounds: ReadBounds | None = None,
     ) -> list[list[Cell]]:
-        limits = bounds or ReadBounds()
+        limits = bounds or _NO_BOUNDS
 
         def read(transaction: Transaction) -> list[list[Cell]]:
             current = self._tables.asked_for(transaction, table, columns)
@@ -295,6 +296,15 @@ class EmbeddedStore(DataStore):
             change.heal_columns.add(Column(cell.family, cell.qualifier))
         # A few cells are those of single transactions, and another thread of this process probably writes its next one.
         self._change_records(table, changes, patience_s=_PATIENCE_S if len(changes) <= _FEW_RECORDS else 0.0)
+
+    def write_shadow_batches(self, table: str, version: int, batches: Sequence[CellBatch], commit_ts: int) -> None:
+        """As `clean_batch`, of records that are known by their names."""
+        for batch in batches:
+            versions = np.full(batch.records, version, dtype=np.int64)
+            commits = np.full(batch.records, commit_ts, dtype=np.int64)
+            records = np.arange(batch.records, dtype=np.int64)
+            named = replace(batch, rec_version=versions, rec_commit=commits)
+            self.clean_batch(table, named, records, np.empty(0, dtype=np.int64))
 
     def delete_versions(self, table: str, cells: Sequence[CellVersion]) -> None:
         changes: dict[tuple[bytes, int], _Change] = {}
@@ -435,6 +445,8 @@ def _row_records(
         record = decode_record(key, value)
         records.append((key, record))
         if 0 < record.commit_ts < bounds.committed_below:
+            if asked <= record.cells.keys():
+                break
             ended |= _ended_by(table, record, asked)
             if len(ended) == len(asked):
                 break
@@ -465,13 +477,14 @@ def _cells_of(
     table: Table, row: bytes, records: list[tuple[bytes, Record]], wanted: frozenset[int] | None
 ) -> list[Cell]:
     cells = []
+    columns = table.columns
     for key, record in records:
         version = key_version(key)
         for number, value in record.cells.items():
             if wanted is None or number in wanted:
-                if not 0 < number <= len(table.columns):
+                if not 0 < number <= len(columns):
                     raise corrupt(key, NO_SUCH_COLUMN)
-                family, qualifier = table.columns[number - 1]
+                family, qualifier = columns[number - 1]
                 cells.append(Cell(row, family, qualifier, version, value, record.commit_ts))
     return cells
 
