@@ -115,9 +115,8 @@ def _read_some_rows_steps(
 ) -> Steps[list[VisibleRow]]:
     rows_read, resolution = yield from resolve_rows_steps(table, rows, snapshot, snapshot.bounds, cache, columns)
     yield from check_snapshot_steps(snapshot)
+    yield from heal_steps(table, rows_read, resolution)
     known = resolution.commits
-    if known or resolution.orphans:
-        yield from heal_steps(table, rows_read, resolution)
     return [visibility.visible_point(cells, snapshot.start_ts, snapshot.own, known) for cells in rows_read]
 
 
@@ -137,11 +136,9 @@ def resolve_rows_steps(
 
 def heal_steps(table: str, rows: Iterable[Sequence[Cell]], resolution: Resolution) -> Steps[None]:
     """Repairs what a reader met: writes missing shadow cells, deletes what can never commit."""
-    shadows = tuple(_healed(rows, resolution.commits))
-    if shadows:
+    if resolution.commits and (shadows := tuple(_healed(rows, resolution.commits))):
         yield Heal(table, shadows)
-    orphans = tuple(_orphaned(rows, resolution.orphans))
-    if orphans:
+    if resolution.orphans and (orphans := tuple(_orphaned(rows, resolution.orphans))):
         yield DeleteOrphans(table, orphans)
 
 
