@@ -18,7 +18,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyomid.client.drive import Blocking
-from pyomid.client.tables.table import named, scan_range
+from pyomid.client.tables.table import scan_range
+from pyomid.client.transaction_steps import named
 from pyomid.client.validation import TableRules, find_table
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol import changes
