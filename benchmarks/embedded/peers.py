@@ -3,7 +3,7 @@
     sqlite3   WAL, synchronous=FULL, a WITHOUT ROWID table, BEGIN IMMEDIATE for writes, prepared statements,
               a page cache of 64 MiB; a connection for each thread, as its authors advise
     LMDB      py-lmdb as it comes (each commit is synced), one environment for each process, append where keys ascend
-    pyomid    a folder of its own, defaults; its TSO is a process beside, on the same cores
+    ours      a folder with the defaults; its TSO is a process beside, on the same cores
 
 The medians are of runs in turns, after one of each to warm up. Processor time is that of the whole client process, its
 clean-up in the background included (`drain` is counted), the TSO's is told beside it.
