@@ -27,9 +27,11 @@ from pyomid.errors import (
     Unavailable,
     UnknownTable,
 )
-from pyomid.types import Bookmark, ConflictLevel, TableInfo
+from pyomid.types import Backup, Bookmark, ConflictLevel, TableInfo
 
 if TYPE_CHECKING:
+    import os
+
     from pyomid.client.changes import RowChange
     from pyomid.client.database import Database, DatabaseStatus
     from pyomid.client.idempotency import AlreadyDone
@@ -43,6 +45,7 @@ __version__: Final = "0.1.0"
 __all__ = [
     "AlreadyCommitted",
     "AlreadyDone",
+    "Backup",
     "Bookmark",
     "ConflictError",
     "ConflictLevel",
@@ -68,6 +71,7 @@ __all__ = [
     "UnknownTable",
     "__version__",
     "connect",
+    "restore",
 ]
 
 
@@ -81,6 +85,17 @@ def connect(url: str, **options: Any) -> Database:
     from pyomid.wiring import open_database
 
     return open_database(url, **options)
+
+
+def restore(backup: str | os.PathLike[str], url: str, **options: Any) -> Backup:
+    """Makes a database of a back-up (`Database.backup`), in a folder that is absent or empty. Durable on return.
+
+    It is another database than the one that was backed up: who has that one open is refused in it. What was open when
+    the back-up was taken never commits here.
+    """
+    from pyomid.wiring import restore_database
+
+    return restore_database(backup, url, **options)
 
 
 _LATE: Final = {

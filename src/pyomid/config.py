@@ -129,6 +129,10 @@ class Settings:
     no longer than somebody reads it. A folder keeps what it was told last; its TSO goes by it from its next start on.
     Over HBase it is an option of `pyomid tso`."""
 
+    transaction_id_days: float = 30.0
+    """Embedded: an idempotency key (`run_once`, `transaction_id`) keeps its run's result and start for so long. After
+    that upkeep leaves six bytes of it: its id still never commits again. 0: all is kept for ever."""
+
     upkeep_share: float = 0.1
     """Embedded: the share of one core, and of the time of the store's writer lock, that the folder's TSO may take for
     compaction and sanitizing in the background, which keep its size and its scans as those of a fresh one; 0: none. A

@@ -54,6 +54,15 @@ POINTS: Final[dict[str, str]] = {
     "tso.leader_state.before": "before a change of the leader state: lease, pending record, W, H",
     "tso.leader_state.after": "a change of the leader state is durable, and nothing follows from it yet",
     "tso.ceiling.before": "before the timestamp ceiling is moved by a TSO that serves",
+    "storage.backup.begun": "the destination says that it is not finished, nothing is copied",
+    "storage.backup.states_held": "data and commits are held, and the data's writers wait; the log is not read",
+    "storage.backup.held": "data, commits and log of one moment are held, nothing is copied",
+    "storage.backup.copied": "both environments are copied, the commits lack what is in the log",
+    "storage.backup.completed": "the copy has all commits and no identity; nothing says that it is whole",
+    "storage.backup.described": "all is durable, and the destination says still that it is not finished",
+    "storage.restore.begun": "the folder says that it is not finished, nothing is copied",
+    "storage.restore.copied": "all files are there and as they were, the folder is no database",
+    "storage.restore.made": "the folder is a database, and says still that it is not finished",
     "spark.task.before_write": "a task has drawn its branch and not written this batch",
     "spark.task.after_write": "a task's batch is durable under its branch",
     "spark.task.written": "all of a task's rows are durable, Spark does not know yet",
@@ -63,7 +72,7 @@ POINTS: Final[dict[str, str]] = {
     "spark.adopt.piece_done": "every cell of a partition is imported, Spark does not know yet",
     "spark.adopt.before_register": "every cell of the table is imported, the catalog does not know the table",
 }
-"""Every place, with what is true there. Each package prefixes its own: client, tso, spark."""
+"""Every place, with what is true there. Each package prefixes its own: client, tso, storage, spark."""
 
 
 class _Action:

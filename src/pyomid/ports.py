@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from os import PathLike
 from typing import Any, Protocol
 
 from pyomid.arrays import NDArray, np
@@ -21,6 +22,7 @@ from pyomid.cells import CellBatch, CellNames
 from pyomid.config import Settings
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.types import (
+    Backup,
     BeginReply,
     Cell,
     CellVersion,
@@ -609,6 +611,9 @@ class Deployment:
     loop_session: Callable[[], AsyncTso] | None = field(default=None)
     """Opens another session with the same TSO, for the running event loop; its user closes it. None: only threads can
     ask this TSO."""
+    back_up: Callable[[str | PathLike[str], int], Backup] | None = field(default=None)
+    """Copies the database as of one moment into an absent or empty folder; durable on return. With it a start that was
+    handed out before. None: its store's own means do that."""
 
     def close(self) -> None:
         """Session, then commit table, then store, whatever one of them raises. A second call does nothing."""

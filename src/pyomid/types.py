@@ -427,6 +427,21 @@ class Status:
         return self.counters.get("retention_ms", 0) / 1000
 
 
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """A back-up of a folder, as `pyomid backup` prints it and its file BACKUP says."""
+
+    folder: str
+    """The folder of the database that it is of."""
+    database_id: str
+    """That database's id. What is restored is another database, with an id of its own."""
+    snapshot_ts: int
+    """Every commit below it is in the back-up; later ones, until it was taken, may be."""
+    taken: str
+    """When, in UTC."""
+    size_bytes: int
+
+
 EpochState = LeaderRecord
 """Former name of `LeaderRecord`, kept for one release."""
 EpochChanges = LeaderStateChanges

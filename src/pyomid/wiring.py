@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from pyomid.storage.hbase.coordination import AnnouncedTso
     from pyomid.storage.hbase.deployment import HBaseOptions
     from pyomid.storage.hbase.zookeeper import ZooKeeper
-    from pyomid.types import Status
+    from pyomid.types import Backup, Status
 
 log = logging.getLogger(__name__)
 
@@ -88,18 +90,27 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
     match address:
         case EmbeddedAddress(folder):
             from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState
+            from pyomid.storage.embedded.copies.at_rest import RestNote
 
-            map_bytes = _map_bytes(settings)
+            path, map_bytes = _open_folder(address, settings), _map_bytes(settings)
+            rest_note = RestNote(path)
+            is_copy = rest_note.check()
             commit_table = EmbeddedCommitTable(folder, writable=True, map_bytes=map_bytes)
             leader_state = EmbeddedLeaderState(folder, writable=True, map_bytes=map_bytes)
+            if is_copy:
+                leader_state.forget_identity()
+            with suppress(OSError):
+                rest_note.look(is_at_rest=False)
             catalog = EmbeddedCatalog(folder, map_bytes=map_bytes)
 
             def close() -> None:
                 catalog.close()
                 leader_state.close()
                 commit_table.close()
+                with suppress(OSError):
+                    rest_note.look(is_at_rest=True)
 
-            return TsoStores(commit_table, leader_state, catalog), close
+            return TsoStores(commit_table, leader_state, catalog, note_rest=rest_note.look), close
         case HBaseAddress(quorum, znode):
             from pyomid.storage.hbase.deployment import open_hbase
 
@@ -137,6 +148,16 @@ def is_made(url: str) -> bool:
     return layout.is_made(Path(address.folder))
 
 
+def restore_database(backup: str | os.PathLike[str], url: str, **options: Any) -> Backup:
+    """The work of `pyomid.restore`."""
+    address, settings = parse_url(url, **options)
+    if not isinstance(address, EmbeddedAddress):
+        raise Misuse(f"a back-up is restored into a folder, omid:///FOLDER, not into {url}")
+    from pyomid.storage.embedded.copies.backup import restore
+
+    return restore(backup, address.folder, shared=settings.folder_access == "group")
+
+
 def open_deployment(url: str, **options: Any) -> Deployment:
     """Everything that a client of the database needs, opened; the caller closes it.
 
@@ -171,14 +192,14 @@ def tso_settings(settings: Settings) -> TsoSettings:
 
 
 def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deployment:
-    """Asks the TSO first: it makes the commit table's environment, which clients only read."""
+    """Asks the TSO first: it looks whether the files may be opened, and makes the commit table's environment."""
     from pyomid.client.session.blocking import TsoSession
     from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
 
     folder, map_bytes = _open_folder(address, settings), _map_bytes(settings)
     connector = folder_connector(folder, settings)
     patience = _Patience(request_s=settings.request_seconds, retry_s=settings.commit_retry_seconds)
-    store = EmbeddedStore(folder, map_bytes=map_bytes)
+    tso = TsoSession(connector, clock=boot_clock, **patience)
 
     def loop_session() -> AsyncTsoSession:
         from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
@@ -187,15 +208,23 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
             lambda: asyncio.to_thread(lambda: ConnectedSocket(connector())), known=tso.known, **patience
         )
 
-    try:
-        tso = TsoSession(connector, clock=boot_clock, **patience)
+    with ExitStack() as undo:
+        undo.callback(tso.close)
         _check_retention(tso.status(), settings)
+        store = EmbeddedStore(folder, map_bytes=map_bytes)
+        undo.callback(store.close)
         commit_table = EmbeddedCommitTable(folder, writable=False, map_bytes=map_bytes)
+        undo.callback(commit_table.close)
         leader_state = EmbeddedLeaderState(folder, writable=False, map_bytes=map_bytes)
+        undo.callback(leader_state.close)
         catalog = EmbeddedCatalog(folder, map_bytes=map_bytes)
-    except BaseException:
-        store.close()
-        raise
+        undo.pop_all()
+
+    def back_up(destination: str | os.PathLike[str], snapshot_ts: int) -> Backup:
+        from pyomid.storage.embedded.copies import backup
+
+        return backup.back_up(folder, destination, snapshot_ts=snapshot_ts)
+
     closers = (catalog.close, leader_state.close)
     return Deployment(
         store,
@@ -207,6 +236,7 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
         closers=closers,
         is_gone=store.is_gone,
         loop_session=loop_session,
+        back_up=back_up,
     )
 
 
@@ -220,7 +250,7 @@ def _check_retention(status: Status, settings: Settings) -> None:
         )
 
 
-def folder_upkeep(folder: Path, share: float, retry_s: float) -> BackgroundUpkeep:
+def folder_upkeep(folder: Path, share: float, retry_s: float, keep_keys_s: float) -> BackgroundUpkeep:
     """The upkeep that the folder's TSO runs in a thread of its own. It starts no other TSO."""
     from pyomid.client.session.blocking import TsoSession
     from pyomid.client.upkeep.background import UPKEEP_REQUEST_S, BackgroundUpkeep
@@ -248,7 +278,9 @@ def folder_upkeep(folder: Path, share: float, retry_s: float) -> BackgroundUpkee
         finally:
             store.close()
 
-    return BackgroundUpkeep(folder, opened, records, _compile_upkeep, share=share, retry_s=retry_s)
+    return BackgroundUpkeep(
+        folder, opened, records, _compile_upkeep, share=share, retry_s=retry_s, keep_keys_s=keep_keys_s
+    )
 
 
 _UPKEEP_KERNELS: Final = ("pyomid.storage.embedded.native", "pyomid.protocol.native")
@@ -285,6 +317,7 @@ def tso_command(folder: Path, settings: Settings) -> list[str]:
         "--lease-term": settings.lease_seconds,
         "--commit-retry": settings.commit_retry_seconds,
         "--upkeep": settings.upkeep_share,
+        "--transaction-id-days": settings.transaction_id_days,
     }
     if settings.retention:
         options["--retention"] = settings.retention

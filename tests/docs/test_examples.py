@@ -41,6 +41,11 @@ def test_readme_example_of_the_client_runs_as_it_stands(tmp_path: Path) -> None:
     assert shown.strip() == "[(b'alice', {b'f:balance': b'70'}), (b'bob', {b'f:balance': b'50'})]"
 
 
+@pytest.mark.process
+def test_examples_of_backups_run_as_they_stand(tmp_path: Path) -> None:
+    run_script("\n".join(blocks("docs/backup.md")), tmp_path)
+
+
 @pytest.mark.spark
 def test_readme_example_of_spark_runs_as_it_stands_and_counts_once(tmp_path: Path) -> None:
     code = blocks("README.md")[0]

@@ -273,7 +273,46 @@ _LEVELS: Final = "tests/client/test_client_levels.py::"
 _OPEN: Final = "tests/core/test_open_starts_universes.py::test_t16_lwm_passes_nothing_that_is_open[0]"
 _KNOWN: Final = "tests/core/test_known_tables.py::"
 
+_BACKUP: Final = "tests/storage/test_backup.py::"
+
 SHIPPED_MUTANTS: Final = (
+    _m(
+        "K9",
+        "an old key goes without a trace: a late retry runs again",
+        "tests/client/test_expired_keys.py::test_an_id_that_expired_never_commits_again",
+        ("client.idempotency:with_expired", lambda original, row, keys: original(row, ())),
+    ),
+    # Back-ups
+    _m(
+        "B4",
+        "files that were copied one after the other beside a writer are opened",
+        _BACKUP + "test_files_that_were_noted_in_another_state_are_refused",
+        ("storage.embedded.copies.at_rest:RestNote.check", answers(True)),
+    ),
+    _m(
+        "B1a",
+        "cells are written between the look at the data and the look at the commits: half a transaction",
+        _BACKUP + "test_half_a_transaction_is_in_no_backup",
+        ("storage.embedded.copies.backup:_Moment._while_writers_wait", lambda original, moment, work: work(None)),
+    ),
+    _m(
+        "B1b",
+        "commits go from the log to LMDB between the two looks: they are in neither",
+        _BACKUP + "test_commits_that_leave_the_log_meanwhile_are_not_lost",
+        ("storage.embedded.environment:HeldState.is_newest", answers(True)),
+    ),
+    _m(
+        "B2",
+        "what a killed restore left is taken for a database",
+        _BACKUP + "test_a_folder_that_is_not_whole_is_refused",
+        ("storage.embedded.layout:check_finished", answers(None)),
+    ),
+    _m(
+        "B3",
+        "what was restored has the id of the database that was backed up, and its leases",
+        _BACKUP + "test_a_restored_folder_is_another_database",
+        ("storage.embedded.leader_state:forget_identity", answers(b"")),
+    ),
     # Reads
     _m(
         "R9",

@@ -322,7 +322,13 @@ def _serve(
             stop_signals=(signal.SIGTERM, signal.SIGINT),
             leadership=leadership,
             folder_lock=lock,
-            upkeep=partial(folder_upkeep, lock.folder, options["upkeep"], options["commit-retry"])
+            upkeep=partial(
+                folder_upkeep,
+                lock.folder,
+                options["upkeep"],
+                options["commit-retry"],
+                86_400 * options["transaction-id-days"],
+            )
             if lock is not None and options["upkeep"]
             else None,
         )

@@ -84,6 +84,8 @@ OPTIONS: Final = (
     Option("announce", str, "", "omid+hbase: HOST:PORT that clients are told, if not --listen", "cluster"),
     Option("upkeep", _share, 0.1, "omid:///folder: the share of one core, and of the time of the store's writer lock, "
            "that compaction and sanitizing in the background may take; 0: none", "upkeep"),
+    Option("transaction-id-days", float, 30.0, "omid:///folder: an idempotency key is so old when it shrinks to a hash "
+           "of its id; 0: never", "upkeep"),
     Option("kernel", _one_of("on", "off", "auto"), "on", "on: compiled decisions, where numba is installed; off: "
            "plain; auto: on if compiled before", "oracle"),
     Option("flights", int, 2, "flushes of the commit table at once; more where it is far away", "batches"),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -39,7 +40,7 @@ from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.ports import AsyncTso, Deployment
 from pyomid.protocol.effects import Begin, Effect, SendCommit, Steps
-from pyomid.types import BeginReply, Bookmark, CommitReply, ConflictLevel, TableInfo, TableSchema
+from pyomid.types import Backup, BeginReply, Bookmark, CommitReply, ConflictLevel, TableInfo, TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -231,6 +232,22 @@ class AsyncDatabase:
     async def sanitize(self) -> Sanitising:
         """As `Database.sanitize`."""
         return await self.driver.in_thread(self._database.sanitize)
+
+    async def export_parquet(
+        self, destination: str | os.PathLike[str], tables: str | Sequence[str] | None = None
+    ) -> dict[str, int]:
+        """As `Database.export_parquet`."""
+        return await self.driver.in_thread(lambda: self._database.export_parquet(destination, tables))
+
+    async def import_parquet(
+        self, source: str | os.PathLike[str], tables: str | Sequence[str] | None = None, *, over: bool = False
+    ) -> dict[str, int]:
+        """As `Database.import_parquet`."""
+        return await self.driver.in_thread(lambda: self._database.import_parquet(source, tables, over=over))
+
+    async def backup(self, destination: str | os.PathLike[str]) -> Backup:
+        """As `Database.backup`."""
+        return await self.driver.in_thread(lambda: self._database.backup(destination))
 
     async def verify(self, tables: str | Sequence[str] | None = None) -> Verification:
         """As `Database.verify`."""

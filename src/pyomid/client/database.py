@@ -43,7 +43,7 @@ from pyomid.ports import Deployment
 from pyomid.protocol.commit import WriteSet, may_go_by
 from pyomid.protocol.effects import Begin, Steps
 from pyomid.protocol.reading import CommitCache
-from pyomid.types import BeginReply, Bookmark, ConflictLevel, Status, TableInfo, TableSchema
+from pyomid.types import Backup, BeginReply, Bookmark, ConflictLevel, Status, TableInfo, TableSchema
 
 if TYPE_CHECKING:
     from pyomid.client.upkeep.jobs import Compaction, Sanitising
@@ -337,6 +337,53 @@ class Database:
 
         self.check_usable()
         return upkeep.verify(self._deployment, tables)
+
+    def backup(self, destination: str | os.PathLike[str]) -> Backup:
+        """Copies the database, as of one moment, into an absent or empty folder, while others read and write.
+
+        Durable on return. All that was committed before the call is in it, and of every later transaction all or
+        nothing. `pyomid.restore` makes a database of it; nothing else opens it. A thread that forks meanwhile waits for
+        up to 5 s. For folders; `Misuse` over HBase, which has snapshots of its own.
+        """
+        self.check_usable()
+        if self._deployment.back_up is None:
+            raise Misuse("only the database of a folder is backed up so: over HBase, take snapshots of its tables")
+        before = self.begin(read_only=True)
+        before.rollback()
+        return self._deployment.back_up(destination, before.start_ts)
+
+    def export_parquet(
+        self, destination: str | os.PathLike[str], tables: str | Sequence[str] | None = None
+    ) -> dict[str, int]:
+        """Writes these tables (all but system tables) as Parquet files into an absent or empty folder, all of one
+        snapshot. Returns how many rows each has.
+
+        A table with a schema has its columns, with their types. Any other has `key`, `column` and `value`, a row for
+        each cell. Needs pyarrow.
+        """
+        from pyomid.client.tables.parquet import export_tables
+        from pyomid.client.upkeep.partitions import chosen_tables
+
+        self.check_usable()
+        infos = chosen_tables(self._deployment.catalog, tables)
+        if tables is None:
+            infos = [info for info in infos if not table_admin.is_system(info.name)]
+        return export_tables(self, destination, infos)
+
+    def import_parquet(
+        self, source: str | os.PathLike[str], tables: str | Sequence[str] | None = None, *, over: bool = False
+    ) -> dict[str, int]:
+        """Writes an export (or one Parquet file that fits its table) in transactions of a bounded number of rows.
+        Returns how many rows of each table.
+
+        Tables that do not exist are made as they were. A table that has rows is refused unless `over`; then rows of
+        equal keys are written over. An import is not one transaction: what it is interrupted by gets a note that says
+        how far it came. Needs pyarrow.
+        """
+        from pyomid.client.tables.parquet import import_tables
+
+        self.check_usable()
+        return import_tables(self, source, [tables] if isinstance(tables, str) else tables, over=over)
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Waits until every finished transaction is completed. False if the time ran out."""

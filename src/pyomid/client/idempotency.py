@@ -8,18 +8,21 @@ own snapshot and writes it in the same transaction:
     run 3 (s 200)  key visible: the run happened already, by start 100
 
 So of all runs under one id at most one commits, whatever happened to the answers. The key stays when the run's own
-cells were overwritten and cleaned away. Keys are kept until someone deletes their rows.
+cells were overwritten and cleaned away. Upkeep makes an old key smaller (decision 0059): in one transaction its row
+goes, with the run's result, and six bytes of the id's hash are written to the row of its first two. Who reads both rows
+in one snapshot finds the one or the other, so an id is never free again.
 
 How to use it: call `check_transaction_id`; make sure that the table exists (`client.table_admin.ensure_keys_table`);
-read `key_row` at the run's snapshot and pass it to `found_key`; if that is None, write `key_write` under the run's own
-start and name `key_cell_id` and `KEYS_TABLE_ID` in the commit.
+read `key_rows` at the run's snapshot and pass them to `found_key`; if that is None, write `key_write` under the run's
+own start and name `key_cell_id` and `KEYS_TABLE_ID` in the commit.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Final
 
 from pyomid.errors import Corruption, Misuse, MisuseType
@@ -35,6 +38,8 @@ RESULT_COLUMN: Final = Column(b"m", b"result")
 """Beside the key of a run by the client: what its function returned, as `kept_result` writes it."""
 RESULT_BYTES_MAX: Final = 64 << 10
 """Larger results belong into a table of the program."""
+EXPIRED_COLUMN: Final = Column(b"m", b"expired")
+"""In rows of its own: the hashes of ids whose keys expired, six bytes each."""
 KEYS_INFO: Final = TableInfo(KEYS_TABLE, (KEY_COLUMN.family,), ConflictLevel.CELL)
 KEYS_TABLE_ID: Final = table_id(KEYS_TABLE.encode())
 
@@ -43,6 +48,12 @@ TRANSACTION_ID_BYTES_MAX: Final = 200
 
 _START_BYTES: Final = 8
 _KEY_NAME: Final = b"%b:%b" % KEY_COLUMN
+_EXPIRED_NAME: Final = b"%b:%b" % EXPIRED_COLUMN
+_EXPIRED_PREFIX: Final = b"\xffexpired "
+"""Not of an id's row: UTF-8 has no such byte."""
+_HASH_BYTES: Final = 8
+_GROUP_BYTES: Final = 2
+_MARK_BYTES: Final = _HASH_BYTES - _GROUP_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +61,7 @@ class AlreadyDone:
     """A run under this id committed before; `start_ts` names its transaction.
 
     `result`: what its function returned, if that was kept: bytes, or a value that JSON gives back as it was, of up to
-    64 KiB. None otherwise.
+    64 KiB. None otherwise. Where the run is older than `transactionIdDays`, neither is known any more: `start_ts` is 0.
     """
 
     transaction_id: str
@@ -78,6 +89,37 @@ def key_row(transaction_id: str) -> bytes:
     return transaction_id.encode()
 
 
+def key_rows(transaction_id: str) -> tuple[bytes, bytes]:
+    """The rows that say whether a run under this id committed: its key, and the ids that expired beside it."""
+    row = key_row(transaction_id)
+    return row, expired_row(row)
+
+
+def expired_row(row: bytes) -> bytes:
+    """The row in which the id of the key `row` is noted when the key expires."""
+    return _EXPIRED_PREFIX + _hash(row)[:_GROUP_BYTES]
+
+
+def with_expired(row: Mapping[bytes, bytes], keys: Iterable[bytes]) -> dict[bytes, bytes]:
+    """The cells of a row of `expired_row`, as `Table.get` returned it, with these keys' ids too, for `Table.put`."""
+    marks = {*_marks(row.get(_EXPIRED_NAME, b"")), *(_hash(key)[_GROUP_BYTES:] for key in keys)}
+    return {_EXPIRED_NAME: b"".join(sorted(marks))}
+
+
+def named_start(row: Mapping[bytes, bytes]) -> int | None:
+    """The start of the run whose key this row is, as `Table.scan` returns it; None for another kind of row."""
+    value = row.get(_KEY_NAME)
+    return None if value is None else int.from_bytes(value)
+
+
+def _hash(row: bytes) -> bytes:
+    return blake2b(row, digest_size=_HASH_BYTES).digest()
+
+
+def _marks(value: bytes) -> Iterator[bytes]:
+    return (value[at : at + _MARK_BYTES] for at in range(0, len(value), _MARK_BYTES))
+
+
 def key_cell(start_ts: int) -> dict[Column, bytes | None]:
     """The key's only cell, as the run that starts at `start_ts` writes it."""
     return {KEY_COLUMN: start_ts.to_bytes(_START_BYTES, "big")}
@@ -103,10 +145,11 @@ def key_cell_id(transaction_id: str) -> int:
 
 
 def found_key(transaction_id: str, row: Mapping[Column, bytes]) -> AlreadyDone | None:
-    """What a visible key row says; None if the run has not happened."""
+    """What the visible cells of `key_rows`, together, say; None if the run has not happened."""
     value = row.get(KEY_COLUMN)
     if value is None:
-        return None
+        has_expired = _hash(key_row(transaction_id))[_GROUP_BYTES:] in _marks(row.get(EXPIRED_COLUMN, b""))
+        return AlreadyDone(transaction_id, 0) if has_expired else None
     if len(value) != _START_BYTES:
         raise Corruption(f"idempotency key {transaction_id!r} holds {len(value)} bytes, not a start timestamp")
     return AlreadyDone(transaction_id, int.from_bytes(value, "big"), _result_of(row.get(RESULT_COLUMN)))
@@ -118,8 +161,8 @@ def named_key_cell(start_ts: int) -> dict[bytes, bytes]:
 
 
 def found_named_key(transaction_id: str, row: Mapping[bytes, bytes]) -> AlreadyDone | None:
-    """`found_key` of a row as `Table.get` returns it."""
-    columns = {b"%b:%b" % column: column for column in (KEY_COLUMN, RESULT_COLUMN)}
+    """`found_key` of cells as `Table.get` returns them."""
+    columns = {b"%b:%b" % column: column for column in (KEY_COLUMN, RESULT_COLUMN, EXPIRED_COLUMN)}
     return found_key(transaction_id, {columns[name]: value for name, value in row.items() if name in columns})
 
 

@@ -10,6 +10,7 @@ from typing import Final
 
 DATABASE: Final = (
     "alter_table",
+    "backup",
     "begin",
     "bookmark",
     "changes",
@@ -18,6 +19,8 @@ DATABASE: Final = (
     "create_table",
     "drain",
     "drop_table",
+    "export_parquet",
+    "import_parquet",
     "release_bookmark",
     "run",
     "run_once",

@@ -219,8 +219,9 @@ def _keep_result_steps(transaction: RowTransaction[Any], transaction_id: str, re
 def claim_key_steps(transaction: RowTransaction[Any], transaction_id: str) -> Steps[AlreadyDone | None]:
     """Reads the idempotency key in the transaction's snapshot and, if it is not there, writes it with the rest."""
     keys = yield from transaction.table_steps(idempotency.KEYS_TABLE)
-    row = idempotency.key_row(transaction_id)
-    done = idempotency.found_named_key(transaction_id, (yield from keys.get_steps(row)))
+    row, expired = idempotency.key_rows(transaction_id)
+    found = yield from keys.rows_steps((row, expired), None)
+    done = idempotency.found_named_key(transaction_id, {**found[row], **found[expired]})
     if done is None and keys.buffer_put(row, idempotency.named_key_cell(transaction.start_ts)):
         yield from transaction.send_steps()
     return done

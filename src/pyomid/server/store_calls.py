@@ -3,6 +3,7 @@ its flushes (`server.flush`)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyomid.crashpoints import crash_point
@@ -34,12 +35,14 @@ from pyomid.protocol.hashing import table_id
 
 @dataclass(frozen=True, slots=True)
 class TsoStores:
-    """What a TSO writes to. `ceiling` only where it is kept outside the leader state."""
+    """What a TSO writes to. `ceiling` only where it is kept outside the leader state. `note_rest` of a folder: called
+    now and then with `is_at_rest`, whether no client is connected; it may wait for a disk."""
 
     commit_table: CommitTable
     leader_state: LeaderState
     catalog: Catalog
     ceiling: CeilingStore | None = None
+    note_rest: Callable[..., None] | None = None
 
 
 def perform(stores: TsoStores, operation: StoreOperation) -> object:

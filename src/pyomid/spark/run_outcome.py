@@ -17,7 +17,7 @@ from pyomid.types import BeginReply, Cell
 
 class RunState(StrEnum):
     """COMMITTED and ROLLED_BACK are for ever. OPEN: a run wrote its marker and may still commit. ABSENT: no run
-    under this id got as far as its commit, or its marker was deleted."""
+    under this id got as far as its commit, or its marker was deleted by hand."""
 
     COMMITTED = "committed"
     ROLLED_BACK = "rolled back"
@@ -63,9 +63,9 @@ def find_run(conn: Connection, begun: BeginReply, transaction_id: str) -> Alread
     """The run under this id that this snapshot sees committed."""
     ensure_keys_table(conn.deployment)
     snapshot = Snapshot(begun.start_ts, begun.epoch)
-    rows = [idempotency.key_row(transaction_id)]
-    (row,) = conn.driver.run(read_rows_steps(idempotency.KEYS_TABLE, rows, None, snapshot, conn.cache))
-    return idempotency.found_key(transaction_id, row)
+    rows = idempotency.key_rows(transaction_id)
+    key, expired = conn.driver.run(read_rows_steps(idempotency.KEYS_TABLE, rows, None, snapshot, conn.cache))
+    return idempotency.found_key(transaction_id, {**key, **expired})
 
 
 def is_committed(conn: Connection, starts: Sequence[int]) -> bool:

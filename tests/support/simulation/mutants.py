@@ -690,6 +690,21 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "tests/process/test_client_stops.py::"
         "test_while_a_client_is_frozen_at_any_step_others_commit_and_it_finishes_when_it_wakes",
     ),
+    "B1": (
+        "tests/storage/test_backup.py::test_half_a_transaction_is_in_no_backup",
+        "tests/storage/test_backup.py::test_commits_that_leave_the_log_meanwhile_are_not_lost",
+        "tests/process/test_backup_kills.py::test_a_backup_beside_writers_is_one_moment",
+    ),
+    "B2": (
+        "tests/storage/test_backup.py::test_a_folder_that_is_not_whole_is_refused",
+        "tests/process/test_backup_kills.py::test_what_a_killed_backup_left_is_no_backup",
+    ),
+    "K9": ("tests/client/test_expired_keys.py::test_an_id_that_expired_never_commits_again",),
+    "B4": (
+        "tests/storage/test_backup.py::test_a_copy_of_files_in_use_is_refused",
+        "tests/storage/test_backup.py::test_a_copy_of_files_at_rest_is_another_database",
+    ),
+    "B3": ("tests/storage/test_backup.py::test_a_restored_folder_is_another_database",),
     "C7": ("tests/client/test_client_failures.py::test_of_all_runs_under_one_id_one_commits",),
     "C11": (
         "tests/hbase/test_deadlines.py::test_a_call_ends_in_time_while_others_are_answered",

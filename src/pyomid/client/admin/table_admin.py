@@ -199,7 +199,7 @@ def _of_another_level(catalog: Catalog, level: ConflictLevel) -> list[TableInfo]
 def check_tables_level(deployment: Deployment, name: str, level: ConflictLevel) -> None:
     """`Misuse` if all tables of this deployment must have another level."""
     only = deployment.catalog.tables_level()
-    if only is not None and level is not only and not _is_system(name):
+    if only is not None and level is not only and not is_system(name):
         raise Misuse(
             f"table {name!r} would have conflict level {level.value!r}, and this deployment's is {only.value!r}: "
             "requests of Java clients do not name their level, so all tables have one; leave the level away, or, "
@@ -209,10 +209,10 @@ def check_tables_level(deployment: Deployment, name: str, level: ConflictLevel) 
 
 
 def _users_tables(catalog: Catalog) -> list[TableInfo]:
-    return [entry.info for entry in catalog.entries() if not _is_system(entry.info.name)]
+    return [entry.info for entry in catalog.entries() if not is_system(entry.info.name)]
 
 
-def _is_system(name: str) -> bool:
+def is_system(name: str) -> bool:
     return name.upper().startswith(validation.SYSTEM_PREFIXES)
 
 

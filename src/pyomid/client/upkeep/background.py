@@ -3,6 +3,7 @@
     every second    records in the folder, newest start, W     → how many versions came that W has passed (`Gain`)
     a few of them   a pass over the parts that are due         compact_region_steps, as everybody's compaction
     once a minute   many entries in the commit table           sanitize_steps, as everybody's sanitizing
+    now and then    the newest start and the time              keys of old runs shrink (`expired_keys`)
 
 It is a client like any other: seals and horizons go through the TSO, by a connection that is open only for them, and it
 may die anywhere, as any compactor. The same rules hold beside other compactors. A connection keeps the process of an
@@ -27,11 +28,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from pyomid.client.database import Database
 from pyomid.client.drive import Handler, drive, port_handlers
+from pyomid.client.upkeep.expired_keys import KEYS_MAX, Ages, expire_keys
 from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of
 from pyomid.errors import Misuse, OmidError, UnknownTable
 from pyomid.owned_files import is_shared, open_own
@@ -128,6 +132,7 @@ class UpkeepFigures:
     passes: int = 0
     versions_dropped: int = 0
     entries_deleted: int = 0
+    keys_expired: int = 0
     failures: int = 0
     busy_seconds: float = 0.0
 
@@ -141,7 +146,8 @@ class BackgroundUpkeep:
 
     `open_deployment`: the folder as a client sees it. `records`: how many its store has, fresh. `prepare`: has what
     compiled code it needs, or gets it in another process; False if it cannot. `share`: of one core.
-    `retry_s`: for how long clients repeat commits, if none announced to repeat them for longer.
+    `retry_s`: for how long clients repeat commits, if none announced to repeat them for longer. `keep_keys_s`: for how
+    long idempotency keys are kept whole; 0: for ever.
     """
 
     def __init__(
@@ -153,7 +159,9 @@ class BackgroundUpkeep:
         *,
         share: float,
         retry_s: float,
+        keep_keys_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.figures: Final = UpkeepFigures()
         self._folder = folder
@@ -163,6 +171,8 @@ class BackgroundUpkeep:
         self._share = share
         self._retry_s = retry_s
         self._clock = clock
+        self._wall_clock = wall_clock
+        self._ages = Ages(keep_keys_s) if keep_keys_s else None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._timestamps: Callable[[], tuple[int, int]] = lambda: (0, 0)
@@ -225,6 +235,27 @@ class BackgroundUpkeep:
             self._with_deployment(self._sanitize)
         if self._is_whole or self._gain.of(self._timestamps()[1]) >= GAIN_MIN:
             self._with_deployment(self._pass)
+        if self._ages is not None:
+            self._expire_keys(self._ages)
+
+    def _expire_keys(self, ages: Ages) -> None:
+        now_s = self._wall_clock()
+        if ages.is_due(now_s):
+            self._with_deployment(partial(self._expire, ages=ages, now_s=now_s))
+            self._save()
+
+    def _expire(self, deployment: Deployment, *, ages: Ages, now_s: float) -> None:
+        """The newest start is one of its own: what the TSO has issued is above starts that it hands out later. What an
+        error leaves is due at the next note."""
+        self._resumed_s = self._clock()
+        with Database(deployment) as database:
+            with database.snapshot() as now:
+                old_ts = ages.note(now_s, now.start_ts)
+            if not old_ts:
+                return
+            while (expired := expire_keys(database, old_ts, self._rest)) == KEYS_MAX:
+                self.figures.keys_expired += expired
+            self.figures.keys_expired += expired
 
     # ── when ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -350,6 +381,8 @@ class BackgroundUpkeep:
                 (str(table), str(start)): Part(max(0, int(rows)), int(judged), min(max(1, int(patience)), PATIENCE_MAX))
                 for table, start, rows, judged, patience in said["parts"]
             }
+            if self._ages is not None:
+                self._ages.samples.extend((float(wall_s), int(start)) for wall_s, start in said.get("starts", ()))
             self._parts = parts
             return passed
         return 0
@@ -357,7 +390,8 @@ class BackgroundUpkeep:
     def _save(self) -> None:
         deleted = self._deleted  # the next process counts from the records that are left
         parts = [(*key, part.rows, part.judged - deleted, part.patience) for key, part in self._parts.items()]
-        said = {"judged": self._gain.judged - deleted, "parts": parts}
+        starts = list(self._ages.samples) if self._ages is not None else []
+        said = {"judged": self._gain.judged - deleted, "parts": parts, "starts": starts}
         with contextlib.suppress(OSError, Misuse):
             fd = open_own(self._folder / STATE_FILE, os.O_WRONLY | os.O_CREAT, shared=is_shared(self._folder))
             with open(fd, "wb") as file:

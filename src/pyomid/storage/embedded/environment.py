@@ -459,6 +459,49 @@ class Environment:
         return mapped(error, self._folder)
 
 
+class HeldState:
+    """One committed state of an environment, for a copy. Until `end` its pages are not used again: where others write,
+    the file grows. It counts as a call inside LMDB, for which a fork waits some seconds."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        self._transaction: Transaction = None
+
+    def hold(self, *, in_write: bool = False) -> None:
+        """Holds the newest state. `in_write`: called by a function of `write`, so nothing is committed before that
+        returns."""
+        if in_write:  # inside already: `_enter` might wait for a thread that waits for this call
+            self._environment._inside.append(self)
+        else:
+            self._environment._enter(self)
+        self._transaction = self._environment._begin(self, write=False)
+
+    def is_newest(self) -> bool:
+        """Whether nothing was committed since, by any process."""
+        newest, held = self._environment._lmdb.info()["last_txnid"], self._transaction.id()
+        return int(newest) == int(held)
+
+    def copy_to(self, folder: Path) -> None:
+        """LMDB's own copy, without free pages, into an existing folder. Not synced."""
+        try:
+            self._environment._lmdb.copy(os.fspath(folder), compact=True, txn=self._transaction)
+        except TypeError as error:
+            raise Misuse(
+                "this lmdb package cannot copy a chosen state (it was built with LMDB_PURE): pip install "
+                "--force-reinstall lmdb, whose wheels can"
+            ) from error
+        except lmdb.Error as error:
+            raise mapped(error, folder) from error
+
+    def end(self) -> None:
+        """Any number of times."""
+        if self._transaction is not None:
+            self._transaction.abort()
+            self._transaction = None
+        if self in self._environment._inside:
+            self._environment._inside.remove(self)
+
+
 def _is_open(transaction: Transaction) -> bool:
     """Whether the transaction ended: LMDB gives no number to one that was committed or undone."""
     try:

@@ -30,10 +30,14 @@ CATALOG: Final = b"catalogue"
 COMMITS: Final = b"commits"
 EPOCH: Final = b"epoch"
 
-_ENVIRONMENTS: Final = {"data": (CELLS, TABLES, SAMPLES, CATALOG), "commits": (COMMITS, EPOCH)}
+ENVIRONMENTS: Final = {"data": (CELLS, TABLES, SAMPLES, CATALOG), "commits": (COMMITS, EPOCH)}
 _FILE: Final = LAYOUT_FILE
 _LINE: Final = "pyomid embedded layout "
-_LOCK: Final = "LAYOUT.lock"
+LOCK_FILE: Final = "LAYOUT.lock"
+BACKUP_FILE: Final = "BACKUP"
+"""What makes a folder a back-up: what it is of, and its files with their checksums."""
+UNFINISHED_FILE: Final = "UNFINISHED"
+"""In a folder into which a back-up or a restored database is being written, or was when that ended half-way."""
 _MAP_BYTES_TO_CREATE: Final = 1 << 20
 
 
@@ -44,7 +48,13 @@ def open_folder(folder: str | os.PathLike[str], *, create: bool = True, shared: 
     `Misuse` if it is missing, not a folder, another user's, not writable, or of another layout version.
     """
     path = Path(folder).absolute()
+    check_finished(path)
     if not is_made(path):
+        if (path / BACKUP_FILE).exists():
+            raise Misuse(
+                f"{path} is a back-up, not a database: pyomid restore {path} omid:///FOLDER makes one of it",
+                folder=str(path),
+            )
         if not create:
             raise Misuse(
                 f"{path} is not a pyomid folder: it has no file {_FILE}; a write, or pyomid.connect, makes a database",
@@ -58,15 +68,25 @@ def open_folder(folder: str | os.PathLike[str], *, create: bool = True, shared: 
     return path
 
 
+def check_finished(path: Path) -> None:
+    """`Misuse` for a folder in which a back-up, or the restoring of one, has not come to its end."""
+    if is_there(path / UNFINISHED_FILE):
+        raise Misuse(
+            f"{path} is not whole: a back-up or a restore that writes it has not finished, or was ended half-way; "
+            "run that again (it begins anew), or remove the folder",
+            folder=str(path),
+        )
+
+
 def open_data(folder: Path, *, map_bytes: int = MAP_BYTES_DEFAULT) -> Environment:
     return open_environment(
-        folder / "data", _ENVIRONMENTS["data"], writable=True, many_writers=True, map_bytes=map_bytes
+        folder / "data", ENVIRONMENTS["data"], writable=True, many_writers=True, map_bytes=map_bytes
     )
 
 
 def open_commits(folder: Path, *, writable: bool, map_bytes: int = MAP_BYTES_DEFAULT) -> Environment:
     return open_environment(
-        folder / "commits", _ENVIRONMENTS["commits"], writable=writable, many_writers=False, map_bytes=map_bytes
+        folder / "commits", ENVIRONMENTS["commits"], writable=writable, many_writers=False, map_bytes=map_bytes
     )
 
 
@@ -75,7 +95,7 @@ def _check_owner(path: Path, shared: bool | None) -> None:
     try:
         check_owner(path, shared=was_shared if shared is None else shared)
     except OSError as error:
-        raise _unusable(path, error) from error
+        raise unusable(path, error) from error
     if shared and not was_shared:
         raise Misuse(
             f"the database in {path} was made for its owner alone: to share it with a group, stop its programs, then "
@@ -85,10 +105,14 @@ def _check_owner(path: Path, shared: bool | None) -> None:
 
 
 def is_made(path: Path) -> bool:
+    return is_there(path / _FILE)
+
+
+def is_there(file: Path) -> bool:
     try:
-        return (path / _FILE).exists()
+        return file.exists()
     except OSError as error:
-        raise _unusable(path, error) from error
+        raise unusable(file.parent, error) from error
 
 
 def _create(path: Path, *, shared: bool) -> None:
@@ -96,16 +120,22 @@ def _create(path: Path, *, shared: bool) -> None:
     try:
         make_folder(path, shared=shared)
         check_owner(path, shared=False)
-        with _locked(path / _LOCK, shared=shared):
+        with locked(path / LOCK_FILE, shared=shared):
             if (path / _FILE).exists():
                 return
-            for name, databases in _ENVIRONMENTS.items():
-                _create_environment(path / name, databases, shared=shared)
-            _write_durably(path / _FILE, f"{_LINE}{LAYOUT_VERSION}\n", shared=shared)
+            check_finished(path)
+            make_database(path, shared=shared)
     except lmdb.Error as error:
         raise mapped(error, path) from error
     except OSError as error:
-        raise _unusable(path, error) from error
+        raise unusable(path, error) from error
+
+
+def make_database(path: Path, *, shared: bool, version: int = LAYOUT_VERSION) -> None:
+    """Makes the environments that are missing, and last the file that says so. Under the folder's lock."""
+    for name, databases in ENVIRONMENTS.items():
+        _create_environment(path / name, databases, shared=shared)
+    write_durably(path / _FILE, f"{_LINE}{version}\n", shared=shared)
 
 
 def _create_environment(path: Path, databases: tuple[bytes, ...], *, shared: bool) -> None:
@@ -123,7 +153,7 @@ def _check_version(path: Path) -> None:
     try:
         line = (path / _FILE).read_text(encoding="utf-8")
     except OSError as error:
-        raise _unusable(path, error) from error
+        raise unusable(path, error) from error
     version = line.removeprefix(_LINE).strip()
     if not line.startswith(_LINE) or not version.isdigit():
         raise Misuse(f"{path / _FILE} does not read {_LINE + 'N'!r} but {line[:60]!r}: not a pyomid folder")
@@ -140,18 +170,18 @@ def _check_version(path: Path) -> None:
 
 def _upgrade(path: Path) -> None:
     shared = is_shared(path)
-    with _locked(path / _LOCK, shared=shared):
+    with locked(path / LOCK_FILE, shared=shared):
         found = int((path / _FILE).read_text(encoding="utf-8").removeprefix(_LINE))
         while found < LAYOUT_VERSION:
             if found not in _UPGRADES:
                 raise Misuse(f"folder {path} has embedded layout {found}, which this pyomid cannot upgrade")
             _UPGRADES[found](path)
             found += 1
-            _write_durably(path / _FILE, f"{_LINE}{found}\n", shared=shared)
+            write_durably(path / _FILE, f"{_LINE}{found}\n", shared=shared)
 
 
 @contextmanager
-def _locked(path: Path, *, shared: bool) -> Iterator[None]:
+def locked(path: Path, *, shared: bool) -> Iterator[None]:
     descriptor = open_own(path, os.O_RDWR | os.O_CREAT, shared=shared)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -160,7 +190,7 @@ def _locked(path: Path, *, shared: bool) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _write_durably(path: Path, text: str, *, shared: bool) -> None:
+def write_durably(path: Path, text: str, *, shared: bool) -> None:
     unfinished = path.with_suffix(".new")
     descriptor = open_own(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, shared=shared)
     with open(descriptor, "w", encoding="utf-8") as file:
@@ -172,7 +202,7 @@ def _write_durably(path: Path, text: str, *, shared: bool) -> None:
     sync_folder(path.parent.parent)
 
 
-def _unusable(path: Path, error: OSError) -> OmidError:
+def unusable(path: Path, error: OSError) -> OmidError:
     if isinstance(error, (NotADirectoryError, FileExistsError)):
         return Misuse(f"{path} is not a folder", folder=str(path))
     if isinstance(error, PermissionError):

@@ -56,6 +56,10 @@ class EmbeddedLeaderState(LeaderState):
 
         return self._environment.read(read) or self._environment.write(write)
 
+    def forget_identity(self) -> None:
+        """Of a folder whose files were copied, before anybody is served: it is another database."""
+        forget_identity(self._environment)
+
     def read(self) -> LeaderRecord:
         return self._environment.read(self._state)
 
@@ -155,6 +159,21 @@ class EmbeddedLeaderState(LeaderState):
 
     def _put(self, transaction: Transaction, name: bytes, value: int) -> None:
         transaction.put(name, _NUMBER.pack(value), db=self._environment.databases[EPOCH])
+
+
+def forget_identity(environment: Environment) -> bytes:
+    """Of a copy: it is another database, whose first TSO gives it an id. Nobody works under its leases, whose holders
+    know the database that was copied. Returns that one's id."""
+
+    def write(transaction: Transaction) -> bytes:
+        database = environment.databases[EPOCH]
+        with transaction.cursor(database) as cursor:
+            leases = [key for key in cursor.iternext(values=False) if key.startswith(_LEASE)]
+        for key in leases:
+            transaction.delete(key, db=database)
+        return transaction.pop(_ID, db=database) or b""
+
+    return environment.write(write)
 
 
 def read_number(environment: Environment, transaction: Transaction, name: bytes) -> int:

@@ -246,8 +246,13 @@ class CommitLogReader:
 
 def replayed_rows(folder: Path) -> Rows:
     """The last row of each start in both logs, values of 0 included, sorted by start."""
-    segments = sorted((read_segment(folder / name) for name in LOG_FILES), key=lambda segment: segment[0])
-    return newest_of_each([rows for _, records in segments for rows in records])
+    return rows_of([read_segment(folder / name) for name in LOG_FILES])
+
+
+def rows_of(segments: Sequence[tuple[int, list[Rows]]]) -> Rows:
+    """The last row of each start in segments as `read_segment` returns them, sorted by start."""
+    oldest_first = sorted(segments, key=lambda segment: segment[0])
+    return newest_of_each([rows for _, records in oldest_first for rows in records])
 
 
 def newest_of_each(parts: Sequence[Rows]) -> Rows:

@@ -183,6 +183,11 @@ def read_segment(path: Path, *, is_at_rest: bool = False) -> tuple[int, list[Row
         data = path.read_bytes()
     except FileNotFoundError:
         return 0, []
+    return parse_segment(data, path, is_at_rest=is_at_rest)
+
+
+def parse_segment(data: bytes, path: Path, *, is_at_rest: bool = False) -> tuple[int, list[Rows]]:
+    """`read_segment`, of the bytes that were in the file `path`."""
     if len(data) == SEGMENT_BYTES and not any(data[: _HEADER.size]):  # made, and never begun
         return 0, []
     magic, generation, counts, checksum = _HEADER.unpack(data[: _HEADER.size].ljust(_HEADER.size, b"\0"))

@@ -36,7 +36,7 @@ from pyomid.owned_files import is_shared, open_own
 from pyomid.storage.checks import ProcessGuard
 from pyomid.storage.embedded.commit_log.background_write import BackgroundWriter, open_writer
 from pyomid.storage.embedded.commit_log.compacted import CompactedCommits
-from pyomid.storage.embedded.commit_log.index import LOG_FILES, CommitIndex, newest_of_each
+from pyomid.storage.embedded.commit_log.index import LOG_FILES, CommitIndex, rows_of
 from pyomid.storage.embedded.commit_log.index_kernels import RECORDS
 from pyomid.storage.embedded.commit_log.segment import Rows, Segment, failed, read_segment
 from pyomid.storage.embedded.group_commit import Group, Member, next_members
@@ -572,7 +572,7 @@ class CommitLog:
         """
         found = [read_segment(folder / name, is_at_rest=True) for name in LOG_FILES]
         oldest_first = sorted((0, 1), key=lambda number: found[number][0])
-        rows = newest_of_each([each for number in oldest_first for each in found[number][1]])
+        rows = rows_of(found)
         if len(rows):
             self._compacted.store(rows)
             log.info("recovered %s of the commit log", _rows_of([len(rows)]))

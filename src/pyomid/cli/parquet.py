@@ -1,0 +1,58 @@
+"""`pyomid export URL DEST`, `pyomid import SOURCE URL`: tables as Parquet files, without Spark."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from pyomid.cli.status import as_it_is
+
+_URL = "omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode"
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    export = commands.add_parser(
+        "export",
+        help="write tables as Parquet files, of one snapshot",
+        description="Writes each table to a Parquet file of an absent or empty folder. A table with a schema has its "
+        "columns; any other has key, column and value of each cell. Needs pyarrow (pyomid[arrow]).",
+    )
+    export.add_argument("url", help=_URL)
+    export.add_argument("destination", help="an absent or empty folder")
+    export.set_defaults(run=_export)
+    load = commands.add_parser(
+        "import",
+        help="write Parquet files into tables",
+        description="Writes exported files, or a Parquet file that fits, in transactions of a bounded number of rows. "
+        "Tables that do not exist are made as they were exported. If it is interrupted, it says how far it came.",
+    )
+    load.add_argument("source", help="a folder that pyomid export wrote, or one Parquet file")
+    load.add_argument("url", help=_URL)
+    load.add_argument("--over", action="store_true", help="write into tables that have rows, over those of equal keys")
+    load.set_defaults(run=_import)
+    for parser in (export, load):
+        parser.add_argument("--table", action="append", dest="tables", metavar="NAME", help="only this; repeatable")
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    import pyomid
+
+    with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:
+        return _show(database.export_parquet(arguments.destination, arguments.tables))
+
+
+def _import(arguments: argparse.Namespace) -> int:
+    import pyomid
+
+    with pyomid.connect(arguments.url) as database:
+        try:
+            return _show(database.import_parquet(arguments.source, arguments.tables, over=arguments.over))
+        except BaseException as error:
+            print(*getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+            raise
+
+
+def _show(counts: dict[str, int]) -> int:
+    for name, count in counts.items():
+        print(f"{name:<30} {count:>12,} rows")
+    return 0

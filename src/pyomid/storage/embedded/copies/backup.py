@@ -1,0 +1,342 @@
+"""Back-ups of a folder: a copy of one moment, taken beside writers, and the folder that is made of one.
+
+    writers of the data wait ─► state of `data` held ─► state of `commits` held ─► log read ─► commits unchanged?
+        no:  both states are let go, the writers go on, and it is tried again
+        yes: the writers go on ─► LMDB copies both states ─► the log's rows go into the copied commits ─► described
+
+The three are of one moment: while the writers wait nobody writes a cell or a shadow cell, and the log of commits only
+grows, by commits whose cells are all there, as long as nothing is committed to LMDB's part of the commit table. So the
+copy is what a loss of power at that moment would have left, and its first TSO recovers as from that (decision 0060 has
+the interleavings). It is another database: it has no id until its first TSO gives it one.
+
+A back-up has no file LAYOUT, so nobody opens it by mistake; a folder that is being written has a file UNFINISHED, which
+is removed last.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from pyomid.crashpoints import crash_point
+from pyomid.errors import Corruption, Misuse, Unavailable
+from pyomid.owned_files import LAYOUT_FILE, check_owner, make_folder, open_own, sync_folder
+from pyomid.storage.embedded.commit_log.compacted import CompactedCommits
+from pyomid.storage.embedded.commit_log.index import LOG_FILES, rows_of
+from pyomid.storage.embedded.commit_log.segment import Rows, parse_segment
+from pyomid.storage.embedded.environment import (
+    Environment,
+    HeldState,
+    Transaction,
+    open_environment,
+    release,
+)
+from pyomid.storage.embedded.layout import (
+    BACKUP_FILE,
+    ENVIRONMENTS,
+    LAYOUT_VERSION,
+    LOCK_FILE,
+    UNFINISHED_FILE,
+    check_finished,
+    is_there,
+    locked,
+    make_database,
+    open_commits,
+    open_data,
+    open_folder,
+    unusable,
+    write_durably,
+)
+from pyomid.storage.embedded.leader_state import forget_identity
+from pyomid.storage.embedded.writer_turn import WRITER_FILE
+from pyomid.types import Backup
+
+_FORMAT: Final = 1
+_DATA_FILE: Final = "data.mdb"
+_HOLD_S: Final = 30.0
+"""A look takes milliseconds, and a busy TSO commits to LMDB some times a second: more than a few looks are rare."""
+_DAMAGED_LOOKS: Final = 3
+"""A log that is read while two records are appended may show the second without the first; damage shows each time."""
+_COPY_BYTES: Final = 1 << 20
+_MARK: Final = "pyomid: being written\n"
+
+
+def back_up(folder: str | os.PathLike[str], destination: str | os.PathLike[str], *, snapshot_ts: int) -> Backup:
+    """Copies the database in `folder` as of one moment into `destination`, an absent or empty folder.
+
+    Durable on return. `snapshot_ts`: a start that was handed out before, so that all commits below it are durable.
+    """
+    source, path = open_folder(folder, create=False), Path(destination).absolute()
+    with ExitStack() as last_first:
+        data = open_data(source)
+        last_first.callback(release, data)
+        commits = open_commits(source, writable=False)
+        last_first.callback(release, commits)
+        last_first.enter_context(_being_written(path, shared=False))
+        crash_point("storage.backup.begun")
+        database_id = _copy(_Moment(source / "commits", data, commits), path)
+        crash_point("storage.backup.completed")
+        files = {name: _file_sum(path / name) for name in _files()}
+        made = Backup(
+            folder=os.fspath(source),
+            database_id=database_id.hex(),
+            snapshot_ts=snapshot_ts,
+            taken=datetime.now(UTC).isoformat(timespec="seconds"),
+            size_bytes=sum(size for size, _ in files.values()),
+        )
+        write_durably(path / BACKUP_FILE, _described(made, files), shared=False)
+        crash_point("storage.backup.described")
+    with suppress(OSError):
+        os.unlink(path / LOCK_FILE)
+    return made
+
+
+def restore(backup: str | os.PathLike[str], folder: str | os.PathLike[str], *, shared: bool = False) -> Backup:
+    """Makes a database of a back-up, in an absent or empty folder. Durable on return.
+
+    `Misuse` unless the back-up is whole, `Corruption` if its files are not as they were written.
+    """
+    source, path = Path(backup).absolute(), Path(folder).absolute()
+    content = _read_description(source)
+    with _being_written(path, shared=shared):
+        crash_point("storage.restore.begun")
+        for name, (size, digest) in content["files"].items():
+            make_folder((path / name).parent, shared=shared)
+            if _copied(source / name, path / name, shared=shared) != (size, digest):
+                raise Corruption(f"{source / name} is not as the back-up was written: its checksum differs")
+        crash_point("storage.restore.copied")
+        with _mapped_errors(path), locked(path / LOCK_FILE, shared=shared):
+            make_database(path, shared=shared, version=content["layout"])
+        crash_point("storage.restore.made")
+    return Backup(**content["backup"])
+
+
+# ---------------------------------------------------------------- one moment
+
+
+class _Moment:
+    """Data, commits and log, as they were at one moment; each look ends what an earlier one held."""
+
+    def __init__(self, log_folder: Path, data: Environment, commits: Environment) -> None:
+        self._log_folder = log_folder
+        self._environments = data, commits
+        self._held: list[HeldState] = []
+        self._log: list[bytes | None] = []
+        self._is_one = False
+
+    def look(self) -> Rows:
+        """Holds one moment; returns the rows of the log. `Unavailable` if there was none for long."""
+        give_up_s, damaged = time.monotonic() + _HOLD_S, 0
+        while True:
+            self._while_writers_wait(self._look)
+            try:
+                rows = rows_of([self._parsed(name, data) for name, data in zip(LOG_FILES, self._log, strict=True)])
+            except Corruption:
+                damaged += 1
+                if damaged == _DAMAGED_LOOKS:
+                    raise
+                continue
+            if self._is_one:
+                return rows
+            if time.monotonic() > give_up_s:
+                raise Unavailable(f"{self._log_folder} changed during every look for {_HOLD_S:.0f} s: back up later")
+
+    def _while_writers_wait(self, work: Callable[[Transaction], None]) -> None:
+        """Inside a write transaction of the data, which writes nothing: no cell and no shadow cell is written."""
+        self._environments[0].write(work)
+
+    def _look(self, transaction: Transaction) -> None:
+        """The commits first, then the log: what leaves the log meanwhile is committed to LMDB before, which is
+        noticed."""
+        self.end()
+        data, commits = self._held = [HeldState(environment) for environment in self._environments]
+        data.hold(in_write=True)
+        commits.hold()
+        crash_point("storage.backup.states_held")
+        self._log = [_content(self._log_folder / name) for name in LOG_FILES]
+        self._is_one = commits.is_newest()
+
+    def _parsed(self, name: str, data: bytes | None) -> tuple[int, list[Rows]]:
+        return (0, []) if data is None else parse_segment(data, self._log_folder / name, is_at_rest=True)
+
+    def copy_to(self, path: Path) -> None:
+        """The small one first: what is held longer costs the source disk where others write."""
+        for name, held in reversed(list(zip(ENVIRONMENTS, self._held, strict=True))):
+            make_folder(path / name, shared=False)
+            held.copy_to(path / name)
+            os.chmod(path / name / _DATA_FILE, 0o600)
+            held.end()
+
+    def end(self) -> None:
+        for held in self._held:
+            held.end()
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _copy(moment: _Moment, path: Path) -> bytes:
+    """Copies the moment, whole and durable; returns the id of the database that it is of."""
+    try:
+        rows = moment.look()
+        crash_point("storage.backup.held")
+        with _mapped_errors(path):
+            moment.copy_to(path)
+    finally:
+        moment.end()
+    crash_point("storage.backup.copied")
+    commits = open_environment(path / "commits", ENVIRONMENTS["commits"], writable=True, many_writers=False)
+    try:
+        CompactedCommits(commits).store(rows)  # as the next TSO would, had the source ended here
+        database_id = forget_identity(commits)
+    finally:
+        release(commits)
+    for name in ("lock.mdb", WRITER_FILE):
+        os.unlink(path / "commits" / name)
+    for name in _files():
+        _sync(path / name)
+        sync_folder((path / name).parent)
+    return database_id
+
+
+# ---------------------------------------------------------------- folders that are being written
+
+
+@contextmanager
+def _being_written(path: Path, *, shared: bool) -> Iterator[None]:
+    """The folder, absent or empty before, is whole at the end. What an error leaves is removed; what a kill leaves is
+    refused by everybody, until the next one who writes there removes it."""
+    is_new = not path.exists()
+    with _mapped_errors(path):
+        make_folder(path, shared=shared)
+        check_owner(path, shared=False)
+        with locked(path / LOCK_FILE, shared=shared):
+            mark = _marked(path)
+    try:
+        yield
+        os.unlink(path / UNFINISHED_FILE)
+        sync_folder(path)
+        sync_folder(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            _clear(path)
+            os.unlink(path / LOCK_FILE)
+            os.unlink(path / UNFINISHED_FILE)
+            if is_new:
+                path.rmdir()
+        raise
+    finally:
+        os.close(mark)
+
+
+def _marked(path: Path) -> int:
+    """The mark's file, locked and durable, in a folder without anything else. Under the folder's lock."""
+    is_left = is_there(path / UNFINISHED_FILE)
+    if not is_left and (there := sorted(set(os.listdir(path)) - {LOCK_FILE})):
+        raise Misuse(f"{path} is not empty ({', '.join(there[:3])}): name a new folder", folder=str(path))
+    file = open_own(path / UNFINISHED_FILE, os.O_RDWR | os.O_CREAT)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Misuse(f"another process writes into {path} just now", folder=str(path)) from None
+        if is_left:
+            _clear(path)
+        os.pwrite(file, _MARK.encode(), 0)
+        os.fsync(file)
+        sync_folder(path)
+    except BaseException:
+        os.close(file)
+        raise
+    return file
+
+
+def _clear(path: Path) -> None:
+    """What makes it a database or a back-up goes first."""
+    for name in (LAYOUT_FILE, BACKUP_FILE):
+        with suppress(FileNotFoundError):
+            os.unlink(path / name)
+    for name in ENVIRONMENTS:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(path / name)
+
+
+@contextmanager
+def _mapped_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise unusable(path, error) from error
+
+
+# ---------------------------------------------------------------- files and their description
+
+
+def _files() -> list[str]:
+    return [f"{name}/{_DATA_FILE}" for name in ENVIRONMENTS]
+
+
+def _described(backup: Backup, files: dict[str, tuple[int, str]]) -> str:
+    fields = {name: getattr(backup, name) for name in Backup.__slots__}
+    content = {"format": _FORMAT, "layout": LAYOUT_VERSION, "backup": fields, "files": files}
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _read_description(path: Path) -> dict[str, Any]:
+    check_finished(path)
+    try:
+        content = json.loads((path / BACKUP_FILE).read_bytes())
+        found = int(content["format"]), int(content["layout"])
+        files = {name: tuple(content["files"][name]) for name in _files()}
+    except FileNotFoundError:
+        raise Misuse(f"{path} is no back-up: it has no file {BACKUP_FILE}", folder=str(path)) from None
+    except OSError as error:
+        raise unusable(path, error) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corruption(f"{path / BACKUP_FILE} is damaged: {error}", folder=str(path)) from error
+    if found > (_FORMAT, LAYOUT_VERSION):
+        raise Misuse(f"{path} was written by a later pyomid: restore it with that one", folder=str(path))
+    return {**content, "files": files}
+
+
+def _file_sum(path: Path) -> tuple[int, str]:
+    with open(path, "rb") as file:
+        return os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _copied(source: Path, target: Path, *, shared: bool) -> tuple[int, str]:
+    """Copies durably; size and checksum of what was read."""
+    digest, size = hashlib.sha256(), 0
+    with _mapped_errors(target):
+        with (
+            open(source, "rb") as read,
+            open(open_own(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, shared=shared), "wb") as written,
+        ):
+            while part := read.read(_COPY_BYTES):
+                digest.update(part)
+                size += written.write(part)
+            written.flush()
+            os.fsync(written.fileno())
+        sync_folder(target.parent)
+    return size, digest.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)

@@ -1,0 +1,83 @@
+"""Back-ups beside writers, and kill −9 at each of their steps."""
+
+from __future__ import annotations
+
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from bank_process import Order, acknowledged_ids, audit, run_worker, transfer
+from forked_processes import Processes
+
+import pyomid
+from pyomid import crashpoints
+from pyomid.client.database import Database
+from pyomid.errors import Misuse
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
+
+POINTS = [name for name in crashpoints.POINTS if name.startswith("storage.")]
+
+
+def back_up(url: str, destination: str, crash_at: str, note: str) -> None:
+    crashpoints.arm(crash_at, note=note)
+    with pyomid.connect(url) as db:
+        db.backup(destination)
+
+
+def restore(backup: str, url: str, crash_at: str, note: str) -> None:
+    crashpoints.arm(crash_at, note=note)
+    pyomid.restore(backup, url)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_what_a_killed_backup_left_is_no_backup(
+    processes: Processes, bank: Database, bank_url: str, tmp_path: Path, point: str
+) -> None:
+    note, backup, folder = tmp_path / "note", tmp_path / "backup", tmp_path / "restored"
+    url = f"omid://{folder}?idleExitSeconds=1"
+    if point.startswith("storage.restore."):
+        bank.backup(backup)
+        ended = processes.run(restore, str(backup), url, point, str(note))
+        unfinished = folder
+    else:
+        ended = processes.run(back_up, bank_url, str(backup), point, str(note))
+        unfinished = backup
+        with pytest.raises(Misuse, match=r"is not whole|is no back-up"):
+            pyomid.restore(backup, url)
+    assert ended == -signal.SIGKILL
+    assert note.read_text().split()[0] == point
+    with pytest.raises(Misuse, match="is not whole"):
+        pyomid.connect(f"omid://{unfinished}")
+    audit(bank)  # whoever waited for the dead one goes on
+    if unfinished == backup:
+        bank.backup(backup)
+    pyomid.restore(backup, url)
+    with pyomid.connect(url) as db:
+        audit(db)
+
+
+def test_a_backup_beside_writers_is_one_moment(
+    processes: Processes, bank: Database, bank_url: str, tmp_path: Path
+) -> None:
+    acknowledged = [str(tmp_path / f"acknowledged-{seed}") for seed in range(3)]
+    workers = [
+        processes.start(run_worker, Order(bank_url, seed, path, transactions=200))
+        for seed, path in enumerate(acknowledged)
+    ]
+    before = []
+    number = 0
+    while number < 6 and any(worker.is_alive() for worker in workers):
+        before.append(set().union(*map(acknowledged_ids, acknowledged)))
+        made = bank.backup(tmp_path / f"backup-{number}")
+        pyomid.restore(tmp_path / f"backup-{number}", f"omid://{tmp_path}/restored-{number}?idleExitSeconds=1")
+        with pyomid.connect(f"omid://{tmp_path}/restored-{number}?idleExitSeconds=1") as db:
+            found = audit(db, by_rows=number % 2 == 1)
+            assert before[-1] <= found.ids
+            assert found.start_ts > made.snapshot_ts
+            db.run(transfer, b"again", random.Random(number))
+            assert audit(db).transfers == found.transfers + 1
+        number += 1
+    assert [processes.finish(worker) for worker in workers] == [0, 0, 0]
+    assert number > 1, "no back-up was taken beside the writers"

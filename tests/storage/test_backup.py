@@ -1,0 +1,328 @@
+"""Back-ups of a folder: of one moment, whole or refused, and restored as another database."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import pyomid
+from pyomid import crashpoints
+from pyomid.cli import main
+from pyomid.errors import Corruption, Misuse
+from pyomid.server.leadership import holder, is_held
+from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
+from pyomid.storage.embedded.copies.at_rest import RestNote
+from pyomid.storage.embedded.copies.backup import back_up, restore
+from pyomid.storage.embedded.layout import open_folder
+from pyomid.types import SEALED, LeaderStateChanges
+
+pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
+
+
+@pytest.fixture(autouse=True)
+def disarmed() -> Iterator[None]:
+    yield
+    crashpoints.disarm()
+
+
+def url_of(folder: Path) -> str:
+    return f"omid://{folder}?idleExitSeconds=1"
+
+
+def restored(tmp_path: Path, backup: Path) -> Path:
+    folder = tmp_path / f"restored-{backup.name}"
+    restore(backup, folder)
+    return folder
+
+
+def test_half_a_transaction_is_in_no_backup(tmp_path: Path) -> None:
+    """Its cells go to two tables; the second ones and its commit come while the back-up looks at the commits."""
+    half, go = threading.Event(), threading.Event()
+    with pyomid.connect(url_of(tmp_path / "db")) as db:
+        for table in ("a", "b"):
+            db.create_table(table, ["f"])
+
+        def write() -> None:
+            with db.begin() as tx:
+                tx.table("a").put(b"k", {b"f:v": b"1"})
+                tx.flush()
+                half.set()
+                assert go.wait(30)
+                tx.table("b").put(b"k", {b"f:v": b"1"})
+
+        other = threading.Thread(target=write)
+        other.start()
+        assert half.wait(30)
+
+        def meanwhile() -> None:
+            go.set()
+            other.join(0.3)  # it ends in a millisecond where nothing makes it wait
+
+        crashpoints.arm_action("storage.backup.states_held", meanwhile)
+        db.backup(tmp_path / "backup")
+        other.join()
+        with db.begin() as tx:
+            assert tx.table("b").get(b"k")
+    with pyomid.connect(url_of(restored(tmp_path, tmp_path / "backup"))) as db, db.begin() as tx:
+        assert [bool(tx.table(table).get(b"k")) for table in ("a", "b")] in ([False, False], [True, True])
+
+
+def test_commits_that_leave_the_log_meanwhile_are_not_lost(tmp_path: Path) -> None:
+    """The log is read after the state of LMDB is held: what moved from one to the other in between is in neither."""
+    folder = tmp_path / "db"
+    table = EmbeddedCommitTable(folder, writable=True)
+    table.put([(50, 55)])
+    looks: list[None] = []
+
+    def meanwhile() -> None:
+        looks.append(None)
+        if len(looks) == 1:
+            table.delete_below(0)
+
+    crashpoints.arm_action("storage.backup.states_held", meanwhile)
+    back_up(folder, tmp_path / "backup", snapshot_ts=100)
+    table.close()
+    copy = EmbeddedCommitTable(restored(tmp_path, tmp_path / "backup"), writable=False)
+    assert copy.lookup([50]) == [55]
+    copy.close()
+    assert len(looks) == 2
+
+
+def test_what_is_only_in_the_log_is_in_the_backup(tmp_path: Path) -> None:
+    folder = tmp_path / "db"
+    table = EmbeddedCommitTable(folder, writable=True)
+    table.put([(50, 55), (100, 105)])
+    table.seal(150)
+    table.delete([100])
+    table.put([(200, 205)])
+    back_up(folder, tmp_path / "backup", snapshot_ts=250)
+    table.put([(300, 305)])
+    table.close()
+    copy = EmbeddedCommitTable(restored(tmp_path, tmp_path / "backup"), writable=True)
+    assert copy.lookup([50, 100, 150, 200, 300]) == [55, 0, SEALED, 205, 0]
+    copy.close()
+
+
+def test_a_restored_folder_is_another_database(tmp_path: Path) -> None:
+    folder = tmp_path / "db"
+    state = EmbeddedLeaderState(folder, writable=True)
+    first_id = state.database_id()
+    assert state.take_over(expected=0, epoch=50, ceiling=10_000)
+    state.update(50, LeaderStateChanges(leases_added=(100,), watermark=60))
+    made = back_up(folder, tmp_path / "backup", snapshot_ts=100)
+    state.close()
+    copy = EmbeddedLeaderState(restored(tmp_path, tmp_path / "backup"), writable=True)
+    record = copy.read()
+    assert (record.epoch, record.ceiling, record.watermark, record.leases) == (50, 10_000, 60, frozenset())
+    assert made.database_id == first_id.hex() != copy.database_id().hex()
+    copy.close()
+
+
+def test_timestamps_of_a_backup_are_not_handed_out_again(tmp_path: Path) -> None:
+    url = url_of(tmp_path / "db")
+    with pyomid.connect(url) as db:
+        db.create_table("t", ["f"])
+        lost = db.begin()
+        lost.table("t").put(b"lost", {b"f:v": b"1"})
+        lost.flush()
+        with db.begin() as tx:
+            tx.table("t").put(b"k", {b"f:v": b"1"})
+        made = db.backup(tmp_path / "backup")
+        lost.commit()
+    assert tx.start_ts < tx.commit_ts < made.snapshot_ts
+    again_url = url_of(tmp_path / "again")
+    assert pyomid.restore(tmp_path / "backup", again_url) == made
+    with pyomid.connect(again_url) as db, db.begin() as tx:
+        assert tx.start_ts > made.snapshot_ts
+        assert dict(tx.table("t").scan()) == {b"k": {b"f:v": b"1"}}
+        tx.table("t").put(b"lost", {b"f:v": b"2"})
+    with pyomid.connect(again_url) as db:
+        assert db.begin().table("t").get(b"lost") == {b"f:v": b"2"}
+        assert db.verify().ok
+
+
+def test_the_command_backs_up_and_restores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pyomid.connect(url_of(tmp_path / "db")) as db:
+        db.create_table("t", ["f"])
+    assert main(["backup", url_of(tmp_path / "db"), str(tmp_path / "backup")]) == 0
+    assert main(["restore", str(tmp_path / "backup"), url_of(tmp_path / "again")]) == 0
+    assert "all commits below" in capsys.readouterr().out
+    with pyomid.connect(url_of(tmp_path / "again")) as db:
+        assert [info.name for info in db.tables()] == ["t"]
+    assert main(["restore", str(tmp_path / "backup"), url_of(tmp_path / "again")]) == 1
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_a_backup_is_opened_by_nobody(tmp_path: Path) -> None:
+    open_folder(tmp_path / "db")
+    back_up(tmp_path / "db", tmp_path / "backup", snapshot_ts=50)
+    for create in (True, False):
+        with pytest.raises(Misuse, match=r"is a back-up, not a database: pyomid restore"):
+            pyomid.connect(f"omid://{tmp_path}/backup", create=create)
+    assert sorted(each.name for each in (tmp_path / "backup").iterdir()) == ["BACKUP", "commits", "data"]
+
+
+def test_only_an_absent_or_empty_folder_is_written(tmp_path: Path) -> None:
+    open_folder(tmp_path / "db")
+    back_up(tmp_path / "db", tmp_path / "backup", snapshot_ts=50)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("x")
+    for taken in ("full", "db", "backup"):
+        with pytest.raises(Misuse, match="is not empty"):
+            back_up(tmp_path / "db", tmp_path / taken, snapshot_ts=50)
+        with pytest.raises(Misuse, match="is not empty"):
+            restore(tmp_path / "backup", tmp_path / taken)
+    assert (tmp_path / "full" / "mine").read_text() == "x"
+    with pytest.raises(Misuse, match="is no back-up"):
+        restore(tmp_path / "db", tmp_path / "new")
+    with pytest.raises(Misuse, match="restored into a folder"):
+        pyomid.restore(tmp_path / "backup", "omid-memory:x")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("point", [name for name in crashpoints.POINTS if name.startswith("storage.")])
+def test_a_folder_that_is_not_whole_is_refused(tmp_path: Path, point: str) -> None:
+    open_folder(tmp_path / "db")
+    unfinished = tmp_path / ("backup" if point.startswith("storage.backup.") else "again")
+    looked = []
+
+    def meanwhile() -> None:
+        with pytest.raises(Misuse, match="is not whole"):
+            open_folder(unfinished)
+        with pytest.raises(Misuse, match=r"is not whole|is no back-up"):
+            restore(unfinished, tmp_path / "other")
+        with pytest.raises(Misuse, match="another process writes into"):
+            back_up(tmp_path / "db", unfinished, snapshot_ts=50)
+        looked.append(point)
+
+    crashpoints.arm_action(point, meanwhile)
+    back_up(tmp_path / "db", tmp_path / "backup", snapshot_ts=50)
+    restore(tmp_path / "backup", tmp_path / "again")
+    assert looked
+    open_folder(tmp_path / "again")
+
+
+def test_a_damaged_backup_is_not_restored(tmp_path: Path) -> None:
+    EmbeddedStore(tmp_path / "db").close()
+    back_up(tmp_path / "db", tmp_path / "backup", snapshot_ts=50)
+    with open(tmp_path / "backup" / "data" / "data.mdb", "r+b") as file:
+        file.seek(5000)
+        file.write(b"\xff")
+    with pytest.raises(Corruption, match="its checksum differs"):
+        restore(tmp_path / "backup", tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
+def test_a_database_in_memory_has_no_backup(tmp_path: Path) -> None:
+    with pyomid.connect("omid-memory:no-backup") as db, pytest.raises(Misuse, match="database of a folder"):
+        db.backup(tmp_path / "backup")
+
+
+# ---------------------------------------------------------------- folders whose files were copied
+
+
+def copied(folder: Path, names: list[str], between: Callable[[], None]) -> Path:
+    """The folder's files, copied in this order; `between` is called after each."""
+    copy = folder.with_name("copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    for name in ("data", "commits"):
+        (copy / name).mkdir(parents=True)
+    for name in names:
+        shutil.copy2(folder / name, copy / name)
+        between()
+    return copy
+
+
+FILES = ["LAYOUT", "at-rest.json", "data/data.mdb", "commits/data.mdb", "commits/recent-log.0", "commits/recent-log.1"]
+
+
+def at_rest(folder: Path) -> None:
+    deadline_s = time.monotonic() + 30
+    while is_held(folder):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("order", [FILES, FILES[::-1]], ids=["data first", "commits first"])
+def test_a_copy_of_files_in_use_is_refused(tmp_path: Path, order: list[str]) -> None:
+    folder = tmp_path / "db"
+    with pyomid.connect(url_of(folder)) as db:
+        db.create_table("t", ["f"])
+        count = itertools.count()
+
+        def write() -> None:
+            with db.begin() as tx:
+                for part in (b"a", b"b"):
+                    tx.table("t").put(part, {b"f:n": b"%d" % next(count)})
+            db.drain(10)
+
+        write()
+        copy = copied(folder, order, write)
+        with pytest.raises(Misuse, match="is a copy of a folder's files that were in use"):
+            pyomid.connect(url_of(copy))
+    at_rest(folder)
+    with pyomid.connect(url_of(folder)) as db:  # a note of its own files, from a moment before, harms nobody
+        write()
+        copy = copied(folder, order, lambda: None)
+    with pytest.raises(Misuse, match=r"remove .*at-rest\.json: then it is opened"):
+        pyomid.connect(url_of(copy))
+    (copy / "at-rest.json").unlink()
+    with pyomid.connect(url_of(copy)) as db, db.begin() as tx:
+        assert len(list(tx.table("t").scan())) == 2
+
+
+def test_a_copy_of_files_at_rest_is_another_database(tmp_path: Path) -> None:
+    folder = tmp_path / "db"
+    with pyomid.connect(url_of(folder)) as db:
+        db.create_table("t", ["f"])
+        with db.begin() as tx:
+            tx.table("t").put(b"k", {b"f:v": b"1"})
+        first = db.deployment.leader_state.database_id()
+    at_rest(folder)
+    copy = copied(folder, FILES, lambda: None)
+    for _ in range(2):
+        with pyomid.connect(url_of(copy)) as db, db.begin() as tx:
+            assert tx.table("t").get(b"k") == {b"f:v": b"1"}
+            assert db.deployment.leader_state.database_id() != first
+        at_rest(copy)
+    shutil.copy2(folder / "commits" / "data.mdb", copy / "commits" / "data.mdb")  # over the files that are there
+    shutil.copy2(folder / "LAYOUT", copy / "LAYOUT")
+    with pytest.raises(Misuse, match="is a copy"):
+        pyomid.connect(url_of(copy))
+
+
+def test_files_that_were_noted_in_another_state_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "db"
+    table = EmbeddedCommitTable(folder, writable=True)
+    RestNote(folder).look(is_at_rest=True)
+    shutil.copytree(folder, tmp_path / "right")
+    table.put([(50, 55)])
+    shutil.copytree(folder, tmp_path / "wrong")
+    table.close()
+    assert RestNote(tmp_path / "right").check()
+    with pytest.raises(Misuse, match="is a copy"):
+        RestNote(tmp_path / "wrong").check()
+    assert not RestNote(folder).check()
+
+
+def test_a_killed_folder_is_opened_as_it_is(tmp_path: Path) -> None:
+    folder = tmp_path / "db"
+    with pyomid.connect(url_of(folder)) as db:
+        db.create_table("t", ["f"])
+        os.kill(holder(folder)["pid"], signal.SIGKILL)
+        at_rest(folder)
+        with db.begin() as tx:
+            tx.table("t").put(b"k", {b"f:v": b"1"})
+        os.kill(holder(folder)["pid"], signal.SIGKILL)
+    at_rest(folder)
+    folder.rename(tmp_path / "moved")
+    with pyomid.connect(url_of(tmp_path / "moved")) as db, db.begin() as tx:
+        assert tx.table("t").get(b"k")
