@@ -262,7 +262,13 @@ def _by_its_start(original: Any, since: Any, until: Any) -> Any:
     return original(since, until)._replace(at_least=since.start_ts)
 
 
-_CHANGES: Final = "tests/core/test_changes.py::"
+def _done_as_planned(original: Any, stream: Any, start: Any, end: Any) -> Any:
+    parts = original(stream, start, end)
+    stream.commit(end)
+    return parts
+
+
+_CHANGES: Final = "tests/core/test_change_feed.py::"
 _WRITER: Final = "tests/spark/test_writer.py::"
 _REQUEST: Final = "spark.large_transaction:BranchWrites.commit_request"
 _RACES: Final = "tests/spark/test_schema_races.py::"
@@ -667,7 +673,7 @@ SHIPPED_MUTANTS: Final = (
         "S4",
         "of two sinks of a batch the second is skipped as counted already",
         "two_sinks_of_one_batch",
-        ("spark.streaming:_transaction_id", _without_the_sink),
+        ("spark.streaming:batch_transaction_id", _without_the_sink),
         ("spark.streaming:_Claims.claimed", lambda original, *_: nullcontext()),
     ),
     _m(
@@ -686,7 +692,7 @@ SHIPPED_MUTANTS: Final = (
         "S4c",
         "a batch handed out again has another id, and counts twice",
         "a_batch_replayed_behind_its_commit",
-        ("spark.streaming:_transaction_id", _another_each_time),
+        ("spark.streaming:batch_transaction_id", _another_each_time),
     ),
     _m(
         "S4d",
@@ -712,6 +718,24 @@ SHIPPED_MUTANTS: Final = (
         "what began before the lower place and committed after it is not looked for",
         _CHANGES + "test_f2_a_commit_above_a_bookmark_may_have_begun_below_it",
         ("protocol.changes:change_bounds", _by_its_start),
+    ),
+    _m(
+        "F4",
+        "a place is let go before the batch behind it is done",
+        "tests/spark/test_streams.py::test_f4_a_place_is_kept_until_the_batch_behind_it_is_done",
+        ("spark.source.streams:OmidStreamReader.partitions", _done_as_planned),
+    ),
+    _m(
+        "F4b",
+        "Spark hears of a place that no lease keeps",
+        "tests/spark/test_streams.py::test_f4_a_place_is_kept_until_the_batch_behind_it_is_done",
+        ("spark.source.streams:OmidStreamReader._keep", lambda original, *_: None),
+    ),
+    _m(
+        "S4g",
+        "of a stream's batches one that is handed out again is written again",
+        "tests/spark/test_streams.py::test_a_batch_that_is_handed_out_again_counts_once",
+        ("spark.streaming:batch_transaction_id", _another_each_time),
     ),
     _m(
         "F3",

@@ -70,6 +70,11 @@ def until_steps(ending: Bookmark | int | None) -> Steps[Snapshot]:
     return Snapshot(last + 1, begun.epoch)
 
 
+def check_order(since: Bookmark, until: Snapshot) -> None:
+    if until.start_ts <= since.start_ts:
+        raise Misuse(f"starting {since.start_ts} lies behind ending {until.start_ts - 1}", value=since.start_ts)
+
+
 def place(given: object, what: str) -> Bookmark:
     """A bookmark, or a timestamp as one."""
     if isinstance(given, Bookmark):
@@ -130,8 +135,7 @@ def begin_changes_steps(
     key_range = scan_range(TableRules(info, deployment.store.limits), b"", None, prefix)
     check_table(info, since)
     until = yield from until_steps(ending)
-    if until.start_ts <= since.start_ts:
-        raise Misuse(f"starting {since.start_ts} lies behind ending {until.start_ts - 1}", value=since.start_ts)
+    check_order(since, until)
     return ChangeScan(deployment.store, table, key_range, since, until, database.commit_cache)
 
 

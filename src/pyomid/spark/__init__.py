@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from pyomid.spark.change_feed import changes
     from pyomid.spark.databases import close_connections
     from pyomid.spark.errors import original_error, original_errors
     from pyomid.spark.frames.merge import Merge, MergeResult
@@ -28,6 +29,7 @@ __all__ = [
     "SparkTransaction",
     "WriteResult",
     "adopt",
+    "changes",
     "close_connections",
     "compact",
     "look_up_run",
@@ -44,6 +46,7 @@ __all__ = [
 
 _MODULES: Final = {
     "adopt": "jobs.import_table",
+    "changes": "change_feed",
     "close_connections": "databases",
     "original_error": "errors",
     "original_errors": "errors",

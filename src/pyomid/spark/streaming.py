@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_QUERY_ID: Final = "sql.streaming.queryId"
+QUERY_ID: Final = "sql.streaming.queryId"
 """Spark's name for it, in the thread that runs the query and calls us."""
 
 _RUN_ID: Final = "spark.jobGroup.id"
@@ -78,7 +78,7 @@ def stream_sink(
 
     def write(batch: DataFrame, batch_id: int) -> None:
         spark = batch.sparkSession
-        transaction_id = _transaction_id(query_id or _running_query(spark), batch_id, name)
+        transaction_id = batch_transaction_id(query_id or _running_query(spark), batch_id, name)
         with _claims.claimed(url, transaction_id, spark.sparkContext.getLocalProperty(_RUN_ID), function, batch):
             done = run(
                 spark,
@@ -95,7 +95,7 @@ def stream_sink(
     return write
 
 
-def _transaction_id(query: str, batch_id: int, name: str | None) -> str:
+def batch_transaction_id(query: str, batch_id: int, name: str | None) -> str:
     """A sink without a name has the id that it always had. No name makes one id of two: it has no space in it."""
     return f"stream {query} batch {batch_id}" + ("" if name is None else f" sink {name}")
 
@@ -171,7 +171,7 @@ def _shown(function: Callable[..., Any]) -> str:
 
 
 def _running_query(spark: SparkSession) -> str:
-    found: str | None = spark.sparkContext.getLocalProperty(_QUERY_ID)
+    found: str | None = spark.sparkContext.getLocalProperty(QUERY_ID)
     if not found:
         raise Misuse("no streaming query runs in this thread: give the sink to foreachBatch, or name a query_id")
     return found

@@ -39,6 +39,7 @@ from pyomid.types import (
     TIMESTAMP_MAX,
     Cell,
     CellVersion,
+    ChangeBounds,
     Column,
     ColumnSchema,
     ConflictLevel,
@@ -270,6 +271,26 @@ class DataStoreConformance:
                 assert all(not bounds.needed(cells) for cells in rows.values()), "a row that is needed is left out"
         one = ReadBounds(at_least=400, below=401)
         assert Cell(b"r", *A, 400, b"400") in store.read_rows(table, [b"r"], [A], bounds=one)[0]
+
+    def test_changed_rows_are_found_by_their_versions(self, store: DataStore, table: str) -> None:
+        """Each once and in order, however many versions it has; shadow cells that are old enough leave a row out."""
+        for version in (100, 150, 200):
+            store.write_cells(table, version, [column_write(b"%d" % n, (A, b"a"), (B, b"b")) for n in range(8)])
+        store.write_cells(table, 300, [column_write(b"new", (A, b"a"))])
+        names = [CellVersion(b"3", *column, version) for column in (A, B) for version in (100, 150, 200)]
+        store.write_shadow_cells(table, [ShadowWrite(name, name.version + 20) for name in names])
+
+        def found(at_least: int, below: int, committed_above: int) -> list[bytes]:
+            bounds = ChangeBounds(at_least, below, committed_above)
+            parts = store.changed_rows(table, KeyRange(b"2", b"nez"), bounds, batch_rows_max=3)
+            return [row for part in parts for row in part]
+
+        rows = [b"%d" % n for n in range(2, 8)]
+        assert found(0, 1000, 0) == [*rows, b"new"]
+        assert found(150, 1000, 210) == [*rows, b"new"]
+        assert found(150, 1000, 220) == [*(row for row in rows if row != b"3"), b"new"]
+        assert found(201, 1000, 0) == [b"new"]
+        assert b"new" not in found(150, 300, 0)
 
     # Limits and bad input
 

@@ -738,9 +738,10 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "tests/tso/test_folder_is_replaced.py::test_who_connects_again_shares_what_others_see",
         "tests/tso/test_folder_is_replaced.py::test_no_commit_is_promised_in_files_that_are_gone",
     ),
-    "F1": ("tests/core/test_changes.py::test_f1_a_commit_counts_on_one_side_of_each_place",),
-    "F2": ("tests/core/test_changes.py::test_f2_a_commit_above_a_bookmark_may_have_begun_below_it",),
-    "F3": ("tests/core/test_changes.py::test_f3_changes_that_may_be_gone_are_refused_by_name",),
+    "F1": ("tests/core/test_change_feed.py::test_f1_a_commit_counts_on_one_side_of_each_place",),
+    "F2": ("tests/core/test_change_feed.py::test_f2_a_commit_above_a_bookmark_may_have_begun_below_it",),
+    "F3": ("tests/core/test_change_feed.py::test_f3_changes_that_may_be_gone_are_refused_by_name",),
+    "F4": ("tests/spark/test_streams.py::test_f4_a_place_is_kept_until_the_batch_behind_it_is_done",),
     "S2": (
         "tests/spark/test_spark_dataframes.py::test_many_tables_commit_together_and_a_failed_block_leaves_nothing",
         "tests/spark/test_spark_faults.py::test_a_plain_write_that_dies_around_its_commit_is_counted_once_under_its_id",

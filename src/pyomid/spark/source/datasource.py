@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.crashpoints import crash_point
@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from pyomid.spark.databases import Connection
     from pyomid.spark.large_transaction import LargeTransaction
     from pyomid.spark.schema import WriteOptions
+    from pyomid.spark.source.changes import ChangesPlan
     from pyomid.spark.source.read_task import ReadPlan
+    from pyomid.spark.source.streams import OmidStreamReader, OmidStreamWriter
     from pyomid.spark.source.write_task import BranchReport, WritePlan
     from pyomid.types import BeginReply, TableInfo, TableSchema
 
@@ -79,7 +81,12 @@ class OmidDataSource(DataSource):
             self._keep()
             info = self._info()
             schema = schema_of(info)
-            return struct_of(schema, select_columns(info.name, schema, self._options.names("columns")))
+            struct = struct_of(schema, select_columns(info.name, schema, self._options.names("columns")))
+            if self._options.flag("readChangeFeed"):
+                from pyomid.spark.source.changes import with_change_columns
+
+                return with_change_columns(info, struct)
+            return struct
 
     def __getstate__(self) -> dict[str, Any]:
         """Spark takes a source to the next process as soon as it is made. A load has been asked for its schema by then;
@@ -96,9 +103,87 @@ class OmidDataSource(DataSource):
             leased_ts = self._keep()
             if self._owns and leased_ts != self._begun.start_ts:  # a new TSO would take its end for the sharers' end
                 self._connection().leases.end_of(self._begun.start_ts)
+            if self._options.flag("readChangeFeed"):
+                return self._change_reader(schema)
+            for name in ("starting", "ending"):
+                if self._options.text(name) is not None:
+                    raise Misuse(f"option {name} is for reads of changes: give readChangeFeed=true too", option=name)
             table_schema, wanted = self._readable(schema)
             plan = self._read_plan(table_schema, wanted)
             return OmidReader(plan, self._range(table_schema), self._partitions(), schema)
+
+    def _change_reader(self, schema: StructType) -> OmidReader:
+        from pyomid.spark.source.changes import ChangesPlan, keep_changes, table_columns, told_by, until_of
+
+        since = told_by(self._options, "starting")
+        if since is None:
+            raise Misuse("option starting is missing: a read of changes begins after a timestamp or a bookmark")
+        conn = self._connection()
+        table_schema, wanted = self._readable(table_columns(schema))
+        keep_changes(conn, since, self._info(), self._lease_s)
+        until = until_of(conn, since, told_by(self._options, "ending") or self._begun.start_ts)
+        plan = ChangesPlan(self._url, self._table, table_schema, wanted, since, until, self._database_id)
+        return OmidReader(plan, self._range(table_schema), self._partitions(), schema)
+
+    def streamReader(self, schema: StructType) -> OmidStreamReader:
+        from pyomid.spark.source.changes import table_columns, told_by
+        from pyomid.spark.source.streams import BOOKMARK_S, OmidStreamReader, StreamPlan
+        from pyomid.spark.supported_pyspark import ReadMaxRows
+
+        with coded_errors():
+            if not self._options.flag("readChangeFeed"):
+                raise Misuse(
+                    "a stream of a table is one of its changes, with the columns _change_type, _commit_version and "
+                    "_commit_timestamp: give option readChangeFeed=true",
+                    option="readChangeFeed",
+                )
+            if self._options.text("ending") is not None:
+                raise Misuse("option ending is for spark.read: a stream ends where it is stopped", option="ending")
+            rows = self._options.whole("maxRowsPerTrigger", least=1)
+            if rows is not None and ReadMaxRows is None:
+                raise Misuse(
+                    "option maxRowsPerTrigger needs PySpark 4.2: before, Spark does not tell a source where its query "
+                    "is",
+                    option="maxRowsPerTrigger",
+                )
+            self._start(create=False)
+            table_schema, wanted = self._readable(table_columns(schema))
+            plan = StreamPlan(
+                self._url,
+                self._table,
+                self._database_id,
+                table_schema,
+                wanted,
+                self._range(table_schema),
+                self._partitions(),
+                told_by(self._options, "starting"),
+                self._options.seconds("bookmarkSeconds") or BOOKMARK_S,
+                rows,
+            )
+            return OmidStreamReader(plan, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> OmidStreamWriter:
+        from pyomid.spark.schema import fields_of
+        from pyomid.spark.source.streams import OmidStreamWriter
+
+        def begin() -> OmidWriter:
+            """A start for one batch, under a lease of its own."""
+            self._start(create=True)
+            conn = self._connection()
+            if self._owns:
+                conn.leases.end_of(self._begun.start_ts)
+            begun = conn.deployment.tso.begin()
+            conn.require_branches()
+            conn.deployment.tso.grant_lease(begun.start_ts, self._lease_s)
+            conn.note_ended(begun.start_ts)
+            fields = fields_of(schema)
+            return OmidWriter.prepared(self._options, begun, fields, overwrite=overwrite, database_id=self._database_id)
+
+        with coded_errors():
+            for name, instead in (("transactionId", "a batch has the id of its query"), ("ifExists", "it appends")):
+                if self._options.text(name) is not None:
+                    raise Misuse(f"option {name} is not for streams: {instead}", option=name)
+            return OmidStreamWriter(begin, self._table)
 
     def writer(self, schema: StructType, overwrite: bool) -> OmidWriter:
         from pyomid.spark.schema import fields_of
@@ -260,7 +345,7 @@ class RangePartition(InputPartition):
 class OmidReader(DataSourceReader):
     """One read: what all partitions share, and how the range is divided."""
 
-    def __init__(self, plan: ReadPlan, key_range: KeyRange, partitions: int, schema: StructType) -> None:
+    def __init__(self, plan: ReadPlan | ChangesPlan, key_range: KeyRange, partitions: int, schema: StructType) -> None:
         self._plan = plan
         self._range = key_range
         self._partitions = partitions
@@ -279,15 +364,20 @@ class OmidReader(DataSourceReader):
         from pyomid.spark.databases import connection
         from pyomid.spark.frames.stale_reads import check_read
         from pyomid.spark.schema import arrow_of
+        from pyomid.spark.source.changes import ChangesPlan, read_changes
         from pyomid.spark.source.read_task import keep_snapshot, read_range
 
         assert isinstance(partition, RangePartition)
         with coded_errors():
-            check_read(self._plan)
+            plan, key_range = self._plan, KeyRange(partition.start, partition.stop)
             arrow = arrow_of(self._schema)
-            conn = connection(self._plan.url, self._plan.database_id)
-            keep_snapshot(conn, self._plan)
-            yield from read_range(conn, self._plan, KeyRange(partition.start, partition.stop), arrow)
+            conn = connection(plan.url, plan.database_id)
+            if isinstance(plan, ChangesPlan):
+                yield from read_changes(conn, plan, key_range, arrow)
+                return
+            check_read(plan)
+            keep_snapshot(conn, plan)
+            yield from read_range(conn, plan, key_range, arrow)
 
 
 @dataclass
@@ -345,6 +435,15 @@ class OmidWriter(DataSourceArrowWriter):
             writer.replaced_by = draw_branch(conn, writer.plan) if overwrite or mode == "overwrite" else 0
         return writer
 
+    def under(self, transaction_id: str) -> OmidWriter:
+        """The same write under a durable id, which is known only now. It is done where a run under the id is."""
+        from pyomid.spark.databases import connection
+        from pyomid.spark.run_outcome import find_run
+
+        conn = connection(self.url, self.database_id)
+        is_done = find_run(conn, self.begun, transaction_id) is not None
+        return replace(self, transaction_id=transaction_id, is_done=is_done)
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> BranchMessage:
         from pyomid.spark.source.write_task import write_rows
 
@@ -365,7 +464,7 @@ class OmidWriter(DataSourceArrowWriter):
             if self.is_done:
                 transaction.rollback()
                 return
-            _check_complete(messages)
+            check_complete(messages)
             if self.plan is not None:
                 reports = _reports(messages)
                 if self.replaced_by:
@@ -391,7 +490,7 @@ class OmidWriter(DataSourceArrowWriter):
         return LargeTransaction(conn, self.begun, level=self.level, transaction_id=self.transaction_id, lease=lease)
 
 
-def _check_complete(messages: Sequence[WriterCommitMessage | None]) -> None:
+def check_complete(messages: Sequence[WriterCommitMessage | None]) -> None:
     """Spark commits when every task has told what it wrote. One that told nothing may have written rows."""
     silent = [number for number, message in enumerate(messages) if not isinstance(message, BranchMessage)]
     if silent:

@@ -20,6 +20,11 @@ READING: Final = {
     "ownBranches": "branches that the snapshot sees as its own; set by transactions",
     "batchRows": "rows in one record batch",
     "numPartitions": "partitions to divide the read into, at least",
+    "readChangeFeed": "true: what commits did to the rows, in place of the rows",
+    "starting": "changes after this timestamp or bookmark ('start:watermark')",
+    "ending": "changes up to this timestamp or bookmark; now without it",
+    "bookmarkSeconds": "how long a streaming query may be away and go on where it was",
+    "maxRowsPerTrigger": "rows of one streaming batch, at most, but for those of one commit (from PySpark 4.2 on)",
 }
 WRITING: Final = {
     "conflictLevel": "auto, cell, row or table: what another transaction must have written to conflict",
@@ -37,6 +42,8 @@ COMMON: Final = {
     "rowKey": "the key columns, by commas, ' desc' behind a descending one",
     "columnMapping": "column=family:qualifier, by commas, or a JSON object",
     "leaseSeconds": "the lease's term; renewed by every task",
+    "checkpointLocation": "Spark's own, of a streaming query",
+    "queryName": "Spark's own, of a streaming query",
 }
 AUTO_LEVEL: Final = "auto"
 """The default: by the ids of each table's own level while the TSO takes so many, by whole tables beyond that."""

@@ -164,8 +164,18 @@ class HBaseStore(DataStore):
         batch_rows_max: int = 10_000,
         bounds: ReadBounds | None = None,
     ) -> Iterator[CellBatch]:
-        """As the port says; it leaves no version out."""
-        spec = ScanSpec(table, key_range, _wanted(columns), ALL_VERSIONS, rows_per_call=batch_rows_max, is_fresh=True)
+        """As the port says. Of what `bounds` does not need it leaves out versions that are too old: HBase opens no file
+        that has only such."""
+        versions = (bounds.at_least, bounds.below) if bounds is not None and bounds.at_least else None
+        spec = ScanSpec(
+            table,
+            key_range,
+            _wanted(columns),
+            ALL_VERSIONS,
+            rows_per_call=batch_rows_max,
+            time_range=versions,
+            is_fresh=True,
+        )
         self._known_families(table)
         return _asked_for(_batches(self._cluster.scan(spec)), columns)
 

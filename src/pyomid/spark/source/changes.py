@@ -1,0 +1,160 @@
+"""The change feed as rows of a frame: a table's columns and Delta's three beside them.
+
+    _change_type         insert, update_preimage, update_postimage or delete
+    _commit_version      the commit's timestamp
+    _commit_timestamp    the wall time by which it had been committed
+
+Which changes there are is `protocol.changes`' to say; a batch read and a stream plan the same tasks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+
+from pyomid.cells import batch_of
+from pyomid.client.changes import ChangeScan, check_order, check_table, until_steps
+from pyomid.errors import Misuse
+from pyomid.protocol.changes import Change
+from pyomid.protocol.reading import Snapshot, VisibleRow
+from pyomid.protocol.time_points import wall_ms_of
+from pyomid.protocol.visibility import VisibleCells
+from pyomid.row_codec.decode import RowDecoder
+from pyomid.spark.databases import Connection
+from pyomid.spark.source.options import Options
+from pyomid.types import Bookmark, Cell, KeyRange, TableInfo, TableSchema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+CHANGE_COLUMNS: Final = {"_change_type": "string", "_commit_version": "long", "_commit_timestamp": "timestamp"}
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesPlan:
+    """What all tasks of one read of changes share."""
+
+    url: str
+    table: str
+    schema: TableSchema
+    wanted: tuple[str, ...]
+    since: Bookmark
+    until: Snapshot
+    database_id: bytes
+
+
+def told_by(options: Options, name: str) -> Bookmark | None:
+    """The place that an option names: a timestamp, or a bookmark as `place_text` writes it."""
+    text = options.text(name)
+    if text is None:
+        return None
+    parts = text.split(":")
+    if len(parts) > 2 or not all(part.strip().isdecimal() for part in parts):
+        raise Misuse(f"option {name}={text!r} is neither a timestamp nor a bookmark, 'start:watermark'", option=name)
+    return Bookmark(*map(int, parts))
+
+
+def place_text(place: Bookmark) -> str:
+    return f"{place.start_ts}:{place.watermark}"
+
+
+def with_change_columns(info: TableInfo, struct: StructType) -> StructType:
+    """`Misuse` if the table has a column of such a name."""
+    from pyspark.sql.types import StructType
+
+    for name in struct.names:
+        if name.lower() in CHANGE_COLUMNS:
+            raise Misuse(f"table {info.name!r} has a column {name!r}, which is a name of the change feed's own columns")
+    fields = [{"name": n, "type": kind, "nullable": True, "metadata": {}} for n, kind in CHANGE_COLUMNS.items()]
+    return StructType.fromJson({"type": "struct", "fields": [*struct.jsonValue()["fields"], *fields]})
+
+
+def table_columns(struct: StructType) -> StructType:
+    """A reader's schema without the change feed's own columns."""
+    from pyspark.sql.types import StructType
+
+    return StructType([field for field in struct.fields if field.name not in CHANGE_COLUMNS])
+
+
+def until_of(conn: Connection, since: Bookmark, ending: Bookmark | int) -> Snapshot:
+    """The end of a read that begins at `since`."""
+    until = conn.driver.run(until_steps(ending))
+    check_order(since, until)
+    return until
+
+
+def keep_changes(conn: Connection, since: Bookmark, info: TableInfo, term_s: float | None) -> None:
+    """Before a read, and on its way: SnapshotTooOld, or `Misuse`, where the changes are not there any more."""
+    check_table(info, since)
+    if conn.has_leases:
+        conn.share_lease(since.start_ts, term_s)
+
+
+def read_changes(
+    conn: Connection, plan: ChangesPlan, key_range: KeyRange, arrow: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The changes of a range, by rows and, of each row, by commits."""
+    of_table = pa.schema([field for field in arrow if field.name not in CHANGE_COLUMNS])
+    decoder = RowDecoder(plan.schema, plan.wanted, of_table)
+    times = CommitTimes(conn, plan.since)
+    scan = ChangeScan(conn.deployment.store, plan.table, key_range, plan.since, plan.until, conn.cache)
+    while (found := conn.driver.run(scan.next_steps())) is not None:
+        if found:
+            yield _record_batch(decoder, found, times, arrow)
+
+
+class CommitTimes:
+    """Wall times by which commits above a place had taken place, in microseconds since 1970: those that the TSO noted;
+    that of this read for the newest, for which none is noted yet."""
+
+    def __init__(self, conn: Connection, since: Bookmark) -> None:
+        points = conn.deployment.leader_state.time_points()
+        self._points = [point for point in points if point.start_ts > since.start_ts]
+        self._now_ms = int(time.time() * 1000)
+        self._known: dict[int, int] = {}
+
+    def of(self, commit_ts: int) -> int:
+        found = self._known.get(commit_ts)
+        if found is None:
+            wall_ms = wall_ms_of(self._points, commit_ts)
+            found = self._known[commit_ts] = 1000 * (self._now_ms if wall_ms is None else wall_ms)
+        return found
+
+
+def _record_batch(
+    decoder: RowDecoder, changes: Sequence[Change], times: CommitTimes, arrow: pa.Schema
+) -> pa.RecordBatch:
+    images: list[tuple[str, VisibleRow]] = []
+    commits: list[int] = []
+    cells: list[list[Cell]] = []
+    for change in changes:
+        for kind, row in _images(change):
+            images.append((kind, row))
+            commits.append(change.commit_ts)
+            cells.append([Cell(change.row, *column, change.commit_ts, value) for column, value in row.items()])
+    batch = batch_of(cells)
+    row_cell = batch.rec_cell[batch.row_rec]
+    of_row = np.repeat(np.arange(batch.rows), np.diff(row_cell))
+    decoded = decoder.decode(batch, VisibleCells(np.lexsort((batch.cell_col, of_row)), row_cell))
+    columns = dict(zip(decoded.schema.names, decoded.columns, strict=True))
+    columns["_change_type"] = pa.array([kind for kind, _ in images], pa.string())
+    columns["_commit_version"] = pa.array(commits, pa.int64())
+    columns["_commit_timestamp"] = pa.array(list(map(times.of, commits)), pa.timestamp("us", tz="UTC"))
+    return pa.RecordBatch.from_arrays(
+        [columns[name].cast(arrow.field(name).type) for name in arrow.names], schema=arrow
+    )
+
+
+def _images(change: Change) -> Iterator[tuple[str, VisibleRow]]:
+    if not change.before:
+        yield "insert", change.after
+    elif not change.after:
+        yield "delete", change.before
+    else:
+        yield "update_preimage", change.before
+        yield "update_postimage", change.after

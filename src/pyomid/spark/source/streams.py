@@ -1,0 +1,323 @@
+"""Structured streaming both ways: `readStream.format("omid")` over the change feed, `writeStream.format("omid")` as one
+transaction a batch.
+
+    offset   {"table", "generation", "database", "start", "watermark"}: a bookmark, durable in Spark's checkpoint
+
+    latestOffset   a new bookmark, leased before Spark hears of it          F4: what a checkpoint names is kept …
+    partitions     the changes between two bookmarks, the same whenever Spark asks again
+    commit         Spark noted that the batch is done: leases below it end      … until the next one is noted
+
+Leases live for `bookmarkSeconds`: that is for how long a query may be away. A query that finds nothing new moves its
+bookmark all the same, every quarter of that time, or a minute, so that W is not held by a table that rests.
+
+Whether anything is new is looked for at most once a second, and for a tenth of the time at most.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyomid.client.changes import ChangeScan, bookmark_steps
+from pyomid.client.validation import find_table
+from pyomid.crashpoints import crash_point
+from pyomid.errors import Misuse, OmidError
+from pyomid.spark.databases import Connection, connection
+from pyomid.spark.errors import coded_errors
+from pyomid.spark.schema import arrow_of
+from pyomid.spark.source.changes import ChangesPlan, keep_changes, read_changes, until_of
+from pyomid.spark.source.datasource import BranchMessage, OmidWriter, check_complete
+from pyomid.spark.source.read_task import divided
+from pyomid.spark.streaming import QUERY_ID, batch_transaction_id
+from pyomid.spark.supported_pyspark import (
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    ReadAllAvailable,
+    ReadMaxRows,
+    SupportsAvailableNow,
+    WriterCommitMessage,
+)
+from pyomid.types import Bookmark, KeyRange, TableInfo, TableSchema
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+BOOKMARK_S: Final = 3600.0
+POLL_S: Final = 1.0
+LOOK_SHARE: Final = 10
+REST_S_MAX: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlan:
+    """What a stream reads, as the query names it."""
+
+    url: str
+    table: str
+    database_id: bytes
+    schema: TableSchema
+    wanted: tuple[str, ...]
+    key_range: KeyRange
+    partitions: int
+    starting: Bookmark | None
+    bookmark_s: float
+    max_rows: int | None
+
+
+@dataclass
+class ChangesPartition(InputPartition):
+    """One task's part of a batch."""
+
+    changes: ChangesPlan
+    key_range: KeyRange
+
+
+class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
+    """One query's end of the change feed. Spark makes one that plans, and one that only reads."""
+
+    def __init__(self, plan: StreamPlan, schema: StructType) -> None:
+        self._plan = plan
+        self._schema = schema
+        self._held: set[int] = set()
+        """Starts that may have leases of this query."""
+        self._latest: Bookmark | None = None
+        self._next_look_s = self._moved_s = 0.0
+        self._last: Bookmark | None = None
+        """With the trigger availableNow: where the query ends."""
+
+    # Where it is
+
+    def initialOffset(self) -> dict[str, Any]:
+        with coded_errors():
+            conn = self._connection()
+            if self._plan.starting is None:
+                return self._offset(self._bookmark(conn))
+            keep_changes(conn, self._plan.starting, self._info(conn), self._plan.bookmark_s)
+            return self._offset(self._plan.starting)
+
+    def latestOffset(self, *given: Any) -> dict[str, Any]:
+        """(start, limit) from Spark 4.2 on; nothing before, where Spark knows no limits."""
+        with coded_errors():
+            conn = self._connection()
+            start = self._read_offset(conn, given[0]) if given else self._latest
+            limit = given[1] if given else None
+            if start is None:  # a query that was started again, before Spark told where it is
+                return self._offset(self._bookmark(conn))
+            return self._offset(self._latest_place(conn, start, limit))
+
+    def getDefaultReadLimit(self) -> Any:
+        return ReadAllAvailable() if self._plan.max_rows is None else ReadMaxRows(self._plan.max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        with coded_errors():
+            self._last = self._bookmark(self._connection())
+
+    def _latest_place(self, conn: Connection, start: Bookmark, limit: Any) -> Bookmark:
+        """`start` itself where nothing is new."""
+        now_s = time.monotonic()
+        if self._last is None and now_s < self._next_look_s:
+            return start
+        latest = self._last or self._bookmark(conn, keep=False)
+        if latest.start_ts <= start.start_ts:
+            return start
+        self._held.add(start.start_ts)
+        rows = limit.max_rows if ReadMaxRows is not None and isinstance(limit, ReadMaxRows) else None
+        place = self._place_with(conn, start, latest, rows)
+        self._next_look_s = time.monotonic() + max(POLL_S, LOOK_SHARE * (time.monotonic() - now_s))
+        if place is None:
+            rest_s = min(REST_S_MAX, self._plan.bookmark_s / 4)
+            if self._last is None and now_s - self._moved_s < rest_s:
+                return start
+            place = latest
+        elif rows is not None:
+            self._next_look_s = 0.0
+        self._moved_s = now_s
+        self._keep(conn, place)
+        return place
+
+    def _place_with(self, conn: Connection, start: Bookmark, latest: Bookmark, rows: int | None) -> Bookmark | None:
+        """None: nothing changed between. With `rows`: the last commit up to which so many rows changed, or the first
+        one."""
+        until = until_of(conn, start, latest)
+        store = conn.deployment.store
+        scan = ChangeScan(store, self._plan.table, self._plan.key_range, start, until, conn.cache)
+        by_commit: dict[int, int] = {}
+        while (found := conn.driver.run(scan.next_steps())) is not None:
+            for change in found:
+                by_commit[change.commit_ts] = (
+                    by_commit.get(change.commit_ts, 0) + 1 + bool(change.before and change.after)
+                )
+            if found and rows is None:
+                return latest
+        if not by_commit:
+            return None
+        assert rows is not None
+        commits = sorted(by_commit)
+        total, last = 0, commits[0]
+        for commit_ts in commits:
+            total += by_commit[commit_ts]
+            if total > rows and commit_ts != commits[0]:
+                return Bookmark(last, start.watermark)
+            last = commit_ts
+        return latest
+
+    # What it reads
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        with coded_errors():
+            conn = self._connection()
+            since, last = self._read_offset(conn, start), self._read_offset(conn, end)
+            self._latest = last
+            if last.start_ts <= since.start_ts:
+                return []
+            plan = self._plan
+            self._held |= {since.start_ts, last.start_ts}
+            keep_changes(conn, since, self._info(conn), None)
+            until = until_of(conn, since, last)
+            changes = ChangesPlan(plan.url, plan.table, plan.schema, plan.wanted, since, until, plan.database_id)
+            parts = divided(conn.deployment.store, plan.table, plan.key_range, plan.partitions)
+            return [ChangesPartition(changes, part) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, ChangesPartition)
+        with coded_errors():
+            crash_point("spark.stream.read")
+            changes = partition.changes
+            conn = connection(changes.url, changes.database_id)
+            yield from read_changes(conn, changes, partition.key_range, arrow_of(self._schema))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """The batch is noted as done: what lies before its end need not be kept any more (F4)."""
+        with coded_errors():
+            conn = self._connection()
+            done = int(end["start"])
+            given = self._plan.starting.start_ts if self._plan.starting is not None else 0
+            for start_ts in [start_ts for start_ts in self._held if start_ts < done]:
+                self._held.discard(start_ts)
+                if conn.has_leases and start_ts != given:  # its lease is the caller's
+                    with suppress(OmidError):  # it ends by its term
+                        conn.deployment.tso.end_lease(start_ts)
+
+    def stop(self) -> None:
+        """The bookmark stays: the query may be started again."""
+
+    # Its bookmarks
+
+    def _bookmark(self, conn: Connection, *, keep: bool = True) -> Bookmark:
+        tso = conn.deployment.tso
+        keep_s = self._plan.bookmark_s if keep and conn.has_leases else None
+        place = conn.driver.run(bookmark_steps(conn.deployment, keep_s, tso.note_ended))
+        if keep:
+            self._held.add(place.start_ts)
+        return place
+
+    def _keep(self, conn: Connection, place: Bookmark) -> None:
+        if conn.has_leases:
+            conn.deployment.tso.grant_lease(place.start_ts, self._plan.bookmark_s)
+        self._held.add(place.start_ts)
+
+    def _connection(self) -> Connection:
+        return connection(self._plan.url, self._plan.database_id)
+
+    def _info(self, conn: Connection) -> TableInfo:
+        return find_table(conn.deployment.catalog, self._plan.table)
+
+    def _offset(self, place: Bookmark) -> dict[str, Any]:
+        conn = self._connection()
+        return {
+            "table": self._plan.table,
+            "generation": self._info(conn).generation,
+            "database": conn.database_id.hex(),
+            "start": place.start_ts,
+            "watermark": place.watermark,
+        }
+
+    def _read_offset(self, conn: Connection, offset: dict[str, Any]) -> Bookmark:
+        """`Misuse` where the checkpoint is another stream's, or its table is not there any more."""
+        table = self._plan.table
+        if set(offset) != {"table", "generation", "database", "start", "watermark"}:
+            raise Misuse(f"the query's checkpoint is not one of a stream of table {table!r}: it holds {offset!r}")
+        if offset["table"] != table:
+            raise Misuse(
+                f"the query's checkpoint belongs to table {offset['table']!r}, not {table!r}: give each stream a "
+                "checkpoint of its own",
+                table=table,
+            )
+        if offset["database"] != conn.database_id.hex():
+            raise Misuse(
+                f"the query's checkpoint belongs to another database than {self._plan.url}: give the stream a new "
+                "checkpoint",
+                table=table,
+            )
+        if offset["generation"] != self._info(conn).generation:
+            raise Misuse(
+                f"table {table!r} was dropped and made anew since the query's checkpoint was written: begin anew from "
+                "a full read, with a new checkpoint",
+                table=table,
+            )
+        return Bookmark(int(offset["start"]), int(offset["watermark"]))
+
+
+# ---------------------------------------------------------------- a batch as one transaction
+
+
+@dataclass
+class StreamMessage(BranchMessage):
+    """What a task of a batch returns: the writer it wrote for, and the query's id, which Spark tells tasks alone."""
+
+    writer: OmidWriter
+    query_id: str | None
+
+
+class OmidStreamWriter(DataSourceStreamArrowWriter):
+    """Each batch of a query is one transaction, under the id that `stream_sink` gives it (S4): one that is handed out
+    again is looked up, and not written again.
+
+    Spark makes one a batch for the tasks, and another one to commit: the transaction begins where one is sent to them.
+    """
+
+    def __init__(self, begin: Callable[[], OmidWriter], table: str) -> None:
+        self._begin: Callable[[], OmidWriter] | None = begin
+        self._writer: OmidWriter | None = None
+        self._table = table
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self._writer is None and self._begin is not None:
+            with coded_errors():
+                self._writer = self._begin()
+        return {**self.__dict__, "_begin": None}
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamMessage:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        query_id = context.getLocalProperty(QUERY_ID) if context is not None else None
+        assert self._writer is not None
+        return StreamMessage(self._writer.write(iterator).report, self._writer, query_id)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        with coded_errors():
+            check_complete(messages)
+            told = [message for message in messages if isinstance(message, StreamMessage)]
+            if told:
+                self._named(told[0], batchId).commit(messages)
+        crash_point("spark.stream.committed")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        with coded_errors():
+            told = [message for message in messages if isinstance(message, StreamMessage)]
+            if told:
+                self._named(told[0], batchId).abort(messages)
+
+    def _named(self, message: StreamMessage, batch_id: int) -> OmidWriter:
+        """The batch's writer, under its durable id."""
+        if not message.query_id:
+            raise Misuse("no streaming query runs these tasks: write by df.write.format('omid')")
+        return message.writer.under(batch_transaction_id(message.query_id, batch_id, self._table))

@@ -1,0 +1,37 @@
+"""The change feed over HBase: rows that changed are found by the time range of their versions."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyomid.client.database import Database
+from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
+
+pytestmark = pytest.mark.hbase
+
+
+def test_a_bookmark_reads_what_is_young_enough(database: Database, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with database.begin() as tx:
+        tx.table(table).put(b"old", {b"f:x": b"0"})
+        tx.table(table).put(b"a", {b"f:x": b"0"})
+    began = database.begin()
+    since = database.bookmark(keep_seconds=60)
+    began.table(table).put(b"a", {b"f:x": b"1"})
+    began.commit()
+    with database.begin() as tx:
+        tx.table(table).delete(b"a")
+    ranges = []
+    cluster = database.deployment.store._cluster  # type: ignore[attr-defined]
+    scan = cluster.scan
+
+    def noted(spec: ScanSpec) -> object:
+        ranges.append(spec.time_range)
+        return scan(spec)
+
+    monkeypatch.setattr(cluster, "scan", noted)
+    found = [(change.kind, change.row, change.before, change.after) for change in database.changes(table, since)]
+    old, new = {b"f:x": b"0"}, {b"f:x": b"1"}
+    assert found == [("update", b"a", old, new), ("delete", b"a", new, {})]
+    assert ranges
+    assert all(each is not None and since.watermark < each[0] <= began.start_ts for each in ranges)
+    database.release_bookmark(since)

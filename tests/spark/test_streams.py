@@ -1,0 +1,224 @@
+"""Both ends of a stream as Spark calls them, without a JVM: what a checkpoint names is kept, a batch counts once."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+import pyomid
+from pyomid.client.database import Database
+from pyomid.errors import Misuse, SnapshotTooOld
+from pyomid.spark.databases import close_connections
+from pyomid.spark.source.datasource import OmidDataSource
+from pyomid.spark.source.streams import OmidStreamReader
+
+pytestmark = pytest.mark.fast
+
+ROWS = pa.schema([("name", pa.string()), ("balance", pa.int64())])
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    yield f"omid-memory:{tmp_path}"
+    close_connections()
+
+
+@pytest.fixture
+def database(url: str) -> Iterator[Database]:
+    with pyomid.connect(url) as opened:
+        make(opened, "t")
+        yield opened
+
+
+def make(database: Database, table: str) -> None:
+    database.create_table(table, families=["d"], conflict_level="row")
+    database.table_schema(table, {"name": str, "balance": int}, row_key="name")
+
+
+def put(database: Database, name: str, balance: int) -> None:
+    with database.begin() as tx:
+        tx.table("t", codec=dict).put({"name": name, "balance": balance})
+
+
+def reader(url: str, **options: str) -> OmidStreamReader:
+    source = OmidDataSource({"url": url, "table": "t", "readChangeFeed": "true", **options})
+    return source.streamReader(source.schema())
+
+
+def batch(stream: OmidStreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[str, str, int]]:
+    rows = []
+    for partition in stream.partitions(start, end):
+        for part in stream.read(pickle.loads(pickle.dumps(partition))):
+            rows += part.to_pylist()
+    return sorted((row["name"], row["_change_type"], row["balance"]) for row in rows)
+
+
+def next_batch(stream: OmidStreamReader, start: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[str, str, int]]]:
+    end = json.loads(json.dumps(stream.latestOffset(start, stream.getDefaultReadLimit())))
+    return end, batch(stream, start, end)
+
+
+def leases(database: Database) -> tuple[int, ...]:
+    return database.status().tso.leases
+
+
+def test_f4_a_place_is_kept_until_the_batch_behind_it_is_done(database: Database, url: str) -> None:
+    stream = reader(url)
+    before = set(leases(database))
+    start = stream.initialOffset()
+    put(database, "alice", 1)
+    end, rows = next_batch(stream, start)
+    assert rows == [("alice", "insert", 1)]
+    assert set(leases(database)) - before == {start["start"], end["start"]}
+    stream.commit(end)
+    assert set(leases(database)) - before == {end["start"]}
+    stream.stop()
+    assert end["start"] in leases(database), "the query may be started again"
+
+
+def test_a_query_started_again_reads_the_same_batch_and_goes_on(database: Database, url: str) -> None:
+    first = reader(url)
+    start = first.initialOffset()
+    put(database, "alice", 1)
+    end, rows = next_batch(first, start)
+    put(database, "alice", 2)
+    again = reader(url)
+    assert batch(again, start, end) == rows == [("alice", "insert", 1)]
+    later, rows = next_batch(again, end)
+    assert rows == [("alice", "update_postimage", 2), ("alice", "update_preimage", 1)]
+    again.commit(later)
+    assert end["start"] not in leases(database), "what an earlier run leased ends too"
+
+
+def test_a_limited_batch_ends_at_a_commit(database: Database, url: str) -> None:
+    stream = reader(url, maxRowsPerTrigger="2")
+    start = stream.initialOffset()
+    for balance in range(4):
+        put(database, "alice", balance)
+    with database.begin() as tx:
+        for name in "xyz":
+            tx.table("t", codec=dict).put({"name": name, "balance": 0})
+    stream.prepareForTriggerAvailableNow()
+    put(database, "alice", 9)
+    sizes = []
+    while True:
+        end, rows = next_batch(stream, start)
+        if end == start:
+            break
+        sizes.append(len(rows))
+        stream.commit(end)
+        start = end
+    assert sizes == [1, 2, 2, 2, 3]
+
+
+def test_a_stream_that_finds_nothing_stays_where_it_is(database: Database, url: str) -> None:
+    stream = reader(url)
+    start = stream.initialOffset()
+    stream._moved_s = float("inf")  # it moved just now
+    assert stream.latestOffset(start, stream.getDefaultReadLimit()) == start
+    stream._next_look_s, stream._moved_s = 0.0, float("-inf")  # long ago
+    assert stream.latestOffset(start, stream.getDefaultReadLimit())["start"] > start["start"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"table": "other"}, "belongs to table 'other'"),
+        ({"database": "00"}, "belongs to another database"),
+        ({"generation": 1}, "was dropped and made anew"),
+        ({"more": 1}, "not one of a stream"),
+    ],
+)
+def test_a_checkpoint_of_another_stream_is_refused(
+    database: Database, url: str, changed: dict[str, Any], says: str
+) -> None:
+    stream = reader(url)
+    start = stream.initialOffset()
+    with pytest.raises(Misuse, match=says):
+        stream.latestOffset({**start, **changed}, stream.getDefaultReadLimit())
+    with pytest.raises(Misuse, match=says):
+        stream.partitions(start, {**start, **changed})
+
+
+def test_a_query_that_was_away_too_long_is_told(database: Database, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = reader(url)
+    start = stream.initialOffset()
+    put(database, "alice", 1)
+    end, _ = next_batch(stream, start)
+    leader_state = stream._connection().deployment.leader_state
+    monkeypatch.setattr(leader_state, "read_watermarks", lambda: (start["start"] + 50, 0))
+    with pytest.raises(SnapshotTooOld, match="not kept any more"):
+        batch(stream, start, end)
+
+
+# ---------------------------------------------------------------- writing
+
+
+def write(
+    url: str, number: int, names: list[str], *, query_id: str = "q", table: str = "t", twice: bool = False
+) -> Any:
+    """A batch as Spark performs it: a writer for the tasks, another one to commit."""
+    source = pickle.loads(pickle.dumps(OmidDataSource({"url": url, "table": table, "rowKey": "name"})))
+    struct = StructType().add("name", "string").add("balance", "long")
+    rows = pa.RecordBatch.from_pylist([{"name": name, "balance": number} for name in names], schema=ROWS)
+    writer = pickle.loads(pickle.dumps(source.streamWriter(struct, False)))
+    message = writer.write(iter([rows]))
+    assert message.query_id is None, "no query runs here"
+    message.query_id = query_id
+    messages = [pickle.loads(pickle.dumps(message))]
+    committer = source.streamWriter(struct, False)
+    committer.commit(messages, number)
+    if twice:
+        committer.commit(messages, number)
+    return committer, messages
+
+
+def balances(database: Database, table: str = "t") -> dict[str, int]:
+    with database.snapshot() as tx:
+        return {row["name"]: row["balance"] for row in tx.table(table, codec=dict).scan()}
+
+
+def test_a_batch_that_is_handed_out_again_counts_once(database: Database, url: str) -> None:
+    write(url, 0, ["a", "b"])
+    put(database, "a", 7)
+    write(url, 0, ["a", "b"])
+    assert balances(database) == {"a": 7, "b": 0}
+    write(url, 1, ["b"])
+    write(url, 0, ["c"], query_id="another query")
+    assert balances(database) == {"a": 7, "b": 1, "c": 0}
+    assert leases(database) == ()
+
+
+def test_one_checkpoint_for_two_tables_counts_for_each(database: Database, url: str) -> None:
+    make(database, "u")
+    write(url, 0, ["a"])
+    write(url, 0, ["a"], table="u")
+    assert balances(database) == balances(database, "u") == {"a": 0}
+
+
+def test_an_abort_behind_the_commit_undoes_nothing(database: Database, url: str) -> None:
+    committer, messages = write(url, 0, ["a"])
+    committer.abort(messages, 0)
+    assert balances(database) == {"a": 0}
+
+
+def test_of_two_drivers_of_one_batch_one_counts(database: Database, url: str) -> None:
+    source = OmidDataSource({"url": url, "table": "t", "rowKey": "name"})
+    struct = StructType().add("name", "string").add("balance", "long")
+    messages = []
+    for balance in (1, 2):
+        writer = pickle.loads(pickle.dumps(source.streamWriter(struct, False)))
+        rows = pa.RecordBatch.from_pylist([{"name": "a", "balance": balance}], schema=ROWS)
+        message = writer.write(iter([rows]))
+        message.query_id = "q"
+        messages.append(message)
+    for message in messages:
+        source.streamWriter(struct, False).commit([message], 0)
+    assert balances(database) == {"a": 1}
