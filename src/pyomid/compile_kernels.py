@@ -14,6 +14,7 @@ from multiprocessing import get_context
 import pyomid
 from pyomid.errors import Misuse
 from pyomid.kernels.compiled import compile_all
+from pyomid.platforms import IS_LINUX
 
 
 def main(wanted: Sequence[str] = ()) -> None:
@@ -33,6 +34,8 @@ def _packages() -> dict[str, list[str]]:
     packages: dict[str, list[str]] = {}
     for module in pkgutil.walk_packages(pyomid.__path__, "pyomid.", onerror=_leave_out):
         name = module.name
+        if name.startswith("pyomid.server.native") and not IS_LINUX:
+            continue  # epoll
         if ".native" in name or name.endswith("_kernels"):
             packages.setdefault(name.rpartition(".")[0], []).append(name)
     return dict(sorted(packages.items(), key=lambda each: len(each[1]), reverse=True))

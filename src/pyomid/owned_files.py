@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from pyomid.errors import Misuse
+from pyomid.platforms import process_state
 
 LAYOUT_FILE: Final = "LAYOUT"
 """The file that makes a folder a database. Its mode says for which users."""
@@ -127,9 +128,8 @@ def user_text(uid: int) -> str:
 
 def process_text(pid: int) -> str:
     """What a process of this machine does; for messages."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
+    state = process_state(pid)
+    if not state:
         return "it is not seen from here"
     return {"T": "it is stopped", "t": "it is stopped", "D": "it waits for a disk", "Z": "it is dead"}.get(
         state, "it is alive"

@@ -9,7 +9,6 @@ Errors: `Unavailable` (nothing happened; a write may have happened in part, and 
 from __future__ import annotations
 
 import sys
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any, Protocol
 
+from pyomid import platforms
 from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch, CellNames
 from pyomid.config import Settings
@@ -586,7 +586,7 @@ Sleep = Callable[[float], None]
 
 def boot_clock() -> float:
     """The system's `Clock`: it goes on while the machine sleeps (T4)."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return platforms.boot_clock()
 
 
 def _never() -> bool:

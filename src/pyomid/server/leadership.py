@@ -21,7 +21,6 @@ import logging
 import os
 import socket
 import stat
-import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -29,6 +28,7 @@ from typing import Any, Final, NoReturn, Protocol
 
 from pyomid.errors import Misuse, Unavailable
 from pyomid.owned_files import file_id, file_mode, id_at, is_shared, open_own, user_text
+from pyomid.platforms import peer_uid, socket_path
 
 LOCK_FILE: Final = "tso.lock"
 SOCKET_FILE: Final = "tso.sock"
@@ -211,9 +211,9 @@ def _listen_at(folder_fd: int, name: str, folder: Path, *, shared: bool) -> sock
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o777 & ~file_mode(shared))
     try:
-        path = short_path(folder_fd, name)
         _remove_leftover(folder_fd, name, folder)
-        sock.bind(path)
+        with socket_path(folder_fd, folder, name) as path:
+            sock.bind(path)
         sock.listen(BACKLOG)
         sock.setblocking(False)
     except OSError as error:
@@ -246,16 +246,17 @@ def _remove_leftover(folder_fd: int, name: str, folder: Path) -> None:
         return
     if not stat.S_ISSOCK(mode):
         raise Misuse(f"{folder / name} is there, and is not a socket: remove it", path=str(folder / name))
-    if name != SOCKET_FILE and _answers(folder_fd, name):
+    if name != SOCKET_FILE and _answers(folder_fd, folder, name):
         raise Misuse(f"another process listens at {folder / name}", path=str(folder / name))
     os.unlink(name, dir_fd=folder_fd)
 
 
-def _answers(folder_fd: int, name: str) -> bool:
+def _answers(folder_fd: int, folder: Path, name: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.setblocking(False)
         try:
-            sock.connect(short_path(folder_fd, name))
+            with socket_path(folder_fd, folder, name) as path:
+                sock.connect(path)
         except ConnectionRefusedError:
             return False
         except OSError:
@@ -269,8 +270,8 @@ def connect_in(folder: Path, *, timeout_s: float) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         sock.settimeout(timeout_s)
-        with _opened(folder) as fd:
-            sock.connect(short_path(fd, SOCKET_FILE))
+        with _opened(folder) as fd, socket_path(fd, folder, SOCKET_FILE) as path:
+            sock.connect(path)
         _check_peer(sock, folder)
     except BaseException:
         sock.close()
@@ -279,7 +280,7 @@ def connect_in(folder: Path, *, timeout_s: float) -> socket.socket:
 
 
 def _check_peer(sock: socket.socket, folder: Path) -> None:
-    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    uid = peer_uid(sock, folder / SOCKET_FILE)
     if uid != os.geteuid() and not is_shared(folder):
         raise Misuse(f"the TSO of {folder} belongs to {user_text(uid)}, not to you", folder=str(folder))
 
@@ -291,8 +292,3 @@ def _opened(folder: Path) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
-
-
-def short_path(folder_fd: int, name: str) -> str:
-    """A path to `name` in an open folder that fits a Unix socket's 107 bytes, however long the folder's own is."""
-    return f"/proc/self/fd/{folder_fd}/{name}"

@@ -25,6 +25,7 @@ from pyomid.oracle.machine import TsoMachine
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap
 from pyomid.oracle.takeover import take_over_steps
+from pyomid.platforms import IS_LINUX
 from pyomid.ports import boot_clock
 from pyomid.server.leadership import FolderLock, Leadership, die_now
 from pyomid.server.metrics import UpkeepFigures, Watched, serve_metrics
@@ -99,7 +100,7 @@ class ServiceOptions:
             idle_exit_s=options["idle-exit"] or float("inf"),
             token=token,
             metrics=options["metrics"],
-            kernel=options["kernel"] == "on" and can_compile(),
+            kernel=options["kernel"] == "on" and can_compile() and IS_LINUX,
             kernel_soon=options["kernel"] == "auto" and is_compiled(),
         )
 
@@ -121,7 +122,7 @@ def connections_possible(wanted: int) -> int:
 def is_compiled() -> bool:
     """Whether a kernel's machine code for this Python lies on disk (`make setup` puts it there): else its first use
     takes 20 s. Whether it is this version's is told when it is loaded."""
-    if not can_compile():
+    if not can_compile() or not IS_LINUX:
         return False
     folders = cache_folders(Path(__file__).parents[1] / "oracle" / "native" / "decide.py")
     return any(True for folder in folders for _ in folder.glob(f"decide.decide_chunk-*.{python_tag()}.nbi"))

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from pyomid.platforms import boot_clock
 
 
 class Item(NamedTuple):
@@ -171,7 +172,7 @@ def _from_json(data: dict[str, Any]) -> Transaction:
 
 def boottime_s() -> float:
     """The clock that all processes of one machine share, suspension counted."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return boot_clock()
 
 
 class Recorder:

@@ -18,6 +18,8 @@ import struct
 from contextlib import suppress
 from typing import Any, Final
 
+from pyomid.platforms import IS_LINUX
+
 log = logging.getLogger(__name__)
 
 _CALLS: Final = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
@@ -34,7 +36,7 @@ _NOTHING: Final = 0
 def open_writer() -> BackgroundWriter | None:
     """None if this system has no such writes."""
     numbers = _CALLS.get(platform.machine())
-    if numbers is None or not hasattr(os, "eventfd"):
+    if numbers is None or not IS_LINUX:
         return None
     try:
         return BackgroundWriter(*numbers)

@@ -23,11 +23,11 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
-from zlib import crc32
 
 from pyomid.arrays import NDArray, np, words_of
 from pyomid.kernels.compiled import Kernel
 from pyomid.owned_files import is_shared, open_own
+from pyomid.platforms import boot_number, reserve
 from pyomid.storage.embedded.commit_log import index_kernels as kernels
 from pyomid.storage.embedded.commit_log import memory_order
 from pyomid.storage.embedded.commit_log.segment import BLOCK_BYTES, Rows, failed, read_segment
@@ -267,10 +267,7 @@ def newest_of_each(parts: Sequence[Rows]) -> Rows:
 @cache
 def _boot() -> int:
     """A number that differs for each start of the machine."""
-    try:
-        return crc32(Path("/proc/sys/kernel/random/boot_id").read_bytes())
-    except OSError:
-        return 0
+    return boot_number()
 
 
 def _reserve(path: Path) -> None:
@@ -279,7 +276,7 @@ def _reserve(path: Path) -> None:
     try:
         file = open_own(path, os.O_RDWR | os.O_CREAT, shared=is_shared(path.parent.parent))
         try:
-            os.posix_fallocate(file, 0, _FILE_BYTES)
+            reserve(file, _FILE_BYTES)
         finally:
             os.close(file)
     except OSError as error:

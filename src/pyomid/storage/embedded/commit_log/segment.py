@@ -27,6 +27,7 @@ from zlib import crc32
 from pyomid.arrays import NDArray, np
 from pyomid.errors import Corruption, Misuse, OmidError, StoreFull, Unavailable
 from pyomid.owned_files import is_shared, open_own, sync_folder
+from pyomid.platforms import open_direct, sync_data
 from pyomid.storage.embedded.commit_log.background_write import BackgroundWriter
 
 Rows = NDArray[np.int64]
@@ -158,7 +159,7 @@ class Segment:
                 self._broken = f"{written} of {end - begin} bytes written"
                 raise self._short(written, end - begin)
             if not self._direct:
-                os.fdatasync(self._file)
+                sync_data(self._file)
         except OSError as error:
             self._broken = str(error)
             raise failed(error, self._path) from error
@@ -262,7 +263,5 @@ def failed(error: OSError, path: Path) -> OmidError:
 
 def _open(path: Path) -> tuple[int, bool]:
     """(descriptor, whether each write is durable by itself)."""
-    try:
-        return os.open(path, os.O_RDWR | os.O_DIRECT | os.O_DSYNC | os.O_CLOEXEC), True
-    except (OSError, AttributeError):
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC), False
+    direct = open_direct(path)
+    return (os.open(path, os.O_RDWR | os.O_CLOEXEC), False) if direct is None else (direct, True)

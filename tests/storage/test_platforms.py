@@ -1,0 +1,81 @@
+"""What stands behind Linux's own calls does the same: tried here, beside them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pyomid import platforms
+
+pytestmark = pytest.mark.process
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(params=["linux", "portable"])
+def side(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platforms, "IS_LINUX", request.param == "linux")
+
+
+@pytest.mark.usefixtures("side")
+def test_a_file_is_reserved_and_keeps_what_it_holds(tmp_path: Path) -> None:
+    path, size = tmp_path / "file", 4 << 20
+    with path.open("wb") as file:
+        file.seek(1 << 20)
+        file.write(b"x" * 5000)
+        file.seek(3 << 20)
+        file.write(b"y")
+    before = path.read_bytes()
+    with path.open("r+b") as file:
+        platforms.reserve(file.fileno(), size)
+        platforms.reserve(file.fileno(), size)
+        platforms.sync_data(file.fileno())
+    assert path.read_bytes() == before + bytes(size - len(before))
+    assert path.stat().st_blocks * 512 >= size
+
+
+@pytest.mark.usefixtures("side")
+def test_a_socket_in_a_long_path_is_reached_and_its_owner_told(tmp_path: Path) -> None:
+    folder = tmp_path / ("f" * 120)
+    folder.mkdir()
+    fd = os.open(folder, os.O_RDONLY)
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        with platforms.socket_path(fd, folder, "s") as path:
+            server.bind(path)
+        server.listen()
+        with platforms.socket_path(fd, folder, "s") as path:
+            client.connect(path)
+        assert platforms.peer_uid(client, folder / "s") == os.geteuid()
+    os.close(fd)
+
+
+@pytest.mark.usefixtures("side")
+def test_a_process_is_seen_to_be_stopped_or_gone() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert platforms.process_state(process.pid) in ("R", "S", "D")
+    os.kill(process.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+    assert platforms.process_state(process.pid) == "T"
+    process.kill()
+    process.communicate()
+    assert platforms.process_state(process.pid) == ""
+
+
+def test_a_folder_is_served_without_what_only_linux_has() -> None:
+    """By a client and its TSO of other processes, from the first write to the last upkeep."""
+    program = REPOSITORY / "tests" / "support" / "installed.py"
+    done = subprocess.run(
+        [sys.executable, str(program), "plain"],
+        env={**os.environ, "PYOMID_PORTABLE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
