@@ -161,11 +161,16 @@ def test_asyncio_and_command_line_do_the_same(memory_db: Database, capsys: pytes
 def test_top_shows_what_happened_between_two_looks(capsys: pytest.CaptureFixture[str]) -> None:
     before = Status(50, 1000, 900, 900, 0, counters={"commits": 100, "aborts_conflict": 1})
     now = Status(50, 2000, 1900, 1900, 0, leases=(1950,), counters={"commits": 300, "aborts_conflict": 5})
-    lines = list(page(before, now, 2.0, Settings()))
+    lines = list(page(before, now, 2.0))
     assert f"{'committed':<28} {'100.0':>12} a second" in lines
     assert f"{'aborted: conflict':<28} {'2.0':>12} a second, 5 in all" in lines
     assert f"{'W behind the newest start':<28} {'100':>12} timestamps" in lines
+    assert f"{'W is held by':<28} {'nobody':>12}" in lines
+    open_at = replace(now, held_back_by="process 7 on host: start 1901 or a later one, for 30 s")
+    assert f"{'W is held by':<28} what is open at {open_at.held_back_by}" in list(page(before, open_at, 2.0))
+    leased = replace(open_at, leases=(1901, 1950))
+    assert f"{'W is held by':<28} the lease on start 1901 (and 1 others)" in list(page(before, leased, 2.0))
     another = Status(2050, 2100, 2050, 2050, 0, counters={"commits": 30})
-    assert f"{'committed':<28} {'15.0':>12} a second" in list(page(now, another, 2.0, Settings())), "of a new TSO"
+    assert f"{'committed':<28} {'15.0':>12} a second" in list(page(now, another, 2.0)), "of a new TSO"
     assert main(["top", "omid-memory:top", "--every", "0.01", "--pages", "2"]) == 0
     assert capsys.readouterr().out.count("omid-memory:top") == 2

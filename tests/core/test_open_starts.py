@@ -8,7 +8,7 @@ from machine_script import Script
 from pyomid.oracle.instructions import PeerGone
 from pyomid.oracle.open_starts import ENDED_MAX, OpenStarts
 from pyomid.types import BeginReply
-from pyomid.wire.messages import Begin, GrantLease, TellOpen
+from pyomid.wire.messages import Begin, EndLease, GrantLease, TellOpen
 
 pytestmark = pytest.mark.fast
 
@@ -175,9 +175,28 @@ def test_status_names_who_holds_lwm_back() -> None:
     tso.ask(TellOpen(b"a", 1, start_ts, "process 7 on host"), "a")
     low_watermark(tso)
     assert tso.machine.status().held_back_by.startswith(f"process 7 on host: start {start_ts} or a later one")
+    assert figures(tso) == ("open start", "process 7 on host")
     tells(tso, "a", 0)
     low_watermark(tso)
     assert tso.machine.status().held_back_by == ""
+    assert figures(tso) == ("", "")
+
+
+def test_figures_name_what_holds_w_back_most() -> None:
+    tso = script()
+    leased, open_start = begun(tso, "a"), begun(tso, "a")
+    tso.ask(TellOpen(b"a", 1, open_start, "process 7 on host"), "a")
+    tso.ask(GrantLease(leased, 60.0, "process 8 on host"), "b")
+    low_watermark(tso)
+    assert figures(tso) == ("lease", "process 8 on host")
+    tso.ask(EndLease(leased), "b")
+    low_watermark(tso)
+    assert figures(tso) == ("open start", "process 7 on host")
+
+
+def figures(tso: Script) -> tuple[str, str]:
+    found = tso.machine.figures()
+    return found.watermark_held, found.watermark_holder
 
 
 def test_t16_starts_are_held_in_whichever_order_they_are_noted() -> None:

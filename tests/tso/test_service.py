@@ -220,6 +220,7 @@ def test_metrics_and_health_have_a_port_of_their_own(tmp_path: Path) -> None:
         assert "pyomid_tso_begins_total 3.0" in text
         assert "pyomid_tso_commits_total 3.0" in text
         assert "pyomid_tso_connections 1.0" in text
+        assert 'pyomid_tso_watermark_lag{by="' in text
         assert 'pyomid_tso_flush_seconds_bucket{le="+Inf"} 3.0' in text
         assert urllib.request.urlopen(f"http://127.0.0.1:{port}/health").read() == b"serving\n"
         with pytest.raises(urllib.error.HTTPError):

@@ -20,14 +20,17 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="tables, watermarks, leases, commit table of a database",
         description="Connects to a database (starting the TSO of an embedded one where none runs) and shows its state.",
     )
-    parser.add_argument("url", help="omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode")
+    add_url(parser)
     parser.add_argument("--json", action="store_true", help="for programs")
-    add_no_create(parser, "a folder that holds no database is an error; it always is")
     parser.set_defaults(run=run)
 
 
-def add_no_create(parser: argparse.ArgumentParser, text: str) -> None:
-    parser.add_argument("--no-create", dest="create", action="store_false", help=text)
+def add_url(
+    parser: argparse.ArgumentParser, no_create: str = "a folder that holds no database is an error; it always is"
+) -> None:
+    """The database. `as_it_is` opens it."""
+    parser.add_argument("url", help="omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode")
+    parser.add_argument("--no-create", dest="create", action="store_false", help=no_create)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -39,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def as_it_is(url: str) -> dict[str, bool]:
+def as_it_is(url: str) -> dict[str, Any]:
     """The options that open a database and make none."""
     from pyomid.wiring import is_made
 

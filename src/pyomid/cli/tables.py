@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pyomid.cli.status import add_no_create, as_it_is, table_lines
+from pyomid.cli.status import add_url, as_it_is, table_lines
 from pyomid.types import TABLES_UNCONFIRMED, ConflictLevel, TableInfo, TableState
 
 if TYPE_CHECKING:
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("tables", help="list, create, register, alter and drop tables")
-    parser.add_argument("url", help="omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode")
-    add_no_create(parser, "a folder that holds no database is an error; it always is, but for create")
+    add_url(parser, "a folder that holds no database is an error; it always is, but for create")
     actions = parser.add_subparsers(
         dest="action", metavar="list | create | register | alter | drop | discover | confirm | forget"
     )

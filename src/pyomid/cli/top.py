@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pyomid.config import EmbeddedAddress, Settings, parse_url
+from pyomid.cli.status import add_url, as_it_is
+from pyomid.config import EmbeddedAddress, parse_url
 
 if TYPE_CHECKING:
     from pyomid.types import Status
@@ -30,7 +31,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         description="Shows each second what the TSO does: throughput, aborts by reason, W and what holds it back, "
         "leases, the space of a folder. Ctrl-C ends it. Where the output is no terminal, pages follow one another.",
     )
-    parser.add_argument("url", help="omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode")
+    add_url(parser)
     parser.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="between two pages (default: 1)")
     parser.add_argument("--pages", type=int, default=0, metavar="COUNT", help="end after so many pages; 0: never")
     parser.set_defaults(run=run)
@@ -42,22 +43,22 @@ def run(arguments: argparse.Namespace) -> int:
     address, _ = parse_url(arguments.url)
     folder = Path(address.folder) if isinstance(address, EmbeddedAddress) else None
     shown = 0
-    with pyomid.connect(arguments.url) as database:
-        tso, settings = database.deployment.tso, database.settings
+    with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:
+        tso = database.deployment.tso
         before, before_s = tso.status(), time.monotonic()
         while not arguments.pages or shown < arguments.pages:
             time.sleep(arguments.every)
             now, now_s = tso.status(), time.monotonic()
-            lines = [f"{arguments.url}   {time.strftime('%H:%M:%S')}", *page(before, now, now_s - before_s, settings)]
+            lines = [f"{arguments.url}   {time.strftime('%H:%M:%S')}", *page(before, now, now_s - before_s)]
             lines += [f"space {_folder_bytes(folder) / 1e6:>19,.1f} MB   {folder}"] if folder is not None else []
             print((_CLEAR if sys.stdout.isatty() else "") + "\n".join(lines), flush=True)
             before, before_s, shown = now, now_s, shown + 1
     return 0
 
 
-def page(before: Status, now: Status, seconds: float, settings: Settings) -> Iterator[str]:
+def page(before: Status, now: Status, seconds: float) -> Iterator[str]:
     """The lines between two looks at the TSO. Its counters begin anew with each TSO."""
-    from pyomid.client.upkeep.jobs import held_back
+    from pyomid.client.upkeep.jobs import holders
 
     is_same = before.epoch == now.epoch
     rates = {name: (count - before.counters.get(name, 0) * is_same) / seconds for name, count in now.counters.items()}
@@ -67,7 +68,8 @@ def page(before: Status, now: Status, seconds: float, settings: Settings) -> Ite
     yield f"{'commits in flight':<28} {now.in_flight:>12,}"
     yield f"{'leases':<28} {len(now.leases):>12,}"
     yield f"{'W behind the newest start':<28} {now.last_ts - now.watermark:>12,} timestamps"
-    yield from held_back(now, settings)
+    held = "; ".join(" ".join(each) for each in holders(now))
+    yield f"{'W is held by':<28} {held or 'nobody':>12}"
 
 
 def _aborts(rates: Mapping[str, float], counters: Mapping[str, int]) -> Iterator[str]:

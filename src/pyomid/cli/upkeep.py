@@ -7,9 +7,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from pyomid.cli.status import as_it_is
-
-_URL = "omid:///folder or omid+hbase://zk1:2181,zk2:2181/znode"
+from pyomid.cli.status import add_url, as_it_is
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -47,7 +45,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def _command(commands: Any, name: str, text: str, description: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=description)
-    parser.add_argument("url", help=_URL)
+    add_url(parser)
     parser.add_argument("--json", action="store_true", help="for programs")
     parser.set_defaults(run=run)
     return parser

@@ -286,3 +286,7 @@ class Figures:
     """For how long history is kept; 0: no longer than somebody reads it."""
     counters: Mapping[str, int]
     """0 where there is none."""
+    watermark_held: str = ""
+    """By what W is held back: open start, lease, large commit, retention; empty where it follows the newest start."""
+    watermark_holder: str = ""
+    """Whose that is, in words for people; empty where nobody knows."""

@@ -399,6 +399,7 @@ class TsoMachine:
 
     def figures(self) -> Figures:
         conflict_map = self.oracle.conflict_map
+        held, holder = self.watermarks.holder()
         return Figures(
             epoch=self.epoch,
             last_ts=self.clock.last_issued,
@@ -412,6 +413,8 @@ class TsoMachine:
             conflict_map_entries_max=conflict_map.entries_max,
             retention_s=self.watermarks.retention_s,
             counters=self.step.counters,
+            watermark_held=held,
+            watermark_holder=holder,
         )
 
     def status(self) -> Status:

@@ -45,6 +45,8 @@ class HeldStarts(Protocol):
 
     def lowest_above(self, start_ts: int) -> int | None: ...
 
+    def holder_of(self, start_ts: int) -> str: ...
+
 
 class Watermarks:
     """`leases` and the large commits of `pending` hold W back."""
@@ -99,6 +101,7 @@ class Watermarks:
         self._held_floor, self._held_since_s = 0, step.now_s
         self.held_back_by = ""
         """Whose open start held LWM back when it rose last, in words for people; empty: nobody's."""
+        self._open_held: Held | None = None
 
     @property
     def retention_s(self) -> float:
@@ -160,7 +163,7 @@ class Watermarks:
         floor = 0 if held is None else held.floor
         if floor != self._held_floor:
             self._held_floor, self._held_since_s = floor, self._step.now_s
-        self.held_back_by = self._told_of(held)
+        self._open_held, self.held_back_by = held, self._told_of(held)
 
     def _told_of(self, held: Held | None) -> str:
         lowest = self._leases.lowest_above(self.decided)
@@ -222,6 +225,20 @@ class Watermarks:
         if kept_start is not None:  # T17
             held.append(kept_start)
         return min([self._settled_low, *held])
+
+    def holder(self) -> tuple[str, str]:
+        """What W waits for, and whose it is, in words for people; empty where W follows the newest start."""
+        held = [(start, "large commit", "") for start in self.pending]
+        lease = self._leases.lowest
+        if lease is not None:
+            held.append((lease, "lease", self._leases.holder_of(lease)))
+        if self._open_held is not None:
+            held.append((self._open_held.floor, "open start", self._open_held.holder))
+        kept_start = self._time_line.kept_start()
+        if kept_start is not None:
+            held.append((kept_start + 1, "retention", ""))
+        _, what, whose = min(held, default=(0, "", ""))
+        return what, whose
 
     def _publish(self) -> None:
         if self._step.now_s < self._publish_due_s:

@@ -94,6 +94,8 @@ GAUGES: Final = {
     "conflict_map_entries": "Slots of the conflict map that are filled",
 }
 
+WATERMARK_LAG: Final = "Timestamps between W and the latest, by what W waits for and whose it is"
+
 
 def _counters(service: TsoService) -> Iterator[Metric]:
     counters = service.machine.figures().counters
@@ -126,3 +128,6 @@ def _gauges(service: TsoService) -> Iterator[Metric]:
     }
     for name, text in GAUGES.items():
         yield GaugeMetricFamily(PREFIX + name, text, value=gauges[name])
+    lag = GaugeMetricFamily(f"{PREFIX}watermark_lag", WATERMARK_LAG, labels=["by", "holder"])
+    lag.add_metric([figures.watermark_held, figures.watermark_holder], figures.last_ts - figures.watermark)
+    yield lag

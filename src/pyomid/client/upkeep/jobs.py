@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pyomid.client.drive import Run
 from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of, unless_dropped
@@ -260,34 +260,39 @@ def _holders(deployment: Deployment) -> tuple[str, ...]:
 def held_back(status: Status, settings: Settings) -> tuple[str, ...]:
     """What keeps W from following the newest start, and until when. `settings`: of this client; the TSO may have been
     started with other ones."""
-    held = [
-        f"W {status.watermark} stays below {what} {min(starts)}{_others(starts)}; run again {until}"
-        for what, starts, until in (
-            ("the large commit of start", status.pending, "when the TSO has finished it"),
-            (
-                "the lease on start",
-                status.leases,
-                f"when that lease has ended: {settings.lease_seconds:g} s after its owner died, or when the owner ends",
-            ),
-        )
+    age_s = f"maxTransactionAgeSeconds ({settings.max_transaction_age_seconds:g} s)"
+    until = {
+        _LARGE_COMMIT: "run again when the TSO has finished it",
+        _LEASE: f"run again when that lease has ended: {settings.lease_seconds:g} s after its owner died, or when the "
+        "owner ends",
+        _RETENTION: "a further run helps as that grows older",
+        _OPEN: f"run again when that has ended: {age_s} after its begin at the latest",
+    }
+    held = tuple(f"W {status.watermark} stays below {what} {whose}; {until[what]}" for what, whose in holders(status))
+    return held or (
+        f"W {status.watermark} follows the oldest transaction that may be live, the newest start is "
+        f"{status.last_ts}; run again within {age_s}",
+    )
+
+
+def holders(status: Status) -> tuple[tuple[str, str], ...]:
+    """What W stays below, and which or whose it is, as of that moment; empty where W follows the newest start."""
+    of_starts = tuple(
+        (what, f"{min(starts)}{_others(starts)}")
+        for what, starts in ((_LARGE_COMMIT, status.pending), (_LEASE, status.leases))
         if starts and min(starts) <= status.low_watermark + 1
-    ]
-    if not held and status.retention_s:
-        held = [
-            f"W {status.watermark} stays below what was committed in the last {status.retention_s:g} s (the TSO's "
-            "retention); a further run helps as that grows older"
-        ]
-    elif not held and status.held_back_by:
-        held = [
-            f"W {status.watermark} stays below what is open at {status.held_back_by}; run again when that has ended: "
-            f"maxTransactionAgeSeconds ({settings.max_transaction_age_seconds:g} s) after its begin at the latest"
-        ]
-    elif not held:
-        held = [
-            f"W {status.watermark} follows the oldest transaction that may be live, the newest start is "
-            f"{status.last_ts}; run again within maxTransactionAgeSeconds ({settings.max_transaction_age_seconds:g} s)"
-        ]
-    return tuple(held)
+    )
+    if of_starts:
+        return of_starts
+    if status.retention_s:
+        return ((_RETENTION, f"{status.retention_s:g} s (the TSO's retention)"),)
+    return ((_OPEN, status.held_back_by),) if status.held_back_by else ()
+
+
+_LARGE_COMMIT: Final = "the large commit of start"
+_LEASE: Final = "the lease on start"
+_RETENTION: Final = "what was committed in the last"
+_OPEN: Final = "what is open at"
 
 
 def _others(starts: Sequence[int]) -> str:

@@ -123,6 +123,11 @@ class Leases:
     def find(self, start_ts: int) -> Lease | None:
         return self._leases.get(start_ts)
 
+    def holder_of(self, start_ts: int) -> str:
+        """Empty where it is not known."""
+        lease = self._leases.get(start_ts)
+        return "" if lease is None else lease.holder
+
     def most_held_by(self) -> str:
         """Which holders have most leases, for the error of one that gets none. If leases are many it may be a few
         changes old."""
