@@ -32,6 +32,7 @@ check: setup ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/pyright --project tests/support --pythonpath $(RUN)
 	$(BIN)/lint-imports
 
 docs: setup ## the documentation as a site in build/site, its links and anchors checked

@@ -2,6 +2,7 @@
 
 one-write transaction ÷ (2 socket round trips + 2 durable LMDB commits)     goal ≤ 1.5
 point get ÷ the raw LMDB get of the same record                             reported
+begin, get and commit with observers ÷ without                              reported
 
 The parts are measured in the same run, in turns with the whole: a round trip is
 one byte to another process over a Unix socket and back; a durable commit is one LMDB write transaction of 100 bytes
@@ -15,13 +16,17 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import lmdb
 from benchmarks._report import Report
+from opentelemetry.sdk.trace import TracerProvider
+from prometheus_client import CollectorRegistry
 
 import pyomid
+from pyomid.observe import Metrics, Observer, Spans
 
 RUNS = 15
 CALLS = 100
@@ -95,6 +100,7 @@ def main() -> int:
             db.create_table("t", families=["f"])
             measure_transaction(report, db, Path(name))
             measure_get(report, db, Path(name))
+        measure_observers(report, f"omid://{name}/db")
     return report.finish()
 
 
@@ -137,6 +143,34 @@ def measure_get(report: Report, db: pyomid.Database, folder: Path) -> None:
         )
     report.ratio("point get ÷ raw LMDB get, time", ours.item_us, raw.item_us)
     report.note("limit: Python; a get is a read of the cells, one of the watermarks, and the choice of versions")
+
+
+def measure_observers(report: Report, url: str) -> None:
+    """begin, get, commit, of the client by itself and with each observer."""
+
+    def reads(db: pyomid.Database) -> Callable[[], None]:
+        def call() -> None:
+            with db.begin() as tx:
+                tx.table("t").get(b"%016d" % 5)
+
+        return call
+
+    with ExitStack() as opened:
+        kinds: dict[str, list[Observer]] = {
+            "no observer": [],
+            "an empty one": [Observer()],
+            "Metrics": [Metrics(CollectorRegistry())],
+            "Spans": [Spans(TracerProvider())],
+        }
+        works = {
+            f"begin + get + commit, {kind}": repeated(
+                reads(opened.enter_context(pyomid.connect(url, observers=observers))), CALLS
+            )
+            for kind, observers in kinds.items()
+        }
+        none, *others = report.measure_together(works, items=CALLS, unit="calls", runs=RUNS)
+    for kind, sample in zip(list(kinds)[1:], others, strict=True):
+        report.ratio(f"with {kind} ÷ without, time", sample.item_us, none.item_us)
 
 
 if __name__ == "__main__":

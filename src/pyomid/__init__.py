@@ -31,10 +31,12 @@ from pyomid.types import Backup, Bookmark, ConflictLevel, TableInfo
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
 
     from pyomid.client.changes import RowChange
     from pyomid.client.database import Database, DatabaseStatus
     from pyomid.client.idempotency import AlreadyDone
+    from pyomid.client.observers.observer import Observer
     from pyomid.client.savepoint import Savepoint
     from pyomid.client.tables.table import Page, Table
     from pyomid.client.tables.typed import TypedTable
@@ -75,16 +77,17 @@ __all__ = [
 ]
 
 
-def connect(url: str, **options: Any) -> Database:
+def connect(url: str, *, observers: Sequence[Observer] = (), **options: Any) -> Database:
     """The database at `url`, made if the folder of an embedded one is new; a context manager.
 
     `omid:///folder`: embedded, shared by all processes of this machine. `omid+hbase://zk1:2181,zk2:2181/znode`: a
     cluster. `omid-memory:name`: inside this process, for tests. Options are those of `pyomid.config.Settings`, in the
-    URL's query (`?leaseSeconds=60`) or as keywords (`lease_seconds=60`); unknown ones are refused.
+    URL's query (`?leaseSeconds=60`) or as keywords (`lease_seconds=60`); unknown ones are refused. `observers` are told
+    what the client does (`pyomid.observe`).
     """
     from pyomid.wiring import open_database
 
-    return open_database(url, **options)
+    return open_database(url, observers=observers, **options)
 
 
 def restore(backup: str | os.PathLike[str], url: str, **options: Any) -> Backup:

@@ -12,16 +12,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyomid.client.aio import AsyncDatabase, AsyncTable, AsyncTransaction, AsyncTypedTable
+    from pyomid.client.observers.observer import Observer
 
 __all__ = ["AsyncDatabase", "AsyncTable", "AsyncTransaction", "AsyncTypedTable", "connect"]
 
 
-async def connect(url: str, **options: Any) -> AsyncDatabase:
+async def connect(url: str, *, observers: Sequence[Observer] = (), **options: Any) -> AsyncDatabase:
     """As `pyomid.connect`; an async context manager."""
     from pyomid.wiring import open_async_database
 
-    return await open_async_database(url, **options)
+    return await open_async_database(url, observers=observers, **options)
 
 
 _LATE: Final = frozenset({"AsyncDatabase", "AsyncTable", "AsyncTransaction", "AsyncTypedTable"})

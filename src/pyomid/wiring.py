@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from pyomid.client.aio import AsyncDatabase
     from pyomid.client.database import Database
+    from pyomid.client.observers.observer import Observer
     from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
     from pyomid.client.upkeep.background import BackgroundUpkeep
     from pyomid.oracle.settings import TsoSettings
@@ -44,18 +45,18 @@ _TSO_STORE_TRY_S: Final = 10.0
 """A store call of a TSO over HBase tries for so long by itself; the machine repeats it for longer."""
 
 
-def open_database(url: str, **options: Any) -> Database:
+def open_database(url: str, *, observers: Sequence[Observer] = (), **options: Any) -> Database:
     """The result of `pyomid.connect`, which owns its deployment."""
     from pyomid.client.database import Database
 
-    return Database(open_deployment(url, **options), url=url)
+    return Database(open_deployment(url, **options), url=url, observers=observers)
 
 
-async def open_async_database(url: str, **options: Any) -> AsyncDatabase:
+async def open_async_database(url: str, *, observers: Sequence[Observer] = (), **options: Any) -> AsyncDatabase:
     """The result of `pyomid.aio.connect`, which owns its deployment."""
     from pyomid.client.aio import AsyncDatabase
 
-    database = await asyncio.to_thread(open_database, url, **options)
+    database = await asyncio.to_thread(open_database, url, observers=observers, **options)
     loop_session = database.deployment.loop_session
     return AsyncDatabase(database, loop_session() if loop_session is not None else None)
 

@@ -100,11 +100,11 @@ def test_what_is_wrong_is_said_in_one_line(
     assert len(errors.splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", [("tables",), ("status",), ("compact",), ("sanitize",), ("verify",)])
+@pytest.mark.parametrize("command", ["tables", "status", "compact", "sanitize", "verify", "top", "shell"])
 def test_a_mistyped_folder_is_refused_and_not_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    code, _, errors = run(capsys, *command, f"omid://{tmp_path}/mistyped")
+    code, _, errors = run(capsys, command, f"omid://{tmp_path}/mistyped")
     assert (code, errors.count("is not a pyomid folder")) == (1, 1)
     with pytest.raises(Misuse, match="makes a database"):
         pyomid.connect(f"omid://{tmp_path}/mistyped", create=False)

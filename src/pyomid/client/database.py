@@ -29,6 +29,7 @@ from pyomid.client.background import Background, BackgroundCounters
 from pyomid.client.changes import RowChange
 from pyomid.client.drive import Blocking, Driver
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
+from pyomid.client.observers.observer import Observer, reports_to
 from pyomid.client.past_snapshot import past_steps
 from pyomid.client.public_names import DATABASE, shows
 from pyomid.client.retry import Backoff, check_function, check_result, run_steps
@@ -92,11 +93,19 @@ class _KnownRules:
 class Database:
     """An open database, as `pyomid.connect` returns it. Threads share it; a forked child opens its own."""
 
-    def __init__(self, deployment: Deployment, *, url: str = "", sleep: Callable[[float], None] = time.sleep) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        *,
+        url: str = "",
+        sleep: Callable[[float], None] = time.sleep,
+        observers: Sequence[Observer] = (),
+    ) -> None:
         self.url: Final = url
         self.settings: Final[Settings] = deployment.settings
         self.commit_cache: Final = CommitCache(deployment.settings.commit_cache_entries)
         self.pipelined_writes: Final = deployment.store.capabilities.pipelined_writes
+        self.reports: Final = reports_to(observers)
         self._deployment = deployment
         self._pid = os.getpid()
         self._random = random.Random()
@@ -435,6 +444,17 @@ class Database:
         at: int | datetime | None = None,
     ) -> Steps[T]:
         """The begin of a transaction, as both front ends drive it. `made` makes the front end's transaction."""
+        steps = self._begin_steps(made, not_before, lease=lease, at=at)
+        return steps if self.reports is None else self.reports.begin_steps(steps)
+
+    def _begin_steps(
+        self,
+        made: Callable[[BeginReply, Lease | None], T],
+        not_before: int,
+        *,
+        lease: bool,
+        at: int | datetime | None,
+    ) -> Steps[T]:
         self.check_usable()
         if at is not None:
             found = yield from past_steps(self._deployment, self.leases, at, not_before)

@@ -179,7 +179,8 @@ def run_steps(
         transaction = yield from begin(not_before)
         return (yield from transaction.block_steps(_try_steps(transaction, transaction_id, body)))
 
-    return (yield from tries_steps(Tries(database.backoff(), transaction_id), one_try_steps))
+    retried = None if database.reports is None else database.reports.retried
+    return (yield from tries_steps(Tries(database.backoff(), transaction_id, retried), one_try_steps))
 
 
 def tries_steps(tries: Tries, one_try_steps: Callable[[int], Steps[R]]) -> Steps[R]:

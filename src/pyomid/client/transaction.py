@@ -32,6 +32,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar, overload
 
 from pyomid.client.drive import Blocking
+from pyomid.client.observers.observer import Kind
 from pyomid.client.public_names import TRANSACTION, shows
 from pyomid.client.savepoint import Savepoint
 from pyomid.client.session.leases import Lease
@@ -231,6 +232,10 @@ class TransactionBase(Generic[W]):
             raise
 
     # For pyomid's own use
+
+    @property
+    def has_ended(self) -> bool:
+        return self._state in ENDED
 
     @property
     def is_leased(self) -> bool:
@@ -489,6 +494,12 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         self.begin_write()
         return Savepoint(self, self.writes.save())
 
+    def commit_steps(self) -> Steps[None]:
+        return self.alone(self.observed(Kind.COMMIT, "", self._commit_steps()))
+
+    def rollback_steps(self) -> Steps[None]:
+        return self.observed(Kind.ROLLBACK, "", super().rollback_steps())
+
     def flush_steps(self) -> Steps[None]:
         return self.alone(self.flushed_steps())
 
@@ -497,6 +508,11 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
         return self.alone(self.sent_steps())
 
     # For pyomid's own use
+
+    def observed(self, kind: Kind, table: str, steps: Steps[T]) -> Steps[T]:
+        """The same steps, told to the observers of the database."""
+        reports = self.database.reports
+        return steps if reports is None else reports.steps(kind, self, table, steps)
 
     @abstractmethod
     def _new_table(self, rules: TableRules) -> TableT: ...

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Blocking, Run
+from pyomid.client.observers.observer import Kind
 from pyomid.client.public_names import TABLE, shows
 from pyomid.client.tables import arrow
 from pyomid.client.tables.arrow import ArrowScan
@@ -236,7 +237,8 @@ class TableBase:
         yield from self._transaction.begin_read_steps()
         rows: list[Row] = [{} for _ in keys]
         if keys and selection != []:
-            rows = yield from self._writes.read_steps(self._rules.info, keys, selection)
+            reading = self._writes.read_steps(self._rules.info, keys, selection)
+            rows = yield from self._transaction.observed(Kind.READ, self.name, reading)
         if for_update:
             self._claim(keys, selection, rows)
         return rows
@@ -324,7 +326,7 @@ class RowScan:
 
     def next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
         """The next rows, maybe none. None at the end of the scan."""
-        return self._transaction.alone(self._next_steps())
+        return self._transaction.alone(self._transaction.observed(Kind.SCAN, self._info.name, self._next_steps()))
 
     def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
         if self._is_over:

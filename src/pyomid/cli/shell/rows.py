@@ -1,0 +1,200 @@
+"""Rows as text: by the table's schema where it has one, else keys and values as bytes.
+
+| type                              | typed and shown as                                  |
+| string                            | text                                                |
+| binary, and tables without schema | text, with \\xNN for bytes that are none             |
+| array, map, struct                | JSON (`row_codec.nested`)                           |
+| boolean                           | true, false                                         |
+| other types                       | as in JSON, without quotes: 12.50, 2026-02-28       |
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyomid.cli.shell.words import Word, bytes_of, pair_of, text_of
+from pyomid.errors import Misuse, MisuseType
+from pyomid.row_codec.nested import value_of_json
+from pyomid.row_codec.rows import RowCodec
+from pyomid.row_codec.schema import near
+from pyomid.types import TableInfo
+
+if TYPE_CHECKING:
+    from pyomid.client.transaction import Transaction
+
+
+Record = Mapping[str, Any]
+"""A row as JSON knows it, by the names of its columns."""
+
+
+class Rows(ABC):
+    """One table in one transaction, its rows as text. `key_parts`: how many words a key has."""
+
+    key_parts: int = 1
+
+    @abstractmethod
+    def get(self, key: Sequence[Word], columns: Sequence[Word]) -> Record | None: ...
+
+    @abstractmethod
+    def put(self, key: Sequence[Word], pairs: Sequence[Word]) -> None: ...
+
+    @abstractmethod
+    def delete(self, key: Sequence[Word], columns: Sequence[Word]) -> None: ...
+
+    @abstractmethod
+    def scan(self, bounds: Mapping[str, Word], limit: int | None, *, reverse: bool) -> Iterator[Record]: ...
+
+    @abstractmethod
+    def shown(self, record: Record) -> Sequence[tuple[str, str]]:
+        """(column, text) for people."""
+
+    is_typed = False
+
+
+def rows_of(transaction: Transaction, table: str) -> Rows:
+    info = transaction.table(table).info
+    return ByteRows(transaction, info) if info.schema is None else TypedRows(transaction, info)
+
+
+class ByteRows(Rows):
+    """Of a table without a schema."""
+
+    def __init__(self, transaction: Transaction, info: TableInfo) -> None:
+        self._table = transaction.table(info.name)
+
+    def get(self, key: Sequence[Word], columns: Sequence[Word]) -> Record | None:
+        stored = bytes_of(key[0].text)
+        row = self._table.get(stored, [bytes_of(column.text) for column in columns] or None)
+        return _record(stored, row) if row else None
+
+    def put(self, key: Sequence[Word], pairs: Sequence[Word]) -> None:
+        cells, gone = {}, []
+        for name, value in map(pair_of, pairs):
+            if value.is_null:
+                gone.append(bytes_of(name))
+            else:
+                cells[bytes_of(name)] = bytes_of(value.text)
+        if cells or not gone:
+            self._table.put(bytes_of(key[0].text), cells)
+        if gone:
+            self._table.delete(bytes_of(key[0].text), gone)
+
+    def delete(self, key: Sequence[Word], columns: Sequence[Word]) -> None:
+        self._table.delete(bytes_of(key[0].text), [bytes_of(column.text) for column in columns] or None)
+
+    def scan(self, bounds: Mapping[str, Word], limit: int | None, *, reverse: bool) -> Iterator[Record]:
+        given = {name: bytes_of(word.text) for name, word in bounds.items()}
+        for key, row in self._table.scan(
+            given.get("start", b""), given.get("stop"), prefix=given.get("prefix"), limit=limit, reverse=reverse
+        ):
+            yield _record(key, row)
+
+    def shown(self, record: Record) -> Sequence[tuple[str, str]]:
+        return [*record.items()]
+
+
+def _record(key: bytes, row: Mapping[bytes, bytes]) -> Record:
+    return {"key": text_of(key), **{text_of(name): text_of(value) for name, value in sorted(row.items())}}
+
+
+class TypedRows(Rows):
+    """Of a table with a schema."""
+
+    is_typed = True
+
+    def __init__(self, transaction: Transaction, info: TableInfo) -> None:
+        self._table = transaction.table(info.name, codec=dict)
+        self._name = info.name
+        self._codec = RowCodec(info)
+        self._keys: Final = self._codec.layout.names
+        self.key_parts = len(self._keys)
+
+    def get(self, key: Sequence[Word], columns: Sequence[Word]) -> Record | None:
+        wanted = [self._known(column.text) for column in columns]
+        row = self._table.get(self._key(key))
+        if row is None:
+            return None
+        return self._codec.to_json({name: row[name] for name in [*self._keys, *wanted]} if wanted else row)
+
+    def put(self, key: Sequence[Word], pairs: Sequence[Word]) -> None:
+        row = dict(zip(self._keys, self._key(key), strict=True))
+        for name, value in map(pair_of, pairs):
+            if name in self._keys:
+                raise Misuse(f"column {name!r} is of the row key of {self._name}: it stands before the others")
+            row[self._known(name)] = self._value(name, value)
+        self._table.put(row)
+
+    def delete(self, key: Sequence[Word], columns: Sequence[Word]) -> None:
+        if columns:
+            self.put(key, [Word(f"{column.text}=null") for column in columns])
+        else:
+            self._table.delete(self._key(key))
+
+    def scan(self, bounds: Mapping[str, Word], limit: int | None, *, reverse: bool) -> Iterator[Record]:
+        given = {name: self._bound(word) for name, word in bounds.items()}
+        for row in self._table.scan(
+            given.get("start"), given.get("stop"), prefix=given.get("prefix"), limit=limit, reverse=reverse
+        ):
+            yield self._codec.to_json(row)
+
+    def shown(self, record: Record) -> Sequence[tuple[str, str]]:
+        return [(name, self._text(name, value)) for name, value in record.items()]
+
+    def _key(self, words: Sequence[Word]) -> tuple[Any, ...]:
+        return tuple(self._value(name, word) for name, word in zip(self._keys, words, strict=True))
+
+    def _bound(self, word: Word) -> tuple[Any, ...]:
+        """The values of the first key columns; of several, with commas between (a comma of a value: \\x2c)."""
+        texts = word.text.split(",") if self.key_parts > 1 else [word.text]
+        if len(texts) > self.key_parts:
+            raise Misuse(f"{word.text!r} has more parts than the key of {self._name}: {', '.join(self._keys)}")
+        pairs = zip(self._keys, texts, strict=False)
+        return tuple(self._value(name, Word(text, word.is_quoted)) for name, text in pairs)
+
+    def _known(self, name: str) -> str:
+        if name not in self._codec.types:
+            raise Misuse(f"table {self._name!r} has no column {name!r}{near(name, self._codec.types)}", column=name)
+        return name
+
+    def _value(self, name: str, word: Word) -> Any:
+        spark_type = self._codec.types[name]
+        if word.is_null:
+            return None
+        try:
+            return _value_of(word.text, spark_type)
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
+            raise MisuseType(
+                f"table {self._name!r}, column {name!r}: {word.text!r} is no {spark_type}", column=name
+            ) from error
+
+    def _text(self, name: str, plain: Any) -> str:
+        if plain is None:
+            return "null"
+        spark_type = self._codec.types[name]
+        if spark_type == "binary":
+            return text_of(self._codec.from_json({name: plain})[name])
+        if spark_type == "string":
+            return '"null"' if plain == "null" else text_of(plain.encode())
+        return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+_BOOLEANS: Final = {"true": True, "false": False}
+
+
+def _value_of(text: str, spark_type: str) -> Any:
+    if spark_type.startswith("{"):
+        return value_of_json(json.loads(text), json.loads(spark_type))
+    if spark_type == "binary":
+        return bytes_of(text)
+    said = bytes_of(text).decode()
+    match spark_type:
+        case "string":
+            return said
+        case "boolean":
+            return _BOOLEANS[said.lower()]
+        case "byte" | "short" | "integer" | "long":
+            return int(said)
+    return value_of_json(int(said) if spark_type.startswith("interval") else said, spark_type)

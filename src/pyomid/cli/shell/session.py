@@ -1,0 +1,428 @@
+"""The shell's commands, over one database and at most one open transaction.
+
+Outside of `begin` … `commit` each command is a transaction of its own. What becomes of a transaction is decided by the
+client; the shell tells it, after an error and after Ctrl-C too:
+
+    Ctrl-C …                        what happens
+    at the prompt                   the line is dropped; an open transaction stays open
+    while something is read         the rest is not shown; an open transaction stays open
+    while writes leave              an open transaction is rollback-only, one of a single command is rolled back
+    while a commit is answered      the answer is awaited; a second Ctrl-C gives it up, and the outcome is unknown then
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Final
+
+from pyomid.cli.shell.rows import Record, Rows, rows_of
+from pyomid.cli.shell.words import Word, pair_of, words_of
+from pyomid.client.transaction import ENDED, State
+from pyomid.errors import Misuse, OmidError
+from pyomid.types import Column, TableInfo
+
+if TYPE_CHECKING:
+    from pyomid.cli.shell.terminal import Output
+    from pyomid.client.database import Database
+    from pyomid.client.savepoint import Savepoint
+    from pyomid.client.transaction import Transaction
+
+INTERRUPTED: Final = 130
+
+
+class Leave(Exception):
+    """`exit`."""
+
+
+class Session:
+    """A context manager, whose end rolls back what is open."""
+
+    def __init__(self, database: Database, output: Output) -> None:
+        self._database = database
+        self._output = output
+        self._open: Transaction | None = None
+        self._single: Transaction | None = None
+        """The transaction of a single command, while it runs and until the next one."""
+        self._savepoints: dict[str, Savepoint] = {}
+
+    # Where lines come from
+
+    def talk(self, read_line: Callable[[str], str]) -> int:
+        """With a person: errors are told, and the next line is read."""
+        to_tell = f"{self._database.url}   help lists the commands, Ctrl-D ends"
+        while True:
+            try:
+                if to_tell:
+                    self._output.note(to_tell)
+                    to_tell = ""
+                self.run_line(read_line(self.prompt))
+            except KeyboardInterrupt:
+                to_tell = self._after_interrupt()
+            except (EOFError, Leave):
+                return 0
+            except OmidError as error:
+                self._output.error(f"{error} [{error.code}]")
+                self._tell_ended()
+
+    def run_script(self, lines: Iterable[str]) -> int:
+        """Ends at the first error. An open transaction at the end is an error: nothing of it is committed."""
+        number = 0
+        try:
+            for number, line in enumerate(lines, 1):  # noqa: B007
+                self.run_line(line)
+        except Leave:
+            pass
+        except KeyboardInterrupt:
+            self._output.error(f"line {number}: {self._after_interrupt()}")
+            return INTERRUPTED
+        except OmidError as error:
+            self._output.error(f"line {number}: {error} [{error.code}]")
+            self._tell_ended()
+            return 1
+        if self._open is not None:
+            self._output.error(f"the script ends without commit: transaction {self._open.start_ts} is rolled back")
+            return 1
+        return 0
+
+    @property
+    def prompt(self) -> str:
+        if self._open is None:
+            return "pyomid> "
+        return f"pyomid {self._open.start_ts}{' rollback-only' if self._open.state is State.ROLLBACK_ONLY else ''}> "
+
+    def words_to_complete(self, words: Sequence[str]) -> list[str]:
+        """What may follow these words of a line."""
+        if not words:
+            return sorted(COMMANDS)
+        command = COMMANDS.get(words[0])
+        if command is None:
+            return sorted(COMMANDS) if words[0] == "help" else []
+        if len(words) == 1 and "TABLE" in command.usage:
+            with suppress(OmidError):
+                return [table.name for table in self._database.tables()]
+        if words[0] == "scan":
+            return ["start=", "stop=", "prefix=", "limit=", "reverse"]
+        return []
+
+    def run_line(self, line: str) -> None:
+        words = words_of(line)
+        if not words or words[0].text.startswith("#"):
+            return
+        name, *rest = words
+        command = COMMANDS.get(name.text)
+        if command is None:
+            near = difflib.get_close_matches(name.text, COMMANDS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "; help lists the commands"
+            raise Misuse(f"no command {name.text!r}{hint}")
+        if not command.words_min <= len(rest) <= command.words_max:
+            raise Misuse(f"usage: {name.text} {command.usage}".rstrip())
+        command.run(self, rest)
+        self._single = None
+        self._forget_ended()
+
+    # Commands
+
+    def begin(self, words: Sequence[Word]) -> None:
+        options = {word.text for word in words}
+        if unknown := options - {"read-only", "lease"}:
+            raise Misuse(f"begin takes read-only and lease, not {min(unknown)!r}")
+        if self._open is not None:
+            raise Misuse(f"transaction {self._open.start_ts} is open: commit or rollback")
+        self._open = self._database.begin(read_only="read-only" in options, lease="lease" in options)
+        self._output.note(f"begun {self._open.start_ts}")
+
+    def commit(self, _: Sequence[Word]) -> None:
+        transaction = self._begun()
+        with self._patient():
+            transaction.commit()
+            self._output.note(_committed(transaction))
+
+    def rollback(self, words: Sequence[Word]) -> None:
+        if words:
+            self._savepoint(words).rollback()
+            self._output.note(f"back at {words[-1].text}")
+            return
+        transaction = self._begun()
+        transaction.rollback()
+        self._output.note(f"rolled back {transaction.start_ts}")
+
+    def savepoint(self, words: Sequence[Word]) -> None:
+        self._savepoints[words[0].text] = self._begun().savepoint()
+
+    def get(self, words: Sequence[Word]) -> None:
+        with self._reading() as transaction:
+            rows = rows_of(transaction, words[0].text)
+            key, columns = _key_and_rest(words[0].text, rows, words[1:])
+            found = rows.get(key, columns)
+            self._show(rows, [] if found is None else [found])
+        if found is None:
+            self._output.note("no such row")
+
+    def scan(self, words: Sequence[Word]) -> None:
+        bounds: dict[str, Word] = {}
+        limit: int | None = None
+        reverse = False
+        for word in words[1:]:
+            if word.text == "reverse":
+                reverse = True
+                continue
+            name, value = pair_of(word)
+            if name == "limit":
+                limit = _limit(value.text)
+            elif name in ("start", "stop", "prefix"):
+                bounds[name] = value
+            else:
+                raise Misuse(f"scan takes start=, stop=, prefix=, limit= and reverse, not {word.text!r}")
+        count = 0
+        with self._reading() as transaction:
+            rows = rows_of(transaction, words[0].text)
+            records = rows.scan(bounds, limit, reverse=reverse)
+            while chunk := list(islice(records, ROWS_AT_ONCE)):
+                self._show(rows, chunk)
+                count += len(chunk)
+        self._output.note(f"{count} row{'' if count == 1 else 's'}")
+
+    def put(self, words: Sequence[Word]) -> None:
+        def write(rows: Rows) -> None:
+            key, pairs = _key_and_rest(words[0].text, rows, words[1:])
+            rows.put(key, pairs)
+
+        self._write(words[0].text, write)
+
+    def delete(self, words: Sequence[Word]) -> None:
+        def write(rows: Rows) -> None:
+            key, columns = _key_and_rest(words[0].text, rows, words[1:])
+            rows.delete(key, columns)
+
+        self._write(words[0].text, write)
+
+    def tables(self, _: Sequence[Word]) -> None:
+        infos = self._database.tables()
+        self._output.table(
+            ("table", "families", "conflict level", "row key"),
+            [(info.name, _families(info), _level(info), ", ".join(_row_key(info))) for info in infos],
+        )
+
+    def describe(self, words: Sequence[Word]) -> None:
+        info = self._database.table_info(words[0].text)
+        self._output.note(f"families {_families(info)}   conflict level {_level(info)}   row key {_row_key_told(info)}")
+        if info.schema is not None:
+            places = [(each.name, each.spark_type, each.column) for each in info.schema.columns]
+            self._output.table(
+                ("column", "type", "stored in"),
+                [(name, kind, _place(column)) for name, kind, column in places],
+            )
+
+    def help(self, words: Sequence[Word]) -> None:
+        if words and words[0].text not in COMMANDS:
+            raise Misuse(f"no command {words[0].text!r}; help lists them")
+        names = [words[0].text] if words else list(COMMANDS)
+        for name in names:
+            command = COMMANDS[name]
+            self._output.line(f"{f'{name} {command.usage}':<58} {command.text}".rstrip())
+        if not words:
+            self._output.line(VALUES)
+
+    def leave(self, _: Sequence[Word]) -> None:
+        raise Leave
+
+    # Transactions
+
+    def _begun(self) -> Transaction:
+        if self._open is None:
+            raise Misuse("no transaction is open: begin one")
+        return self._open
+
+    @contextmanager
+    def _reading(self) -> Iterator[Transaction]:
+        """The open transaction, or a snapshot of this command's own."""
+        if self._open is not None:
+            yield self._open
+            return
+        with self._database.snapshot() as snapshot:
+            yield snapshot
+
+    def _write(self, table: str, write: Callable[[Rows], None]) -> None:
+        if self._open is not None:
+            write(rows_of(self._open, table))
+            return
+
+        def alone(transaction: Transaction) -> Transaction:
+            self._single = transaction
+            write(rows_of(transaction, table))
+            return transaction
+
+        with self._patient():
+            self._output.note(_committed(self._database.run(alone)))
+
+    @contextmanager
+    def _patient(self) -> Iterator[None]:
+        """One Ctrl-C waits for the answer of what runs here, and is told afterwards; a second one interrupts it."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        asked = False
+
+        def first(number: int, frame: FrameType | None) -> None:
+            nonlocal asked
+            asked = True
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            os.write(2, b"the answer is awaited; Ctrl-C again gives it up, and the outcome is unknown then\n")
+
+        before = signal.signal(signal.SIGINT, first)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+        if asked and not self._output.is_told:
+            raise KeyboardInterrupt  # a script ends
+
+    def _savepoint(self, words: Sequence[Word]) -> Savepoint:
+        if len(words) != 2 or words[0].text != "to":
+            raise Misuse("usage: rollback [to SAVEPOINT]")
+        self._begun()
+        found = self._savepoints.get(words[1].text)
+        if found is None:
+            raise Misuse(
+                f"no savepoint {words[1].text!r}{': ' + ', '.join(self._savepoints) if self._savepoints else ''}"
+            )
+        return found
+
+    def _forget_ended(self) -> None:
+        if self._open is not None and self._open.state in ENDED:
+            self._open = None
+        if self._open is None:
+            self._savepoints.clear()
+
+    def _tell_ended(self) -> None:
+        """After an error."""
+        self._single = None
+        if self._open is not None and self._open.state is State.ROLLBACK_ONLY:
+            self._output.error(f"transaction {self._open.start_ts} can only be rolled back")
+        self._forget_ended()
+
+    def _after_interrupt(self) -> str:
+        transaction = self._open or self._single
+        self._single = None
+        if transaction is None:
+            return "interrupted; no transaction is open"
+        what = _INTERRUPTED[transaction.state].format(start=transaction.start_ts, commit=transaction.commit_ts)
+        self._forget_ended()
+        return f"interrupted; {what}"
+
+    def _show(self, rows: Rows, records: Sequence[Record]) -> None:
+        if self._output.as_json:
+            for record in records:
+                self._output.json(record)
+        elif rows.is_typed and records:
+            shown = [rows.shown(record) for record in records]
+            self._output.table([name for name, _ in shown[0]], [[text for _, text in each] for each in shown])
+        else:
+            for record in records:
+                (_, key), *cells = rows.shown(record)
+                self._output.line("   ".join([key, *(f"{name}={text}" for name, text in cells)]))
+
+    def close(self) -> None:
+        transaction, self._open = self._open, None
+        if transaction is not None and transaction.can_roll_back:
+            transaction.rollback()
+            self._output.note(f"rolled back {transaction.start_ts}, which was open")
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+ROWS_AT_ONCE: Final = 100
+"""Of a scan: their columns are aligned, and they are shown while the next ones are read."""
+
+_INTERRUPTED: Final = {
+    State.ACTIVE: "transaction {start} stays open: commit or rollback",
+    State.ROLLBACK_ONLY: "transaction {start} can only be rolled back, nothing of it is committed",
+    State.COMMITTING: "transaction {start} may have committed: look at what it wrote",
+    State.UNKNOWN: "transaction {start} may have committed: look at what it wrote",
+    State.COMMITTED: "transaction {start} is committed, at {commit}",
+    State.ROLLED_BACK: "transaction {start} is rolled back, nothing of it is committed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    run: Callable[[Session, Sequence[Word]], None]
+    usage: str
+    text: str
+    words_min: int = 0
+    words_max: int = 1_000
+
+
+COMMANDS: Final[dict[str, Command]] = {
+    "get": Command(Session.get, "TABLE KEY [COLUMN …]", "one row, or columns of it", 2),
+    "put": Command(Session.put, "TABLE KEY COLUMN=VALUE …", "sets columns of a row; null removes a value", 2),
+    "delete": Command(Session.delete, "TABLE KEY [COLUMN …]", "deletes a row, or columns of it", 2),
+    "scan": Command(
+        Session.scan, "TABLE [prefix=] [start=] [stop=] [limit=] [reverse]", "rows in the order of their keys", 1, 6
+    ),
+    "begin": Command(Session.begin, "[read-only] [lease]", "opens a transaction", 0, 2),
+    "commit": Command(Session.commit, "", "commits it, durable when told", 0, 0),
+    "rollback": Command(Session.rollback, "[to SAVEPOINT]", "ends it without a trace, or goes back", 0, 2),
+    "savepoint": Command(Session.savepoint, "NAME", "remembers its writes as they are", 1, 1),
+    "tables": Command(Session.tables, "", "all tables", 0, 0),
+    "describe": Command(Session.describe, "TABLE", "a table's columns and their types", 1, 1),
+    "help": Command(Session.help, "[COMMAND]", "this list", 0, 1),
+    "exit": Command(Session.leave, "", "ends the shell; what is open is rolled back", 0, 0),
+}
+
+VALUES: Final = r"""
+A key of several columns is several words: get orders 2026-02-28 17. Values go by the column's type: 12.50, true,
+2026-02-28, JSON for arrays, maps and structs. A table without a schema has columns family:qualifier and holds bytes.
+Quotes keep spaces together; \n \t \\ \xNN write what cannot be typed. null is no value, "null" is text."""
+
+
+def _key_and_rest(table: str, rows: Rows, words: Sequence[Word]) -> tuple[Sequence[Word], Sequence[Word]]:
+    if len(words) < rows.key_parts:
+        raise Misuse(f"a key of {table} has {rows.key_parts} parts; describe {table} names them")
+    return words[: rows.key_parts], words[rows.key_parts :]
+
+
+def _limit(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise Misuse(f"limit={text!r} is not a number of rows")
+    return int(text)
+
+
+def _committed(transaction: Transaction) -> str:
+    if transaction.commit_ts is None:
+        return f"committed {transaction.start_ts}, which wrote nothing"
+    return f"committed {transaction.start_ts} at {transaction.commit_ts}"
+
+
+def _families(info: TableInfo) -> str:
+    return ", ".join(family.decode("utf-8", "backslashreplace") for family in info.families)
+
+
+def _level(info: TableInfo) -> str:
+    return " changing to ".join(each.value for each in info.id_levels)
+
+
+def _row_key(info: TableInfo) -> list[str]:
+    return [] if info.schema is None else [f"{p.name}{' desc' if p.descending else ''}" for p in info.schema.row_key]
+
+
+def _row_key_told(info: TableInfo) -> str:
+    return ", ".join(_row_key(info)) or "bytes"
+
+
+def _place(column: Column | None) -> str:
+    return "row key" if column is None else f"{column.family.decode()}:{column.qualifier.decode()}"

@@ -1,0 +1,105 @@
+r"""A line of the shell as words: quotes keep spaces together, a backslash writes what cannot be typed.
+
+    put accounts alice f:city="New York" f:raw=\x00\xff f:note='it\'s'
+
+`Word.text` still has its backslashes: a column's type decides whether they stand for characters (text), for bytes, or
+belong to JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from pyomid.errors import Misuse
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a line, without its quotes."""
+
+    text: str
+    is_quoted: bool = False
+
+    @property
+    def is_null(self) -> bool:
+        """Only without quotes: "null" in quotes is text."""
+        return self.text == "null" and not self.is_quoted
+
+
+_WORD: Final = re.compile(r"""(?:[^\s"'\\]|\\.|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')+""", re.DOTALL)
+_QUOTED: Final = re.compile(r"""\\.|"(?P<double>(?:\\.|[^"\\])*)"|'(?P<single>(?:\\.|[^'\\])*)'""", re.DOTALL)
+
+
+def words_of(line: str) -> list[Word]:
+    """`Misuse` where a quote has no end."""
+    found: list[Word] = []
+    at = 0
+    while rest := line[at:].lstrip():
+        at = len(line) - len(rest)
+        match = _WORD.match(line, at)
+        if match is None:
+            raise Misuse(f"a quote or a backslash without an end: {rest[:40]}")
+        if match.end() < len(line) and not line[match.end()].isspace():
+            raise Misuse(f"a quote or a backslash without an end: {line[match.end() :][:40]}")
+        found.append(_word(match[0]))
+        at = match.end()
+    return found
+
+
+def pair_of(word: Word) -> tuple[str, Word]:
+    """Of column=value. `Misuse` if it is none."""
+    name, equals, value = word.text.partition("=")
+    if not equals or not name:
+        raise Misuse(f"{word.text!r} is not column=value")
+    return name, Word(value, word.is_quoted)
+
+
+def _word(raw: str) -> Word:
+    is_quoted = False
+
+    def bare(match: re.Match[str]) -> str:
+        nonlocal is_quoted
+        inside = match["double"] if match["double"] is not None else match["single"]
+        if inside is None:
+            return match[0]
+        is_quoted = True
+        return inside
+
+    return Word(_QUOTED.sub(bare, raw), is_quoted)
+
+
+_ESCAPE: Final = re.compile(rb"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[^xu]|[xu])", re.DOTALL)
+_SHORT: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"0": b"\0"}
+
+
+def bytes_of(text: str) -> bytes:
+    r"""Text with \xNN (a byte), \uNNNN (a character), \n \t \r \0, and \ before what stands for itself."""
+
+    def byte(match: re.Match[bytes]) -> bytes:
+        said = match[1]
+        if len(said) > 1:
+            return bytes([int(said[1:], 16)]) if said[:1] == b"x" else chr(int(said[1:], 16)).encode("utf-8", "replace")
+        if said in (b"x", b"u"):
+            raise Misuse(f"{text!r}: \\x takes two hexadecimal digits, \\u four")
+        return _SHORT.get(said, said)
+
+    return _ESCAPE.sub(byte, text.encode("utf-8", "surrogateescape"))
+
+
+def text_of(data: bytes) -> str:
+    """Bytes on one line; `bytes_of` makes them again."""
+    shown = data.decode("utf-8", "surrogateescape")
+    return "".join(_shown(character) for character in shown)
+
+
+_NAMED: Final = {"\n": r"\n", "\t": r"\t", "\r": r"\r", "\\": r"\\"}
+
+
+def _shown(character: str) -> str:
+    if character in _NAMED:
+        return _NAMED[character]
+    if character.isprintable():
+        return character
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
