@@ -85,11 +85,10 @@ class RestNote:
 
 
 def _files(folder: Path) -> list[int]:
-    """Which files they are. Without their device, whose number changes with the machine's start; with the time of the
-    last change of one that never changes, since a number may be used again, and a file be written over."""
-    layout = os.stat(folder / LAYOUT_FILE)
-    inodes = [os.stat(_data_file(folder, name)).st_ino for name in _ENVIRONMENTS]
-    return [layout.st_ino, layout.st_ctime_ns, *inodes]
+    """Which files they are. Without their device, whose number changes with the machine's start, and without the time
+    of their last change, which a `chown -R` at a container's start would move."""
+    paths = [folder / LAYOUT_FILE, *(_data_file(folder, name) for name in _ENVIRONMENTS)]
+    return [os.stat(path).st_ino for path in paths]
 
 
 def _changes(folder: Path) -> list[Any]:
