@@ -34,6 +34,7 @@ VALUE: Final = "value"
 _SUFFIX: Final = ".parquet"
 _UNFINISHED: Final = ".unfinished"
 _METADATA: Final = b"pyomid"
+_BYTES_AT_ONCE: Final = 32 << 20
 
 
 def export_tables(
@@ -42,8 +43,11 @@ def export_tables(
     """Writes each table to a file of an absent or empty folder, all of one snapshot. Rows (or cells) of each."""
     folder = Path(destination)
     folder.mkdir(parents=True, exist_ok=True)
-    if any(not each.name.endswith(_UNFINISHED) for each in folder.iterdir()):
+    left = list(folder.iterdir())
+    if any(not each.name.endswith(_SUFFIX + _UNFINISHED) for each in left):
         raise Misuse(f"{folder} is not empty: name a new folder", folder=str(folder))
+    for each in left:
+        each.unlink()
     paths = {info.name: folder / f"{quote(info.name, safe='')}{_SUFFIX}" for info in infos}
     counts = {}
     with database.snapshot(lease=True) as snapshot:
@@ -175,7 +179,7 @@ def _import(database: Database, name: str, path: Path) -> int:
     file, is_typed = _opened(path), database.table_info(name).schema is not None
     done = 0
     try:
-        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
+        for batch in file.iter_batches(batch_size=_rows_at_once(file.metadata)):
             database.run(partial(_write, name=name, batch=batch, by_cells=not is_typed and _is_by_cells(batch)))
             done += batch.num_rows
     except BaseException as error:
@@ -185,6 +189,12 @@ def _import(database: Database, name: str, path: Path) -> int:
         )
         raise
     return done
+
+
+def _rows_at_once(metadata: Any) -> int:
+    """Fewer of large rows."""
+    size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+    return max(1, min(ROWS_AT_ONCE, _BYTES_AT_ONCE * metadata.num_rows // max(1, size)))
 
 
 def _is_by_cells(batch: pa.RecordBatch) -> bool:
