@@ -194,7 +194,7 @@ def _import(database: Database, name: str, path: Path) -> int:
 def _rows_at_once(metadata: Any) -> int:
     """Fewer of large rows."""
     size = sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
-    return max(1, min(ROWS_AT_ONCE, _BYTES_AT_ONCE * metadata.num_rows // max(1, size)))
+    return max(1, min(ROWS_AT_ONCE, _BYTES_AT_ONCE * int(metadata.num_rows) // max(1, int(size))))
 
 
 def _is_by_cells(batch: pa.RecordBatch) -> bool:
