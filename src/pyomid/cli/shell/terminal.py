@@ -106,7 +106,7 @@ def _by_prompt_toolkit(completions: Completions) -> ReadLine:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import Completer, Completion
 
-    class Words(Completer):
+    class Words(Completer):  # type: ignore[misc, unused-ignore]  # Any where it is not installed
         def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
             typed = document.text_before_cursor
             words = typed.split()
