@@ -37,8 +37,14 @@ def keys_stored(db: Database) -> int:
         return sum(b"m:run" in row for _, row in tx.table(KEYS_TABLE).scan())
 
 
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyomid.client.upkeep.expired_keys._PAGE_ROWS", 7)
+    monkeypatch.setattr("pyomid.client.upkeep.expired_keys._BATCH_KEYS", 15)
+
+
 def test_an_id_that_expired_never_commits_again(db: Database) -> None:
-    ids = [f"payment-{number}" for number in range(1200)]
+    ids = [f"payment-{number}" for number in range(60)]
     for each in ids[:40]:
         db.run_once(each, add_one)
     old_ts = db.begin().start_ts

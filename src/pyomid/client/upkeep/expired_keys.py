@@ -9,7 +9,7 @@ old once its run began at or below a start that had been handed out so long ago.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -21,6 +21,7 @@ from pyomid.errors import UnknownTable
 KEYS_MAX: Final = 50_000
 """Of one pass. Their groups are written in order, each once."""
 _BATCH_KEYS: Final = 500
+_PAGE_ROWS: Final = 2_000
 
 
 class Ages:
@@ -48,19 +49,33 @@ class Ages:
 
 def expire_keys(database: Database, old_ts: int, rest: Callable[[], None] = lambda: None) -> int:
     """Shrinks the keys of runs that began at or below `old_ts`, some of them if they are very many. Returns how many.
-    `rest` is called before each transaction."""
+    `rest` is called before each transaction and each page that is read."""
     try:
         database.table_info(idempotency.KEYS_TABLE)
     except UnknownTable:
         return 0
-    with database.snapshot() as snapshot:
-        rows = snapshot.table(idempotency.KEYS_TABLE).scan(columns=[b"%b:%b" % idempotency.KEY_COLUMN])
-        old = (key for key, row in rows if (start := idempotency.named_start(row)) is not None and start <= old_ts)
-        keys = sorted(islice(old, KEYS_MAX), key=idempotency.expired_row)
+    keys = sorted(islice(_old_keys(database, old_ts, rest), KEYS_MAX), key=idempotency.expired_row)
     for first in range(0, len(keys), _BATCH_KEYS):
         rest()
         database.run(_expire, keys[first : first + _BATCH_KEYS])
     return len(keys)
+
+
+def _old_keys(database: Database, old_ts: int, rest: Callable[[], None]) -> Iterator[bytes]:
+    """Each page is of a snapshot of its own: they may be very many, and W is not held."""
+    start, columns = b"", [b"%b:%b" % idempotency.KEY_COLUMN]
+    while True:
+        rest()
+        with database.snapshot() as snapshot:
+            rows = snapshot.table(idempotency.KEYS_TABLE).scan(start, columns=columns)
+            page = list(islice(rows, _PAGE_ROWS))
+        for key, row in page:
+            began_ts = idempotency.named_start(row)
+            if began_ts is not None and began_ts <= old_ts:
+                yield key
+        if len(page) < _PAGE_ROWS:
+            return
+        start = page[-1][0] + b"\0"
 
 
 def _expire(transaction: Transaction, keys: list[bytes]) -> None:
