@@ -59,7 +59,9 @@ def limits(tail_bytes: int, records_max: int, bytes_max: int, rng: random.Random
     """With `rng`, sometimes those of a reader that needs few versions."""
     committed_below = rng.choice((0, 60, 1 << 60)) if rng is not None else 0
     below = rng.choice((100, 1 << 62)) if rng is not None else TIMESTAMP_MAX
-    return (*kernels.Limits(tail_bytes, records_max, bytes_max, below, committed_below, np.ones(3, np.uint8)),)
+    at_least = rng.choice((0, 100)) if rng is not None else 0
+    asked = np.ones(3, np.uint8)
+    return (*kernels.Limits(tail_bytes, records_max, bytes_max, below, committed_below, asked, at_least),)
 
 
 def found_by_both(store: EmbeddedStore, key_range: KeyRange, records_max: int) -> None:
@@ -293,7 +295,7 @@ def test_a_scan_by_a_reader_leaves_out_nothing_that_it_sees(tmp_path: Path, seed
             store.write_shadow_cells("t", [ShadowWrite(name, commit_ts) for name in names])
     left_out = 0
     for reader in (50, 51, 1000, 4001, 7000, 9000):
-        bounds = ReadBounds(below=reader, committed_below=reader)
+        bounds = ReadBounds(rng.choice((0, 0, 900, 5000)), reader, rng.choice((reader, reader, 0)))
         for columns in (None, [a], [b, other], [family], [Column(b"f", b"none")]):
             whole = {cell for batch in store.scan("t", KeyRange(), columns) for cell in batch.all_cells()}
             found: set[Cell] = set()

@@ -26,7 +26,7 @@ from pyomid.arrays import NDArray, np
 from pyomid.owned_files import FileId
 from pyomid.storage.embedded.environment import Transaction
 from pyomid.storage.embedded.native import pages as kernels
-from pyomid.types import TIMESTAMP_MAX, ReadBounds
+from pyomid.types import ReadBounds
 
 _FILE: Final = "data.mdb"
 _META: Final = struct.Struct("<16x II")
@@ -40,7 +40,7 @@ _PAGES_MAX: Final = 1 << 48
 """The greatest page number that a branch node can name."""
 
 Bytes = NDArray[np.uint8]
-_Asked = tuple[int, int, Bytes, Bytes, tuple[int, int, int, int, int, Bytes]]
+_Asked = tuple[int, int, Bytes, Bytes, tuple[int, int, int, int, int, Bytes, int]]
 """The arguments of `walk` between the pages and the arrays for what it finds."""
 
 
@@ -98,8 +98,9 @@ class Pages:
         if root == _NO_ROOT:
             return Records(_NO_BYTES, _NO_LENGTHS, None)
         borders = np.frombuffer(start, dtype=np.uint8), np.frombuffer(stop, dtype=np.uint8)
-        needed = (TIMESTAMP_MAX, 0) if bounds is None else (bounds.below, bounds.committed_below)
-        limits = tail_bytes, records_max, bytes_max, *needed, _NO_BYTES if asked is None else asked
+        needed = bounds or ReadBounds()
+        versions = needed.below, needed.committed_below, _NO_BYTES if asked is None else asked, needed.at_least
+        limits = tail_bytes, records_max, bytes_max, *versions
         question = page_bytes, root, *borders, limits
         pages = self._known()
         if pages is None:

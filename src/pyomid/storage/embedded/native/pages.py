@@ -130,7 +130,8 @@ class Limits(NamedTuple):
     in more than their last `tail_bytes`.
 
     With `committed_below` it finds what a reader with these `ReadBounds` needs: of each row the records below version
-    `below`, down to those by which every asked column has a commit timestamp below `committed_below`."""
+    `below`, down to those by which every asked column has a commit timestamp below `committed_below`. Versions below
+    `at_least` are passed over."""
 
     tail_bytes: Annotated[int, "int64"]
     records_max: Annotated[int, "int64"]
@@ -140,6 +141,7 @@ class Limits(NamedTuple):
     asked: ReadBytes
     """1 for the number of each asked column. Not for a family's tombstone: below the last needed version of its other
     columns it hides nothing."""
+    at_least: Annotated[int, "int64"]
 
 
 @kernel(f"int64({READ_BYTES}, int64, int64)", _nrt=False)
@@ -198,7 +200,7 @@ def walk(
     Should it change all the same, nothing is written after the end of `out` and `lens`; and a tree that leads in a
     circle ends the walk, which enters no more pages than there are.
     """
-    tail_bytes, records_max, bytes_max, below, committed_below, asked = limits
+    tail_bytes, records_max, bytes_max, below, committed_below, asked, at_least = limits
     asked_count = np.int64(0)
     for number in range(len(asked)):
         asked_count += asked[number]
@@ -277,6 +279,8 @@ def walk(
             if _order(pages, key, key_len, stop) >= 0:
                 return WHOLE, records, written, 0, 0
             if committed_below > 0 and _version(pages, key, key_len) >= below:
+                continue
+            if at_least > 0 and _version(pages, key, key_len) < at_least:
                 continue
             is_new = key_len != last_len or not _equal(pages, key, last, key_len - tail_bytes)
             if is_new and (records >= records_max or written > bytes_max):
