@@ -152,6 +152,11 @@ class Settings:
     or read in low-latency mode. The TSO then reads the markers of each flush back before it answers, one more round
     trip for each flush."""
 
+    store_retry_seconds: float = 60.0
+    """HBase: how long an operation is repeated while HBase or ZooKeeper does not answer, is starting, or has no server
+    for a region, before it raises `Unavailable`: longer than the recovery of a region server. One that waits for 2 s
+    says so in the log."""
+
     tls_ca: str = ""
     """HBase: a file with the authority (PEM) that must have signed the TSO's certificate. With it, connections to the
     TSO use TLS, as `pyomid tso --tls-cert` serves it; without it they are plain. The file must be on every machine of a
@@ -262,6 +267,7 @@ _LOWEST: Final[dict[str, float]] = {
     "max_transaction_age_seconds": 0.1,
     "commit_retry_seconds": 0.1,
     "request_seconds": 0.01,
+    "store_retry_seconds": 0.1,
     "conflict_map_entries": 32,
     "flush_bytes": 1,
     "scan_batch_rows": 1,
@@ -278,7 +284,16 @@ _CHOICES: Final = {
 }
 """The values of options that take one of a few words."""
 
-_OF_HBASE: Final = ("ceiling", "durability", "others_seal", "tls_ca", "tls_cert", "tls_key", "token_file")
+_OF_HBASE: Final = (
+    "ceiling",
+    "durability",
+    "others_seal",
+    "store_retry_seconds",
+    "tls_ca",
+    "tls_cert",
+    "tls_key",
+    "token_file",
+)
 """Refused for other stores, where they would mean nothing."""
 
 

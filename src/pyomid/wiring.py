@@ -113,10 +113,16 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
 
             return TsoStores(commit_table, leader_state, catalog, note_rest=rest_note.look), close
         case HBaseAddress(quorum, znode):
-            from pyomid.storage.hbase.deployment import open_hbase
+            from pyomid.storage.hbase.deployment import check_database, open_hbase
 
             database = open_hbase(quorum, znode, deadline_s=_TSO_STORE_TRY_S, options=_hbase_options(settings))
-            stores = TsoStores(database.commit_table, database.leader_state, database.catalog, database.ceiling)
+            stores = TsoStores(
+                database.commit_table,
+                database.leader_state,
+                database.catalog,
+                database.ceiling,
+                check=partial(check_database, database.cluster),
+            )
             return stores, database.close
         case _:
             raise Misuse(f"a TSO cannot serve {store!r}: memory, omid:///folder or omid+hbase://…", store=store)
@@ -415,10 +421,16 @@ def _hbase_deployment(address: HBaseAddress, settings: Settings) -> Deployment:
     from pyomid.client.session.blocking import TsoSession
     from pyomid.client.session.shared_commit_table import SharedTableTso
     from pyomid.storage.hbase.coordination import find_tso
-    from pyomid.storage.hbase.deployment import open_hbase
+    from pyomid.storage.hbase.deployment import check_database, open_hbase
 
     tls, token = _credentials(settings)
-    database = open_hbase(address.quorum, address.znode, options=_hbase_options(settings))
+    retry_s = settings.store_retry_seconds
+    database = open_hbase(address.quorum, address.znode, deadline_s=retry_s, options=_hbase_options(settings))
+    try:
+        check_database(database.cluster)
+    except BaseException:
+        database.close()
+        raise
     patience = _Patience(request_s=settings.request_seconds, retry_s=settings.commit_retry_seconds)
 
     def leader_connector() -> _LeaderConnector:

@@ -196,7 +196,9 @@ class JavaClient:
         level: str = "CELL",
         through_zookeeper: bool = False,
         main: str = "org.apache.omid.transaction.OmidClient",
+        stores: tuple[str, str, str] | None = None,
     ) -> None:
+        """`stores`: TLS with the TSO, by a trust store, a key store ("-": none), and the password of both."""
         classes = compile_sources(sources, OMID)
         self._process = subprocess.Popen(
             java("-Xmx256m", "-XX:+UseSerialGC", "-cp", join([classes, *class_path(OMID)]), main),
@@ -206,6 +208,8 @@ class JavaClient:
             text=True,
             start_new_session=True,
         )
+        if stores is not None:
+            self.ask("trust", *stores)
         kind = "HA" if through_zookeeper else "DIRECT"
         self.ask("open", zookeeper, str(zookeeper_port), kind, address, level)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 from service_process import Service, served
 
+from certificates import make_certificates
 from pyomid.client.session import blocking
 from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
 from pyomid.client.session.blocking import TsoSession
@@ -30,21 +30,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, and certificates of a server (127.0.0.1) and a client, made by openssl."""
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-            "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")  # fmt: skip
-    for name, extension in (("server", "subjectAltName=IP:127.0.0.1"), ("client", "subjectAltName=DNS:client")):
-        (folder / f"{name}.ext").write_text(extension)
-        openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-                "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")  # fmt: skip
-        openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
-                "-days", "2", "-extfile", f"{name}.ext", "-out", f"{name}.pem")  # fmt: skip
-    return folder
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 def options(certificates: Path) -> tuple[str, ...]:

@@ -92,7 +92,8 @@ OPTIONS: Final = (
     Option("batch-entries", int, 16_384, "most commits in one flush", "batches"),
     Option("window-starts", int, 4_096, "begins that one flush can last for", "batches"),
     Option("stall", float, 1.0, "after such a gap the epoch is read before replying, seconds", "batches"),
-    Option("store-retry", float, 30.0, "a failing store is asked again, seconds until it ends the process", "batches"),
+    Option("store-retry", float, 30.0, "a failing store is asked again, seconds until it ends the process; a TSO "
+           "that starts waits as long for one that does not answer", "batches"),
     Option("frame-bytes", int, 10 << 20, "longest request", "limits"),
     Option("connections", int, 10_000, "most connections at once", "limits"),
     Option("outstanding", int, 65_536, "unanswered requests of one connection after which it is not read", "limits"),
@@ -103,8 +104,8 @@ OPTIONS: Final = (
     Option("keepalive", float, 60.0, "seconds until a peer whose machine is gone without a word is noticed", "limits"),
     Option("held-bytes", int, 1 << 30, "unfinished requests and unread answers of all connections; beyond it who "
            "holds most is cut off", "limits"),
-    Option("tls-cert", str, "", "server certificate (PEM): TCP is served by TLS only (clients: option tlsCa); no Java "
-           "client speaks it", "security"),
+    Option("tls-cert", str, "", "server certificate (PEM): TCP is served by TLS only (clients: option tlsCa; Java's: "
+           "setTlsEnabled)", "security"),
     Option("tls-key", str, "", "its key", "security"),
     Option("tls-client-ca", str, "", "clients must show a certificate of this authority (option tlsCert)",
            "security"),

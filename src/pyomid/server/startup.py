@@ -18,14 +18,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from pyomid.errors import OmidError
+from pyomid.errors import Deposed, OmidError, Unavailable
 from pyomid.kernels.cache import cache_folders, python_tag
 from pyomid.kernels.loading import can_compile
 from pyomid.oracle.machine import TsoMachine
+from pyomid.oracle.outgoing import RETRY_DELAY_S, RETRY_DELAY_S_MAX
 from pyomid.oracle.settings import TsoSettings
 from pyomid.oracle.status_oracle import BucketMap, ConflictMap
 from pyomid.oracle.takeover import take_over_steps
-from pyomid.platforms import IS_LINUX
 from pyomid.ports import boot_clock
 from pyomid.server.leadership import FolderLock, Leadership, die_now
 from pyomid.server.metrics import UpkeepFigures, Watched, serve_metrics
@@ -100,7 +100,7 @@ class ServiceOptions:
             idle_exit_s=options["idle-exit"] or float("inf"),
             token=token,
             metrics=options["metrics"],
-            kernel=options["kernel"] == "on" and can_compile() and IS_LINUX,
+            kernel=options["kernel"] == "on" and can_compile(),
             kernel_soon=options["kernel"] == "auto" and is_compiled(),
         )
 
@@ -122,7 +122,7 @@ def connections_possible(wanted: int) -> int:
 def is_compiled() -> bool:
     """Whether a kernel's machine code for this Python lies on disk (`make setup` puts it there): else its first use
     takes 20 s. Whether it is this version's is told when it is loaded."""
-    if not can_compile() or not IS_LINUX:
+    if not can_compile():
         return False
     folders = cache_folders(Path(__file__).parents[1] / "oracle" / "native" / "decide.py")
     return any(True for folder in folders for _ in folder.glob(f"decide.decide_chunk-*.{python_tag()}.nbi"))
@@ -230,7 +230,9 @@ async def serve(
         conflict_map = loop.run_in_executor(None, empty_map, options)
         duty = _Duty(stores, options, conflict_map, listeners, ready, stop_signals, stop, watched, folder_lock, upkeep)
         if leadership is None:
-            await _lead(duty, LeaderTerm(), announce=lambda epoch: None)
+            machine = await _taken_over(duty)
+            if machine is not None:
+                await _lead(duty, machine, LeaderTerm(), announce=lambda epoch: None)
         else:
             await _lead_in_turn(duty, leadership)
     finally:
@@ -239,28 +241,76 @@ async def serve(
 
 
 async def _lead_in_turn(duty: _Duty, leadership: Leadership) -> None:
-    """Stands by until it leads (or is told to stop); gives the lease back at the end, however it comes."""
-    log.info("stands by")
-    leading = await asyncio.get_running_loop().run_in_executor(None, leadership.acquire, duty.stop)
-    if leading is None:
-        return
-    term = LeaderTerm(leading)
-    try:
-        # From here on, not from the first request on: reading a large store, finishing jobs and loading the kernel
-        # may last longer than a lease, and a leader that lets it end meanwhile dies as if it had been replaced.
-        leadership.keep(term.renewed, die_now)
-        await _lead(duty, term, announce=leadership.announce)
-    finally:
-        leadership.release()
+    """Stands by until it leads (or is told to stop); gives the lease back at the end, however it comes.
+
+    At its start it waits for a store that does not answer for `--store-retry` seconds; then `Unavailable`. One that
+    fails the take-over for so long costs it the lease, which another candidate may do more with; it waits without an
+    end for a store that answers, and stands by again.
+    """
+    loop, retry_s = asyncio.get_running_loop(), duty.options.settings.store_retry_s
+    patience_s = retry_s
+    while await loop.run_in_executor(None, patiently, duty.stores.check, duty.stop, patience_s):
+        log.info("stands by")
+        leading = await loop.run_in_executor(None, leadership.acquire, duty.stop)
+        if leading is None:
+            return
+        term = LeaderTerm(leading)
+        try:
+            # From here on, not from the first request on: reading a large store, finishing jobs and loading the kernel
+            # may last longer than a lease, and a leader that lets it end meanwhile dies as if it had been replaced.
+            leadership.keep(term.renewed, die_now)
+            try:
+                machine = await _taken_over(duty, retry_s)
+            except Unavailable as error:
+                log.warning("could not take over: gives its lease back and stands by again: %s", error)
+                patience_s = float("inf")
+                continue
+            if machine is not None:
+                await _lead(duty, machine, term, announce=leadership.announce)
+            return
+        finally:
+            await loop.run_in_executor(None, leadership.release)
 
 
-async def _lead(duty: _Duty, term: LeaderTerm, *, announce: Callable[[int], object]) -> None:
-    """Takes over, announces itself, serves, drains. The take-over runs beside the loop: a signal is heard meanwhile."""
-    loop = asyncio.get_running_loop()
-    options = duty.options
+async def _taken_over(duty: _Duty, retry_s: float = 0.0) -> TsoMachine | None:
+    """The machine of a new leader; None if it was told to stop while the store did not answer. A take-over that failed
+    halfway is like that of a TSO which died there: the next one begins anew. `Unavailable` after `retry_s`, or
+    `Deposed`: another TSO is faster. Beside the loop: a signal is heard meanwhile.
+    """
     conflict_map = await duty.conflict_map
     gc.freeze()  # what is loaded by now stays: looking through it again and again would hold up begins
-    machine = await loop.run_in_executor(None, take_over_and_build, duty.stores, options.settings, conflict_map)
+    made: list[TsoMachine] = []
+
+    def take_over() -> None:
+        made.append(take_over_and_build(duty.stores, duty.options.settings, conflict_map))
+
+    await asyncio.get_running_loop().run_in_executor(None, patiently, take_over, duty.stop, retry_s)
+    return made[0] if made else None
+
+
+def patiently(call: Callable[[], None], stop: threading.Event, patience_s: float) -> bool:
+    """Makes the call; one that is `Unavailable` is repeated for `patience_s`. False if `stop` ended that. Blocking."""
+    ends_s, pause_s = boot_clock() + patience_s, RETRY_DELAY_S
+    while True:
+        try:
+            call()
+            return True
+        except Deposed:
+            raise
+        except Unavailable as error:
+            if boot_clock() >= ends_s:
+                raise
+            if stop.is_set():
+                return False
+            log.warning("waits for its store: %s", error)
+        stop.wait(pause_s)
+        pause_s = min(2 * pause_s, RETRY_DELAY_S_MAX)
+
+
+async def _lead(duty: _Duty, machine: TsoMachine, term: LeaderTerm, *, announce: Callable[[int], object]) -> None:
+    """Announces itself, serves, drains."""
+    loop = asyncio.get_running_loop()
+    options = duty.options
     service = TsoService(
         machine,
         duty.stores,

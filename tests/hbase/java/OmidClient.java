@@ -51,6 +51,8 @@ public final class OmidClient {
     private final PrintStream out;
     private final Map<String, Transaction> transactions = new HashMap<>();
     private final Map<String, TTable> tables = new HashMap<>();
+    /** Before "open": TLS with the TSO; trust store, key store ("-" for none), and the password of both. */
+    private String[] stores;
     private Connection connection;
     private HBaseTransactionManager manager;
     private HBaseTransactionManager dying;
@@ -81,6 +83,7 @@ public final class OmidClient {
     private String answer(String[] words) throws Exception {
         switch (words[0]) {
             case "open": return open(words[1], Integer.parseInt(words[2]), words[3], words[4], words[5]);
+            case "trust": return trust(words);
             case "create": return create(words[1], words[2]);
             case "begin": return begin(words[1], words.length > 2 && words[2].equals("dying"));
             case "put": return put(words);
@@ -98,6 +101,11 @@ public final class OmidClient {
         }
     }
 
+    private String trust(String[] words) {
+        stores = words;
+        return "";
+    }
+
     private String open(String zookeeper, int zookeeperPort, String kind, String address, String level) throws Exception {
         Configuration hbase = HBaseConfiguration.create();
         hbase.set("hbase.zookeeper.quorum", zookeeper);
@@ -109,7 +117,7 @@ public final class OmidClient {
         return "";
     }
 
-    private static HBaseOmidClientConfiguration configuration(
+    private HBaseOmidClientConfiguration configuration(
             Configuration hbase, String kind, String address, String level) {
         HBaseOmidClientConfiguration conf = new HBaseOmidClientConfiguration();
         conf.setHBaseConfiguration(hbase);
@@ -120,6 +128,18 @@ public final class OmidClient {
         conf.setReconnectionDelayInSecs(1);
         conf.setRetryDelayInMs(300);
         conf.setRequestMaxRetries(20);
+        if (stores != null) {
+            OmidClientConfiguration client = conf.getOmidClientConfiguration();
+            client.setTlsEnabled(true);
+            client.setTrustStoreLocation(stores[1]);
+            client.setTrustStorePassword(stores[3]);
+            client.setTrustStoreType("PKCS12");
+            if (!stores[2].equals("-")) {
+                client.setKeyStoreLocation(stores[2]);
+                client.setKeyStorePassword(stores[3]);
+                client.setKeyStoreType("PKCS12");
+            }
+        }
         return conf;
     }
 

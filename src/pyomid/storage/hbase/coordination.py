@@ -73,8 +73,9 @@ class LeaderLease:
         """Waits until this process leads. Returns until when (of `clock`) it leads without a renewal; None after
         `stop`.
 
-        It waits for a ZooKeeper that does not answer.
+        It waits for a ZooKeeper that does not answer. It may be called again after `release`.
         """
+        self._version, self._ended, self._keeper = -1, threading.Event(), None
         seen, since_s = -2, 0.0
         while not stop.is_set():
             began_s = self._clock()
@@ -96,7 +97,8 @@ class LeaderLease:
 
         While ZooKeeper does not answer it calls neither: the last `until_s` runs out by itself.
         """
-        self._keeper = threading.Thread(target=self._keep, args=(renewed, lost), name="tso-lease", daemon=True)
+        arguments = (self._ended, renewed, lost)
+        self._keeper = threading.Thread(target=self._keep, args=arguments, name="tso-lease", daemon=True)
         self._keeper.start()
 
     def announce(self, epoch: int) -> None:
@@ -131,8 +133,8 @@ class LeaderLease:
                 log.warning("the lease could not be given back; it runs out within %g s", self.period_s)
         self._zookeeper.close()
 
-    def _keep(self, renewed: Callable[[float], object], lost: Callable[[str], object]) -> None:
-        while not self._ended.wait(self.period_s / _RENEWALS_PER_PERIOD):
+    def _keep(self, ended: threading.Event, renewed: Callable[[float], object], lost: Callable[[str], object]) -> None:
+        while not ended.wait(self.period_s / _RENEWALS_PER_PERIOD):
             began_s = self._clock()
             if began_s >= self._until_s:
                 lost(f"the lease ran out {began_s - self._until_s:.3f} s ago")

@@ -58,18 +58,11 @@ class HBaseOptions:
     others_seal: bool = False
 
 
-def open_hbase(
-    quorum: str, znode: str, *, deadline_s: float = 60.0, options: HBaseOptions | None = None
-) -> HBaseDatabase:
-    """Opens it. `UnknownTable` if `pyomid init` never ran; `Unavailable` or `Misuse` if there is no HBase."""
+def open_hbase(quorum: str, znode: str, *, deadline_s: float, options: HBaseOptions | None = None) -> HBaseDatabase:
+    """Opens it; nothing is connected before its first use. Each operation is repeated for `deadline_s`."""
     options = options or HBaseOptions()
     durability = Durability[options.durability.upper()]
     cluster = Cluster(ZooKeeper(quorum, znode), deadline_s=deadline_s, durability=durability)
-    try:
-        check_database(cluster)
-    except BaseException:
-        cluster.close()
-        raise
     leader_state = HBaseLeaderState(cluster)
     return HBaseDatabase(
         cluster,
@@ -104,10 +97,9 @@ def create_database(cluster: Cluster, *, commit_table_regions: int = 16) -> list
 
 
 def check_database(cluster: Cluster) -> None:
-    """`UnknownTable`, with what to do, if the database was never made."""
-    found = set(Admin(cluster).tables())
-    missing = sorted({META_TABLE, COMMIT_TABLE} - found)
-    if missing:
+    """`UnknownTable`, with what to do, if the database was never made; `Misuse` or `Unavailable` if there is no
+    HBase. It waits for one that is starting."""
+    if missing := cluster.lacking(sorted((META_TABLE, COMMIT_TABLE))):
         raise UnknownTable(
             f"HBase at {cluster.zookeeper.quorum} has no table {', '.join(missing)}: run `pyomid init URL` once",
             table=missing[0],

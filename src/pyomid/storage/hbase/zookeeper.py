@@ -19,6 +19,11 @@ _CONNECT_S_MAX: Final = 10.0
 _ANSWER_S_MAX: Final = 10.0
 """kazoo keeps commands while it looks for a server, without a limit of time; callers here wait no longer than this."""
 
+_TELL_AFTER_S: Final = 2.0
+"""Who waits for longer says so."""
+
+log = logging.getLogger(__name__)
+
 _kazoo_log: Final = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.ERROR)
 """kazoo logs every connection that is made or closed. What matters is raised, or logged by the caller."""
@@ -48,19 +53,20 @@ class ZooKeeper:
         path = f"{self.znode}/{name}"
         client = self.session()
         try:
-            content: bytes = client.retry(self.ask, "get", path)[0]
-            return content
-        except NoNodeError:
-            pass
+            try:
+                content: bytes = client.retry(self.ask, "get", path)[0]
+                return content
+            except NoNodeError:
+                roots = [] if self.ask("exists", self.znode) else self._roots()
         except (KazooException, KazooTimeoutError) as error:
             raise Unavailable(f"ZooKeeper {self.quorum} did not answer for {path}: {error!r}") from error
-        if not self.ask("exists", self.znode):
+        if roots:
             raise Misuse(
                 f"ZooKeeper {self.quorum} has no znode {self.znode}: HBase keeps itself below another root "
-                f"(zookeeper.znode.parent), or never started; there are {self._roots()}",
+                f"(zookeeper.znode.parent): {', '.join(roots)}",
                 znode=self.znode,
             )
-        raise Unavailable(f"ZooKeeper {self.quorum} has no {path}: HBase is down or starting")
+        raise Unavailable(f"ZooKeeper {self.quorum} has no {path}: HBase is down, starting, or never started")
 
     def ask(self, command: str, *arguments: Any, answer_s: float = _ANSWER_S_MAX, **options: Any) -> Any:
         """Runs kazoo's `command`. `Unavailable` after `answer_s` without an answer; a write may have taken place. Other
@@ -98,14 +104,23 @@ class ZooKeeper:
             command_retry=KazooRetry(max_tries=5, delay=0.05, max_delay=0.5),
         )
         try:
-            client.start(timeout=self._connect_s_max)
-        except KazooTimeoutError as error:
+            connected = client.start_async()
+            if not connected.wait(min(_TELL_AFTER_S, self._connect_s_max)):
+                log.warning("no ZooKeeper server of %s answers: waits", self.quorum)
+                connected.wait(max(0.0, self._connect_s_max - _TELL_AFTER_S))
+            if client.connected:
+                return client
+        except BaseException:
             client.stop()
             client.close()
-            raise Unavailable(
-                f"no ZooKeeper server of {self.quorum} answered within {self._connect_s_max:g} s: check the address"
-            ) from error
-        return client
+            raise
+        client.stop()
+        client.close()
+        raise Unavailable(
+            f"no ZooKeeper server of {self.quorum} answered within {self._connect_s_max:g} s: check the address"
+        )
 
-    def _roots(self) -> str:
-        return ", ".join(sorted(f"/{name}" for name in self.ask("get_children", "/"))) or "none"
+    def _roots(self) -> list[str]:
+        """Where an HBase keeps itself: its id lies there for good."""
+        found = (f"/{name}" for name in self.ask("get_children", "/"))
+        return sorted(name for name in found if self.ask("exists", f"{name}/hbaseid"))

@@ -13,12 +13,12 @@ from pyomid.storage.hbase.regions.locations import Region, table_name, table_of
 from pyomid.storage.hbase.regions.operations import (
     Budget,
     Failure,
-    FindServer,
     Pause,
     Role,
     Steps,
     ask_steps,
     failure_of,
+    find_server_steps,
     has_succeeded,
     parsed,
 )
@@ -212,7 +212,7 @@ class Admin:
     def _master_steps(self, method: str, request: Message, reply: type[M], budget: Budget) -> Steps[M]:
         call = Call(MASTER, method, request.SerializeToString())
         while True:
-            master = yield FindServer(Role.MASTER)
+            master = yield from find_server_steps(Role.MASTER, budget)
             answer = yield from ask_steps(master, call, budget)
             if has_succeeded(answer):
                 return parsed(reply, answer)

@@ -1,15 +1,17 @@
 """Each operation on regions once, as a generator: it yields what it waits for, and a driver performs that.
 
     Start(sends)     → list of flights: calls sent, all at once          Finish(flight) → Reply, or the failure
-    Pause(seconds)   → None                                              FindServer(which) → Address
+    Pause(seconds)   → None                  FindServer(which) → Address, or `Unavailable`: there is none yet
 
 There are two drivers: `rpc/client` (blocking) and `rpc/aio_client`. A call that did not take effect, or may be repeated
 without harm, is sent again until the budget's deadline, with back-off and jitter. A mutation that must not be repeated
-and whose answer was lost is indeterminate: `INDETERMINATE` to its caller.
+and whose answer was lost is indeterminate: `INDETERMINATE` to its caller. Who waited for two seconds says so in the
+log, and looks whether waiting can help: a table that is gone or disabled is told at once.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -46,6 +48,8 @@ from pyomid.storage.hbase.rpc.requests import (
 )
 from pyomid.types import KeyRange
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
@@ -55,6 +59,19 @@ _LAST_REGION_ID: Final = b"99999999999999"
 
 _PAUSE_S_FIRST: Final = 0.02
 _PAUSE_S_MAX: Final = 1.0
+
+_TELL_AFTER_S: Final = 2.0
+"""Who waits for longer says so, and again each time the wait has become five times as long."""
+
+_LOOK_AFTER_S: Final = 3.0
+_LOOK_EVERY_S: Final = 8.0
+_LOOK_S_MAX: Final = 3.0
+"""Pauses until an operation looks whether its table is served at all, until it looks again, and how long a look
+takes."""
+
+_TABLE_STATE: Final = ((b"table", (b"state",)),)
+_DISABLED: Final = (b"\x08\x01", b"\x08\x02")
+"""`TableState` in meta: disabled, or about to be."""
 
 MULTI_BYTES_MAX: Final = 4 << 20
 MULTI_ROWS_MAX: Final = 4000
@@ -115,9 +132,13 @@ class Budget:
     tries: int = 0
     last: BaseException | None = None
     ends_s: float = field(init=False)
+    _tell_s: float = field(init=False)
+    _paused_s: float = 0.0
+    _look_s: float = _LOOK_AFTER_S
 
     def __post_init__(self) -> None:
-        self.ends_s = time.monotonic() + self.seconds
+        now_s = time.monotonic()
+        self.ends_s, self._tell_s = now_s + self.seconds, now_s + _TELL_AFTER_S
 
     @property
     def call_s(self) -> float:
@@ -125,11 +146,25 @@ class Budget:
 
     def pause(self) -> Pause:
         """Pauses before the next attempt; raises the caller's error when the time is up."""
-        if time.monotonic() >= self.ends_s:
+        now_s = time.monotonic()
+        if now_s >= self.ends_s:
             raise self.spent()
+        if now_s >= self._tell_s:
+            waited_s = self.seconds - (self.ends_s - now_s)
+            log.warning("%s: waits for %.0f s, for %g s at most: %s", self.what, waited_s, self.seconds, self.last)
+            self._tell_s = now_s + 4 * waited_s
         longest = min(_PAUSE_S_MAX, _PAUSE_S_FIRST * 2.0**self.tries)
         self.tries += 1
-        return Pause(min(longest * random.uniform(0.5, 1.0), max(0.0, self.ends_s - time.monotonic())))
+        seconds = min(longest * random.uniform(0.5, 1.0), max(0.0, self.ends_s - time.monotonic()))
+        self._paused_s += seconds
+        return Pause(seconds)
+
+    def look(self) -> Budget | None:
+        """The budget of a look at the table, if one is due: the operation paused for so long."""
+        if self._paused_s < self._look_s:
+            return None
+        self._look_s = self._paused_s + _LOOK_EVERY_S
+        return Budget(self.what, max(0.0, min(_LOOK_S_MAX, self.ends_s - time.monotonic())), self.call_s_max)
 
     def spent(self) -> Unavailable:
         if isinstance(self.last, RemoteFailure):
@@ -167,6 +202,16 @@ def failure_of(answer: Answer) -> Failure:
     return failure
 
 
+def find_server_steps(role: Role, budget: Budget) -> Steps[Address]:
+    """Waits for a ZooKeeper that does not answer, and for an HBase that is down or starting."""
+    while True:
+        found: Address | Unavailable = yield FindServer(role)
+        if not isinstance(found, Unavailable):
+            return found
+        budget.last = found
+        yield budget.pause()
+
+
 class RegionOperations:
     """Reads and writes of rows, by region. Its only state is the cache, so threads and tasks share one object."""
 
@@ -179,6 +224,8 @@ class RegionOperations:
     def locate_steps(self, table: str, row: bytes, budget: Budget) -> Steps[Region]:
         """The region that holds `row` and is served. Waits for a region that moves between two servers."""
         while True:
+            if (look := budget.look()) is not None and table != META_TABLE:
+                yield from self._check_served_steps(table, look)
             region = self.cache.find(table, row)
             if region is None:
                 yield from self._look_up_steps(table, row, budget)
@@ -189,6 +236,25 @@ class RegionOperations:
                 self.cache.forget_region(region)
             budget.last = RemoteFailure("RegionOffline", f"no server serves the region of row {row[:60]!r} of {table}")
             yield budget.pause()
+
+    def _check_served_steps(self, table: str, look: Budget) -> Steps[None]:
+        """Raises what no waiting mends: `UnknownTable` if the table is gone, `Unavailable` if it is disabled. A meta
+        that does not answer says nothing."""
+        try:
+            (state,) = yield from self.table_states_steps([table], look)
+        except Unavailable:
+            return
+        if state is None:
+            self.cache.forget_table(table)
+            raise UnknownTable(f"HBase has no table {table!r} (any more)", table=table)
+        if state in _DISABLED:
+            raise Unavailable(f"{look.what}: table {table} is disabled: enable it", table=table)
+
+    def table_states_steps(self, tables: Sequence[str], budget: Budget) -> Steps[list[bytes | None]]:
+        """What meta says of each table: the bytes of its `TableState`, None if there is none. Needs no master."""
+        gets = [RowGet(table.encode(), _TABLE_STATE, max_versions=1) for table in tables]
+        found = yield from self.rows_steps(META_TABLE, gets, budget)
+        return [cells[0].value if isinstance(cells, list) and cells else None for cells in found]
 
     def regions_steps(self, table: str, budget: Budget) -> Steps[list[Region]]:
         """All regions of the table in key order, as meta says now: from the first key to the last without gap or
@@ -225,7 +291,7 @@ class RegionOperations:
 
     def _look_up_steps(self, table: str, row: bytes, budget: Budget) -> Steps[None]:
         if table == META_TABLE:
-            server = yield FindServer(Role.META)
+            server = yield from find_server_steps(Role.META, budget)
             self.cache.put(META_TABLE, [meta_region(server)])
         elif not self.cache.knows(table):
             regions = yield from self._list_steps(table, budget)  # a hint: what is wrong in it is looked up again

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, TypedDict, TypeVar, Unpack
 
-from pyomid.errors import Misuse
+from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.checks import ProcessGuard
 from pyomid.storage.hbase.regions.locations import LocationCache, Region, parse_master_znode, parse_meta_znode
 from pyomid.storage.hbase.regions.operations import (
@@ -69,8 +69,11 @@ class ClusterClient:
     def budget(self, what: str, deadline_s: float | None = None) -> Budget:
         return Budget(what, self.deadline_s if deadline_s is None else deadline_s, self.call_s_max)
 
-    def _find(self, request: FindServer) -> Address:
-        content = self.zookeeper.read_hbase(request.role.value)
+    def _find(self, request: FindServer) -> Address | Unavailable:
+        try:
+            content = self.zookeeper.read_hbase(request.role.value)
+        except Unavailable as error:
+            return error
         return parse_meta_znode(content) if request.role is Role.META else parse_master_znode(content)
 
 
@@ -98,6 +101,11 @@ class Cluster(ClusterClient):
     def regions(self, table: str) -> list[Region]:
         """As meta says now."""
         return self.run(self.operations.regions_steps(table, self.budget(f"regions of {table}")))
+
+    def lacking(self, tables: Sequence[str]) -> list[str]:
+        """Those of the tables that HBase does not have. Waits for an HBase that is starting."""
+        states = self.run(self.operations.table_states_steps(tables, self.budget("looking for tables")))
+        return [table for table, state in zip(tables, states, strict=True) if state is None]
 
     def start_of_last_rows(self, table: str, key_range: KeyRange, rows: int) -> bytes:
         """As the port of stores says, within one region."""

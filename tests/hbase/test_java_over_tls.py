@@ -1,0 +1,83 @@
+"""Apache Omid's own client and ours over TLS on one TSO that asks for certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hbase_processes import TsoProcess
+
+import pyomid
+from certificates import PASSWORD, make_certificates, make_java_stores
+from java_omid import JavaClient, JavaError
+from pyomid.cli.hbase_server import HBaseServer
+from pyomid.errors import ConflictError
+
+SOURCES = Path(__file__).parent / "java"
+
+
+@pytest.fixture(scope="module")
+def certificates(hbase: HBaseServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = make_certificates(tmp_path_factory.mktemp("certificates"))
+    make_java_stores(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tso(url: str, certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TsoProcess]:
+    given = {"cert": "server.pem", "key": "server.key", "client-ca": "ca.pem"}
+    options = [text for name, file in given.items() for text in (f"--tls-{name}", str(certificates / file))]
+    with TsoProcess(url, tmp_path_factory.mktemp("tso") / "log", options=tuple(options)) as process:
+        process.wait_until_leading()
+        yield process
+        process.stop()
+
+
+def java_client(hbase: HBaseServer, certificates: Path, key_store: str) -> JavaClient:
+    stores = str(certificates / "trust.p12"), key_store, PASSWORD
+    port = hbase.ports.zookeeper
+    return JavaClient(SOURCES, "127.0.0.1", port, hbase.quorum, through_zookeeper=True, stores=stores)
+
+
+def test_java_and_python_commit_over_tls_with_certificates(
+    url: str, hbase: HBaseServer, tso: TsoProcess, certificates: Path, table_name: str
+) -> None:
+    """What one commits the other reads, and the first of two committers wins, as without TLS."""
+    own = {
+        "tlsCa": certificates / "ca.pem",
+        "tlsCert": certificates / "client.pem",
+        "tlsKey": certificates / "client.key",
+    }
+    shown = {name: str(path) for name, path in own.items()}
+    with (
+        pyomid.connect(url, **shown) as database,
+        java_client(hbase, certificates, str(certificates / "client.p12")) as java,
+    ):
+        table = table_name
+        database.create_table(table, ["f"])
+        for number in range(50):
+            java.begin("a")
+            java.put("a", table, b"java%d" % number, b"f", b"q", b"1")
+            java.commit("a")
+        with database.begin() as tx:
+            assert len(list(tx.table(table).scan())) == 50
+            tx.table(table).put(b"python", {b"f:q": b"2"})
+        java.begin("b")
+        assert java.get("b", table, b"python") == {b"f:q": b"2"}
+        java.rollback("b")
+        late = database.begin()
+        java.begin("wins")
+        java.put("wins", table, b"r", b"f", b"q", b"java's")
+        java.commit("wins")
+        late.table(table).put(b"r", {b"f:q": b"ours"})
+        with pytest.raises(ConflictError):
+            late.commit()
+        database.drop_table(table)
+
+
+def test_a_java_client_without_a_certificate_begins_nothing(
+    hbase: HBaseServer, tso: TsoProcess, certificates: Path
+) -> None:
+    with pytest.raises(JavaError), java_client(hbase, certificates, "-") as java:
+        java.begin("a")

@@ -1,0 +1,140 @@
+"""HBase and ZooKeeper start, end, and take tables away, while services and clients are there."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hbase_processes import TsoProcess
+
+import pyomid
+from pyomid.cli.hbase_server import HBaseServer
+from pyomid.errors import Unavailable, UnknownTable
+from pyomid.storage.hbase.codec.layout import META_TABLE
+from pyomid.storage.hbase.regions.admin import Admin
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.requests import RowGet
+from pyomid.storage.hbase.store import HBaseStore
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.types import TableInfo
+from region_admin import OperatorsAdmin
+
+FOR_EVER_S = 3600.0
+"""A wait of so long ends these tests, unless it is cut short."""
+
+
+def wait_for_log(path: Path, text: str) -> None:
+    waiting = threading.Event()
+    while not path.exists() or text not in path.read_text():
+        waiting.wait(0.02)
+
+
+@pytest.fixture
+def starting(hbase: HBaseServer, cluster: Cluster, table_name: str) -> Iterator[HBaseStart]:
+    made = HBaseStart(cluster.zookeeper, f"/{table_name}")
+    yield made
+    made.end()
+
+
+class HBaseStart:
+    """A root in ZooKeeper under which HBase has no server until `go`: it is starting."""
+
+    NAMES = ("meta-region-server", "master")
+
+    def __init__(self, zookeeper: ZooKeeper, root: str) -> None:
+        self._zookeeper = zookeeper
+        self.root = root
+        zookeeper.ask("create", root)
+
+    def go(self) -> None:
+        for name in self.NAMES:
+            content = self._zookeeper.read_hbase(name)
+            self._zookeeper.ask("create", f"{self.root}/{name}", content, makepath=True)
+
+    def end(self) -> None:
+        for name in self._zookeeper.ask("get_children", self.root):
+            self._zookeeper.ask("delete", f"{self.root}/{name}")
+        self._zookeeper.ask("delete", self.root)
+
+
+def test_a_tso_and_a_client_wait_for_an_hbase_that_starts(
+    hbase: HBaseServer, starting: HBaseStart, tmp_path: Path, table_name: str
+) -> None:
+    url = f"omid+hbase://{hbase.quorum}{starting.root}"
+    opened: list[pyomid.Database] = []
+    connecting = threading.Thread(target=lambda: opened.append(pyomid.connect(url, storeRetrySeconds=FOR_EVER_S)))
+    with TsoProcess(url, tmp_path / "log", options=("--store-retry", str(FOR_EVER_S))) as tso:
+        connecting.start()
+        wait_for_log(tso.log, "HBase is down, starting")
+        starting.go()
+        tso.wait_until_leading()
+        connecting.join()
+        with opened[0] as database:
+            database.create_table(table_name, ["f"])
+            with database.begin() as tx:
+                tx.table(table_name).put(b"r", {b"f:q": b"v"})
+            database.drop_table(table_name)
+        assert tso.stop() == 0
+
+
+def test_a_tso_that_waits_for_hbase_hears_that_it_shall_stop(
+    hbase: HBaseServer, starting: HBaseStart, tmp_path: Path
+) -> None:
+    url = f"omid+hbase://{hbase.quorum}{starting.root}"
+    with TsoProcess(url, tmp_path / "log", options=("--store-retry", str(FOR_EVER_S))) as tso:
+        wait_for_log(tso.log, "HBase is down, starting")
+        assert tso.stop() == 0
+
+
+def test_a_standby_outlives_a_store_that_fails_its_leader(
+    url: str, cluster: Cluster, tmp_path: Path, table_name: str
+) -> None:
+    """Of the leader nothing can be expected; the standby takes the lease, cannot take over, and gives it back."""
+    admin = OperatorsAdmin(cluster)
+    options = ("--store-retry", "2")
+    with TsoProcess(url, tmp_path / "one.log", lease_s=6.0, options=options) as one:
+        one.wait_until_leading()
+        with pyomid.connect(url) as database:
+            database.create_table(table_name, ["f"])
+            with TsoProcess(url, tmp_path / "two.log", lease_s=6.0, options=options) as two:
+                two.wait_until_standing_by()
+                admin.disable_table(META_TABLE)
+                try:
+                    one.kill()
+                    wait_for_log(two.log, "gives its lease back and stands by again")
+                finally:
+                    admin.enable_table(META_TABLE)
+                two.wait_until_leading()
+                with database.begin() as tx:
+                    tx.table(table_name).put(b"r", {b"f:q": b"v"})
+                database.drop_table(table_name)
+                assert two.stop() == 0
+
+
+def test_a_disabled_table_is_told_as_such_at_once(
+    hbase: HBaseServer, store: HBaseStore, cluster: Cluster, table_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.create_table(TableInfo(table_name, (b"f",)))
+    OperatorsAdmin(cluster).disable_table(table_name)
+    patient = Cluster(ZooKeeper(hbase.quorum), deadline_s=FOR_EVER_S)
+    with caplog.at_level(logging.WARNING), pytest.raises(Unavailable, match=f"{table_name} is disabled: enable it"):
+        patient.rows(table_name, [RowGet(b"r")])
+    assert re.search(rf"rows of {table_name}: waits for \d+ s, for 3600 s at most", caplog.text)
+    patient.close()
+    store.drop_table(table_name)
+
+
+def test_a_table_that_goes_while_it_is_waited_for_is_unknown(
+    hbase: HBaseServer, store: HBaseStore, cluster: Cluster, table_name: str
+) -> None:
+    store.create_table(TableInfo(table_name, (b"f",)))
+    patient = Cluster(ZooKeeper(hbase.quorum), deadline_s=FOR_EVER_S)
+    patient.rows(table_name, [RowGet(b"r")])
+    Admin(cluster).drop_table(table_name)
+    with pytest.raises(UnknownTable, match=table_name):
+        patient.rows(table_name, [RowGet(b"r")])
+    patient.close()
