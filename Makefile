@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Their JVMs live for seconds or minutes: the second compiler would only take a core from them.
 test-pysparks test-spark test-hbase: export JDK_JAVA_OPTIONS := $(JDK_JAVA_OPTIONS) -XX:TieredStopAtLevel=1
 
-.PHONY: help setup ahead check docs test test-fast test-process test-beside test-pythons test-install test-pysparks test-spark test-hbase demo demo-hbase bench bench-embedded bench-tso bench-hbase soak record-fixtures proto lock format clean
+.PHONY: help setup ahead check docs test test-fast test-process test-beside test-pythons test-install test-pysparks test-spark test-hbase demo demo-hbase bench bench-embedded bench-peers bench-tso bench-hbase soak record-fixtures proto lock format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -81,6 +81,9 @@ bench-embedded: setup ## the embedded client beside sqlite3 and LMDB itself, the
 	$(RUN) -m benchmarks.embedded.peers
 	$(RUN) -m benchmarks.ycsb
 	$(RUN) -m benchmarks.ycsb --asyncio
+
+bench-peers: setup ## pyomid, Delta Lake and Parquet on the flights in one run: a Markdown table (fetches Delta Lake once)
+	$(RUN) -m benchmarks.spark.peers
 
 bench-tso: setup ## the TSO beside Apache Omid's: commits, begins, restart; the conflict map by itself (needs gcc, a JDK)
 	$(RUN) -m benchmarks.tso.conflict_map

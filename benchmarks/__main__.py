@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 ROOMS = ("embedded", "spark")
+ALONE = ("peers",)
+"""What has a target of its own."""
 
 
 def names() -> list[str]:
@@ -15,7 +17,7 @@ def names() -> list[str]:
         f"benchmarks.{room}.{path.stem}"
         for room in ROOMS
         for path in sorted((here / room).glob("*.py"))
-        if not path.stem.startswith("_") and "__main__" in path.read_text(encoding="utf-8")
+        if not path.stem.startswith("_") and path.stem not in ALONE and "__main__" in path.read_text(encoding="utf-8")
     ]
 
 

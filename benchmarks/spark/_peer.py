@@ -1,0 +1,323 @@
+"""One contender of `benchmarks.spark.peers`, in a process and an environment of its own: prints its figures as JSON.
+
+    python _peer.py pyomid|delta|parquet cold|tiny SETTINGS
+
+Nothing of pyomid is imported but by its own contender: the environment of Delta Lake does not have it. `cold`: the load
+comes first in a fresh session, then everything else. `tiny`: a frame of 20 rows comes first.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import statistics
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+DDL = (
+    "year int, month int, day int, dep_time int, sched_dep_time int, dep_delay int, arr_time int, sched_arr_time int, "
+    "arr_delay int, carrier string, flight int, tailnum string, origin string, dest string, air_time int, "
+    "distance int, hour int, minute int, time_hour timestamp"
+)
+KEY = ("origin", "time_hour", "carrier", "flight")
+TINY_ROWS = 20
+READS = 5
+STREAM_ROWS = 1_000
+
+
+class Contender(ABC):
+    """How one format does each piece of work on tables of one folder."""
+
+    can_upsert = True
+    can_commit_many = False
+    can_keep_up = False
+    """Upkeep may go on beside a stream of upserts: Delta's OPTIMIZE makes a MERGE beside it fail."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.folder = folder
+
+    @classmethod
+    def configured(cls, builder: Any, jars: str) -> Any:
+        return builder
+
+    @abstractmethod
+    def load(self, rows: DataFrame, table: str) -> None:
+        """Into a table that is not there."""
+
+    @abstractmethod
+    def read(self, table: str) -> DataFrame: ...
+
+    @abstractmethod
+    def upsert(self, rows: DataFrame, table: str) -> None:
+        """Replaces or inserts by key."""
+
+    def one_row(self, table: str, key: Sequence[str]) -> DataFrame:
+        """`key`: conditions, each on one column."""
+        return self.read(table).where(" and ".join(key))
+
+    @abstractmethod
+    def upkeep(self, table: str) -> None:
+        """Small files made one, old versions dropped: all that there is to gain."""
+
+    def upsert_many(self, rows: DataFrame, tables: Sequence[str]) -> None:
+        """Into all of them, or none."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        self.spark.stop()
+
+    def bytes(self) -> int:
+        """On the disk, holes left out."""
+        return sum(path.stat().st_blocks * 512 for path in self.folder.rglob("*") if path.is_file())
+
+
+class Pyomid(Contender):
+    can_commit_many = can_keep_up = True
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        import pyomid.spark
+
+        super().__init__(spark, folder)
+        self.pyomid = pyomid.spark
+        self.url = f"omid://{folder}/db"
+
+    def load(self, rows: DataFrame, table: str) -> None:
+        with self.pyomid.transaction(self.spark, self.url) as tx:
+            tx.write(rows, table, row_key=KEY)
+
+    def read(self, table: str) -> DataFrame:
+        return self.spark.read.format("omid").options(url=self.url, table=table).load()
+
+    def one_row(self, table: str, key: Sequence[str]) -> DataFrame:
+        where = " and ".join(key)
+        return self.spark.read.format("omid").options(url=self.url, table=table, where=where).load()
+
+    def upsert(self, rows: DataFrame, table: str) -> None:
+        self.load(rows, table)
+
+    def upsert_many(self, rows: DataFrame, tables: Sequence[str]) -> None:
+        with self.pyomid.transaction(self.spark, self.url) as tx:
+            for table in tables:
+                tx.write(rows, table, row_key=KEY)
+
+    def upkeep(self, table: str) -> None:
+        self.pyomid.compact(self.spark, self.url, [table])
+        self.pyomid.sanitize(self.spark, self.url)
+
+    def end(self) -> None:
+        self.pyomid.close_connections()
+        super().end()
+
+
+class Delta(Contender):
+    @classmethod
+    def configured(cls, builder: Any, jars: str) -> Any:
+        return (
+            builder.config("spark.jars", jars)
+            .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+            .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+            .config("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        )
+
+    def load(self, rows: DataFrame, table: str) -> None:
+        rows.write.format("delta").save(f"{self.folder}/{table}")
+
+    def read(self, table: str) -> DataFrame:
+        return self.spark.read.format("delta").load(f"{self.folder}/{table}")
+
+    def upsert(self, rows: DataFrame, table: str) -> None:
+        from delta import DeltaTable  # type: ignore[import-not-found,unused-ignore]
+
+        same = " and ".join(f"source.{name} = target.{name}" for name in KEY)
+        target = DeltaTable.forPath(self.spark, f"{self.folder}/{table}").alias("target")
+        target.merge(rows.alias("source"), same).whenMatchedUpdateAll().whenNotMatchedInsertAll().execute()
+
+    def upkeep(self, table: str) -> None:
+        self.spark.sql(f"OPTIMIZE delta.`{self.folder}/{table}`")
+        self.spark.sql(f"VACUUM delta.`{self.folder}/{table}` RETAIN 0 HOURS")
+
+
+class Parquet(Contender):
+    can_upsert = False
+
+    def load(self, rows: DataFrame, table: str) -> None:
+        rows.write.parquet(f"{self.folder}/{table}")
+
+    def read(self, table: str) -> DataFrame:
+        return self.spark.read.parquet(f"{self.folder}/{table}")
+
+    def upsert(self, rows: DataFrame, table: str) -> None:
+        raise NotImplementedError
+
+    def upkeep(self, table: str) -> None:
+        raise NotImplementedError
+
+
+CONTENDERS: dict[str, type[Contender]] = {"pyomid": Pyomid, "delta": Delta, "parquet": Parquet}
+
+
+def session(contender: type[Contender], jars: str) -> SparkSession:
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local[2]")
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "3g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = contender.configured(builder, jars).getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def timed(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def median_of(work: Callable[[int], object], count: int) -> float:
+    return statistics.median(timed(lambda at=at: work(at)) for at in range(count))
+
+
+def checksum(rows: DataFrame, columns: Sequence[str]) -> int:
+    """Of these columns of all rows, whatever their order."""
+    (found,) = rows.select(f.xxhash64(*columns).alias("h")).agg(f.bit_xor("h")).collect()
+    return int(found[0])
+
+
+def tiny_first(at: Contender, flights: DataFrame) -> dict[str, Any]:
+    rows = flights.limit(TINY_ROWS).localCheckpoint()
+    return {name: timed(lambda table=name: at.load(rows, table)) for name in ("tiny_first", "tiny_again")}
+
+
+def everything(at: Contender, flights: DataFrame, source: DataFrame, settings: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {"load_first": timed(lambda: at.load(flights, "flights"))}
+    found["bytes_loaded"] = at.bytes()
+    found["load_again"] = timed(lambda: at.load(flights, "again"))
+    found |= reads(at, source)
+    row = source.orderBy(*KEY).offset(source.count() // 2).first()
+    key = [
+        f"origin = '{row.origin}'",
+        f"time_hour = '{row.time_hour:%Y-%m-%dT%H:%M:%SZ}'",
+        f"carrier = '{row.carrier}'",
+        f"flight = {row.flight}",
+    ]
+
+    def one_row(_: int) -> None:
+        assert at.one_row("flights", key).collect() == [row]
+
+    one_row(0)
+    found["one_row"] = median_of(one_row, READS)
+    if not at.can_upsert:
+        return found
+    before = at.bytes()
+    changes = {count: changed(source, count) for count in (100, 1_000)}
+    at.upsert(changes[100], "flights")
+    found["upsert_100"] = median_of(lambda _: at.upsert(changes[100], "flights"), 4)
+    found["upsert_1000"] = median_of(lambda _: at.upsert(changes[1_000], "flights"), 4)
+    upserted = changes[1_000].unionByName(source.join(changes[1_000], [*KEY], "anti").select(source.columns))
+    found |= {f"{name}_after_upserts": value for name, value in reads(at, upserted).items()}
+    found["bytes_upserted"] = found["bytes_loaded"] + at.bytes() - before
+    at.upkeep("flights")
+    found |= {f"{name}_after_upkeep": value for name, value in reads(at, upserted).items()}
+    found["bytes_after_upkeep"] = found["bytes_loaded"] + at.bytes() - before
+    if at.can_commit_many:
+        many = ["flights", "again", "third"]
+        at.upsert_many(changes[1_000], many)
+        found["three_tables"] = median_of(lambda _: at.upsert_many(changes[1_000], many), 4)
+    if settings["stream_seconds"]:
+        found |= stream(at, source, settings["stream_seconds"])
+    return found
+
+
+def changed(source: DataFrame, count: int) -> DataFrame:
+    """Rows from all over the table, with another value."""
+    rows = source.orderBy(f.xxhash64(*KEY)).limit(count).withColumn("arr_delay", f.lit(-1_000)).coalesce(1)
+    return rows.localCheckpoint()
+
+
+def reads(at: Contender, expected: DataFrame) -> dict[str, float]:
+    columns = expected.columns
+    assert checksum(at.read("flights"), columns) == checksum(expected, columns)
+    return {
+        "read_all": median_of(lambda _: checksum(at.read("flights"), columns), READS),
+        "read_one": median_of(lambda _: checksum(at.read("flights"), ["distance"]), READS),
+    }
+
+
+def stream(at: Contender, source: DataFrame, seconds: float) -> dict[str, Any]:
+    """A batch of new and changed rows each second, an upsert each; upkeep goes on beside it where it can."""
+    taken: list[tuple[float, int]] = []
+    base = source.limit(STREAM_ROWS).localCheckpoint()
+    at.load(base, "streamed")
+    ended = threading.Event()
+
+    def upsert(batch: DataFrame, number: int) -> None:
+        numbers = batch.selectExpr("cast(value % 200000 as int) AS number")
+        values = [f.lit(base.first()[name]).alias(name) for name in source.columns if name != "flight"]
+        rows = numbers.select(*values, f.col("number").alias("flight")).select(source.columns)
+        count = batch.count()
+        taken.append((timed(lambda: at.upsert(rows, "streamed")), count))
+
+    def keep_up() -> None:
+        while at.can_keep_up and not ended.wait(15):
+            at.upkeep("streamed")
+
+    beside = threading.Thread(target=keep_up)
+    beside.start()
+    rate = at.spark.readStream.format("rate").option("rowsPerSecond", STREAM_ROWS).option("numPartitions", 2).load()
+    query = rate.writeStream.foreachBatch(upsert).trigger(processingTime="1 second")
+    running = query.option("checkpointLocation", f"{at.folder}-checkpoint").start()
+    running.awaitTermination(seconds)
+    running.stop()
+    ended.set()
+    beside.join()
+    full = [second for second, count in taken if count]
+    part = max(1, len(full) // 4)
+    return {
+        "stream_rows_per_second": sum(count for _, count in taken) / seconds,
+        "stream_first": statistics.median(full[:part]),
+        "stream_last": statistics.median(full[-part:]),
+        "stream_slowest": max(full),
+    }
+
+
+def main() -> int:
+    name, what, text = sys.argv[1:]
+    settings = json.loads(text)
+    folder = Path(settings["folder"]) / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    spark = session(CONTENDERS[name], settings["jars"])
+    source = spark.read.csv(settings["csv"], schema=DDL, header=True, nullValue="NA").limit(settings["rows"])
+    source = source.repartition(2).cache()
+    assert source.count() == settings["rows"]
+    at = CONTENDERS[name](spark, folder)
+    found = tiny_first(at, source) if what == "tiny" else everything(at, source, source, settings)
+    found["versions"] = f"{name} on PySpark {spark.version}"
+    at.end()
+    print("measured " + json.dumps(found), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
