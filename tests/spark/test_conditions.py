@@ -11,8 +11,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyomid.errors import Misuse
 from pyomid.row_codec.row_key import KeyLayout, key_layout
-from pyomid.spark.frames.conditions import key_range_of, moment_of
+from pyomid.spark.frames.conditions import moment_of
+from pyomid.spark.source.comparisons import Where, key_range_of
 from pyomid.types import ColumnSchema, RowKeyPart, TableSchema
 
 pytestmark = pytest.mark.fast
@@ -53,3 +55,29 @@ def test_every_row_that_meets_the_condition_is_in_range(descending: bool) -> Non
 def test_a_moment_outside_of_pythons_calendar_is_no_bound(micros: int | None) -> None:
     """The last second of 9999 in New York is in 10000 by UTC; a text that is no timestamp is null to Spark."""
     assert moment_of(micros) is None
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ("origin = 'a' or number = 1", "not of the form column = literal"),
+        ("number = 1 and", "not of the form"),
+        ("number = '1'", "not of the form"),
+        ("number = 9999999999999999999", "not of the form"),
+        ("origin = 'it''s'", "not of the form"),
+        ("origin = 'a' -- or true", "not of the form"),
+        ("(origin = 'a' and number = 1)", "not of the form"),
+        ("ratio > 1", "not of the form"),
+        ("orign = 'a'", "no column 'orign'; did you mean 'origin'"),
+        ("TEXT = 'a'", "several columns 'TEXT' that differ by case"),
+        ("at = '2024-01-01 10:00:00'", "has no time zone"),
+        ("at = '0001-01-01 00:00:00+02:00'", "not of the form"),
+        ("", "not of the form"),
+    ],
+)
+def test_the_option_where_refuses_what_it_cannot_apply(where: str, words: str) -> None:
+    """Nothing of a text is left out: what is given are the rows that it is about, or an error."""
+    types = {"origin": "string", "number": "integer", "text": "string", "Text": "string", "ratio": "double"}
+    columns = (ColumnSchema(name, kind, None) for name, kind in {**types, "at": "timestamp"}.items())
+    with pytest.raises(Misuse, match=words):
+        Where.of(where, "t", TableSchema(tuple(columns), (RowKeyPart("origin"),)))

@@ -142,6 +142,7 @@ def ranged(spark: SparkSession, url: str) -> None:
         tx.write(rows, "ranged", row_key=["item", "shop", "moment"])
 
 
+@pytest.mark.connect
 def test_a_read_by_a_condition_refuses_and_combines(spark: SparkSession, url: str, ranged: None) -> None:
     with pyomid.spark.transaction(spark, url) as tx:
         for where, words in [
@@ -154,3 +155,39 @@ def test_a_read_by_a_condition_refuses_and_combines(spark: SparkSession, url: st
         assert tx.read("ranged", where=f.col("shop") == 2, columns="note", prefix=["c"]).columns == ["note"]
         assert tx.read("ranged", where="shop = 2 and item >= 'b'", columns="note", prefix=["c"]).count() == 3
         assert tx.read("ranged", where="item = 'a'", prefix=["c"]).count() == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "most"),
+    [
+        ("ITEM = 'b' AND `shop` between 3 and 4 and note = 'x and y'", 6),
+        ("item = 'b' and shop = 3 and (moment = '2024-03-10T08:30:00+01:00')", 1),
+        ("item = 'b' and shop = 3 and moment > timestamp '2024-03-10 06:30:00Z'", 2),
+        ("item >= 'b' and note = 'x'", 24),
+        ("shop = 3 and shop < 99999999999", 36),
+        ("item = 'b' and item = 'c'", 12),
+    ],
+)
+def test_the_option_where_gives_what_a_filter_gives(
+    spark: SparkSession, url: str, ranged: None, where: str, most: int
+) -> None:
+    """Also of columns that are not read; and of the keys only those that may meet it are looked at."""
+    from pyomid.row_codec.row_key import key_layout
+    from pyomid.row_codec.schema import schema_of
+    from pyomid.spark.source.comparisons import Where
+
+    source = spark.read.format("omid").options(url=url, table="ranged")
+    everything = source.load()
+    found = source.option("where", where).option("columns", "shop,item").load()
+    assert sorted(found.collect()) == sorted(everything.where(where).select("shop", "item").collect())
+    schema = schema_of(pyomid_table(url, "ranged"))
+    keys = Where.of(where, "ranged", schema).keys(key_layout(schema))
+    with pyomid.connect(url) as db, db.begin() as tx:
+        assert sum(key in keys for key, _ in tx.table("ranged").scan()) == most
+
+
+def test_the_option_where_is_refused_by_a_write(spark: SparkSession, url: str, ranged: None) -> None:
+    """An overwrite of the rows that it names is what other formats take it for."""
+    rows = frame(spark, ("a", 1, 1, None))
+    with pytest.raises(Exception, match="where is for reads, and chooses no rows to be replaced"):
+        rows.write.format("omid").options(url=url, table="ranged", where="item = 'a'").mode("overwrite").save()

@@ -6,6 +6,8 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 
@@ -39,6 +41,7 @@ def write(spark: SparkSession, url: str, table: str, *content: tuple[Any, ...], 
         tx.write(frame(spark, *content), table, row_key=["name"], **how)
 
 
+@pytest.mark.connect
 def test_every_type_comes_back_as_it_was(spark: SparkSession, url: str) -> None:
     moment = datetime(2013, 1, 1, 5, 0, 0, 123456)
     ddl = (
@@ -56,6 +59,34 @@ def test_every_type_comes_back_as_it_was(spark: SparkSession, url: str) -> None:
     loaded = load(spark, url, "types")
     assert loaded.schema.simpleString() == frame(spark, full, ddl=ddl).schema.simpleString()
     assert rows(loaded) == rows(frame(spark, full, empty, ddl=ddl))
+
+
+@pytest.mark.connect
+def test_frames_of_other_libraries_are_written(spark: SparkSession, url: str) -> None:
+    """As Arrow lays them out, Polars' views and categories among them; a frame of pandas as Spark takes it."""
+    words = pa.array(["x", None], pa.string_view())
+    kinds = pa.array(["k", "k"]).dictionary_encode()
+    lists = pa.array([["u"], []], pa.large_list(pa.string_view()))
+    columns = {"name": pa.array(["a", "b"], pa.large_string()), "word": words, "kind": kinds, "list": lists}
+    table = pa.table({**columns, "small": pa.array([255, None], pa.uint8())})
+    expected = [("a", "x", "k", ["u"], 255), ("b", None, "k", [], None)]
+    batch = table.to_batches()[0]
+    for given, target in [(table, "arrow"), (table.to_reader(), "stream"), (batch, "batch")]:
+        with pyomid.spark.transaction(spark, url) as tx:
+            assert tx.write(given, target, row_key="name").rows == 2
+            tx.delete(pa.table({"name": ["c"]}), target)
+        assert rows(load(spark, url, target)) == expected
+    frame_of_pandas = pd.DataFrame({"name": ["a", "b"], "ratio": [1.5, None], "at": [datetime(2013, 1, 1)] * 2})
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.merge(frame_of_pandas.drop(columns=["ratio", "at"]), "arrow", on="name").whenMatched().delete().merge()
+        tx.write(frame_of_pandas, "pandas", row_key="name")
+        for bad in ([("a", 1)], {"name": ["a"]}, None):
+            with pytest.raises(MisuseType, match=f"is {type(bad).__name__}, neither a frame of Spark, pandas"):
+                tx.write(bad, "arrow")
+    assert rows(load(spark, url, "arrow")) == []
+    loaded = load(spark, url, "pandas")
+    assert loaded.schema["at"].dataType.typeName() == "timestamp"
+    assert rows(loaded.select("name", "ratio")) == [("a", 1.5), ("b", None)]
 
 
 def test_key_columns_of_many_types_order_and_bound_a_read(spark: SparkSession, url: str) -> None:
@@ -98,6 +129,7 @@ def test_a_plain_write_under_an_id_happens_once(spark: SparkSession, url: str) -
     assert rows(load(spark, url, "once")) == [("a", 1, None)]
 
 
+@pytest.mark.connect
 def test_many_tables_commit_together_and_a_failed_block_leaves_nothing(spark: SparkSession, url: str) -> None:
     write(spark, url, "left", ("a", 1, None))
     write(spark, url, "right", ("a", 1, None))

@@ -31,6 +31,7 @@ def wait_for_watermark(url: str) -> int:
     return target
 
 
+@pytest.mark.connect
 def test_cleaning_heals_commits_drops_orphans_and_old_versions_and_empties_the_commit_table(
     spark: SparkSession, url: str
 ) -> None:

@@ -49,6 +49,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(request.param)
 
 
+@pytest.mark.connect
 def test_the_first_clause_whose_condition_holds_applies(spark: SparkSession, url: str, way: str) -> None:
     table = f"clauses_{way}"
     made(spark, url, table, *STOCK)
@@ -109,6 +110,7 @@ def test_a_merge_sees_and_hides_what_its_transaction_wrote(spark: SparkSession, 
     assert content(spark, url, table) == [row for row in STOCK if row[0] != "a"]
 
 
+@pytest.mark.connect
 def test_several_source_rows_for_one_row_are_refused(spark: SparkSession, url: str, way: str) -> None:
     table = f"twice_{way}"
     made(spark, url, table, *STOCK)

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from spark_sessions import REMOTE
 
 import pyomid.spark
 from pyomid.spark.transactions import SparkTransaction
@@ -14,7 +16,7 @@ from pyomid.spark.transactions import SparkTransaction
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.connect]
 
 ROWS = """
     select id, id * 2 as twice, timestamp'2013-01-01 10:00:00' as at, array(id) as list,
@@ -67,7 +69,7 @@ def test_each_batch_of_a_stream_is_one_transaction(spark: SparkSession, url: str
         tx.write(batch, "streamed", row_key=["id"])
 
     stream = spark.readStream.schema("id long").json(f"{tmp_path}/in").writeStream
-    sink = pyomid.spark.stream_sink(url, upsert)
+    sink = pyomid.spark.stream_sink(url, upsert, query_id="smoke" if REMOTE in os.environ else None)
     query = stream.foreachBatch(sink).option("checkpointLocation", f"{tmp_path}/at").trigger(availableNow=True).start()
     assert query.awaitTermination(120)
     assert sorted(row["id"] for row in load(spark, url, "streamed").collect()) == [0, 1, 2]

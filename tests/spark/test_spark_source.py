@@ -75,7 +75,7 @@ def test_the_modes_that_spark_does_not_hand_on_are_refused_before_anything_is_wr
     saving = writer(frame(spark, ("a", 1, None)), url, "modes")
     if mode is not None:
         saving = saving.mode(mode)
-    with pytest.raises(PySparkException) as raised:
+    with pytest.raises(PySparkException, match='Please use either the "Append" or "Overwrite" mode') as raised:
         saving.save()
     assert raised.value.getCondition() == "UNSUPPORTED_DATA_SOURCE_SAVE_MODE"
     with pytest.raises(Exception, match="there is no table 'modes'") as raised_by_read:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyomid.spark.run_outcome import RunOutcome, RunState, look_up_run
     from pyomid.spark.streaming import stream_sink
     from pyomid.spark.transactions import SparkTransaction, WriteResult, run, transaction
+    from pyomid.spark.views import register_views
 
 __all__ = [
     "Merge",
@@ -36,6 +37,7 @@ __all__ = [
     "original_error",
     "original_errors",
     "register",
+    "register_views",
     "run",
     "sanitize",
     "stream_sink",
@@ -56,6 +58,7 @@ _MODULES: Final = {
     "Merge": "frames.merge",
     "MergeResult": "frames.merge",
     "register": "registration",
+    "register_views": "views",
     "use_this_python": "registration",
     "RunOutcome": "run_outcome",
     "RunState": "run_outcome",

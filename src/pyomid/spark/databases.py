@@ -118,7 +118,7 @@ def connection(url: str, database_id: bytes = b"", *, create: bool = True) -> Co
     `database_id`: of the database that a plan was made for. `Misuse` where it is not there any more: the plan's
     timestamps mean other commits in another one. `create`: whether a new one may be made.
     """
-    found = _connection(url, create=create)
+    found = _connection(url, create=create and not database_id)
     if not found.database_id:  # read outside of the lock, at the first use: the database may be gone at a later one
         found.database_id = found.deployment.leader_state.database_id()
     if database_id and found.database_id != database_id:

@@ -25,7 +25,7 @@ import re
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.retry import check_function
 from pyomid.errors import Misuse
+from pyomid.spark.sessions import is_connect
 from pyomid.spark.transactions import SparkTransaction, run
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def stream_sink(
 
     What `function` raises ends the query, and nothing of the batch was written. It is not called for a batch that is
     committed already. A batch that it uses more than once is computed as often, unless it persists it. `query_id`:
-    where the query's own must not count, such as for one whose checkpoint was lost and made anew by hand. `name`: the
+    where the query's own must not count, such as for one whose checkpoint was lost and made anew by hand, or is not
+    told (Spark Connect). `name`: the
     sink's, where one query has several; it is a part of the durable id, so it stays what it is as long as the
     checkpoint. The other options are those of `pyomid.spark.run`.
     """
@@ -76,23 +78,28 @@ def stream_sink(
         raise Misuse(f"sink name {name!r} is not made of letters, digits, '.', '_' and '-'", value=name)
     check_function(function)
 
-    def write(batch: DataFrame, batch_id: int) -> None:
+    how = {"conflict_level": conflict_level, "lease_seconds": lease_seconds, "retries": retries}
+    return _Sink(url, function, query_id, name, how)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sink:
+    """Spark Connect pickles it, and calls it in another process."""
+
+    url: str
+    function: Callable[[SparkTransaction, DataFrame], Any]
+    query_id: str | None
+    name: str | None
+    how: Mapping[str, Any]
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
         spark = batch.sparkSession
-        transaction_id = batch_transaction_id(query_id or _running_query(spark), batch_id, name)
-        with _claims.claimed(url, transaction_id, spark.sparkContext.getLocalProperty(_RUN_ID), function, batch):
-            done = run(
-                spark,
-                url,
-                lambda tx: function(tx, batch),
-                transaction_id=transaction_id,
-                conflict_level=conflict_level,
-                lease_seconds=lease_seconds,
-                retries=retries,
-            )
+        transaction_id = batch_transaction_id(self.query_id or _running_query(spark), batch_id, self.name)
+        run_id = None if is_connect(spark) else spark.sparkContext.getLocalProperty(_RUN_ID)
+        with _claims.claimed(self.url, transaction_id, run_id, self.function, batch):
+            done = run(spark, self.url, lambda tx: self.function(tx, batch), transaction_id=transaction_id, **self.how)
         if isinstance(done, AlreadyDone):
             logger.info("%s was committed before, by start %d", done.transaction_id, done.start_ts)
-
-    return write
 
 
 def batch_transaction_id(query: str, batch_id: int, name: str | None) -> str:
@@ -171,6 +178,11 @@ def _shown(function: Callable[..., Any]) -> str:
 
 
 def _running_query(spark: SparkSession) -> str:
+    if is_connect(spark):
+        raise Misuse(
+            "over Spark Connect a batch does not tell of which query it is: name one that is the checkpoint's alone, "
+            "stream_sink(url, function, query_id=…)"
+        )
     found: str | None = spark.sparkContext.getLocalProperty(QUERY_ID)
     if not found:
         raise Misuse("no streaming query runs in this thread: give the sink to foreachBatch, or name a query_id")

@@ -42,12 +42,13 @@ from pyomid.row_codec.schema import (
 )
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors, original_error, original_errors
+from pyomid.spark.frames.local_frames import LocalFrame, spark_frame
 from pyomid.spark.frames.stale_reads import writes_by
-from pyomid.spark.job_names import job_named
 from pyomid.spark.large_transaction import LargeTransaction
 from pyomid.spark.registration import register
 from pyomid.spark.run_outcome import find_run
 from pyomid.spark.schema import WriteOptions, check_level, check_same_columns, fields_of, struct_of
+from pyomid.spark.sessions import check_same_machine, job_named, numbered, of_items, parallelism
 from pyomid.spark.source.datasource import FORMAT
 from pyomid.spark.source.key_ranges import key_range
 from pyomid.spark.source.options import LEVELS, checked_choice, names_of
@@ -136,7 +137,7 @@ class SparkTransaction(LargeTransaction):
         self.step(Event.READ)
         info = self._conn.table(table)
         reader = self._spark.read.format(FORMAT).options(**self._snapshot_options(info))
-        reader = reader.option("numPartitions", partitions or self._spark.sparkContext.defaultParallelism)
+        reader = reader.option("numPartitions", partitions or parallelism(self._spark))
         if schema is not None:
             reader = reader.schema(schema)
         if row_key is not None:
@@ -164,7 +165,7 @@ class SparkTransaction(LargeTransaction):
 
     def write(
         self,
-        frame: DataFrame,
+        frame: DataFrame | LocalFrame,
         table: str,
         *,
         row_key: Sequence[str] | str | None = None,
@@ -177,7 +178,8 @@ class SparkTransaction(LargeTransaction):
         conflict_level: str | None = None,
         stale_read: str = "refuse",
     ) -> WriteResult:
-        """Writes the frame's rows; the frame is computed now, once.
+        """Writes the frame's rows; the frame is computed now, once. A pandas or Polars frame, an Arrow table and
+        whatever else hands out Arrow data are taken as they are (`pyomid.spark.frames.local_frames`).
 
         `mode`: "append" upserts by row key; "overwrite" deletes the rows that the snapshot sees first; "error" and
         "ignore" go by whether the snapshot sees a row of the table. `row_key` makes the table where there is none.
@@ -195,7 +197,8 @@ class SparkTransaction(LargeTransaction):
             nulls=Nulls(checked_choice("nulls", nulls, ("tombstone", "keep"))),
             merge_schema=merge_schema,
         )
-        return self._write(frame, table, options, mode=mode, level=level, stale_read=stale_read)
+        given = spark_frame(self._spark, frame, f"what is written to {table!r}")
+        return self._write(given, table, options, mode=mode, level=level, stale_read=stale_read)
 
     def _write(
         self,
@@ -219,14 +222,14 @@ class SparkTransaction(LargeTransaction):
         return _result(table, reports)
 
     @overload
-    def delete(self, keys: DataFrame, table: str, *, stale_read: str = "refuse") -> WriteResult: ...
+    def delete(self, keys: DataFrame | LocalFrame, table: str, *, stale_read: str = "refuse") -> WriteResult: ...
 
     @overload
     def delete(self, keys: str, *, where: Column | str | None) -> WriteResult: ...
 
     def delete(
         self,
-        keys: DataFrame | str,
+        keys: DataFrame | LocalFrame | str,
         table: str | None = None,
         *,
         where: Column | str | None = _ALL,
@@ -244,7 +247,8 @@ class SparkTransaction(LargeTransaction):
             return self._delete_where(keys, where)
         if table is None or where is not _ALL:
             raise MisuseType("delete(keys, …) needs the table's name; where=… goes with a table's name alone")
-        return self._delete_rows(keys, self.writable(table), stale_read)
+        given = spark_frame(self._spark, keys, f"what is deleted in {table!r}")
+        return self._delete_rows(given, self.writable(table), stale_read)
 
     def _delete_where(self, table: str, where: Column | str | None) -> WriteResult:
         info = self.writable(table)
@@ -301,7 +305,7 @@ class SparkTransaction(LargeTransaction):
 
     def merge(
         self,
-        source: DataFrame,
+        source: DataFrame | LocalFrame,
         table: str,
         on: str | Sequence[str],
         *,
@@ -316,7 +320,8 @@ class SparkTransaction(LargeTransaction):
         from pyomid.spark.frames.merge import Merge
 
         level = None if conflict_level is None else checked_choice("conflictLevel", conflict_level, LEVELS)
-        return Merge(self, source, table, names_of(on), level, stale_read)
+        given = spark_frame(self._spark, source, f"the source of the merge into {table!r}")
+        return Merge(self, given, table, names_of(on), level, stale_read)
 
     def __enter__(self) -> SparkTransaction:
         self.step(Event.READ)
@@ -361,25 +366,23 @@ class SparkTransaction(LargeTransaction):
 
     def _delete_all(self, plan: WritePlan) -> list[BranchReport]:
         """Tombstones for every row that the transaction sees, under branches below those of the new rows."""
-        count = self._spark.sparkContext.defaultParallelism
-        partitions = divided(self._conn.deployment.store, plan.info.name, KeyRange(), count)
+        ranges = self._ranges(plan.info.name, KeyRange())
         work = functools.partial(_delete_partitions, plan, self.read_plan(plan.info))
-        return self.reports(f"overwrite {plan.info.name}", self._frame_of(partitions), work)
+        frame = numbered(self._spark, ranges)
+        return self.reports(f"overwrite {plan.info.name}", frame, functools.partial(of_items, ranges, work))
 
     def _look_up(self, look: Look, span: KeyRange) -> list[Seen]:
-        count = self._spark.sparkContext.defaultParallelism
-        partitions = divided(self._conn.deployment.store, look.table, span, count)
+        ranges = self._ranges(look.table, span)
+        work = functools.partial(of_items, ranges, functools.partial(_look_at_partitions, look))
         with job_named(self._spark, "check", look.table), original_errors():
-            frame = self._frame_of(partitions).mapInArrow(functools.partial(_look_at_partitions, look), _SEEN_DDL)
+            frame = numbered(self._spark, ranges).mapInArrow(work, _SEEN_DDL)
             return [Seen(_bytes(row["doubled"]), np.frombuffer(row["ids"], np.int64)) for row in frame.collect()]
 
-    def _frame_of(self, partitions: Sequence[KeyRange]) -> DataFrame:
-        """A row for each range, each for a task of its own."""
-        rows = [
-            (bytearray(partition.start), None if partition.stop is None else bytearray(partition.stop))
-            for partition in partitions
-        ]
-        return self._spark.createDataFrame(rows, "start binary, stop binary").repartition(len(rows))
+    def _ranges(self, table: str, span: KeyRange) -> pa.RecordBatch:
+        """Parts of the keys, one for each task."""
+        parts = divided(self._conn.deployment.store, table, span, parallelism(self._spark))
+        columns = [pa.array([getattr(part, name) for part in parts], pa.binary()) for name in ("start", "stop")]
+        return pa.RecordBatch.from_arrays(columns, names=["start", "stop"])
 
     # For pyomid's own use
 
@@ -445,6 +448,7 @@ def transaction(
     """
     if transaction_id is not None:
         check_transaction_id(transaction_id)
+    check_same_machine(spark, url)
     level = None if conflict_level is None else checked_choice("conflictLevel", conflict_level, LEVELS)
     if lease_seconds is not None and not 0 < lease_seconds < math.inf:
         raise Misuse(f"lease_seconds={lease_seconds!r} is not a number of seconds above 0", value=lease_seconds)
@@ -497,6 +501,7 @@ def run(
         result: R | AlreadyDone = yield CallProgram(functools.partial(one_try, not_before))
         return result
 
+    check_same_machine(spark, url)
     conn = connection(url)
     backoff = Backoff.of(conn.deployment.settings, random.uniform, retries)
     return conn.driver.run(tries_steps(Tries(backoff, transaction_id, on_conflict), one_try_steps))

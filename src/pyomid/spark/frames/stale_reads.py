@@ -7,8 +7,9 @@
 A plan does not tell what it reads: Spark shows no more of it than the data source's name. Its tasks know. The jobs of a
 write carry a local property that names table and snapshot, and a task that reads the same table at another snapshot
 inside of such a job refuses. The property is the thread's: it goes with the jobs of every session of the program, where
-a job tag is one session's, and a frame's jobs are those of the frame's session. Of rows that were collected, cached or
-stored elsewhere before nobody knows any more: they are written.
+a job tag is one session's, and a frame's jobs are those of the frame's session. Over Spark Connect there is no such
+property: there it is a tag, and a frame of another session is refused (`local_frames`). Of rows that were collected,
+cached or stored elsewhere before nobody knows any more: they are written.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark import TaskContext
 
 from pyomid.errors import Misuse
-from pyomid.spark.job_names import local_property
+from pyomid.spark.sessions import JOB_TAGS, local_property
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 WRITES: Final = "pyomid.writes"
 _WRITES: Final = re.compile(r"(\d+)-([0-9a-f]*)-([0-9a-f]*)")
+_TAGGED: Final = re.compile(rf"{re.escape(WRITES)}={_WRITES.pattern}(?=,|$)")
 """Start, database and table of the write that a job belongs to."""
 
 
@@ -46,7 +48,8 @@ def writes_by(spark: SparkSession, start_ts: int, database_id: bytes, table: str
 def check_read(plan: ReadPlan) -> None:
     """In a reading task: `Misuse` where its job writes the table by a transaction of another snapshot."""
     task = TaskContext.get()
-    writes = _WRITES.fullmatch((task and task.getLocalProperty(WRITES)) or "")
+    told, tags = ("", "") if task is None else (task.getLocalProperty(name) or "" for name in (WRITES, JOB_TAGS))
+    writes = _WRITES.fullmatch(told) or _TAGGED.search(tags)
     if writes is not None and writes.groups()[1:] == (plan.database_id.hex(), plan.table.encode().hex()):
         start_ts = int(writes[1])
         if start_ts != plan.snapshot.start_ts:

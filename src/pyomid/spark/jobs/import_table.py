@@ -25,6 +25,7 @@ from pyomid.crashpoints import crash_point
 from pyomid.protocol.import_table import import_range_steps
 from pyomid.spark.databases import connection
 from pyomid.spark.jobs.partitions import run_partitions
+from pyomid.spark.sessions import parallelism
 from pyomid.spark.source.read_task import divided
 from pyomid.types import KeyRange
 
@@ -71,7 +72,7 @@ def adopt(
     newest_ts = import_timestamp(conn.deployment, table, check_families(families))
     if not newest_ts:
         return Adoption(table, 0, 0, 0, 0, time.monotonic() - began)
-    ranges = divided(conn.deployment.store, table, KeyRange(), spark.sparkContext.defaultParallelism)
+    ranges = divided(conn.deployment.store, table, KeyRange(), parallelism(spark))
     partitions = [Partition(table, 0, each) for each in ranges]
     run_partitions(
         spark, "check", url, partitions, table, functools.partial(_check_partition, newest_ts), _CHECKED_DDL, _CHECKED

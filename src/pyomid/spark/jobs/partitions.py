@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from pyomid.client.upkeep.partitions import Partition, partitions_of, unless_dropped
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors, original_errors
-from pyomid.spark.job_names import job_named
 from pyomid.spark.registration import register
+from pyomid.spark.sessions import job_named, numbered, of_items
 from pyomid.spark.source.read_task import divided
 from pyomid.types import KeyRange, TableInfo
 
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 
 PartitionTask = Callable[[str, Partition], dict[str, Any]]
 """A task: (url, partition) → one row of the job's result schema."""
+
+
+_PARTITION: Final = pa.schema(
+    [("table", pa.string()), ("generation", pa.int64()), ("start", pa.binary()), ("stop", pa.binary())]
+)
 
 
 def partitions_for(
@@ -50,15 +55,13 @@ def run_partitions(
     register(spark)
     if not partitions:
         return []
-    rows = [
-        (each.table, each.generation, bytearray(each.key_range.start), _optional(each.key_range.stop))
-        for each in partitions
-    ]
-    numbered = spark.sparkContext.parallelize(rows, len(rows))
-    frame = spark.createDataFrame(numbered, "table string, generation long, start binary, stop binary")
+    rows = [(each.table, each.generation, *each.key_range) for each in partitions]
+    columns = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), _PARTITION.types, strict=True)]
+    items = pa.RecordBatch.from_arrays(columns, schema=_PARTITION)
     names = dict.fromkeys(each.table for each in partitions)
+    work = partial(of_items, items, partial(_run_task, url, tables, task, schema))
     with job_named(spark, job, *names), original_errors():
-        collected = frame.mapInArrow(partial(_run_task, url, tables, task, schema), ddl).collect()
+        collected = numbered(spark, items).mapInArrow(work, ddl).collect()
     return [row.asDict() for row in collected]
 
 
@@ -75,7 +78,3 @@ def _run_task(
                 partition = Partition(row["table"], row["generation"], KeyRange(row["start"], row["stop"]))
                 with unless_dropped(connection(url).deployment.catalog, partition.table, partition.generation, tables):
                     yield pa.RecordBatch.from_pylist([task(url, partition)], schema=schema)
-
-
-def _optional(stop: bytes | None) -> bytearray | None:
-    return None if stop is None else bytearray(stop)

@@ -21,6 +21,7 @@ from pyomid.client.upkeep.verification import look, verified
 from pyomid.protocol.compaction import RegionCleaned
 from pyomid.spark.databases import connection
 from pyomid.spark.jobs.partitions import partitions_for, run_partitions
+from pyomid.spark.sessions import check_same_machine, parallelism
 from pyomid.types import KeyRange, TableInfo
 
 if TYPE_CHECKING:
@@ -33,10 +34,11 @@ def compact(
     spark: SparkSession, url: str, tables: str | Sequence[str] | None = None, *, grace_seconds: float = 0.0
 ) -> Compaction:
     """`Database.compact`, with one task for each region."""
+    check_same_machine(spark, url)
     conn = connection(url, create=False)
 
     def clean(infos: Sequence[TableInfo], watermark: int | None) -> Iterator[RegionCleaned]:
-        partitions = partitions_for(conn, infos, tables, spark.sparkContext.defaultParallelism)
+        partitions = partitions_for(conn, infos, tables, parallelism(spark))
         task = partial(_compact_partition, watermark)
         for row in run_partitions(spark, "compact", url, partitions, tables, task, _CLEANED_DDL, _CLEANED):
             yield RegionCleaned(key_range=KeyRange(), **row)
@@ -54,9 +56,10 @@ def sanitize(spark: SparkSession, url: str) -> Sanitising:
 
 def verify(spark: SparkSession, url: str, tables: str | Sequence[str] | None = None) -> Verification:
     """`Database.verify`, with one task for each region."""
+    check_same_machine(spark, url)
     conn = connection(url, create=False)
     infos = chosen_tables(conn.deployment.catalog, tables)
-    partitions = partitions_for(conn, infos, tables, spark.sparkContext.defaultParallelism)
+    partitions = partitions_for(conn, infos, tables, parallelism(spark))
     return verified(
         conn.deployment,
         infos,

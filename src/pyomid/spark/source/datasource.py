@@ -10,7 +10,7 @@ Spark makes a `DataSource` once per `load()`, pickles it, and calls its parts in
              a commit (S2)
 
 Filters are not pushed down: Spark 4.3 gives one DataFrame that is used twice the other use's filters. Ranges come
-by options.
+by options, and so do comparisons (`where`).
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pyomid.spark.large_transaction import LargeTransaction
     from pyomid.spark.schema import WriteOptions
     from pyomid.spark.source.changes import ChangesPlan
+    from pyomid.spark.source.comparisons import Where
     from pyomid.spark.source.read_task import ReadPlan
     from pyomid.spark.source.streams import OmidStreamReader, OmidStreamWriter
     from pyomid.spark.source.write_task import BranchReport, WritePlan
@@ -64,7 +65,8 @@ class OmidDataSource(DataSource):
             self._database_id = self._known_database()
             self._shares = self._is_read = self._owns = False
             self._begun_at: BeginReply | None = None
-            if is_made(self._url):
+            self._is_view = self._options.flag("view")
+            if is_made(self._url) and not self._is_view:  # what becomes of a view is not known yet
                 self._start(create=False)
 
     @classmethod
@@ -110,11 +112,12 @@ class OmidDataSource(DataSource):
                     raise Misuse(f"option {name} is for reads of changes: give readChangeFeed=true too", option=name)
             table_schema, wanted = self._readable(schema)
             plan = self._read_plan(table_schema, wanted)
-            return OmidReader(plan, self._range(table_schema), self._partitions(), schema)
+            return OmidReader(plan, self._range(table_schema, plan.where), self._partitions(), schema)
 
     def _change_reader(self, schema: StructType) -> OmidReader:
         from pyomid.spark.source.changes import ChangesPlan, keep_changes, table_columns, told_by, until_of
 
+        self._refuse_where()
         since = told_by(self._options, "starting")
         if since is None:
             raise Misuse("option starting is missing: a read of changes begins after a timestamp or a bookmark")
@@ -137,6 +140,7 @@ class OmidDataSource(DataSource):
                     "_commit_timestamp: give option readChangeFeed=true",
                     option="readChangeFeed",
                 )
+            self._refuse_where()
             if self._options.text("ending") is not None:
                 raise Misuse("option ending is for spark.read: a stream ends where it is stopped", option="ending")
             rows = self._options.whole("maxRowsPerTrigger", least=1)
@@ -189,13 +193,19 @@ class OmidDataSource(DataSource):
         from pyomid.spark.schema import fields_of
 
         with coded_errors():
-            if self._options.text("snapshotTimestamp") is not None:
+            if self._options.text("where") is not None:
+                raise Misuse(
+                    "where is for reads, and chooses no rows to be replaced; delete them in the same transaction, by "
+                    "tx.delete(table, where=…), and write with tx.write",
+                    option="where",
+                )
+            if self._options.text("snapshotTimestamp") is not None and not self._is_view:
                 raise Misuse(
                     "snapshotTimestamp is for reads: a write under the start of another transaction would end with it, "
                     "or be taken for it; leave it away, or write in that transaction by tx.write",
                     option="snapshotTimestamp",
                 )
-            self._start(create=True)
+            self._start(create=True, is_write=True)
             try:
                 if not self._owns and self._connection().has_leases:
                     self._own_lease()
@@ -224,23 +234,22 @@ class OmidDataSource(DataSource):
         assert self._begun_at is not None
         return self._begun_at
 
-    def _start(self, *, create: bool) -> None:
+    def _start(self, *, create: bool, is_write: bool = False) -> None:
         """Begins once; at once where the database is there. What makes a new one is a write alone: `Misuse` for a read,
         whose URL is mistyped."""
         from pyomid.spark.databases import connection
 
         if self._begun_at is None:
             conn = connection(self._url, self._database_id, create=create)
-            self._begun_at = self._begin()
+            self._begun_at = self._begin(None if is_write else self._options.whole("snapshotTimestamp", least=1))
             self._database_id = self._database_id or conn.database_id
 
-    def _begin(self) -> BeginReply:
+    def _begin(self, given: int | None) -> BeginReply:
         """A start of its own, leased once it is known for what; or the one that was given, which somebody else's lease
         holds."""
         from pyomid.types import BeginReply
 
         self._lease_s = self._options.seconds("leaseSeconds")
-        given = self._options.whole("snapshotTimestamp", least=1)
         epoch = self._options.whole("snapshotEpoch")
         if given is not None and epoch is not None:
             return BeginReply(given, epoch)
@@ -311,6 +320,7 @@ class OmidDataSource(DataSource):
             shared=self._shares,
             lease_s=self._lease_s,
             database_id=self._database_id,
+            where=self._where(schema),
         )
 
     def _snapshot(self) -> Snapshot:
@@ -320,13 +330,28 @@ class OmidDataSource(DataSource):
         own = frozenset(int(branch) for branch in text.split(",")) if text else frozenset()
         return Snapshot(self._begun.start_ts, self._begun.epoch, own)
 
-    def _range(self, schema: TableSchema) -> KeyRange:
+    def _range(self, schema: TableSchema, where: Where | None = None) -> KeyRange:
         from pyomid.row_codec.row_key import key_layout
         from pyomid.spark.source.key_ranges import key_range, parse_bound
+        from pyomid.spark.source.read_task import intersection
 
         layout = key_layout(schema)
         bounds = [parse_bound(layout, self._options.text(name)) for name in ("rowStart", "rowStop", "rowPrefix")]
-        return key_range(layout, *bounds)
+        found = key_range(layout, *bounds)
+        return found if where is None else intersection(found, where.keys(layout)) or found
+
+    def _refuse_where(self) -> None:
+        if self._options.text("where") is not None:
+            raise Misuse(
+                "option where is for reads of rows, and these are changes: put .where(…) behind the frame",
+                option="where",
+            )
+
+    def _where(self, schema: TableSchema) -> Where | None:
+        from pyomid.spark.source.comparisons import Where
+
+        text = self._options.text("where")
+        return None if text is None else Where.of(text, self._table, schema)
 
     def _partitions(self) -> int:
         partitions = self._options.whole("numPartitions", os.cpu_count() or 1, least=1)

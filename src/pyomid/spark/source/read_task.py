@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, pairwise
-from typing import Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +18,15 @@ from pyomid.cells import CellBatch, batch_of_rows
 from pyomid.ports import DataStore
 from pyomid.protocol.reading import Snapshot, VisibleRow, read_batch_steps, read_rows_steps
 from pyomid.protocol.visibility import VisibleCells
-from pyomid.row_codec.decode import RowDecoder
+from pyomid.row_codec.decode import RowDecoder, arrow_schema
 from pyomid.row_codec.encode import RowEncoder
 from pyomid.row_codec.row_key import KeyLayout
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors
 from pyomid.types import KeyRange, TableSchema
+
+if TYPE_CHECKING:
+    from pyomid.spark.source.comparisons import Where
 
 BATCH_ROWS: Final = 10_000
 """Spark's own default of rows in one Arrow batch."""
@@ -50,6 +53,8 @@ class ReadPlan:
     """The term for which a load is kept; None: the TSO's own."""
     database_id: bytes = b""
     """Whose snapshot it is; empty: not told."""
+    where: Where | None = None
+    """The rows that are wanted; None: all."""
 
 
 def keep_snapshot(conn: Connection, plan: ReadPlan) -> None:
@@ -62,9 +67,12 @@ def keep_snapshot(conn: Connection, plan: ReadPlan) -> None:
 
 def read_range(conn: Connection, plan: ReadPlan, key_range: KeyRange, arrow: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The visible rows of a range in key order. SnapshotTooOld where compaction may have passed the snapshot."""
-    decoder = RowDecoder(plan.schema, plan.wanted, arrow)
+    compared = () if plan.where is None else plan.where.columns
+    beside = [name for name in compared if name not in plan.wanted]
+    decoder = RowDecoder(plan.schema, (*plan.wanted, *beside), pa.schema([*arrow, *arrow_schema(plan.schema, beside)]))
     for batch, visible in visible_batches(conn, plan, key_range):
-        yield decoder.decode(batch, visible)
+        rows = decoder.decode(batch, visible)
+        yield rows if plan.where is None else plan.where.met(rows).select(arrow.names)
 
 
 def visible_batches(

@@ -1,0 +1,237 @@
+"""What a condition's text says of single columns: `column operator literal`, joined by AND.
+
+    "origin = 'EWR' and time_hour >= '2013-01-02T00:00:00Z'"    →    two comparisons    →    the keys that may meet them
+
+With a Spark at hand a text only bounds the keys, and Spark applies it (`pyomid.spark.frames.conditions`). A data
+source has none: its option `where` is a text of such comparisons and nothing else, and `Where` applies them.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pyomid.errors import Misuse
+from pyomid.row_codec.row_key import KeyLayout, KeyPart
+from pyomid.row_codec.schema import near
+from pyomid.spark.source.read_task import intersection
+from pyomid.types import KeyRange, TableSchema, prefix_range
+
+_NAME: Final = r"(?:([A-Za-z_]\w*)|`([^`]+)`)"
+_LITERAL: Final = r"((?:(?:date|timestamp|timestamp_ntz)\s*)?'[^'\\$]*'|-?\d{1,19})"
+_COMPARED: Final = re.compile(rf"{_NAME}\s*(=|==|<=|>=|<|>)\s*{_LITERAL}", re.IGNORECASE)
+_BETWEEN: Final = re.compile(rf"{_NAME}\s+between\s+{_LITERAL}\s+and\s+{_LITERAL}", re.IGNORECASE)
+_TOKENS: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|\w+|.""", re.DOTALL)
+_QUOTED: Final = re.compile(r"(?:(date|timestamp|timestamp_ntz)\s*)?'([^']*)'", re.IGNORECASE)
+
+_DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}")
+_TIME: Final = re.compile(r"\d{4}-\d{2}-\d{2}(?:[ T]\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?)?")
+_MOMENT: Final = re.compile(r"\d{4}-\d{2}-\d{2}(?:[ T]\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?(?:Z|[+-]\d{2}:\d{2})?)?")
+_WHOLE: Final = frozenset(("byte", "short", "integer", "long"))
+_LONG_MAX: Final = 2**63 - 1
+
+_COMPARE: Final[dict[str, Callable[..., pa.BooleanArray]]] = {
+    "=": pc.equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+FORM: Final = (
+    "column = literal (also <, <=, >, >=, between), joined by and, over columns of the types string, date, timestamp, "
+    "timestamp_ntz and whole numbers"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Of a column with a literal, all as they are in the text."""
+
+    column: str
+    operator: str
+    literal: str
+
+
+def conjuncts(condition: str) -> Iterator[str]:
+    """The text between the ANDs that are in no bracket and no quotes; `x between a and b` is one."""
+    part, depth, between = "", 0, False
+    for token in _TOKENS.findall(condition):
+        depth += (token == "(") - (token == ")")
+        word = token.lower() if depth == 0 else ""
+        if word == "and" and not between:
+            yield part.strip()
+            part = ""
+            continue
+        between = (between or word == "between") and word != "and"
+        part += token
+    yield part.strip()
+
+
+def comparisons_in(part: str) -> list[Comparison] | None:
+    """What a part says of one column; None: something else."""
+    while part.startswith("(") and part.endswith(")"):
+        part = part[1:-1].strip()
+    one, two = _COMPARED.fullmatch(part), _BETWEEN.fullmatch(part)
+    found = one or two
+    if found is None:
+        return None
+    name = found[1] or found[2]
+    if one is not None:
+        return [Comparison(name, "=" if one[3] == "==" else one[3], one[4])]
+    assert two is not None
+    return [Comparison(name, ">=", two[3]), Comparison(name, "<=", two[4])]
+
+
+def literal_value(kind: str, literal: str, moment: Callable[[str], datetime | None]) -> Any:
+    """The literal as a value of a column of this type; None where Spark would convert the column, or the value is in
+    doubt. `moment`: what a text of a timestamp means."""
+    if kind in _WHOLE:
+        return int(literal) if literal.lstrip("-").isdigit() else None
+    found = _QUOTED.fullmatch(literal)
+    if found is None:
+        return None
+    of, text = (found[1] or "").lower(), found[2]
+    if kind == "string" and not of:
+        return text
+    try:
+        if kind == "date" and of in ("", "date") and _DAY.fullmatch(text):
+            return date.fromisoformat(text)
+        if kind == "timestamp_ntz" and of in ("", "timestamp_ntz") and _TIME.fullmatch(text):
+            return datetime.fromisoformat(text)
+        if kind == "timestamp" and of in ("", "timestamp") and _MOMENT.fullmatch(text):
+            return moment(text)
+    except Misuse:  # is a ValueError too
+        raise
+    except ValueError:
+        return None
+    return None
+
+
+# The keys that comparisons leave
+
+
+def key_range_of(layout: KeyLayout, comparisons: Sequence[tuple[KeyPart, str, Any]]) -> KeyRange:
+    """The keys that meet these comparisons, or more: equalities of leading parts, then bounds of the next one."""
+    prefix, found = b"", KeyRange()
+    for part in layout.parts:
+        of_part = [
+            (operator, encoded)
+            for each, operator, value in comparisons
+            if each is part
+            for encoded in _encoded(part, prefix, value)
+        ]
+        for operator, key in of_part:
+            found = intersection(found, _bounded(part, operator, prefix, key)) or found
+        equal = next((key for operator, key in of_part if operator == "="), None)
+        if equal is None:
+            return found
+        prefix = equal
+    return found
+
+
+def _encoded(part: KeyPart, prefix: bytes, value: Any) -> Iterator[bytes]:
+    """The key up to this value; nothing where it does not fit the column."""
+    try:
+        yield prefix + KeyLayout((part,)).encode_prefix([value])
+    except Misuse:
+        return
+
+
+def _bounded(part: KeyPart, operator: str, prefix: bytes, key: bytes) -> KeyRange:
+    """The keys that begin with `prefix` and whose next part is as the operator says; `key`: prefix and the value."""
+    same = KeyRange(key, key + b"\0") if part.is_raw else prefix_range(key)
+    whole = prefix_range(prefix) if prefix else KeyRange()
+    if operator == "=":
+        return same
+    if (operator in (">", ">=")) is not part.descending:
+        return KeyRange(key if operator in (">=", "<=") else same.stop or key, whole.stop)
+    return KeyRange(whole.start, same.stop if operator in (">=", "<=") else key)
+
+
+# The option
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Comparisons of columns with values: which rows a load gives. A null meets none."""
+
+    comparisons: tuple[tuple[str, str, Any], ...]
+
+    @classmethod
+    def of(cls, text: str, table: str, schema: TableSchema) -> Where:
+        """`Misuse` where the text says more than comparisons, or of a column that the table lacks."""
+        kinds = {column.name: column.spark_type for column in schema.columns}
+        found: list[tuple[str, str, Any]] = []
+        for part in conjuncts(text):
+            comparisons = comparisons_in(part)
+            if comparisons is None:
+                raise _not_understood(text, part)
+            for each in comparisons:
+                name = _column(each.column, table, list(kinds))
+                value = literal_value(kinds[name], each.literal, functools.partial(_moment, name))
+                if value is None or (isinstance(value, int) and abs(value) > _LONG_MAX):
+                    raise _not_understood(text, part)
+                found.append((name, each.operator, value))
+        return cls(tuple(found))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for name, _, _ in self.comparisons))
+
+    def keys(self, layout: KeyLayout) -> KeyRange:
+        """All keys of rows that are met are in it."""
+        parts = {part.name: part for part in layout.parts}
+        of_key = [(parts[name], operator, value) for name, operator, value in self.comparisons if name in parts]
+        return key_range_of(layout, of_key)
+
+    def met(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch that has `columns` for which each comparison holds."""
+        holds = [
+            _COMPARE[operator](rows[name], _scalar(value, rows[name].type))
+            for name, operator, value in self.comparisons
+        ]
+        return rows.filter(functools.reduce(pc.and_, holds))
+
+
+def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """A whole number may be out of its column's range."""
+    return pa.scalar(value, pa.int64() if isinstance(value, int) else kind)
+
+
+def _column(name: str, table: str, known: Sequence[str]) -> str:
+    """By its own name, else whatever its case, as in Spark."""
+    same = [each for each in known if each == name] or [each for each in known if each.lower() == name.lower()]
+    if len(same) != 1:
+        what = f"has several columns {name!r} that differ by case" if same else f"has no column {name!r}"
+        raise Misuse(f"option where: table {table!r} {what}{'' if same else near(name, known)}", option="where")
+    return same[0]
+
+
+def _moment(column: str, text: str) -> datetime | None:
+    found = datetime.fromisoformat(text)
+    if found.tzinfo is not None:
+        try:
+            return found.astimezone(UTC)
+        except OverflowError:
+            return None
+    raise Misuse(
+        f"option where: {text!r} of column {column!r} has no time zone, and a timestamp is a moment: end it with Z or "
+        "an offset such as +02:00",
+        option="where",
+    )
+
+
+def _not_understood(text: str, part: str) -> Misuse:
+    return Misuse(
+        f"option where={text!r}: {part!r} is not of the form {FORM}: leave it to .where(…) of the frame, or to "
+        "tx.read(where=…), which take every condition",
+        option="where",
+    )
