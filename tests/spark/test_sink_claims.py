@@ -9,7 +9,7 @@ import pytest
 
 from pyomid.errors import Misuse
 from pyomid.spark import streaming
-from pyomid.spark.streaming import _Claims, _transaction_id
+from pyomid.spark.streaming import _Claims, batch_transaction_id
 
 pytestmark = pytest.mark.fast
 
@@ -104,7 +104,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_ids_of_named_and_unnamed_sinks_never_meet() -> None:
     ids = [
-        _transaction_id(query, batch_id, name)
+        batch_transaction_id(query, batch_id, name)
         for query in ("q", "q batch 1", "q batch 1 sink x")
         for batch_id in (1, 2)
         for name in (None, "x", "1", "batch")
