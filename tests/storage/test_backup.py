@@ -307,6 +307,8 @@ def test_files_that_were_noted_in_another_state_are_refused(tmp_path: Path) -> N
     with pytest.raises(Misuse, match="is a copy"):
         RestNote(tmp_path / "wrong").check()
     assert not RestNote(folder).check()
+    (folder / "at-rest.json").write_text("")
+    assert not RestNote(folder).check(), "a loss of power emptied it"
 
 
 def test_a_killed_folder_is_opened_as_it_is(tmp_path: Path) -> None:

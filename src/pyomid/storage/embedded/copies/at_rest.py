@@ -11,7 +11,8 @@ in whichever order its files were copied: after the note nothing was written bef
 is in a file's first pages, which are copied first. A TSO that starts over other files than the noted ones, in another
 state, refuses them.
 
-The note is never synced, and it may lag: then a good copy is refused, and a bad one never taken.
+The note is never synced, and it may lag: then a good copy is refused, and a bad one never taken. One that cannot be
+read counts as none: what a loss of power left must not keep a folder from being opened.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import json
 import os
 import struct
+import threading
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,6 +43,7 @@ class RestNote:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._alone = threading.Lock()
         self._files: list[int] | None = None
         self._looked: Any = None
         """What told cheaply that nothing had changed since the note."""
@@ -53,7 +56,7 @@ class RestNote:
         except FileNotFoundError:
             return False
         except (ValueError, KeyError, TypeError):
-            files = state = None
+            return False  # after a loss of power it may be empty: copies of it are whole
         if files == _files(self._folder):
             return False
         if state is None or state != _state(self._folder):
@@ -66,7 +69,11 @@ class RestNote:
         return True
 
     def look(self, *, is_at_rest: bool) -> None:
-        """Notes what has changed. `is_at_rest`: no client is connected."""
+        """Notes what has changed. `is_at_rest`: no client is connected. Thread-safe."""
+        with self._alone:
+            self._look(is_at_rest=is_at_rest)
+
+    def _look(self, *, is_at_rest: bool) -> None:
         files, looked = _files(self._folder), _changes(self._folder) if is_at_rest else None
         if files == self._files and (looked is None or looked == self._looked):
             return
