@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyomid.spark.registration import register, use_this_python
     from pyomid.spark.run_outcome import RunOutcome, RunState, look_up_run
     from pyomid.spark.streaming import stream_sink
+    from pyomid.spark.time_travel import history, read, restore
     from pyomid.spark.transactions import SparkTransaction, WriteResult, run, transaction
     from pyomid.spark.views import register_views
 
@@ -33,11 +34,14 @@ __all__ = [
     "changes",
     "close_connections",
     "compact",
+    "history",
     "look_up_run",
     "original_error",
     "original_errors",
+    "read",
     "register",
     "register_views",
+    "restore",
     "run",
     "sanitize",
     "stream_sink",
@@ -57,6 +61,9 @@ _MODULES: Final = {
     "verify": "jobs.upkeep",
     "Merge": "frames.merge",
     "MergeResult": "frames.merge",
+    "history": "time_travel",
+    "read": "time_travel",
+    "restore": "time_travel",
     "register": "registration",
     "register_views": "views",
     "use_this_python": "registration",

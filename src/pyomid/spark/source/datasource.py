@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.crashpoints import crash_point
@@ -63,7 +64,7 @@ class OmidDataSource(DataSource):
             self._url = self._options.required("url")
             self._table = self._options.required("table")
             self._database_id = self._known_database()
-            self._shares = self._is_read = self._owns = False
+            self._shares = self._is_read = self._owns = self._is_past = False
             self._begun_at: BeginReply | None = None
             self._is_view = self._options.flag("view")
             if is_made(self._url) and not self._is_view:  # what becomes of a view is not known yet
@@ -193,6 +194,8 @@ class OmidDataSource(DataSource):
         from pyomid.spark.schema import fields_of
 
         with coded_errors():
+            if self._past() is not None:
+                raise Misuse("versionAsOf and timestampAsOf are for reads; to put back what was, pyomid.spark.restore")
             if self._options.text("where") is not None:
                 raise Misuse(
                     "where is for reads, and chooses no rows to be replaced; delete them in the same transaction, by "
@@ -254,7 +257,10 @@ class OmidDataSource(DataSource):
         if given is not None and epoch is not None:
             return BeginReply(given, epoch)
         conn = self._connection()
+        at = self._past()
         begun = conn.deployment.tso.begin()
+        if at is not None:
+            return self._begin_past(conn, at, begun)
         if given is not None:
             if given > begun.start_ts:
                 raise Misuse(f"snapshotTimestamp {given} was never handed out: {begun.start_ts} is the latest")
@@ -265,6 +271,35 @@ class OmidDataSource(DataSource):
         self._shares = conn.has_leases
         return begun
 
+    def _past(self) -> int | datetime | None:
+        """The snapshot below the present that the options name."""
+        version, moment = self._options.whole("versionAsOf", least=1), self._options.text("timestampAsOf")
+        if moment is None:
+            given: int | datetime | None = version
+        elif version is not None:
+            raise Misuse("versionAsOf and timestampAsOf name two snapshots: give one of them")
+        else:
+            given = time_of(moment)
+        if given is not None and self._options.text("snapshotTimestamp") is not None:
+            raise Misuse(
+                "snapshotTimestamp names the snapshot: versionAsOf and timestampAsOf have no meaning beside it"
+            )
+        return given
+
+    def _begin_past(self, conn: Connection, at: int | datetime, begun: BeginReply) -> BeginReply:
+        """Held by a shared lease before anything is read (C13): its start may be another's."""
+        from pyomid.client.past_snapshot import past_begin
+        from pyomid.types import BeginReply
+
+        try:
+            found, _ = past_begin(
+                conn.deployment, at, begun, lambda start_ts: conn.share_lease(start_ts, self._lease_s)
+            )
+        finally:
+            conn.note_ended(begun.start_ts)
+        self._shares = self._is_read = self._is_past = True
+        return BeginReply(found.read_at, begun.epoch)
+
     def _keep(self) -> int:
         """It is a load. A write never comes here: it would hold W back for a whole term after it ended. Returns the
         start whose lease keeps it; 0 where somebody else's does."""
@@ -272,7 +307,8 @@ class OmidDataSource(DataSource):
         if not self._shares:
             return 0
         leased_ts = self._connection().share_lease(self._begun.start_ts, self._lease_s)
-        self._connection().note_ended(self._begun.start_ts)
+        if not self._is_past:
+            self._connection().note_ended(self._begun.start_ts)
         return leased_ts
 
     def _own_lease(self) -> None:
@@ -281,7 +317,12 @@ class OmidDataSource(DataSource):
         self._connection().note_ended(self._begun.start_ts)
 
     def _info(self) -> TableInfo:
-        return self._connection().table(self._table)
+        from pyomid.client.validation import check_was_there
+
+        info = self._connection().table(self._table)
+        if self._is_past:
+            check_was_there(info, self._begun.start_ts)
+        return info
 
     def _readable(self, schema: StructType) -> tuple[TableSchema, tuple[str, ...]]:
         """The table's schema, or one made from the reader's for a table without; and the columns to read."""
@@ -357,6 +398,20 @@ class OmidDataSource(DataSource):
         partitions = self._options.whole("numPartitions", os.cpu_count() or 1, least=1)
         assert partitions is not None
         return partitions
+
+
+def time_of(text: str) -> datetime:
+    """`timestampAsOf`. The zone is part of it: the process that plans a read does not know the session's."""
+    try:
+        found = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise Misuse(
+            f"timestampAsOf={text!r} is no time: ISO 8601 with its zone, 2030-01-31T10:00:00Z or …+01:00",
+            option="timestampAsOf",
+        ) from None
+    if found.tzinfo is None:
+        raise Misuse(f"timestampAsOf={text!r} has no zone: write …Z, or …+01:00", option="timestampAsOf")
+    return found
 
 
 @dataclass

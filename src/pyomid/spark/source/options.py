@@ -15,6 +15,8 @@ READING: Final = {
     "rowStop": "end of the row keys, exclusive",
     "rowPrefix": "leading values of the row key",
     "where": "the rows that meet comparisons of columns with literals, joined by and; those of the key bound the read",
+    "versionAsOf": "read what was committed at or before this timestamp",
+    "timestampAsOf": "read what was committed by this time, ISO 8601 with its zone: 2030-01-31T10:00:00Z",
     "snapshotTimestamp": "read at this start instead of a new one; it must be held by a lease",
     "snapshotEpoch": "the epoch of the TSO that gave snapshotTimestamp; set by transactions",
     "snapshotDatabase": "the id of the database that gave snapshotTimestamp; set by transactions",

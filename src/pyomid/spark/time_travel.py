@@ -1,0 +1,61 @@
+"""Tables as they were: read at a version or a time, listed, and put back. How far back is the TSO's retention."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from pyomid.errors import Misuse
+from pyomid.protocol.time_points import snapshot_after
+from pyomid.spark.databases import connection
+from pyomid.spark.errors import original_errors
+from pyomid.spark.registration import register
+from pyomid.spark.source.datasource import FORMAT
+from pyomid.spark.transactions import transaction
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def read(spark: SparkSession, url: str, table: str, *, at: int | datetime | None = None) -> DataFrame:
+    """A lazy frame of the table, of one snapshot: of now, or of what was committed at or before a timestamp, or by a
+    time (a datetime with its zone). SnapshotTooOld says since when history is kept."""
+    register(spark)
+    reader = spark.read.format(FORMAT).option("url", url).option("table", table)
+    if isinstance(at, datetime):
+        if at.tzinfo is None:
+            raise Misuse(f"at={at} has no time zone: give a datetime with one (at.astimezone() takes it as local time)")
+        reader = reader.option("timestampAsOf", at.isoformat())
+    elif at is not None:
+        reader = reader.option("versionAsOf", at)
+    with original_errors():
+        frame: DataFrame = reader.load()
+    return frame
+
+
+def history(spark: SparkSession, url: str, table: str) -> DataFrame:
+    """The times at which the table can be read, newest first, as far as they were noted: `version` bigint, for
+    `versionAsOf`, and `timestamp`.
+
+    They are of the database, not commits of this table: no list of commits is kept. At each of these times its snapshot
+    holds what was committed until then; between two of them a table may have changed often, or not at all.
+    """
+    register(spark)
+    conn = connection(url, create=False)
+    info = conn.table(table)
+    watermark, _ = conn.deployment.leader_state.read_watermarks()
+    rows = [
+        (point.start_ts, datetime.fromtimestamp(point.wall_ms / 1000, UTC))
+        for point in reversed(conn.deployment.leader_state.time_points())
+        if snapshot_after(point.start_ts) > max(watermark, info.generation)
+    ]
+    return spark.createDataFrame(rows, "version bigint, timestamp timestamp")
+
+
+def restore(spark: SparkSession, url: str, table: str, at: int | datetime) -> int | None:
+    """Writes the table as it was at `at`, in a transaction of its own, and returns its commit timestamp. All rows are
+    written anew; what the table's schema does not name is not put back. `ConflictError` where another transaction
+    changed the table meanwhile."""
+    with transaction(spark, url) as tx:
+        tx.write(read(spark, url, table, at=at), table, mode="overwrite", stale_read="allow")
+    return tx.commit_ts

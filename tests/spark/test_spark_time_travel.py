@@ -1,0 +1,85 @@
+"""Tables as they were, by Spark: read at a version or a time, and put back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+import pyomid
+import pyomid.spark
+from pyomid.errors import Misuse, SnapshotTooOld, UnknownTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture(scope="module")
+def kept_url(url: str) -> str:
+    kept = url + ("&" if "?" in url else "?") + "retention=1h"
+    with pyomid.connect(kept):
+        return kept
+
+
+def write(spark: SparkSession, url: str, rows: list[tuple[int, str]], **more: object) -> int:
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(spark.createDataFrame(rows, "id int, v string"), "t", row_key="id", **more)  # type: ignore[arg-type]
+    assert tx.commit_ts is not None
+    return tx.commit_ts
+
+
+def rows_of(frame: DataFrame) -> list[tuple[int, str]]:
+    return sorted((row.id, row.v) for row in frame.collect())
+
+
+def test_a_table_is_read_at_a_version_and_put_back(spark: SparkSession, kept_url: str) -> None:
+    before = [(1, "a"), (2, "b")]
+    first = write(spark, kept_url, before)
+    second = write(spark, kept_url, [(2, "c"), (3, "d")])
+    past = pyomid.spark.read(spark, kept_url, "t", at=first)
+    assert rows_of(past) == before
+    with pyomid.connect(kept_url) as db:
+        db.compact()
+    assert rows_of(past) == before
+    now = pyomid.spark.read(spark, kept_url, "t")
+    changed = now.join(past.withColumnRenamed("v", "was"), "id", "left").where("was IS NULL OR was <> v")
+    assert sorted(row.id for row in changed.collect()) == [2, 3], "two snapshots in one query"
+    restored = pyomid.spark.restore(spark, kept_url, "t", first)
+    assert restored is not None
+    assert rows_of(pyomid.spark.read(spark, kept_url, "t")) == before
+    assert rows_of(pyomid.spark.read(spark, kept_url, "t", at=second)) == [(1, "a"), (2, "c"), (3, "d")]
+    options = {"url": kept_url, "table": "t", "timestampAsOf": datetime.now(UTC).isoformat()}
+    assert len(spark.read.format("omid").options(**options).load().collect()) >= 2
+    listed = pyomid.spark.history(spark, kept_url, "t").collect()
+    assert listed == sorted(listed, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "told"),
+    [
+        ({"versionAsOf": "1"}, SnapshotTooOld, "older than what is kept"),
+        ({"versionAsOf": str(1 << 60)}, Misuse, "in the future"),
+        ({"versionAsOf": "5", "timestampAsOf": "2030-01-01T00:00:00Z"}, Misuse, "two snapshots"),
+        ({"timestampAsOf": "2020-01-01"}, Misuse, "no zone"),
+        ({"timestampAsOf": "yesterday"}, Misuse, "is no time"),
+        ({"timestampAsOf": (datetime.now(UTC) + timedelta(days=1)).isoformat()}, Misuse, "in the future"),
+        ({"timestampAsOf": "2020-01-01T00:00:00Z"}, SnapshotTooOld, "older than what is kept"),
+    ],
+)
+def test_a_snapshot_that_cannot_be_is_refused(
+    spark: SparkSession, kept_url: str, options: dict[str, str], error: type[Exception], told: str
+) -> None:
+    write(spark, kept_url, [(1, "a")])
+    pyomid.spark.register(spark)
+    with pyomid.spark.original_errors(), pytest.raises(error, match=told):
+        with pyomid.spark.original_errors():
+            spark.read.format("omid").options(url=kept_url, table="t", **options).load()
+
+
+def test_a_table_made_later_was_not_there_for_spark(spark: SparkSession, kept_url: str) -> None:
+    before = write(spark, kept_url, [(1, "a")])
+    with pyomid.connect(kept_url) as db:
+        db.create_table("later", families=["f"])
+    with pytest.raises(UnknownTable, match="there was no table"):
+        pyomid.spark.read(spark, kept_url, "later", at=before)
