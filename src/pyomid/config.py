@@ -243,8 +243,13 @@ def duration_s(text: str) -> float:
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None:
         raise Misuse(f"{text!r} is no length of time: 7d, 12h, 30m, 90s, or 0", value=text)
-    return float(found[1]) * _UNITS_S[found[2]]
+    seconds = float(found[1]) * _UNITS_S[found[2]]
+    if seconds > DURATION_S_MAX:
+        raise Misuse(f"{text!r} is over a hundred years", value=text)
+    return seconds
 
+
+DURATION_S_MAX: Final = 36_500 * 86_400.0
 
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)")
 _UNITS_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from machine_script import Script
 
 from pyomid.errors import Unavailable
+from pyomid.oracle import time_line
 from pyomid.oracle.instructions import NoteTime
 from pyomid.protocol.time_points import newest_at, snapshot_after, wall_ms_of
 from pyomid.types import TimePoint
+from pyomid.wire.messages import GrantLease, LeaseReply
 
 
 @st.composite
@@ -83,3 +86,32 @@ def test_a_store_that_fails_costs_a_point_and_not_the_tso() -> None:
     tso.tick(15)
     tso.settle()
     assert tso.stores.leader_state.time_points()
+
+
+def test_a_tso_that_ends_notes_what_was_committed_last() -> None:
+    tso = Script()
+    tso.wall_ms = 10_000
+    tso.commit(tso.begin(), 1)
+    tso.tick(1)
+    tso.settle()
+    committed = tso.commit(tso.begin(), 1)
+    tso.wall_ms = 12_000
+    tso.machine.note_time_now()
+    tso.tick()
+    tso.settle()
+    assert wall_ms_of(tso.stores.leader_state.time_points(), committed.commit_ts) == 12_000  # type: ignore[union-attr]
+
+
+def test_points_are_bounded_where_w_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time_line, "POINTS_MAX", 16)
+    tso = Script(max_transaction_age_s=40)
+    assert isinstance(tso.ask_settled(GrantLease(tso.begin(), 1e5)).answer, LeaseReply)
+    for second in range(0, 1200, 20):
+        tso.wall_ms = 1_000 * (second + 1)
+        tso.commit(tso.begin(), second)
+        tso.tick(20)
+        tso.settle()
+    points = tso.stores.leader_state.time_points()
+    assert 8 <= len(points) <= 18
+    assert points[0].wall_ms < 60_000, "the oldest stays"
+    assert points[-1].wall_ms > 1_100_000

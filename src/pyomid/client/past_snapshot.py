@@ -31,8 +31,6 @@ def past_steps(
     """The reply to a begin that reads at `at`, and the lease that holds that. `at`: as of `Database.begin`."""
     if not_before:
         raise Misuse("at names the snapshot: not_before has no meaning beside it")
-    if not deployment.tso.extended:
-        raise Misuse("Apache Omid's TSO, which leads, keeps no snapshot below the present: `pyomid tso` does")
     check_time(at)
     begun: BeginReply = yield Begin(is_held=False)
     keep = partial(leases.share, term_s=deployment.settings.lease_seconds)
@@ -44,13 +42,15 @@ def past_begin(
     deployment: Deployment, at: int | datetime, begun: BeginReply, keep: Callable[[int], L]
 ) -> tuple[BeginReply, L]:
     """`begun` was drawn for it. `keep` takes a lease on the snapshot's start. Blocking."""
+    if not deployment.tso.extended:
+        raise Misuse("Apache Omid's TSO, which leads, keeps no snapshot below the present: `pyomid tso` does")
     start_ts = _start_of(deployment, at, check_time(at))
     if start_ts > begun.start_ts:
         raise Misuse(f"at={at} is in the future: the newest start is {begun.start_ts}", at=str(at))
     try:
         lease = keep(start_ts)
     except SnapshotTooOld as error:
-        raise _too_old(deployment, at, error.values.get("watermark", start_ts)) from error
+        raise _too_old(deployment, at) from error
     return replace(begun, read_at=start_ts), lease
 
 
@@ -75,11 +75,12 @@ def _start_of(deployment: Deployment, at: int | datetime, wall_ms: int) -> int:
         return snapshot_after(at)
     point = newest_at(deployment.leader_state.time_points(), wall_ms)
     if point is None:
-        raise _too_old(deployment, at, 0)
+        raise _too_old(deployment, at)
     return snapshot_after(point.start_ts)
 
 
-def _too_old(deployment: Deployment, at: int | datetime, watermark: int) -> SnapshotTooOld:
+def _too_old(deployment: Deployment, at: int | datetime) -> SnapshotTooOld:
+    watermark, _ = deployment.leader_state.read_watermarks()
     kept = [point for point in deployment.leader_state.time_points() if snapshot_after(point.start_ts) > watermark]
     since = "nothing older than now is kept"
     if kept:

@@ -293,6 +293,12 @@ class TsoMachine:
         if self.step.now_s >= self.serve_until_s:
             raise Death(f"the leader's lease ended {self.step.now_s - self.serve_until_s:.3f} s ago")
 
+    def note_time_now(self) -> None:
+        """The next step notes which start is the newest: for a driver that ends soon, so that what was committed last
+        has its time."""
+        self.watermarks.note_time_now()
+        self._timers_due_s = self.step.now_s
+
     # ── a flush without a store call ─────────────────────────────────────────────────────────────────────────────
 
     def start_plain_flush(self, now_s: float) -> NDArray[np.int64] | None:

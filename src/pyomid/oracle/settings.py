@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pyomid.config import DURATION_S_MAX
 from pyomid.errors import Misuse
 
 
@@ -77,6 +78,8 @@ class TsoSettings:
 
         if self.retention_s is not None:
             self._check("retention_s", 0)
+            if self.retention_s > DURATION_S_MAX:
+                raise Misuse(f"the TSO's retention_s is {self.retention_s}: it is over a hundred years")
 
     def _check(self, name: str, lowest: float) -> None:
         value = getattr(self, name)

@@ -25,6 +25,7 @@ from pyomid.types import TimePoint
 
 POINTS_IN_RETENTION: Final = 10_000
 """A point a minute for a week: half a megabyte, which a new TSO reads."""
+POINTS_MAX: Final = 2 * POINTS_IN_RETENTION
 INTERVAL_S_MIN: Final = 1.0
 INTERVAL_S_MAX: Final = 600.0
 
@@ -56,6 +57,10 @@ class TimeLine:
             self._kept_start = self._young.popleft()[1]
         return self._kept_start
 
+    def note_now(self) -> None:
+        """The next look notes a point, however young the last one is."""
+        self._due_s = self._step.now_s
+
     def note_if_due(self, draw_newest: Callable[[int], int], watermark: int) -> None:
         """`draw_newest` gets the start that was noted last, and returns the newest one, drawn now if anything was
         committed since."""
@@ -72,11 +77,14 @@ class TimeLine:
     def _note_steps(self, point: TimePoint, now_s: float, watermark: int) -> Procedure:
         """Where the store fails, the next point tells of this one's commits too, a little later."""
         kept_from = max((old.start_ts for old in self._points if old.start_ts <= watermark), default=0)
-        gone = tuple(old.start_ts for old in self._points if old.start_ts < kept_from)
+        kept = [old for old in self._points if old.start_ts >= kept_from]
+        if len(kept) > POINTS_MAX:  # a lease holds W for months: its time is told less exactly
+            older = len(kept) // 2
+            kept = kept[:older:2] + kept[older:]
+        gone = tuple(sorted({old.start_ts for old in self._points} - {old.start_ts for old in kept}))
         with suppress(Unavailable):
             yield NoteTime(point, gone)
-            self._points = [old for old in self._points if old.start_ts >= kept_from]
-            self._points.append(point)
+            self._points = [*kept, point]
             self._young.append((now_s, point.start_ts))
         self._is_noting = False
 

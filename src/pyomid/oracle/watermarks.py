@@ -107,6 +107,9 @@ class Watermarks:
     def retention_s(self) -> float:
         return self._time_line.retention_s
 
+    def note_time_now(self) -> None:
+        self._time_line.note_now()
+
     def run_timers(self) -> None:
         self._raise_by_age()
         self._raise_by_open()

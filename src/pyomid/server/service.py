@@ -199,6 +199,7 @@ class TsoService:
         for connection in self._connections:
             connection.stop_reading()
         deadline_s = self._clock() + drain_s_max
+        self.machine.note_time_now()
         self.feed([])  # the machine is told what the compiled oracle decided
         while (self._turns or not self.machine.is_quiet) and self._clock() < deadline_s:
             self.feed([])
