@@ -58,7 +58,7 @@ def test_a_table_is_read_at_a_version_and_put_back(spark: SparkSession, kept_url
 @pytest.mark.parametrize(
     ("options", "error", "told"),
     [
-        ({"versionAsOf": "1"}, SnapshotTooOld, "older than what is kept"),
+        ({"versionAsOf": "1"}, UnknownTable, "there was no table"),
         ({"versionAsOf": str(1 << 60)}, Misuse, "in the future"),
         ({"versionAsOf": "5", "timestampAsOf": "2030-01-01T00:00:00Z"}, Misuse, "two snapshots"),
         ({"timestampAsOf": "2020-01-01"}, Misuse, "no zone"),
