@@ -173,6 +173,7 @@ class OmidDataSource(DataSource):
 
         def begin() -> OmidWriter:
             """A start for one batch, under a lease of its own."""
+            self._refuse_past()
             self._start(create=True)
             conn = self._connection()
             if self._owns:
@@ -194,8 +195,7 @@ class OmidDataSource(DataSource):
         from pyomid.spark.schema import fields_of
 
         with coded_errors():
-            if self._past() is not None:
-                raise Misuse("versionAsOf and timestampAsOf are for reads; to put back what was, pyomid.spark.restore")
+            self._refuse_past()
             if self._options.text("where") is not None:
                 raise Misuse(
                     "where is for reads, and chooses no rows to be replaced; delete them in the same transaction, by "
@@ -280,11 +280,17 @@ class OmidDataSource(DataSource):
             raise Misuse("versionAsOf and timestampAsOf name two snapshots: give one of them")
         else:
             given = time_of(moment)
+        if given is not None and self._options.flag("readChangeFeed"):
+            raise Misuse("versionAsOf and timestampAsOf are of one snapshot: changes are read by starting and ending")
         if given is not None and self._options.text("snapshotTimestamp") is not None:
             raise Misuse(
                 "snapshotTimestamp names the snapshot: versionAsOf and timestampAsOf have no meaning beside it"
             )
         return given
+
+    def _refuse_past(self) -> None:
+        if self._past() is not None:
+            raise Misuse("versionAsOf and timestampAsOf are for reads; to put back what was, pyomid.spark.restore")
 
     def _begin_past(self, conn: Connection, at: int | datetime, begun: BeginReply) -> BeginReply:
         """Held by a shared lease before anything is read (C13): its start may be another's."""
