@@ -20,7 +20,7 @@ FOR_DRIVERS: Final = {
     "handle", "is_step_due", "start_plain_flush", "end_plain_flush", "give_up_plain_flush",
     "may_complete", "take_completions", "completed", "may_decide_fast",
     # what a driver tells
-    "serve_until_s", "database_id", "count", "note_longest",
+    "serve_until_s", "database_id", "count", "note_longest", "note_time_now",
     # what a driver may know
     "settings", "epoch", "dead", "is_quiet", "figures", "status", "validate",
     "progress", "longest_retry_s",
