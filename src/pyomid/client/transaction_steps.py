@@ -294,9 +294,15 @@ class TransactionSteps:
 
     def read_steps(self, info: TableInfo, keys: Sequence[bytes], columns: Sequence[Column] | None) -> Steps[list[Row]]:
         """The rows as the transaction sees them, in the order of `keys`; {} for a row that does not exist."""
-        rows = yield from read_rows_steps(info.name, keys, columns, self._snapshot, self._cache)
-        buffer = self._buffers.get(info.name)
-        if buffer is not None and buffer.buffered_bytes:
+        steps = read_rows_steps(info.name, keys, columns, self._snapshot, self._cache)
+        return steps if info.name not in self._buffers else self._overlaid_steps(info, keys, columns, steps)
+
+    def _overlaid_steps(
+        self, info: TableInfo, keys: Sequence[bytes], columns: Sequence[Column] | None, steps: Steps[list[Row]]
+    ) -> Steps[list[Row]]:
+        rows = yield from steps
+        buffer = self._buffers[info.name]
+        if buffer.buffered_bytes:
             rows = [overlaid(row, buffer.overlay(key), columns) for key, row in zip(keys, rows, strict=True)]
         return rows
 

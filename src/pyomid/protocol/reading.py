@@ -98,7 +98,17 @@ def read_rows_steps(
 ) -> Steps[list[VisibleRow]]:
     """The visible state of each row, in the order of `rows`. SnapshotTooOld if W has passed the snapshot."""
     if len(rows) <= ROWS_AT_ONCE:
-        return (yield from _read_some_rows_steps(table, rows, columns, snapshot, cache))
+        return _read_some_rows_steps(table, rows, columns, snapshot, cache)
+    return _read_many_rows_steps(table, rows, columns, snapshot, cache)
+
+
+def _read_many_rows_steps(
+    table: str,
+    rows: Sequence[bytes],
+    columns: Sequence[Column] | None,
+    snapshot: Snapshot,
+    cache: CommitCache,
+) -> Steps[list[VisibleRow]]:
     found: list[VisibleRow] = []
     for first in range(0, len(rows), ROWS_AT_ONCE):
         some = rows[first : first + ROWS_AT_ONCE]

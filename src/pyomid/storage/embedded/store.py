@@ -82,6 +82,10 @@ class _TableChanged(Exception):
     """The table was dropped, made again or given families after a write was prepared and before its transaction."""
 
 
+class _ColumnAdded(Exception):
+    """Another process added a column since the table was loaded."""
+
+
 class EmbeddedStore(DataStore):
     """The cells of one folder. Any number of stores, threads and processes may have the folder open."""
 
@@ -255,13 +259,14 @@ class EmbeddedStore(DataStore):
 
         def read(transaction: Transaction) -> list[list[Cell]]:
             current = self._tables.asked_for(transaction, table, columns)
-            wanted = current.wanted(columns)
             with transaction.cursor(self._cells) as cursor:
-                records = [_row_records(cursor, current, row, wanted, limits) for row in rows]
-            if _names_unknown(current, records):
-                current.load(transaction, self._tables.database)
-                wanted = current.wanted(columns)
-            return [_cells_of(current, row, each, wanted) for row, each in zip(rows, records, strict=True)]
+                try:
+                    wanted = current.wanted(columns)
+                    return [_cells_of_row(cursor, current, row, wanted, limits) for row in rows]
+                except _ColumnAdded:
+                    current.load(transaction, self._tables.database)
+                    wanted = current.wanted(columns)
+                    return [_cells_of_row(cursor, current, row, wanted, limits, is_fresh=True) for row in rows]
 
         return self._environment.read(read)
 
@@ -428,22 +433,48 @@ class EmbeddedStore(DataStore):
 # Records out of LMDB
 
 
+def _cells_of_row(
+    cursor: Any,
+    table: Table,
+    row: bytes,
+    wanted: frozenset[int] | None,
+    bounds: ReadBounds,
+    *,
+    is_fresh: bool = False,
+) -> list[Cell]:
+    """`_ColumnAdded` where the table was not loaded just now and a record holds a column that it does not know."""
+    columns = table.columns
+    known = len(columns)
+    cells = []
+    for key, version, record in _row_records(cursor, table, row, wanted, bounds):
+        commit_ts = record.commit_ts
+        for number, value in record.cells.items():
+            if number > known and not is_fresh:
+                raise _ColumnAdded
+            if wanted is None or number in wanted:
+                if not 0 < number <= known:
+                    raise corrupt(key, NO_SUCH_COLUMN)
+                family, qualifier = columns[number - 1]
+                cells.append(Cell(row, family, qualifier, version, value, commit_ts))
+    return cells
+
+
 def _row_records(
     cursor: Any, table: Table, row: bytes, wanted: frozenset[int] | None, bounds: ReadBounds
-) -> list[tuple[bytes, Record]]:
-    """The row's records, newest first, down to the one below which the reader needs none: however many versions a row
-    has, those that nobody reads cost nothing."""
+) -> list[tuple[bytes, int, Record]]:
+    """The row's records and their versions, newest first, down to the one below which the reader needs none: however
+    many versions a row has, those that nobody reads cost nothing."""
     prefix = row_prefix(table.prefix, row)
     asked = table.asked(wanted)
     ended: set[int] = set()
-    records = []
+    records: list[tuple[bytes, int, Record]] = []
     more = cursor.set_range(prefix if bounds.below == TIMESTAMP_MAX else prefix + version_suffix(bounds.below - 1))
     while more:
         key, value = cursor.item()
-        if key[:-VERSION_BYTES] != prefix or key_version(key) < bounds.at_least:
+        if key[:-VERSION_BYTES] != prefix or (version := key_version(key)) < bounds.at_least:
             break
         record = decode_record(key, value)
-        records.append((key, record))
+        records.append((key, version, record))
         if 0 < record.commit_ts < bounds.committed_below:
             if asked <= record.cells.keys():
                 break
@@ -461,32 +492,6 @@ def _ended_by(table: Table, record: Record, asked: frozenset[int]) -> frozenset[
         hidden = {table.tombstones[number] for number in record.cells if number in table.tombstones}
         ended = ended.union(number for number in asked if table.columns[number - 1].family in hidden)
     return ended
-
-
-def _names_unknown(table: Table, rows: list[list[tuple[bytes, Record]]]) -> bool:
-    """Whether the records hold a column that another process has added since."""
-    known = len(table.columns)
-    for records in rows:
-        for _, record in records:
-            if max(record.cells, default=0) > known:
-                return True
-    return False
-
-
-def _cells_of(
-    table: Table, row: bytes, records: list[tuple[bytes, Record]], wanted: frozenset[int] | None
-) -> list[Cell]:
-    cells = []
-    columns = table.columns
-    for key, record in records:
-        version = key_version(key)
-        for number, value in record.cells.items():
-            if wanted is None or number in wanted:
-                if not 0 < number <= len(columns):
-                    raise corrupt(key, NO_SUCH_COLUMN)
-                family, qualifier = columns[number - 1]
-                cells.append(Cell(row, family, qualifier, version, value, record.commit_ts))
-    return cells
 
 
 # Writes, checked and divided

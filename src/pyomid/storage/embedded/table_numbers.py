@@ -61,7 +61,7 @@ class Table:
         self.number: int = content["number"]
         self.prefix = table_prefix(self.number)
         self.families = frozenset(bytes.fromhex(family) for family in content["families"])
-        self.loaded = LoadedColumns()
+        self.take(LoadedColumns())
         self._loading = threading.Lock()
         """No thread that reads by an older transaction takes columns away."""
 
@@ -77,11 +77,15 @@ class Table:
     def tombstones(self) -> Mapping[int, bytes]:
         return self.loaded.tombstones
 
+    def take(self, loaded: LoadedColumns) -> None:
+        self.loaded = loaded
+        self._next_column_key = self.column_key(len(loaded.columns) + 1)
+
     def load(self, transaction: Transaction, database: Any) -> None:
         """Loads columns that were added since. In a read transaction."""
         with self._loading:
             loaded = self.loaded
-            self.loaded = LoadedColumns.of((*loaded.columns, *self.added(transaction, database, loaded)))
+            self.take(LoadedColumns.of((*loaded.columns, *self.added(transaction, database, loaded))))
 
     def added(self, transaction: Transaction, database: Any, loaded: LoadedColumns) -> Iterator[Column]:
         """Columns after those that are loaded, in the order of their numbers."""
@@ -94,7 +98,7 @@ class Table:
 
     def load_new(self, transaction: Transaction, database: Any) -> None:
         """Loads columns that another process has added, if there are any."""
-        if transaction.get(self.column_key(len(self.columns) + 1), db=database) is not None:
+        if transaction.get(self._next_column_key, db=database) is not None:
             self.load(transaction, database)
 
     def asked(self, wanted: frozenset[int] | None) -> frozenset[int]:
@@ -150,7 +154,7 @@ class Tables:
             return known
         table = Table(name, entry)
         if known is not None and known.number == table.number:
-            table.loaded = known.loaded
+            table.take(known.loaded)
         return table
 
     def entry(self, transaction: Transaction, table: Table) -> bytes | None:
