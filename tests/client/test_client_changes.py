@@ -85,6 +85,13 @@ def test_bad_places_are_refused_at_once(
         memory_db.changes("t", starting, ending)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("keep_seconds", [0, -1, float("inf"), float("nan"), True, "an hour"])
+def test_a_bookmark_is_kept_for_seconds(memory_db: Database, keep_seconds: object) -> None:
+    with pytest.raises(Misuse, match="is not a number of seconds above 0"):
+        memory_db.bookmark(keep_seconds=keep_seconds)  # type: ignore[arg-type]
+    assert memory_db.status().tso.leases == ()
+
+
 def test_the_asyncio_client_tells_the_same(url: str) -> None:
     asyncio.run(tell(url))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyomid.client.drive import Blocking
@@ -51,6 +52,8 @@ def bookmark_steps(
 ) -> Steps[Bookmark]:
     """A place behind everything committed so far. W is read before the start is drawn (F2). With `keep_s` a lease is
     durable on return. `note_ended`: of the session that begins."""
+    if keep_s is not None and (isinstance(keep_s, bool) or not isinstance(keep_s, int | float) or not 0 < keep_s < inf):
+        raise Misuse(f"keep_seconds {keep_s!r} is not a number of seconds above 0", value=keep_s)
     watermark, _ = yield ReadWatermarks()
     begun: BeginReply = yield Begin()
     try:
