@@ -97,10 +97,10 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         with coded_errors():
             conn = self._connection()
-            if self._plan.starting is None:
-                return self._offset(self._bookmark(conn))
-            keep_changes(conn, self._plan.starting, self._info(conn), self._plan.bookmark_s)
-            return self._offset(self._plan.starting)
+            self._latest = self._plan.starting or self._bookmark(conn)
+            if self._plan.starting is not None:  # its lease is the caller's
+                keep_changes(conn, self._plan.starting, self._info(conn), self._plan.bookmark_s)
+            return self._offset(self._latest)
 
     def latestOffset(self, *given: Any) -> dict[str, Any]:
         """(start, limit) from Spark 4.2 on; nothing before, where Spark knows no limits."""
