@@ -1,0 +1,78 @@
+"""The change feed as a frame on a real Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import pyomid
+import pyomid.spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+TABLE = "accounts"
+
+
+@pytest.fixture
+def database(spark: SparkSession, url: str) -> Any:
+    """The table with alice and bob."""
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(frame(spark, [("alice", 1), ("bob", 1)]), TABLE, row_key=["name"], mode="overwrite")
+    with pyomid.connect(url) as db:
+        yield db
+
+
+def frame(spark: SparkSession, rows: list[tuple[str, int | None]]) -> DataFrame:
+    return spark.createDataFrame(rows, "name string, balance long")
+
+
+def write(spark: SparkSession, url: str, rows: list[tuple[str, int | None]]) -> None:
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(frame(spark, rows), TABLE)
+
+
+def told(changes: DataFrame) -> list[tuple[Any, ...]]:
+    rows = changes.select("name", "balance", "_change_type").collect()
+    return sorted((row["name"], row["_change_type"], row["balance"]) for row in rows)
+
+
+def test_changes_have_deltas_columns_and_are_exact(spark: SparkSession, url: str, database: Any) -> None:
+    since = database.bookmark(keep_seconds=20)
+    write(spark, url, [("alice", 2), ("carol", 3)])
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.delete(TABLE, where="name = 'bob'")
+    until = database.bookmark()
+    write(spark, url, [("alice", 9)])
+    found = pyomid.spark.changes(spark, url, TABLE, starting=since, ending=until)
+    assert found.columns == ["name", "balance", "_change_type", "_commit_version", "_commit_timestamp"]
+    expected = [
+        ("alice", "update_postimage", 2),
+        ("alice", "update_preimage", 1),
+        ("bob", "delete", 1),
+        ("carol", "insert", 3),
+    ]
+    assert told(found) == expected
+    by_commit = {row["name"]: row["_commit_version"] for row in found.collect()}
+    assert by_commit["alice"] == by_commit["carol"] < by_commit["bob"] < until.start_ts
+    assert [row["name"] for row in found.filter("_change_type = 'delete'").select("name").collect()] == ["bob"]
+    database.release_bookmark(since)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, "option starting is missing"),
+        ({"starting": "yesterday"}, "neither a timestamp nor a bookmark"),
+        ({"starting": "1"}, "after the bookmark 1"),
+    ],
+)
+def test_a_bad_read_of_changes_is_one_sentence(
+    spark: SparkSession, url: str, database: Any, options: dict[str, str], says: str
+) -> None:
+    reader = spark.read.format("omid").options(url=url, table=TABLE, readChangeFeed="true")
+    with pytest.raises(Exception, match=says):
+        reader.options(**options).load().collect()
