@@ -361,6 +361,8 @@ class TransactionBase(Generic[W]):
 
     def check_open(self) -> None:
         """Refuses what goes on reading, in whatever thread, after the transaction ended."""
+        if self._state is State.ACTIVE and self._lease is None:
+            return
         if self._lease is not None and self._lease.lost is not None:
             raise self._lease.lost
         if self._state not in (State.ACTIVE, State.ROLLBACK_ONLY):

@@ -366,10 +366,10 @@ class RowScan:
         return rows
 
     def _shown(self, rows: list[tuple[bytes, dict[bytes, bytes]]]) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
-        """Yields as long as the transaction may read."""
-        check_read = self._transaction.check_read
+        """Yields as long as the transaction may read. Whose it is was asked for all of them at once."""
+        check_open = self._transaction.check_open
         for row in rows:
-            check_read()
+            check_open()
             yield row
 
 
