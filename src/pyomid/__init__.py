@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyomid.client.observers.observer import Observer
     from pyomid.client.savepoint import Savepoint
     from pyomid.client.tables.table import Page, Table
-    from pyomid.client.tables.typed import TypedTable
+    from pyomid.client.tables.typed import TypedPage, TypedTable
     from pyomid.client.transaction import Transaction
 
 __version__: Final = "0.1.0"
@@ -68,6 +68,7 @@ __all__ = [
     "TableInfo",
     "Transaction",
     "TransactionEnded",
+    "TypedPage",
     "TypedTable",
     "Unavailable",
     "UnknownTable",
@@ -110,6 +111,7 @@ _LATE: Final = {
     "Savepoint": "pyomid.client.savepoint",
     "Table": "pyomid.client.tables.table",
     "Transaction": "pyomid.client.transaction",
+    "TypedPage": "pyomid.client.tables.typed",
     "TypedTable": "pyomid.client.tables.typed",
 }
 """Names whose modules bring numpy with them: imported when first asked for, so that `import pyomid` stays light."""

@@ -319,7 +319,10 @@ class ColumnSchema:
     name: str
     spark_type: str
     column: Column | None
-    """None: the value is part of the row key only."""
+    """Its place, by which the column is known for ever: no other one of the table ever has it (X1). None: the value is
+    part of the row key only."""
+    earlier_types: tuple[str, ...] = ()
+    """Those that it had before it was widened: values of them still stand in the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +339,32 @@ class TableSchema:
 
     columns: tuple[ColumnSchema, ...]
     row_key: tuple[RowKeyPart, ...]
+    retired: tuple[Column, ...] = ()
+    """Places of dropped columns. Their cells stand, and still make a row exist; no new column gets them (X1)."""
+    sentinel_family: bytes = b""
+    """Of the sentinel, since columns were first altered: it must not move with them. Empty: that of the first value."""
+
+
+class IndexState(StrEnum):
+    """How far an index is (`client.admin.indexes`). Every writer of the table keeps it all the while."""
+
+    BUILDING = "being built"
+    READY = "ready"
+    DROPPING = "being dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexInfo:
+    """A secondary index of a table."""
+
+    name: str
+    columns: tuple[Column, ...]
+    """The places of the indexed columns."""
+    table: str
+    """The table that holds its rows."""
+    state: IndexState = IndexState.BUILDING
+    ready_ts: int = 0
+    """Snapshots at or above it see all of its rows, once it is ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +379,9 @@ class TableInfo:
     schema: TableSchema | None = None
     next_level: ConflictLevel | None = None
     """While the level changes: the one that the table will have. Commits name the ids of both (T9)."""
+    is_changing: bool = False
+    """While its columns change: clients read the entry in every transaction, and keep nothing of it (X2)."""
+    indexes: tuple[IndexInfo, ...] = ()
 
     @property
     def id_levels(self) -> tuple[ConflictLevel, ...]:

@@ -189,6 +189,37 @@ def test_keys_of_several_columns_are_tuples(memory_db: Database) -> None:
             table.get(date(2026, 1, 2))
 
 
+def test_a_typed_column_counts_within_its_type(memory_db: Database) -> None:
+    memory_db.table_schema("t", {"id": str, "hits": int, "few": "byte", "text": str}, row_key="id")
+    with memory_db.begin() as tx:
+        table = tx.table("t", codec=dict)
+        assert [table.increment("a", "hits"), table.increment("a", "hits", 41), table.increment("b", "few", -3)] == [
+            1,
+            42,
+            -3,
+        ]
+        assert tx.table("t").increment(b"a", b"f:hits") == 43, "a long is stored as a counter is"
+        assert table.get("a") == {"id": "a", "hits": 43, "few": None, "text": None}
+        for key, column, by in (("b", "few", 200), ("a", "text", 1), ("a", "id", 1), ("a", "hits", True)):
+            with pytest.raises(Misuse):
+                table.increment(key, column, by)
+        assert table.get("b") == {"id": "b", "hits": None, "few": -3, "text": None}
+
+
+def test_typed_rows_come_by_pages_and_as_arrow(accounts: Database) -> None:
+    with accounts.begin() as tx:
+        table = tx.table("accounts", codec=Named)
+        for number in range(5):
+            table.put({"id": number, "owner": "x"})
+        page = table.page(1, 4, limit=2)
+        assert [row["id"] for row in page.rows] == [1, 2]
+        page = table.page(1, 4, limit=2, after=page.next)
+        assert ([row["id"] for row in page.rows], page.next) == ([3], None)
+        assert [row["id"] for row in table.page(limit=2, reverse=True).rows] == [4, 3]
+        assert table.to_arrow(3).read_all().to_pylist() == [{"id": 3, "owner": "x"}, {"id": 4, "owner": "x"}]
+        assert table.to_arrow(prefix=3, columns=["since"]).read_all().to_pylist() == [{"since": None}]
+
+
 def test_what_is_not_of_the_type_is_corruption_by_its_column(memory_db: Database) -> None:
     memory_db.table_schema("t", {"id": str, "n": int}, row_key="id")
     with memory_db.begin() as tx:
@@ -211,3 +242,7 @@ async def typed_over_asyncio(memory_url: str) -> None:
             await table.put(Account(1, "alice"))
             assert await table.get(1) == Account(1, "alice")
             assert [row async for row in table.scan()] == [Account(1, "alice")]
+            assert (await table.page(limit=1)).rows == (Account(1, "alice"),)
+            assert (await table.to_arrow(columns=["owner"])).read_all().to_pylist() == [{"owner": "alice"}]
+            with pytest.raises(MisuseType, match="no whole number"):
+                await table.increment(1, "owner")

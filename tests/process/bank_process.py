@@ -40,7 +40,7 @@ class Order:
 def transaction_points() -> list[str]:
     """Crash points that a transfer passes: not those of a reader's heal, nor of making, dropping and altering tables
     (`tests/client/test_client_catalog.py`, `tests/spark/test_tasks.py`)."""
-    others = ("client.heal.", "client.create.", "client.drop.", "client.level.")
+    others = ("client.heal.", "client.create.", "client.drop.", "client.level.", "client.columns.", "client.index.")
     return sorted(name for name in crashpoints.POINTS if name.startswith("client.") and not name.startswith(others))
 
 

@@ -136,6 +136,22 @@ def _no_fence(original: Any, parts: Any, dropping: Any) -> None:
     original(replace(parts, tso=_WithoutFences(parts.tso)), dropping)
 
 
+def _place_by_name(original: Any, schema: Any, columns: Any, wanted: Any) -> Any:
+    return wanted
+
+
+def _without_retired(original: Any, codec: Any) -> Any:
+    return tuple(place for place in original(codec) if place not in codec._retired)
+
+
+def _sentinel_of_present_columns(original: Any, schema: Any, families: Any) -> Any:
+    return original(replace(schema, sentinel_family=b""), families)
+
+
+def _any_index(original: Any, info: Any, name: Any, start_ts: int) -> Any:
+    return original(info, name, 1 << 62)
+
+
 def _put_over_what_stands(original: Any, catalog: Any, old: Any, new: Any) -> Any:
     return original(catalog, catalog._entries.get(new.info.name), new)
 
@@ -276,6 +292,8 @@ _DEADLINES: Final = "tests/hbase/test_deadlines.py::"
 _steps: Final = itertools.count()
 _TABLES: Final = "tests/client/test_client_catalog.py::"
 _LEVELS: Final = "tests/client/test_client_levels.py::"
+_INDEXES: Final = "tests/client/test_client_indexes.py::"
+_COLUMNS: Final = "tests/client/test_client_columns.py::"
 _OPEN: Final = "tests/core/test_open_starts_universes.py::test_t16_lwm_passes_nothing_that_is_open[0]"
 _KNOWN: Final = "tests/core/test_known_tables.py::"
 
@@ -582,6 +600,54 @@ SHIPPED_MUTANTS: Final = (
         "a slow writer of an entry takes back the column that another added",
         _TABLES + "test_a_slow_writer_of_an_entry_keeps_what_others_added[memory]",
         ("storage.memory:MemoryCatalog.change_entry", _put_over_what_stands),
+    ),
+    _m(
+        "X1",
+        "the place of a dropped column is given to a new one: old cells are its values",
+        _COLUMNS + "test_a_name_given_anew_brings_no_old_cells_back[memory]",
+        ("row_codec.schema:free_place", _place_by_name),
+    ),
+    _m(
+        "X1b",
+        "a row of dropped columns is not claimed as there: it is made twice",
+        _COLUMNS + "test_a_row_is_made_once_beside_a_dropped_column[memory]",
+        ("row_codec.rows:RowCodec.all_cells", _without_retired),
+    ),
+    _m(
+        "X1c",
+        "the sentinel moves with the columns: those who make a row without values do not meet",
+        _COLUMNS + "test_rows_without_values_meet_in_one_cell_for_ever",
+        ("row_codec.sentinel:sentinel_column", _sentinel_of_present_columns),
+    ),
+    _m(
+        "X2",
+        "columns change without a fence: a client that keeps the entry takes a wider value for damage",
+        _COLUMNS + "test_who_begins_after_a_change_goes_by_it[memory-before]",
+        ("client.admin.table_admin:_fence", answers(None)),
+    ),
+    _m(
+        "X2b",
+        "an entry is kept while its columns change",
+        _COLUMNS + "test_who_begins_after_a_change_goes_by_it[memory-client.columns.fenced]",
+        ("protocol.commit:may_keep", answers(True)),
+    ),
+    _m(
+        "X3",
+        "who writes one column of an index does not claim the others: the index keeps rows of both",
+        _INDEXES + "test_of_two_who_change_a_rows_indexed_columns_one_aborts[cell]",
+        ("client.tables.table:TableBase._claim", answers(None)),
+    ),
+    _m(
+        "X4",
+        "an index is filled without a fence: who began before it is not in it",
+        _INDEXES + "test_who_writes_beside_a_build_is_in_it_or_aborts[memory-after-before]",
+        ("client.admin.table_admin:_fence", answers(None)),
+    ),
+    _m(
+        "X4b",
+        "a snapshot reads an index that was filled behind it",
+        _INDEXES + "test_a_snapshot_older_than_an_index_does_not_read_it[memory]",
+        ("client.tables.indexes:readable_index", _any_index),
     ),
     # Marks and sanitising
     _m(

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import StringType
 from test_writer import begin
 
-from pyomid.errors import Misuse, OmidError
+import pyomid
+from pyomid.errors import ConflictError, Misuse, OmidError
 from pyomid.protocol.reading import Snapshot
 from pyomid.row_codec.decode import arrow_schema
 from pyomid.row_codec.schema import Field, schema_of
 from pyomid.spark import schema as schema_module
 from pyomid.spark.databases import Connection, connection
-from pyomid.spark.schema import check_same_columns
-from pyomid.spark.source.datasource import OmidWriter
+from pyomid.spark.large_transaction import LargeTransaction
+from pyomid.spark.schema import WriteOptions, alter_columns, check_same_columns
+from pyomid.spark.source.datasource import OmidDataSource, OmidWriter
 from pyomid.spark.source.options import Options
 from pyomid.spark.source.read_task import ReadPlan, read_range
 from pyomid.types import KeyRange
@@ -110,5 +114,47 @@ def test_a_column_that_was_added_in_between_is_told(conn: Connection) -> None:
     save(conn, [Field("k", "string"), Field("a", "long")], {"k": "x", "a": 1}, rowKey="k")
     schema = schema_of(conn.deployment.catalog.table("t"))
     check_same_columns("the update of 't'", schema, ["k", "a"])
-    with pytest.raises(Misuse, match="the update of 't': another transaction added a column"):
+    with pytest.raises(Misuse, match="the update of 't': another transaction changed the columns"):
         check_same_columns("the update of 't'", schema, ["k", "a", "b"])
+
+
+def test_a_load_reads_the_columns_that_it_was_planned_with(conn: Connection) -> None:
+    """In whichever process, and whatever columns have the names by then (X1)."""
+    save(conn, (ID, X, PRICE), {"id": "a", "x": 1, "price": 20}, rowKey="id")
+    source = OmidDataSource({"url": conn.url, "table": "t"})
+    planned = source.schema()
+    source = pickle.loads(pickle.dumps(source))
+    alter_columns(conn.url, "t", rename={"x": "price", "price": "x"}, add={"note": StringType()})
+    alter_columns(conn.url, "t", drop=["x"])
+    reader = source.reader(planned)
+    found = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    assert found == [{"id": "a", "x": 1, "price": 20}]
+    assert rows_of(conn) == [{"id": "a", "price": 1, "note": None}]
+
+
+def test_a_transaction_that_meets_two_meanings_of_a_name_begins_anew(conn: Connection) -> None:
+    save(conn, (ID, X, PRICE), {"id": "a", "x": 1, "price": 20}, rowKey="id")
+    tx = LargeTransaction(conn, begin(conn), level=None, transaction_id=None, lease=None)
+    tx.noticed(conn.deployment.catalog.table("t"))
+    alter_columns(conn.url, "t", rename={"x": "price", "price": "x"})
+    with pytest.raises(ConflictError, match="another column than when this transaction began"):
+        tx.prepared("t", (ID, X), WriteOptions())
+
+
+def test_a_write_brings_no_dropped_column_back(conn: Connection) -> None:
+    """It was planned before, and looks at the table once more at its commit."""
+    save(conn, (ID, X, PRICE), {"id": "a", "x": 1, "price": 20}, rowKey="id")
+    writer = prepared(conn, (ID, X))
+    message = writer.write(iter([pa.RecordBatch.from_pylist([{"id": "b", "x": 2}])]))
+    alter_columns(conn.url, "t", drop=["x"])
+    with pytest.raises(ConflictError):
+        writer.commit([message])
+    assert rows_of(conn) == [{"id": "a", "price": 20}]
+
+
+def test_a_write_of_a_table_with_an_index_is_refused(conn: Connection) -> None:
+    save(conn, (ID, X), {"id": "a", "x": 1}, rowKey="id")
+    with pyomid.connect(conn.url) as db:
+        db.create_index("t", "by_x", ["x"])
+    with pytest.raises(Misuse, match="index 'by_x', which Spark's writes do not keep"):
+        prepared(conn, (ID, X))

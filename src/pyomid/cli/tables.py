@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pyomid.cli.status import add_url, as_it_is, table_lines
+from pyomid.errors import Misuse
 from pyomid.types import TABLES_UNCONFIRMED, ConflictLevel, TableInfo, TableState
 
 if TYPE_CHECKING:
     from pyomid.client.admin.unregistered_tables import Discovery
+    from pyomid.client.database import Database
     from pyomid.ports import Deployment
 
 
@@ -35,11 +37,19 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     alter = actions.add_parser(
         "alter",
-        help="another conflict level, while others use the table",
-        description="Transactions that write the table and began before abort, and begin anew. Repeatable.",
+        help="another conflict level, or other columns, while others use the table",
+        description="Transactions that write the table and began before abort, and begin anew. The options for columns "
+        "are one change; they touch no data.",
     )
     alter.add_argument("name")
-    add_conflict_level(alter, "the level that it shall have", required=True)
+    add_conflict_level(alter, "the level that it shall have")
+    alter.add_argument("--rename", metavar="NAME=NEW", action="append", default=[], help="a column; repeatable")
+    alter.add_argument("--drop", metavar="NAME", action="append", default=[], help="a column, for ever; repeatable")
+    alter.add_argument(
+        "--widen", metavar="NAME=TYPE", action="append", default=[], help="integer → long, for example; repeatable"
+    )
+    alter.add_argument("--add", metavar="NAME=TYPE", action="append", default=[], help="a column; repeatable")
+    alter.add_argument("--order", metavar="NAME,…", help="which columns come first")
     drop = actions.add_parser("drop", help="a table and all its rows")
     drop.add_argument("name")
     drop.add_argument("--yes", action="store_true", help="do not ask")
@@ -56,11 +66,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def add_conflict_level(
     parser: argparse.ArgumentParser,
     text: str = "transactions conflict where they both write this (default: the deployment's, else cell)",
-    *,
-    required: bool = False,
 ) -> None:
     levels = [level.value for level in ConflictLevel]
-    parser.add_argument("--conflict-level", choices=levels, required=required, help=text)
+    parser.add_argument("--conflict-level", choices=levels, help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -81,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
             case "register":
                 database.create_table(arguments.name, arguments.families, arguments.conflict_level, if_not_exists=True)
             case "alter":
-                database.alter_table(arguments.name, arguments.conflict_level)
+                _alter(database, arguments)
             case "drop":
                 if arguments.name not in [info.name for info in _half_dropped(database.deployment)]:
                     database.table_info(arguments.name)
@@ -99,6 +107,26 @@ def run(arguments: argparse.Namespace) -> int:
                 lines = [*table_lines(database.tables()), *_half_dropped_lines(database.deployment, arguments.url)]
                 print("\n".join(lines) or "no tables")
     return 0
+
+
+def _alter(database: Database, arguments: argparse.Namespace) -> None:
+    pairs = {name: _pairs(name, getattr(arguments, name)) for name in ("rename", "widen", "add")}
+    order = [name.strip() for name in (arguments.order or "").split(",") if name.strip()]
+    columns = bool(any(pairs.values()) or arguments.drop or order)
+    if not columns and arguments.conflict_level is None:
+        raise Misuse(f"table {arguments.name!r}: nothing is to change; give --conflict-level, --rename, --drop, …")
+    if columns:
+        database.alter_columns(arguments.name, drop=arguments.drop, order=order, **pairs)
+    if arguments.conflict_level is not None:
+        database.alter_table(arguments.name, arguments.conflict_level)
+
+
+def _pairs(option: str, texts: list[str]) -> dict[str, str]:
+    pairs = [text.partition("=") for text in texts]
+    for (name, equals, value), text in zip(pairs, texts, strict=True):
+        if not (name and equals and value):
+            raise Misuse(f"--{option} {text!r} is not NAME=…", option=option)
+    return {name: value for name, _, value in pairs}
 
 
 def _half_dropped(deployment: Deployment) -> list[TableInfo]:

@@ -31,8 +31,9 @@ from pyomid.client.idempotency import AlreadyDone, check_transaction_id
 from pyomid.client.public_names import DATABASE, shows
 from pyomid.client.retry import check_awaitable, run_steps
 from pyomid.client.session.leases import Lease
+from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.table import Cells, Expected, Page, TableBase
-from pyomid.client.tables.typed import RowT, TypedTableBase
+from pyomid.client.tables.typed import RowT, TypedPage, TypedTableBase
 from pyomid.client.transaction import Event, RowTransaction
 from pyomid.client.validation import TableRules
 from pyomid.config import Settings
@@ -221,6 +222,32 @@ class AsyncDatabase:
             lambda: self._database.table_schema(name, columns, row_key=row_key, mapping=mapping)
         )
 
+    async def alter_columns(
+        self,
+        name: str,
+        *,
+        rename: Mapping[str, str] | None = None,
+        drop: Iterable[str] = (),
+        widen: Mapping[str, Any] | None = None,
+        add: type | Mapping[str, Any] | None = None,
+        order: Iterable[str] = (),
+        mapping: Mapping[str, str | bytes] | None = None,
+    ) -> TableSchema:
+        """As `Database.alter_columns`."""
+        return await self.driver.in_thread(
+            lambda: self._database.alter_columns(
+                name, rename=rename, drop=drop, widen=widen, add=add, order=order, mapping=mapping
+            )
+        )
+
+    async def create_index(self, table: str, name: str, columns: Iterable[str]) -> TableInfo:
+        """As `Database.create_index`."""
+        return await self.driver.in_thread(lambda: self._database.create_index(table, name, columns))
+
+    async def drop_index(self, table: str, name: str) -> None:
+        """As `Database.drop_index`."""
+        await self.driver.in_thread(lambda: self._database.drop_index(table, name))
+
     async def status(self) -> DatabaseStatus:
         """As `Database.status`."""
         return await self.driver.in_thread(self._database.status)
@@ -371,6 +398,8 @@ class AsyncTable(TableBase):
         """As `Table.put`."""
         if expect is not None:
             await self._run(self.put_expecting_steps(key, cells, expect, conflict=conflict))
+        elif self.info.indexes:
+            await self._run(self.put_steps(key, cells, conflict=conflict))
         elif self.buffer_put(key, cells, conflict=conflict):
             await self._run(self._transaction.send_steps())
 
@@ -429,19 +458,18 @@ class AsyncTable(TableBase):
         columns: Sequence[str] | Sequence[bytes] | None = None,
     ) -> pa.RecordBatchReader:
         """As `Table.to_arrow`, read whole: whoever uses the reader does not await."""
-        return await self._run(self._read_arrow_steps(start, stop, prefix, columns))
+        scan = self.arrow_scan_steps(start, stop, prefix, columns)
+        return await self._run(_read_whole_steps(self._transaction, scan))
 
     async def write_arrow(self, data: Any) -> int:
         """As `Table.write_arrow`."""
         return await self._run(self.write_arrow_steps(data))
 
-    def _read_arrow_steps(
-        self, start: bytes, stop: bytes | None, prefix: bytes | None, columns: Sequence[str] | Sequence[bytes] | None
-    ) -> Steps[pa.RecordBatchReader]:
-        scan = yield from self.arrow_scan_steps(start, stop, prefix, columns)
-        run = self._transaction.database.driver.run
-        batches = yield Blocking(lambda: list(scan.batches(run)))
-        return scan.reader(batches)
+
+def _read_whole_steps(transaction: RowTransaction[Any], scan: Steps[ArrowScan]) -> Steps[pa.RecordBatchReader]:
+    found = yield from scan
+    batches = yield Blocking(lambda: list(found.batches(transaction.database.driver.run)))
+    return found.reader(batches)
 
 
 class AsyncTypedTable(TypedTableBase[RowT]):
@@ -474,6 +502,39 @@ class AsyncTypedTable(TypedTableBase[RowT]):
     async def delete_rows(self, keys: Iterable[Any]) -> None:
         """As `TypedTable.delete_rows`."""
         await self._run(self.delete_steps(keys))
+
+    async def increment(self, key: Any, column: str, by: int = 1) -> int:
+        """As `TypedTable.increment`."""
+        return await self._run(self.increment_steps(key, column, by))
+
+    async def lookup(
+        self, index: str, values: Any, *, limit: int | None = None, reverse: bool = False
+    ) -> AsyncIterator[RowT]:
+        """As `TypedTable.lookup`, with `async for`."""
+        scan = await self._run(self.lookup_steps(index, values, limit, reverse=reverse))
+        while (rows := await self._run(scan.next_steps())) is not None:
+            for key, row in rows:
+                yield self.shown(key, row)
+
+    async def page(
+        self,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int = 100,
+        reverse: bool = False,
+        after: str | None = None,
+    ) -> TypedPage[RowT]:
+        """As `TypedTable.page`."""
+        return await self._run(self.page_steps(start, stop, prefix, limit, reverse=reverse, after=after))
+
+    async def to_arrow(
+        self, start: Any = None, stop: Any = None, *, prefix: Any = None, columns: Sequence[str] | None = None
+    ) -> pa.RecordBatchReader:
+        """As `TypedTable.to_arrow`, read whole."""
+        scan = self.arrow_scan_steps(start, stop, prefix, columns)
+        return await self._run(_read_whole_steps(self._transaction, scan))
 
     async def scan(
         self,

@@ -41,7 +41,7 @@ from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
 from pyomid.ports import Deployment
-from pyomid.protocol.commit import WriteSet, may_go_by
+from pyomid.protocol.commit import WriteSet, may_go_by, may_keep
 from pyomid.protocol.effects import Begin, Steps
 from pyomid.protocol.reading import CommitCache
 from pyomid.types import Backup, BeginReply, Bookmark, ConflictLevel, Status, TableInfo, TableSchema
@@ -303,6 +303,53 @@ class Database:
         self._tables.pop(name, None)
         return table_schema.give_schema(self._deployment, name, columns, row_key, mapping)
 
+    def alter_columns(
+        self,
+        name: str,
+        *,
+        rename: Mapping[str, str] | None = None,
+        drop: Iterable[str] = (),
+        widen: Mapping[str, Any] | None = None,
+        add: type | Mapping[str, Any] | None = None,
+        order: Iterable[str] = (),
+        mapping: Mapping[str, str | bytes] | None = None,
+    ) -> TableSchema:
+        """Changes the columns of a table's schema, all at once, without touching its data; durable on return.
+
+        `rename`: name → new name. `drop`: the values are never seen again, under whatever name. `widen`: column →
+        type: byte, short, integer → a longer one, float → double, a decimal → more digits of the same scale. `add`
+        (with `mapping`): as `table_schema`. `order`: names of after, the others follow. Columns of the row key may be
+        renamed and ordered only. Transactions that write the table and began before abort, and begin anew.
+        """
+        self.check_usable()
+        from pyomid.client.admin import table_schema
+
+        self._tables.pop(name, None)
+        return table_schema.alter_columns(
+            self._deployment, name, rename=rename, drop=drop, widen=widen, add=add, order=order, mapping=mapping
+        )
+
+    def create_index(self, table: str, name: str, columns: Iterable[str]) -> TableInfo:
+        """Builds an index of columns of a table with a schema, while others use it; every later transaction may read it
+        (`TypedTable.lookup`), and every transaction of the client keeps it. Repeatable, also where an earlier one died.
+
+        Transactions that write the table and began before abort, and so do those that write rows which are just put
+        into it. Rows where one of the columns has no value are not in it. Spark's writes of the table are refused.
+        """
+        self.check_usable()
+        from pyomid.client.admin import indexes
+
+        self._tables.pop(table, None)
+        return indexes.create_index(self._deployment, self.run, table, name, columns)
+
+    def drop_index(self, table: str, name: str) -> None:
+        """Removes an index and its rows. It finishes a drop that was left half done."""
+        self.check_usable()
+        from pyomid.client.admin import indexes
+
+        self._tables.pop(table, None)
+        indexes.drop_index(self._deployment, table, name)
+
     # The whole
 
     def status(self) -> DatabaseStatus:
@@ -343,9 +390,15 @@ class Database:
         """Reads every stored cell of these tables (all of them) and every commit-table entry, and reports what breaks
         an invariant; `ok` of the report says whether anything does. Writes nothing; may run beside writers."""
         from pyomid.client.upkeep import jobs as upkeep
+        from pyomid.client.upkeep.partitions import chosen_tables
 
         self.check_usable()
-        return upkeep.verify(self._deployment, tables)
+        report = upkeep.verify(self._deployment, tables)
+        for info in chosen_tables(self._deployment.catalog, tables):
+            if info.indexes:
+                with self.snapshot(lease=self._deployment.tso.extended) as tx:
+                    report.violations += tx.table(info.name).wrong_index_rows()
+        return report
 
     def backup(self, destination: str | os.PathLike[str]) -> Backup:
         """Copies the database, as of one moment, into an absent or empty folder, while others read and write.
@@ -502,7 +555,8 @@ class Database:
             rules = found.rules
         else:
             rules = TableRules(info, self._deployment.store.limits)
-        self._tables[name] = _KnownRules(rules, begun.start_ts, now + self.settings.catalog_cache_seconds)
+        if may_keep(info):
+            self._tables[name] = _KnownRules(rules, begun.start_ts, now + self.settings.catalog_cache_seconds)
         return rules
 
     def end_committed(self, start_ts: int, commit_ts: int, written: WriteSet) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 DATABASE: Final = (
+    "alter_columns",
     "alter_table",
     "backup",
     "begin",
@@ -16,8 +17,10 @@ DATABASE: Final = (
     "changes",
     "close",
     "compact",
+    "create_index",
     "create_table",
     "drain",
+    "drop_index",
     "drop_table",
     "export_parquet",
     "import_parquet",
@@ -66,7 +69,21 @@ TABLE: Final = (
     "write_arrow",
 )
 
-TYPED_TABLE: Final = ("delete", "delete_rows", "get", "info", "name", "put", "put_if_absent", "rows", "scan")
+TYPED_TABLE: Final = (
+    "delete",
+    "delete_rows",
+    "get",
+    "increment",
+    "info",
+    "lookup",
+    "name",
+    "page",
+    "put",
+    "put_if_absent",
+    "rows",
+    "scan",
+    "to_arrow",
+)
 
 
 def shows(names: tuple[str, ...]) -> Callable[[object], list[str]]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, islice
@@ -26,7 +27,7 @@ from weakref import WeakSet
 
 from pyomid.arrays import NDArray, np
 from pyomid.cells import CellBatch, CellNames, batch_of_rows, without_values
-from pyomid.errors import Misuse
+from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.protocol.commit import WriteSet
 from pyomid.protocol.effects import BeginWrite, EndWrites, Steps, WriteCells
 from pyomid.protocol.hashing import row_id, table_id
@@ -46,6 +47,9 @@ from pyomid.types import (
 )
 
 Row = dict[Column, bytes]
+
+INDEX_TABLES: Final = "PYOMID_INDEX_"
+"""What the names of tables begin with that hold the rows of indexes."""
 
 IDS_COMPILED_MIN: Final = 2_000
 """Fewer ids are hashed faster (10 us each) than the compiled form is loaded in a process that has not used it yet."""
@@ -86,6 +90,19 @@ class _Begun:
     buffer: WriteBuffer
     rows: BufferedRows
     write: object
+
+
+@contextmanager
+def unless_index_dropped() -> Iterator[None]:
+    """`ConflictError` where the table of an index was dropped, which the program never named: it may begin anew."""
+    try:
+        yield
+    except UnknownTable as error:
+        if not str(error.values.get("table", "")).startswith(INDEX_TABLES):
+            raise
+        raise ConflictError(
+            "an index of a table that this transaction wrote was dropped meanwhile: begin anew"
+        ) from error
 
 
 class TransactionSteps:
@@ -246,7 +263,8 @@ class TransactionSteps:
 
     def _whole_steps(self, steps: Steps[None]) -> Steps[None]:
         was_torn, self.is_torn = self.is_torn, True
-        yield from steps
+        with unless_index_dropped():
+            yield from steps
         self.is_torn = was_torn
 
     def _count_buffered(self) -> None:

@@ -21,7 +21,7 @@ from pyomid.protocol.effects import (
     WriteShadowCells,
 )
 from pyomid.protocol.outcome import Outcome, outcome_steps
-from pyomid.types import BeginReply, CellVersion, CommitReply, CommitRequest, ShadowWrite
+from pyomid.types import BeginReply, CellVersion, CommitReply, CommitRequest, ShadowWrite, TableInfo
 
 WriteSet = Mapping[str, Sequence[CellVersion]]
 """Table → the exact versions that a transaction wrote there; `CellNames` if they were written in batches."""
@@ -87,6 +87,12 @@ def rollback_steps(written: WriteSet) -> Steps[None]:
 def _chunks(cells: Sequence[CellVersion]) -> Iterable[Sequence[CellVersion]]:
     for first in range(0, len(cells), CELLS_AT_ONCE):
         yield cells[first : first + CELLS_AT_ONCE]
+
+
+def may_keep(info: TableInfo) -> bool:
+    """Whether a client may use a table's rules, as they were read, in a later transaction: while columns change nobody
+    does, so that after the fence of the change all go by what the entry says then (X2)."""
+    return not info.is_changing
 
 
 def may_go_by(read_after: int, begun: BeginReply) -> bool:

@@ -13,7 +13,7 @@ from pyomid.cells import CellBatch
 from pyomid.errors import Corruption, Misuse
 from pyomid.protocol.visibility import VisibleCells
 from pyomid.row_codec.column_types import ColumnType, Layout, column_type
-from pyomid.row_codec.fixed_width import fixed_array, from_ordered, text_array
+from pyomid.row_codec.fixed_width import fixed_array, from_ordered, number_type, text_array
 from pyomid.row_codec.native.columns import copy_texts, fill_columns, text_offsets
 from pyomid.row_codec.native.decimals import gather_decimals
 from pyomid.row_codec.native.row_keys import take_blocks, unescape
@@ -40,7 +40,14 @@ class RowDecoder:
             for column in values
         ]
         self._place = {column.column: place for place, column in enumerate(values)}
-        self._widths = np.array([_fixed_width(kind) for _, kind, _ in self._values], dtype=np.int64)
+        self._earlier = [tuple(column_type(each) for each in column.earlier_types) for column in values]
+        self._widths = np.array(
+            [
+                0 if earlier else _fixed_width(kind)
+                for (_, kind, _), earlier in zip(self._values, self._earlier, strict=True)
+            ],
+            dtype=np.int64,
+        )
 
     def decode(self, batch: CellBatch, visible: VisibleCells) -> pa.RecordBatch:
         """One row for each row of the batch that exists for the reader, in key order."""
@@ -72,6 +79,9 @@ class RowDecoder:
             if widths[index]:
                 data = fixed[at : at + int(widths[index]) * count]
                 columns[name] = fixed_array(data, count, kind, arrow, bits)
+            elif self._earlier[index]:
+                kinds = (kind, *self._earlier[index])
+                columns[name] = _decode_widened(batch, chosen[at], kinds, arrow, name, rows, bits)
             else:
                 columns[name] = _decode_chosen(batch, chosen[at], kind, arrow, name, rows, bits)
         return columns
@@ -151,6 +161,32 @@ def _decode_chosen(
     if bad >= 0:
         raise _corrupt_value(batch, int(rows[bad]), int(chosen[bad]), kind, name)
     return fixed_array(block, len(chosen), kind, arrow, bits)
+
+
+def _decode_widened(
+    batch: CellBatch,
+    chosen: NDArray[np.int64],
+    kinds: Sequence[ColumnType],
+    arrow: pa.DataType,
+    name: str,
+    rows: NDArray[np.int64],
+    bits: pa.Buffer | None,
+) -> pa.Array:
+    """A column of the first of `kinds`, which had the others before it was widened: a value's length tells its type."""
+    wide = np.zeros(len(chosen), dtype=number_type(kinds[0]))
+    there = np.flatnonzero(chosen >= 0)
+    lengths = np.full(len(chosen), -1, dtype=np.int32)
+    lengths[there] = batch.cell_len[chosen[there]]
+    misfits = lengths >= 0
+    for kind in kinds:
+        of_kind = np.flatnonzero(lengths == kind.width)
+        places = batch.cell_off[chosen[of_kind]][:, None] + np.arange(kind.width)
+        wide[of_kind] = batch.buffer[places].view(number_type(kind).newbyteorder(">")).reshape(-1)
+        misfits[of_kind] = False
+    if misfits.any():
+        bad = int(np.argmax(misfits))
+        raise _corrupt_value(batch, int(rows[bad]), int(chosen[bad]), kinds[0], name)
+    return fixed_array(wide.view(np.uint8), len(chosen), kinds[0], arrow, bits)
 
 
 def _corrupt_value(batch: CellBatch, row: int, cell: int, kind: ColumnType, name: str) -> Corruption:

@@ -32,8 +32,13 @@ def numbers(column: pa.Array, kind: ColumnType) -> NDArray[Any]:
         bits = np.frombuffer(column.buffers()[1], dtype=np.uint8)
         window = np.unpackbits(bits, bitorder="little")[column.offset : column.offset + len(column)]
         return window.astype(np.int8)
-    dtype = np.dtype(f"{'f' if kind.layout is Layout.FLOAT else 'i'}{kind.width}")
+    dtype = number_type(kind)
     return np.frombuffer(column.buffers()[1], dtype=dtype)[column.offset : column.offset + len(column)]
+
+
+def number_type(kind: ColumnType) -> np.dtype[Any]:
+    """Of an integer's or float's values in memory."""
+    return np.dtype(f"{'f' if kind.layout is Layout.FLOAT else 'i'}{kind.width}")
 
 
 def unscaled_block(column: pa.Array) -> Block:

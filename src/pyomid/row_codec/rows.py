@@ -16,7 +16,7 @@ from pyomid.row_codec.nested import json_value, value_of_json
 from pyomid.row_codec.row_key import key_layout
 from pyomid.row_codec.schema import near, schema_of
 from pyomid.row_codec.sentinel import SENTINEL_VALUE, sentinel_column
-from pyomid.row_codec.values import decode_value, encode_value
+from pyomid.row_codec.values import decode_earlier, encode_value
 from pyomid.types import Column, TableInfo
 
 Cells = dict[Column, bytes | None]
@@ -33,12 +33,14 @@ class RowCodec:
         self._table = info.name
         self._places = {column.name: column.column for column in schema.columns if column.column is not None}
         self._names = {place: name for name, place in self._places.items()}
+        self._earlier = {column.name: column.earlier_types for column in schema.columns}
+        self._retired = schema.retired
         self.sentinel: Final = sentinel_column(schema, info.families)
 
     @property
     def all_cells(self) -> tuple[Column, ...]:
         """Every column in which a row shows that it is there."""
-        return (*self._places.values(), self.sentinel)
+        return (*self._places.values(), *self._retired, self.sentinel)
 
     def key(self, key: Any) -> bytes:
         """The row key of a value, or of a tuple of the values of its columns."""
@@ -71,6 +73,20 @@ class RowCodec:
             raise Misuse(f"table {self._table!r}: {unknown[0]!r} is no column with a value{hint}", column=unknown[0])
         return {self._places[name]: self.value(name, value) for name, value in expect.items()}
 
+    def counter(self, name: str) -> Column:
+        """The place of a column of whole numbers."""
+        (place,) = self.expected({name: None})
+        if self.types[name] not in ("byte", "short", "integer", "long"):
+            raise MisuseType(f"table {self._table!r}: {name!r} is {self.types[name]}, no whole number", column=name)
+        return place
+
+    def as_now(self, place: Column, stored: bytes) -> bytes:
+        """The bytes that a value has today, whenever it was stored."""
+        name = self._names[place]
+        if not self._earlier[name]:
+            return stored
+        return encode_value(decode_earlier(stored, self.types[name], self._earlier[name]), self.types[name])
+
     def value(self, name: str, value: Any) -> bytes | None:
         """A column's stored value. `MisuseType` names the column that it does not fit."""
         if value is None:
@@ -94,7 +110,7 @@ class RowCodec:
             name = self._names.get(place)
             if name is not None:
                 try:
-                    row[name] = decode_value(stored, self.types[name])
+                    row[name] = decode_earlier(stored, self.types[name], self._earlier[name])
                 except (Corruption, ValueError, OverflowError) as error:
                     raise Corruption(f"table {self._table!r}, column {name!r} of row {key!r}: {error}") from error
         return row

@@ -7,6 +7,7 @@ import difflib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import Any, Final
 
 from pyomid.errors import Misuse, MisuseType
@@ -178,7 +179,7 @@ def fit_frame(
                 "a write adds columns only with mergeSchema",
                 column=field.name,
             )
-    return _extended(info, schema, added, mapping or {})
+    return extended_schema(info, added, mapping or {})
 
 
 def select_columns(info_name: str, schema: TableSchema, wanted: Sequence[str] | None) -> tuple[str, ...]:
@@ -194,20 +195,35 @@ def select_columns(info_name: str, schema: TableSchema, wanted: Sequence[str] | 
     return tuple(wanted)
 
 
-def _extended(info: TableInfo, schema: TableSchema, added: Sequence[Field], mapping: ColumnMapping) -> TableSchema:
+def extended_schema(info: TableInfo, added: Sequence[Field], mapping: ColumnMapping) -> TableSchema:
+    """The table's schema with these columns behind its own, each at a place that no column has or had (X1)."""
+    schema = schema_of(info)
     if not added:
         return schema
-    family = families_of(schema)[0]
+    family = families_of(schema)[0] if any(each.column for each in schema.columns) else info.families[0]
     columns = list(schema.columns)
     for field in added:
         column_type(field.spark_type, field.name)
-        place = mapping.get(field.name, Column(family, field.name.encode()))
+        place = mapping.get(field.name) or free_place(schema, columns, Column(family, field.name.encode()))
         _check_place(field.name, place)
+        if place in schema.retired:
+            raise Misuse(
+                f"column {field.name!r} cannot be stored in {place}: a column that was dropped left its values there; "
+                "leave its place away, or name another one",
+                column=field.name,
+            )
         if place.family not in info.families:
             raise Misuse(f"table {info.name!r} has no family {place.family!r} for column {field.name!r}")
         columns.append(ColumnSchema(field.name, field.spark_type, place))
     check_distinct(columns)
     return replace(schema, columns=tuple(columns))
+
+
+def free_place(schema: TableSchema, columns: Sequence[ColumnSchema], wanted: Column) -> Column:
+    """`wanted`, or the next one like it that none of these columns has, and no dropped one had."""
+    taken = {column.column for column in columns} | set(schema.retired)
+    places = chain([wanted], (Column(wanted.family, wanted.qualifier + b"~%d" % n) for n in count(2)))
+    return next(place for place in places if place not in taken)
 
 
 def check_type(info: TableInfo, present: ColumnSchema, field: Field) -> None:

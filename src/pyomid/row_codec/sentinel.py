@@ -16,6 +16,7 @@ SENTINEL_VALUE: Final = b"\x01"
 
 
 def sentinel_column(schema: TableSchema, families: tuple[bytes, ...]) -> Column:
-    """The column of a table's sentinels: in the family of its first value column, else in its first family."""
+    """The column of a table's sentinels: in the family of the first value column that it had, else in its first family.
+    It never moves: those who make and delete rows without values meet in it."""
     family = next((each.column.family for each in schema.columns if each.column is not None), families[0])
-    return Column(family, SENTINEL_QUALIFIER)
+    return Column(schema.sentinel_family or family, SENTINEL_QUALIFIER)

@@ -14,6 +14,7 @@ Every other value is stored as it is.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any, Final, TypeVar
@@ -58,6 +59,12 @@ def decode_value(stored: bytes, type_name: str) -> Any:
         return from_json(stored, kind.name)
     text = remove_zero_byte(stored)
     return text if kind.layout is Layout.BINARY else _decode_text(text)
+
+
+def decode_earlier(stored: bytes, type_name: str, earlier_types: Sequence[str]) -> Any:
+    """`decode_value`, of a column that was widened from these types: a value tells its type by its length."""
+    fits = next((each for each in earlier_types if column_type(each).width == len(stored)), type_name)
+    return decode_value(stored, fits)
 
 
 def add_zero_byte(value: bytes) -> bytes:

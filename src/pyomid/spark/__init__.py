@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyomid.spark.jobs.upkeep import compact, sanitize, verify
     from pyomid.spark.registration import register, use_this_python
     from pyomid.spark.run_outcome import RunOutcome, RunState, look_up_run
+    from pyomid.spark.schema import alter_columns
     from pyomid.spark.streaming import stream_sink
     from pyomid.spark.time_travel import history, read, restore
     from pyomid.spark.transactions import SparkTransaction, WriteResult, run, transaction
@@ -31,6 +32,7 @@ __all__ = [
     "SparkTransaction",
     "WriteResult",
     "adopt",
+    "alter_columns",
     "changes",
     "close_connections",
     "compact",
@@ -70,6 +72,7 @@ _MODULES: Final = {
     "RunOutcome": "run_outcome",
     "RunState": "run_outcome",
     "look_up_run": "run_outcome",
+    "alter_columns": "schema",
     "stream_sink": "streaming",
     "SparkTransaction": "transactions",
     "WriteResult": "transactions",

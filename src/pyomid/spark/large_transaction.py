@@ -56,6 +56,7 @@ from pyomid.spark.source.written_rows import TOLD_MAX, Look, Seen, look_at, toge
 from pyomid.types import (
     BeginReply,
     CellVersion,
+    Column,
     CommitRequest,
     KeyRange,
     ShadowWrite,
@@ -217,6 +218,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         self.transaction_id: Final = transaction_id
         self._conn = conn
         self._begun = begun
+        self._places: dict[str, dict[str, Column | None]] = {}
 
     @property
     def branches(self) -> tuple[int, ...]:
@@ -253,14 +255,34 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         transaction's. `Misuse` where a table that is there has another one."""
         level = level or self._level
         self.writes.check_level(level)
-        info = prepared_table(self._conn, table, fields, options, level)
+        info = self.noticed(prepared_table(self._conn, table, fields, options, level))
         self.writes.note_level(level)
         return self.plan(info, tuple(each.name for each in fields), options)
+
+    def noticed(self, info: TableInfo) -> TableInfo:
+        """`ConflictError` where a name is another column's by now than when this transaction first looked: what was
+        computed by the one schema would be written by the other."""
+        places = {} if info.schema is None else {column.name: column.column for column in info.schema.columns}
+        seen = self._places.setdefault(info.name, {})
+        for name, place in seen.items():
+            if places.get(name, place) != place:
+                raise ConflictError(
+                    f"table {info.name!r}: {name!r} is another column than when this transaction began; begin anew",
+                    table=info.name,
+                )
+        seen.update(places)
+        return info
 
     def plan(self, info: TableInfo, written: tuple[str, ...] = (), options: WriteOptions | None = None) -> WritePlan:
         """The same for a table that is there; `written`: the columns, none to delete rows."""
         options = options or WriteOptions()
         work = self.writes
+        if info.indexes:
+            raise Misuse(
+                f"table {info.name!r} has the index {info.indexes[0].name!r}, which Spark's writes do not keep: write "
+                "the table by pyomid.connect, or drop its indexes and build them anew behind the write",
+                table=info.name,
+            )
         return WritePlan(
             self._conn.url,
             info,

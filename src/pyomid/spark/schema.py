@@ -7,7 +7,7 @@ A frame's fields are pairs (name, Spark's JSON type name), so that nothing here 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +32,9 @@ from pyomid.row_codec.schema import (
     select_columns,
     type_name,
 )
-from pyomid.spark.databases import Connection
+from pyomid.spark.databases import Connection, connection
 from pyomid.spark.source.options import AUTO_LEVEL, TABLE_LEVEL
-from pyomid.types import ConflictLevel, RowKeyPart, TableInfo, TableSchema
+from pyomid.types import ColumnSchema, ConflictLevel, RowKeyPart, TableInfo, TableSchema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -67,7 +67,9 @@ def fields_of(struct: StructType) -> tuple[Field, ...]:
 def check_same_columns(what: str, schema: TableSchema, names: Sequence[str]) -> None:
     """`Misuse` where the table's frame has these names, others than the schema that was planned with."""
     if list(names) != [column.name for column in schema.columns]:
-        raise Misuse(f"{what}: another transaction added a column to the table meanwhile; begin the transaction anew")
+        raise Misuse(
+            f"{what}: another transaction changed the columns of the table meanwhile; begin the transaction anew"
+        )
 
 
 def struct_of(schema: TableSchema, names: Sequence[str]) -> StructType:
@@ -126,7 +128,9 @@ def prepared_table(
     if options.row_key is not None:
         check_row_key(info, options.row_key)
     schema = fit_frame(info, fields, merge=options.merge_schema, mapping=options.mapping)
-    return extended(conn, info, schema)
+    info = extended(conn, info, schema)
+    fit_frame(info, fields, merge=False)  # a column may have been renamed since: it would be left out in silence
+    return info
 
 
 def check_level(info: TableInfo, level: str | None) -> None:
@@ -141,11 +145,13 @@ def check_level(info: TableInfo, level: str | None) -> None:
 
 
 def extended(conn: Connection, info: TableInfo, schema: TableSchema) -> TableInfo:
-    """The table with at least the columns of `schema`, also where another writer adds columns at the same time."""
+    """The table with at least the columns of `schema`, also where another writer adds columns at the same time. Columns
+    are known by their places: one that was renamed, widened or dropped since `info` was read is not missing (X1)."""
+    known = {column.column for column in schema_of(info).columns}
 
     def with_missing(info: TableInfo) -> TableInfo:
         present = schema_of(info)
-        missing = [column for column in schema.columns if column not in present.columns]
+        missing = [c for c in schema.columns if c.column not in known and c not in present.columns]
         names = {column.name for column in present.columns}
         for column in missing:
             if column.name in names:
@@ -153,10 +159,42 @@ def extended(conn: Connection, info: TableInfo, schema: TableSchema) -> TableInf
         if not missing:
             return info
         columns = (*present.columns, *missing)
-        check_distinct(columns)
+        check_distinct((*columns, *(ColumnSchema("a dropped column", "binary", place) for place in present.retired)))
         return replace(info, schema=replace(present, columns=columns))
 
     return alter_table(conn.deployment, info, with_missing)
+
+
+def alter_columns(
+    url: str,
+    table: str,
+    *,
+    rename: Mapping[str, str] | None = None,
+    drop: Iterable[str] = (),
+    widen: Mapping[str, Any] | None = None,
+    add: Mapping[str, Any] | StructType | None = None,
+    order: Iterable[str] = (),
+    mapping: Mapping[str, str | bytes] | None = None,
+) -> TableSchema:
+    """As `pyomid.Database.alter_columns`; types may be Spark's own (`LongType()`), and `add` a `StructType`.
+
+    Frames that were loaded before keep the columns that they had. A write whose frame has a column's former name or
+    type is refused.
+    """
+    from pyomid.client.admin import table_schema
+
+    deployment, wide, added = connection(url, create=False).deployment, _type_names(widen), _type_names(add)
+    return table_schema.alter_columns(
+        deployment, table, rename=rename, drop=drop, widen=wide, add=added, order=order, mapping=mapping
+    )
+
+
+def _type_names(columns: Any) -> Any:
+    if hasattr(columns, "fields"):
+        columns = {field.name: field.dataType for field in columns.fields}
+    if not isinstance(columns, Mapping):
+        return columns
+    return {name: type_name(kind.jsonValue()) if hasattr(kind, "jsonValue") else kind for name, kind in columns.items()}
 
 
 def _made(conn: Connection, name: str, fields: Sequence[Field], options: WriteOptions, level: str | None) -> TableInfo:

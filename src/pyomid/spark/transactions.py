@@ -135,7 +135,7 @@ class SparkTransaction(LargeTransaction):
         Use the frame before the transaction ends.
         """
         self.step(Event.READ)
-        info = self._conn.table(table)
+        info = self.noticed(self._conn.table(table))
         reader = self._spark.read.format(FORMAT).options(**self._snapshot_options(info))
         reader = reader.option("numPartitions", partitions or parallelism(self._spark))
         if schema is not None:
@@ -390,7 +390,7 @@ class SparkTransaction(LargeTransaction):
         """A table that is there, for a transaction that may write."""
         self.step(Event.WRITE)
         self._conn.require_branches()
-        return self._conn.table(table)
+        return self.noticed(self._conn.table(table))
 
     def reports(
         self,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from pyomid.types import (
     TABLES_UNCONFIRMED,
     Column,
     ConflictLevel,
+    IndexInfo,
+    IndexState,
     KeyRange,
     RegionWatermark,
     TableEntry,
@@ -21,9 +24,22 @@ _UNCONFIRMED: Final = b"unconfirmed"
 
 
 def entry_fields(entry: TableEntry) -> dict[str, Any]:
-    """The fields for JSON of all but the schema, which each store writes in a form of its own."""
+    """The fields for JSON of all but the schema's columns and key, which each store writes in a form of its own."""
     info = entry.info
-    changing = {} if info.next_level is None else {"next_level": info.next_level.value}
+    changing: dict[str, Any] = {} if info.next_level is None else {"next_level": info.next_level.value}
+    if info.is_changing:
+        changing["is_changing"] = True
+    if info.indexes:
+        changing["indexes"] = [
+            {
+                "name": index.name,
+                "columns": [column_text(place) for place in index.columns],
+                "table": index.table,
+                "state": index.state.value,
+                "ready_ts": index.ready_ts,
+            }
+            for index in info.indexes
+        ]
     return {
         "name": info.name,
         "families": [family.hex() for family in info.families],
@@ -32,6 +48,7 @@ def entry_fields(entry: TableEntry) -> dict[str, Any]:
         "generation": info.generation,
         "state": entry.state.value,
         "nonce": entry.nonce,
+        **(_history_fields(info.schema) if info.schema is not None else {}),
     }
 
 
@@ -42,11 +59,41 @@ def entry_of(fields: Mapping[str, Any], schema: TableSchema | None) -> TableEntr
     level = ConflictLevel(fields["conflict_level"])
     following = fields.get("next_level")
     next_level = None if following is None else ConflictLevel(following)
-    info = TableInfo(fields["name"], families, level, fields["generation"], schema, next_level)
+    schema = None if schema is None else _with_history(schema, fields)
+    changing, indexes = bool(fields.get("is_changing", False)), tuple(map(_index_of, fields.get("indexes", ())))
+    info = TableInfo(fields["name"], families, level, fields["generation"], schema, next_level, changing, indexes)
     nonce = fields.get("nonce", "")
     if not isinstance(nonce, str):
         raise TypeError(f"nonce {nonce!r} is no text")
     return TableEntry(info, TableState(fields.get("state", TableState.PRESENT)), nonce)
+
+
+def _history_fields(schema: TableSchema) -> dict[str, Any]:
+    """What is left of columns that were altered; nothing where none was."""
+    earlier = {each.name: list(each.earlier_types) for each in schema.columns if each.earlier_types}
+    fields = {
+        "earlier_types": earlier,
+        "retired": [column_text(place) for place in schema.retired],
+        "sentinel_family": schema.sentinel_family.hex(),
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _with_history(schema: TableSchema, fields: Mapping[str, Any]) -> TableSchema:
+    earlier = fields.get("earlier_types", {})
+    columns = [replace(each, earlier_types=tuple(earlier.get(each.name, ()))) for each in schema.columns]
+    retired = [column_of(place) for place in fields.get("retired", ())]
+    return replace(
+        schema,
+        columns=tuple(columns),
+        retired=tuple(place for place in retired if place is not None),
+        sentinel_family=bytes.fromhex(fields.get("sentinel_family", "")),
+    )
+
+
+def _index_of(fields: Mapping[str, Any]) -> IndexInfo:
+    columns = tuple(Column(*(bytes.fromhex(part) for part in place)) for place in fields["columns"])
+    return IndexInfo(fields["name"], columns, fields["table"], IndexState(fields["state"]), fields["ready_ts"])
 
 
 def column_text(column: Column | None) -> list[str] | None:

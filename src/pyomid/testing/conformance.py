@@ -43,6 +43,8 @@ from pyomid.types import (
     Column,
     ColumnSchema,
     ConflictLevel,
+    IndexInfo,
+    IndexState,
     KeyRange,
     LeaderRecord,
     LeaderStateChanges,
@@ -1116,13 +1118,19 @@ class CatalogConformance:
         return catalog
 
     def test_entries_come_back_as_they_were_put(self, catalog: Catalog) -> None:
+        counter = ColumnSchema("zähler", "long", Column(b"f", b"\x00\xff"), ("short", "integer"))
         schema = TableSchema(
-            (ColumnSchema("id", "long", None), ColumnSchema("zähler", "decimal(10,2)", Column(b"f", b"\x00\xff"))),
+            (ColumnSchema("id", "long", None), counter),
             (RowKeyPart("id", descending=True),),
+            (Column(b"f", b"old"), Column(b"\xff", b"\x00\xfe")),
+            b"f",
         )
         plain = TableEntry(TableInfo("plain", (b"f",)), TableState.CREATING, "1")
         families = (b"f", b"\xff")
-        rich = TableEntry(TableInfo("größe", families, ConflictLevel.ROW, 7, schema), TableState.PRESENT, "2")
+        index = IndexInfo("by", (Column(b"f", b"\x00\xff"),), "PYOMID_INDEX_7", IndexState.READY, 50)
+        rich = TableEntry(
+            TableInfo("größe", families, ConflictLevel.ROW, 7, schema, None, True, (index,)), TableState.PRESENT, "2"
+        )
         assert catalog.entry("plain") is None
         assert catalog.change_entry(None, rich)
         assert catalog.change_entry(None, plain)

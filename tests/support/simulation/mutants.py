@@ -733,6 +733,21 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "tests/client/test_client_catalog.py::test_a_drop_that_took_effect_drops_no_later_table",
         "tests/client/test_client_catalog.py::test_a_slow_writer_of_an_entry_keeps_what_others_added",
     ),
+    "X1": (
+        "tests/client/test_client_columns.py::test_a_name_given_anew_brings_no_old_cells_back",
+        "tests/client/test_client_columns.py::test_a_row_is_made_once_beside_a_dropped_column",
+        "tests/client/test_client_columns.py::test_any_sequence_of_changes_reads_as_its_model",
+    ),
+    "X2": ("tests/client/test_client_columns.py::test_who_begins_after_a_change_goes_by_it",),
+    "X3": (
+        "tests/client/test_client_indexes.py::test_of_two_who_change_a_rows_indexed_columns_one_aborts",
+        "tests/client/test_client_indexes.py::test_an_index_has_its_rows_after_any_history",
+    ),
+    "X4": (
+        "tests/client/test_client_indexes.py::test_who_writes_beside_a_build_is_in_it_or_aborts",
+        "tests/client/test_client_indexes.py::test_a_snapshot_older_than_an_index_does_not_read_it",
+        "tests/client/test_client_indexes.py::test_a_dropped_index_is_read_by_nobody_who_sees_later_rows",
+    ),
     "C8": (
         "tests/tso/test_folder_is_replaced.py::test_nothing_is_written_or_read_in_a_removed_folder",
         "tests/tso/test_folder_is_replaced.py::test_who_connects_again_shares_what_others_see",

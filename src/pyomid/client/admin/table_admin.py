@@ -4,6 +4,7 @@
     drop     PRESENT ─► DROPPING ─► fence ─► rows, physical table gone ─► mark gone ─► (nothing)
     alter    PRESENT ─► PRESENT, of the same generation
     level    one ─► one, then the other ─► fence ─► the other; PRESENT all the way
+    columns  these ─► these, changing ─► fence ─► others; PRESENT all the way
 
 Each arrow on an entry is a compare-and-set with a fresh nonce. So of two clients that do the same at once one goes on,
 and a client that slept finds another entry. A client that dies on the way leaves `CREATING` or `DROPPING`. `CREATING`
@@ -88,7 +89,10 @@ def drop_table(deployment: Deployment, name: str) -> None:
     It drops the life of the name that it finds first, and no later one: if the answer to its change of the entry was
     lost, other clients may have finished this drop and made the table anew.
     """
-    validation.check_table_name(name)
+    _drop(deployment, validation.check_table_name(name))
+
+
+def _drop(deployment: Deployment, name: str) -> None:
     generation: int | None = None
     for _ in range(TRIES_MAX):
         found = deployment.catalog.entry(name)
@@ -155,6 +159,42 @@ def alter_level(deployment: Deployment, name: str, conflict_level: object) -> Ta
             wanted = replace(info, next_level=None if info.conflict_level is level else level)
         deployment.catalog.change_entry(found, _put(wanted, TableState.PRESENT))
         crash_point("client.level.changed")
+    raise _changes_too_often(name)
+
+
+def alter_behind_fence(deployment: Deployment, name: str, decide: Callable[[TableInfo], TableInfo]) -> TableInfo:
+    """Replaces the entry by `decide(entry)` when nobody keeps the former one (X2). Transactions that write the table
+    and began before its fence abort.
+
+    While the entry is *changing* clients keep nothing of it. What was kept before is older than the fence, which is
+    drawn after *changing* was read; the last change is of that very entry. So whoever begins after a transaction that
+    went by the new entry goes by it too. `decide` is called again if another client was faster.
+    """
+    generation = validation.find_table(deployment.catalog, validation.check_table_name(name)).generation
+    put: TableEntry | None = None
+    for _ in range(TRIES_MAX):
+        found = deployment.catalog.entry(name)
+        if found is None or found.state is not TableState.PRESENT or found.info.generation != generation:
+            raise _another_life(name)
+        if found == put:
+            return found.info
+        try:
+            wanted = replace(decide(found.info), is_changing=False)
+        except Misuse as error:
+            if found.info.is_changing:
+                deployment.catalog.change_entry(found, _put(replace(found.info, is_changing=False), TableState.PRESENT))
+            if put is not None:
+                raise ConflictError(f"table {name!r} was altered by others meanwhile: {error}", table=name) from error
+            raise
+        if not found.info.is_changing:
+            deployment.catalog.change_entry(found, _put(replace(found.info, is_changing=True), TableState.PRESENT))
+            crash_point("client.columns.changing")
+            continue
+        _fence(deployment, name)
+        crash_point("client.columns.fenced")
+        put = _put(wanted, TableState.PRESENT)
+        if deployment.catalog.change_entry(found, put):
+            return wanted
     raise _changes_too_often(name)
 
 
@@ -225,6 +265,23 @@ def ensure_keys_table(deployment: Deployment) -> TableInfo:
     raise _changes_too_often(idempotency.KEYS_TABLE)
 
 
+def make_index_table(deployment: Deployment, prefix: str, family: bytes) -> str:
+    """A new table for the rows of an index. Its name, which no other table ever had."""
+    name = f"{prefix}{drawn_start(deployment)}"
+    _make(deployment, TableInfo(name, (family,), ConflictLevel.CELL))
+    return name
+
+
+def drop_index_table(deployment: Deployment, name: str) -> None:
+    with suppress(UnknownTable):
+        _drop(deployment, name)
+
+
+def fence_table(deployment: Deployment, name: str) -> None:
+    """On return every commit to the table is of a transaction that began after what was put into its entry before."""
+    _fence(deployment, name)
+
+
 def _make(deployment: Deployment, wanted: TableInfo) -> tuple[TableInfo, bool]:
     """The table of that name, and whether this call made it.
 
@@ -238,7 +295,7 @@ def _make(deployment: Deployment, wanted: TableInfo) -> tuple[TableInfo, bool]:
         if found is not None and found.state is TableState.DROPPING:
             _finish_drop(deployment, found)
             continue
-        info = replace(wanted, generation=_new_generation(deployment))
+        info = replace(wanted, generation=drawn_start(deployment))
         creating = _put(info, TableState.CREATING)
         if not deployment.catalog.change_entry(found, creating):
             continue
@@ -277,6 +334,8 @@ def _finish_drop(deployment: Deployment, dropping: TableEntry) -> None:
     crash_point("client.drop.fenced")
     _drop_rows(deployment, dropping)
     crash_point("client.drop.emptied")
+    for index in dropping.info.indexes:
+        drop_index_table(deployment, index.table)
     forget_dropped(deployment, name)
     deployment.catalog.remove_entry(dropping)
 
@@ -324,11 +383,12 @@ def _changes_too_often(name: str) -> Unavailable:
     return Unavailable(f"the catalog's entry of table {name!r} changed {TRIES_MAX} times meanwhile", table=name)
 
 
-def _new_generation(deployment: Deployment) -> int:
-    """A timestamp. A compactor that still holds records of a dropped table must not take a new one for it (K5)."""
-    generation = deployment.tso.begin().start_ts
-    deployment.tso.note_ended(generation)
-    return generation
+def drawn_start(deployment: Deployment) -> int:
+    """A start above every commit that was acknowledged. As a generation: a compactor that still holds records of a
+    dropped table must not take a new one for it (K5)."""
+    drawn = deployment.tso.begin().start_ts
+    deployment.tso.note_ended(drawn)
+    return drawn
 
 
 def _check_same(wanted: TableInfo, found: TableInfo) -> None:

@@ -1,4 +1,4 @@
-"""Gives a table its schema in the catalog, from Python's types."""
+"""Gives a table its schema in the catalog, from Python's types, and changes its columns."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import replace
 from datetime import date, datetime, timedelta
 from typing import Annotated, Any, Final
 
-from pyomid.client.admin.table_admin import alter_table
+from pyomid.client.admin.table_admin import alter_behind_fence, alter_table
 from pyomid.client.validation import find_table
 from pyomid.errors import Misuse, MisuseType
 from pyomid.ports import Deployment
+from pyomid.row_codec.column_changes import ColumnChanges, changed_table
 from pyomid.row_codec.schema import (
     Field,
     check_row_key,
@@ -63,6 +64,40 @@ def give_schema(
     given = alter_table(deployment, find_table(deployment.catalog, name), with_schema).schema
     assert given is not None
     return given
+
+
+def alter_columns(
+    deployment: Deployment,
+    name: str,
+    *,
+    rename: Mapping[str, str] | None = None,
+    drop: Iterable[str] = (),
+    widen: Mapping[str, Any] | None = None,
+    add: object = None,
+    order: Iterable[str] = (),
+    mapping: Mapping[str, str | bytes] | None = None,
+) -> TableSchema:
+    """Changes columns of a table with data. Durable on return, and what every later transaction goes by."""
+    for what, value in (("rename", rename), ("widen", widen)):
+        if value is not None and not isinstance(value, Mapping):
+            raise MisuseType(f"{what}={value!r} is no mapping of column names", value=value)
+    changes = ColumnChanges(
+        rename=dict(rename or {}),
+        drop=_names("drop", drop),
+        widen={field.name: field.spark_type for field in fields_of(widen)} if widen else {},
+        add=fields_of(add) if add else (),
+        order=_names("order", order),
+        mapping=column_mapping(mapping or {}),
+    )
+    altered = alter_behind_fence(deployment, name, lambda info: changed_table(info, changes)).schema
+    assert altered is not None
+    return altered
+
+
+def _names(what: str, names: object) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise MisuseType(f"{what}={names!r} is no list of column names", value=names)
+    return tuple(names)
 
 
 def fields_of(columns: object) -> list[Field]:

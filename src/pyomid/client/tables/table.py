@@ -25,11 +25,12 @@ from pyomid.client.observers.observer import Kind
 from pyomid.client.public_names import TABLE, shows
 from pyomid.client.tables import arrow
 from pyomid.client.tables.arrow import ArrowScan
-from pyomid.client.transaction_steps import Row, SeenBatch, full_name, named
+from pyomid.client.tables.indexes import INDEX_COLUMN, IndexRows, index_named, indexes_of
+from pyomid.client.transaction_steps import Row, SeenBatch, full_name, named, unless_index_dropped
 from pyomid.client.validation import TableRules, check_limit, shown
 from pyomid.errors import ExpectationFailed, Misuse, MisuseType
 from pyomid.protocol.effects import Steps
-from pyomid.types import Column, ConflictLevel, KeyRange, TableInfo, narrowed_range
+from pyomid.types import Column, ConflictLevel, IndexState, KeyRange, TableInfo, narrowed_range
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -184,6 +185,12 @@ class TableBase:
                 else:
                     encoder = encoder or arrow.TypedEncoder(self._rules.info, batch.schema)
                     encoded = encoder.encode(batch)
+                    if self.info.indexes:
+                        for at in range(encoded.rows):
+                            row_cells = {Column(c.family, c.qualifier): c.value for c in encoded.row_cells(at)}
+                            yield from self._buffer_steps(encoded.row_key(at), row_cells)
+                        count += batch.num_rows
+                        continue
                     write = self._writes.batch_write_steps(self._rules.info, encoded)
                     yield from self._transaction.leaving_steps(write)
                 count += batch.num_rows
@@ -192,6 +199,81 @@ class TableBase:
                 self._transaction.mark_rollback_only(f"of its Arrow data only {count} rows were written: {error}")
             raise
         return count
+
+    def put_steps(self, key: bytes, cells: Cells, *, conflict: bool) -> Steps[None]:
+        """A put into a table with indexes."""
+        return self._transaction.alone(self._put_steps(key, cells, conflict=conflict))
+
+    def fill_index_steps(self, name: str, start: bytes, rows_max: int) -> Steps[bytes | None]:
+        return self._transaction.alone(self._fill_index_steps(name, start, rows_max))
+
+    def wrong_index_rows_steps(self) -> Steps[list[str]]:
+        return self._transaction.alone(self._wrong_index_rows_steps())
+
+    def _put_steps(self, key: bytes, cells: Cells, *, conflict: bool) -> Steps[None]:
+        self._transaction.check_write()
+        row, checked = checked_put(self._rules, key, cells)
+        yield from self._buffer_steps(row, checked, conflict=conflict)
+
+    def _fill_index_steps(self, name: str, start: bytes, rows_max: int) -> Steps[bytes | None]:
+        self._transaction.check_write()
+        index = index_named(self.info, name)
+        scan = RowScan(self._transaction, self.info, KeyRange(start), None, rows_max)
+        last, count = b"", 0
+        while (found := (yield from scan.read_steps())) is not None:
+            for key, row in found:
+                last, count = key, count + 1
+                yield from self._index_row_steps(index, key, {}, columns_of(row))
+        return last + b"\0" if count == rows_max else None
+
+    def _wrong_index_rows_steps(self) -> Steps[list[str]]:
+        """Every row that should be in an index is looked up there; as many as that the index must have."""
+        wrong: list[str] = []
+        for index in indexes_of(self.info):
+            if index.info.state is not IndexState.READY or self._transaction.start_ts < index.info.ready_ts:
+                continue
+            entries = yield from self._transaction.table_steps(index.info.table)
+            due = present = count = 0
+            scan = RowScan(self._transaction, self.info, KeyRange(), None, None)
+            while (rows := (yield from scan.read_steps())) is not None:
+                standing = (index.standing_key(row, columns_of(cells)) for row, cells in rows)
+                keys = [key for key in standing if key is not None]
+                found = yield from entries.read_steps(keys, None)
+                due, present = due + len(keys), present + sum(map(bool, found))
+            scan = RowScan(self._transaction, entries.info, KeyRange(), None, None)
+            while (rows := (yield from scan.read_steps())) is not None:
+                count += len(rows)
+            if not due == present == count:
+                wrong.append(
+                    f"index {index.info.name!r} of table {self.name!r} has {count} rows, {count - present} of them "
+                    f"wrong, and lacks {due - present}: drop it and build it anew"
+                )
+        return wrong
+
+    def _keep_indexes_steps(self, key: bytes, cells: Mapping[Column, bytes | None], *, conflict: bool) -> Steps[None]:
+        """Before the cells are buffered (X3)."""
+        touched = [index for index in indexes_of(self.info) if not cells.keys().isdisjoint(index.info.columns)]
+        if not touched:
+            return
+        if not conflict:
+            raise Misuse(
+                f"table {self.name!r}, row {shown(key)}: columns of the index {touched[0].info.name!r} are written "
+                "with conflict=False: of two such writes at once the index would keep both values",
+                row=key,
+            )
+        places = list(dict.fromkeys(place for index in touched for place in index.info.columns))
+        (before,) = yield from self._read_steps((key,), places)
+        for index in touched:
+            yield from self._index_row_steps(index, key, before, cells)
+
+    def _index_row_steps(
+        self, index: IndexRows, row: bytes, before: Mapping[Column, bytes], after: Mapping[Column, bytes | None]
+    ) -> Steps[None]:
+        self._claim((row,), index.info.columns, ({},))
+        with unless_index_dropped():
+            rows = yield from self._transaction.table_steps(index.info.table)
+        for key, value in index.changes(row, before, after):
+            yield from rows.buffer_steps(rows.checked_key(key), {INDEX_COLUMN: value}, conflict=False)
 
     # Of typed tables (`typed`), on checked keys and columns
 
@@ -300,6 +382,8 @@ class TableBase:
             yield from self._buffer_steps(key, dict.fromkeys(row, None))
 
     def _buffer_steps(self, key: bytes, cells: Mapping[Column, bytes | None], *, conflict: bool = True) -> Steps[None]:
+        if self.info.indexes:
+            yield from self._keep_indexes_steps(key, cells, conflict=conflict)
         if cells and self._writes.buffer(self._rules.info, key, cells, conflict=conflict):
             yield from self._transaction.sent_steps()
 
@@ -329,6 +413,11 @@ class RowScan:
         return self._transaction.alone(self._transaction.observed(Kind.SCAN, self._info.name, self._next_steps()))
 
     def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
+        rows = yield from self.read_steps()
+        return None if rows is None else self._shown(rows)
+
+    def read_steps(self) -> Steps[list[tuple[bytes, dict[bytes, bytes]]] | None]:
+        """As `next_steps`, within another call of the transaction."""
         if self._is_over:
             return None
         yield from self._transaction.begin_read_steps()
@@ -338,14 +427,14 @@ class RowScan:
         batch: CellBatch | None = yield Blocking(partial(next, self._batches, None))
         passed = self._scan.key_range
         if batch is not None and not batch.rows:
-            return iter(())
+            return []
         seen = yield from writes.batch_steps(self._info, batch, self._selection)
         if batch is None:
             self._is_over = True
         else:
             passed = self._scan.pass_to(batch.row_key(batch.rows - 1) + b"\0")
         found = [] if seen is None else [seen]
-        return self._shown(self._limited(writes.merged(self._info, found, passed, self._selection)))
+        return self._limited(writes.merged(self._info, found, passed, self._selection))
 
     def _ask(self, key_range: KeyRange) -> Iterator[CellBatch]:
         store = self._transaction.database.deployment.store
@@ -376,14 +465,14 @@ class RowScan:
 class DescendingScan(RowScan):
     """The same from the last row to the first: by parts of the range, each read as far as it goes and turned round."""
 
-    def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
+    def read_steps(self) -> Steps[list[tuple[bytes, dict[bytes, bytes]]] | None]:
         if self._is_over:
             return None
         yield from self._transaction.begin_read_steps()
         writes, whole = self._transaction.writes, self._scan.key_range
         if whole.stop is not None and whole.stop <= whole.start:
             self._is_over = True
-            return iter(())
+            return []
         store = self._transaction.database.deployment.store
         start: bytes = yield Blocking(partial(store.start_of_last_rows, self._info.name, whole, self._rows_max))
         part = KeyRange(start, whole.stop)
@@ -395,7 +484,7 @@ class DescendingScan(RowScan):
         self._is_over = start <= whole.start
         passed = self._scan.pass_down_to(start)
         merged = writes.merged(self._info, found, passed, self._selection)
-        return self._shown(self._limited(merged[::-1]))
+        return self._limited(merged[::-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -443,6 +532,8 @@ class Table(TableBase):
         """
         if expect is not None:
             self._run(self.put_expecting_steps(key, cells, expect, conflict=conflict))
+        elif self.info.indexes:
+            self._run(self.put_steps(key, cells, conflict=conflict))
         elif self.buffer_put(key, cells, conflict=conflict):
             self._run(self._transaction.send_steps())
 
@@ -530,6 +621,16 @@ class Table(TableBase):
         """
         return self._run(self.write_arrow_steps(data))
 
+    # For pyomid's own use
+
+    def fill_index(self, name: str, start: bytes, rows_max: int) -> bytes | None:
+        """Puts the rows from `start` on into an index, and claims them. Where the next ones begin; None: no more."""
+        return self._run(self.fill_index_steps(name, start, rows_max))
+
+    def wrong_index_rows(self) -> list[str]:
+        """What is wrong with the table's indexes, in a sentence each."""
+        return self._run(self.wrong_index_rows_steps())
+
     def _rows_of(self, scan: RowScan) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
         while (rows := self._run(scan.next_steps())) is not None:
             yield from rows
@@ -543,6 +644,11 @@ def column_named(name: bytes) -> Column:
     """Of a full name."""
     family, _, qualifier = name.partition(b":")
     return Column(family, qualifier)
+
+
+def columns_of(row: Mapping[bytes, bytes]) -> dict[Column, bytes]:
+    """A row of a scan by its columns."""
+    return {column_named(name): value for name, value in row.items()}
 
 
 def check_keys(rules: TableRules, keys: object) -> list[bytes]:

@@ -16,14 +16,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, is_typeddict
 
 from pyomid.client.drive import Run
+from pyomid.client.observers.observer import Kind
 from pyomid.client.public_names import TYPED_TABLE, shows
-from pyomid.client.tables.table import RowScan, TableBase, column_named, unexpected
-from pyomid.errors import Misuse, MisuseType
+from pyomid.client.tables.arrow import ArrowScan
+from pyomid.client.tables.indexes import IndexRows, readable_index
+from pyomid.client.tables.table import RowScan, TableBase, check_step, columns_of, unexpected
+from pyomid.client.transaction_steps import named
+from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.protocol.effects import Steps
 from pyomid.row_codec.rows import RowCodec
 from pyomid.types import Column, TableInfo
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from pyomid.client.transaction import RowTransaction
 
 RowT = TypeVar("RowT")
@@ -37,7 +43,7 @@ class Shape(Generic[RowT]):
     def __init__(self, codec: object, rows: RowCodec, table: str) -> None:
         """`Misuse` if the columns of a class are not the table's, or lack a column of its key."""
         self._rows = rows
-        names: Iterable[str] | None = None
+        names: tuple[str, ...] | None = None
         if codec == JSON:
             self._made: Callable[[dict[str, Any]], Any] = rows.to_json
             self._taken: Callable[[Any], Mapping[str, Any]] = self._of_json
@@ -52,7 +58,8 @@ class Shape(Generic[RowT]):
         else:
             raise MisuseType(f'codec {codec!r} is no dataclass, TypedDict, dict or "json"', value=codec)
         if names is not None:
-            _check_names(table, tuple(names), rows)
+            _check_names(table, names, rows)
+        self.names = names
 
     def made(self, row: dict[str, Any]) -> RowT:
         made: RowT = self._made(row)
@@ -100,6 +107,39 @@ def _fields(kind: type, names: Sequence[str], row: object) -> Mapping[str, Any]:
     return {name: getattr(row, name) for name in names}
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class TypedPage(Generic[RowT]):
+    """Rows of a scan, and `next`: the token of the page after them, None if no row follows."""
+
+    rows: tuple[RowT, ...]
+    next: str | None
+
+
+class IndexScan:
+    """The rows of the table that rows of an index stand for, batch by batch."""
+
+    def __init__(self, transaction: RowTransaction[Any], table: TableBase, index: IndexRows, scan: RowScan) -> None:
+        self._transaction = transaction
+        self._table = table
+        self._index = index
+        self._scan = scan
+
+    def next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
+        """As `RowScan.next_steps`."""
+        return self._transaction.alone(self._transaction.observed(Kind.SCAN, self._table.name, self._next_steps()))
+
+    def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
+        entries = yield from self._scan.read_steps()
+        if entries is None:
+            return None
+        keys = [self._index.row_of(entry) for entry, _ in entries]
+        rows = yield from self._table.read_steps(keys, None)
+        for key, row in zip(keys, rows, strict=True):
+            if not row:
+                raise Corruption(f"index {self._index.info.name!r} has a row for {key!r}, which the table has not")
+        return ((key, named(row)) for key, row in zip(keys, rows, strict=True))
+
+
 class TypedTableBase(Generic[RowT]):
     """A typed table in one transaction, as steps for both front ends."""
 
@@ -139,14 +179,38 @@ class TypedTableBase(Generic[RowT]):
 
     def begin_scan(self, start: Any, stop: Any, prefix: Any, limit: int | None, *, reverse: bool) -> RowScan:
         """Bounds are keys, or values of the first columns of the key."""
-        low = b"" if start is None else self._rows.prefix(start)
-        high = None if stop is None else self._rows.prefix(stop)
-        within = None if prefix is None else self._rows.prefix(prefix)
-        return self._table.begin_scan(low, high, within, None, limit, reverse=reverse)
+        return self._table.begin_scan(*self._bounds(start, stop, prefix), None, limit, reverse=reverse)
+
+    def lookup_steps(self, index: str, values: Any, limit: int | None, *, reverse: bool) -> Steps[IndexScan]:
+        """Begins a scan of the index's rows with these values."""
+        self._transaction.check_read()
+        rows = readable_index(self.info, index, self._transaction.start_ts)
+        entries = yield from self._transaction.table_steps(rows.info.table)
+        scan = entries.begin_scan(b"", None, rows.prefix(values), None, limit, reverse=reverse)
+        return IndexScan(self._transaction, self._table, rows, scan)
+
+    def page_steps(
+        self, start: Any, stop: Any, prefix: Any, limit: int, *, reverse: bool, after: str | None
+    ) -> Steps[TypedPage[RowT]]:
+        low, high, within = self._bounds(start, stop, prefix)
+        page = yield from self._table.page_steps(low, high, within, None, limit, reverse=reverse, after=after)
+        return TypedPage(tuple(self.shown(key, row) for key, row in page.rows), page.next)
+
+    def increment_steps(self, key: Any, column: str, by: int) -> Steps[int]:
+        return self._transaction.alone(self._increment_steps(key, column, by))
+
+    def arrow_scan_steps(self, start: Any, stop: Any, prefix: Any, columns: Sequence[str] | None) -> Steps[ArrowScan]:
+        wanted = self._shape.names if columns is None else columns
+        return self._table.arrow_scan_steps(*self._bounds(start, stop, prefix), wanted)
 
     def shown(self, key: bytes, row: Mapping[bytes, bytes]) -> RowT:
         """A row of a scan."""
-        return self._made(key, {column_named(name): value for name, value in row.items()})
+        return self._made(key, columns_of(row))
+
+    def _bounds(self, start: Any, stop: Any, prefix: Any) -> tuple[bytes, bytes | None, bytes | None]:
+        low = b"" if start is None else self._rows.prefix(start)
+        high, within = (None if bound is None else self._rows.prefix(bound) for bound in (stop, prefix))
+        return low, high, within
 
     def _made(self, key: bytes, cells: Mapping[Column, bytes]) -> RowT:
         return self._shape.made(self._rows.decode(key, cells))
@@ -181,9 +245,18 @@ class TypedTableBase(Generic[RowT]):
             (found,) = yield from self._table.read_steps([key], list(expected))
             yield from self._table.claim_cells_steps([key], tuple(expected))
             for column, value in expected.items():
-                if found.get(column) != value:
-                    raise unexpected(self.info, key, column, value, found.get(column))
+                stored = found.get(column)
+                if (None if stored is None else self._rows.as_now(column, stored)) != value:
+                    raise unexpected(self.info, key, column, value, stored)
         yield from self._table.buffer_steps(key, checked, conflict=conflict)
+
+    def _increment_steps(self, key: Any, column: str, by: int) -> Steps[int]:
+        self._transaction.check_write()
+        stored, place = self._table.checked_key(self._rows.key(key)), self._rows.counter(column)
+        (found,) = yield from self._table.read_steps([stored], [place])
+        total: int = (self._rows.decode(stored, found)[column] or 0) + check_step(by)
+        yield from self._table.buffer_steps(stored, {place: self._rows.value(column, total)})
+        return total
 
     def _put_if_absent_steps(self, row: RowT) -> Steps[bool]:
         self._transaction.check_write()
@@ -231,6 +304,11 @@ class TypedTable(TypedTableBase[RowT]):
         """`delete` of many rows, which are read in one request."""
         self._run(self.delete_steps(keys))
 
+    def increment(self, key: Any, column: str, by: int = 1) -> int:
+        """Adds to a column of whole numbers, which begins at 0, and returns the sum. `MisuseType` if it outgrows the
+        column's type. Of two transactions that overlap and count in one cell, one aborts."""
+        return self._run(self.increment_steps(key, column, by))
+
     def scan(
         self,
         start: Any = None,
@@ -244,7 +322,32 @@ class TypedTable(TypedTableBase[RowT]):
         are keys, or values of the first key columns; `prefix` is values that the first key columns have."""
         return self._rows_of(self.begin_scan(start, stop, prefix, limit, reverse=reverse))
 
-    def _rows_of(self, scan: RowScan) -> Iterator[RowT]:
+    def lookup(self, index: str, values: Any, *, limit: int | None = None, reverse: bool = False) -> Iterator[RowT]:
+        """The rows with these values in the columns of an index (`Database.create_index`): a value, or a tuple of those
+        of its first columns. They come in the order of the index's other columns and the row's key."""
+        return self._rows_of(self._run(self.lookup_steps(index, values, limit, reverse=reverse)))
+
+    def page(
+        self,
+        start: Any = None,
+        stop: Any = None,
+        *,
+        prefix: Any = None,
+        limit: int = 100,
+        reverse: bool = False,
+        after: str | None = None,
+    ) -> TypedPage[RowT]:
+        """Up to `limit` rows of a scan with these arguments; `after` as in `Table.page`."""
+        return self._run(self.page_steps(start, stop, prefix, limit, reverse=reverse, after=after))
+
+    def to_arrow(
+        self, start: Any = None, stop: Any = None, *, prefix: Any = None, columns: Sequence[str] | None = None
+    ) -> pa.RecordBatchReader:
+        """As `Table.to_arrow`, with the bounds of `scan`. Without `columns` those of the class, else all."""
+        scan = self._run(self.arrow_scan_steps(start, stop, prefix, columns))
+        return scan.reader(scan.batches(self._transaction.database.driver.run))
+
+    def _rows_of(self, scan: RowScan | IndexScan) -> Iterator[RowT]:
         while (rows := self._run(scan.next_steps())) is not None:
             for key, row in rows:
                 yield self.shown(key, row)

@@ -218,7 +218,7 @@ class _Work:
         types = {column.name: column.spark_type for column in self._schema.columns}
         fields = [Field(name, types[name]) for name in (*self._key, *self._written)]
         plan = tx.prepared(self._info.name, fields, WriteOptions(duplicates=Duplicates.MERGE), level=level)
-        read = replace(tx.read_plan(plan.info), wanted=self._columns)
+        read = replace(tx.read_plan(self._info), wanted=self._columns)
         merge = MergePlan(read, self._updated, self._may_insert_present())
         with self._pairs(tx, read) as pairs:
             reports = tx.reports(

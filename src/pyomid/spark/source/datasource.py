@@ -66,6 +66,7 @@ class OmidDataSource(DataSource):
             self._database_id = self._known_database()
             self._shares = self._is_read = self._owns = self._is_past = False
             self._begun_at: BeginReply | None = None
+            self._planned: TableInfo | None = None
             self._is_view = self._options.flag("view")
             if is_made(self._url) and not self._is_view:  # what becomes of a view is not known yet
                 self._start(create=False)
@@ -75,14 +76,15 @@ class OmidDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """The catalog's, or the columns of it that the option `columns` names."""
+        """The catalog's, or the columns of it that the option `columns` names. What it is now is what is read by: a
+        column may be renamed, and its name given to another one, before the frame is computed (X1)."""
         from pyomid.row_codec.schema import schema_of, select_columns
         from pyomid.spark.schema import struct_of
 
         with coded_errors():
             self._start(create=False)
             self._keep()
-            info = self._info()
+            info = self._planned = self._info()
             schema = schema_of(info)
             struct = struct_of(schema, select_columns(info.name, schema, self._options.names("columns")))
             if self._options.flag("readChangeFeed"):
@@ -336,6 +338,8 @@ class OmidDataSource(DataSource):
         from pyomid.spark.schema import check_read_fields, fields_of
 
         info, fields = self._info(), fields_of(schema)
+        if not self._is_view and self._planned is not None and self._planned.generation == info.generation:
+            info = self._planned  # a view is read at snapshots of later, which may have later columns
         row_key = self._options.text("rowKey")
         if info.schema is not None:
             if row_key is not None:

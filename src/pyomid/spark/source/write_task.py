@@ -417,7 +417,8 @@ def _key_deletes(
 
 
 def _stored(schema: TableSchema) -> list[Column]:
-    return [column.column for column in schema.columns if column.column is not None]
+    """Every column in which a row may show that it is there, but for the sentinel's."""
+    return [*(column.column for column in schema.columns if column.column is not None), *schema.retired]
 
 
 def _tombstones(batch: CellBatch, visible: VisibleCells) -> CellBatch:

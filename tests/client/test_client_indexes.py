@@ -1,0 +1,345 @@
+"""Secondary indexes: whatever becomes of rows and of those who write them, an index has exactly its rows (X3, X4)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pyomid
+import pyomid.aio
+from pyomid import crashpoints
+from pyomid.client.admin import indexes as admin
+from pyomid.client.database import Database
+from pyomid.client.transaction import Transaction
+from pyomid.errors import ConflictError, Misuse, SnapshotTooOld, UnknownTable
+
+pytestmark = pytest.mark.fast
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def orders(db: Database) -> Database:
+    made(db)
+    return db
+
+
+@pytest.fixture
+def keeper(orders: Database, url: str) -> Iterator[Database]:
+    """Another client, which keeps what it read of a table for as long as the test runs, and has that of `orders`."""
+    option = "&" if "?" in url else "?"
+    with pyomid.connect(f"{url}{option}catalogCacheSeconds=1000") as database:
+        with database.snapshot() as tx:
+            tx.table("orders")
+        yield database
+
+
+def made(db: Database, level: str = "cell") -> None:
+    db.create_table("orders", ["d"], level)
+    db.table_schema("orders", {"id": int, "buyer": str, "total": int, "note": str}, row_key="id")
+    for number, buyer in ((1, "alice"), (2, "bob"), (3, "alice")):
+        put(db, {"id": number, "buyer": buyer, "total": number * 10})
+
+
+def put(db: Database, row: dict[str, Any]) -> None:
+    with db.begin() as tx:
+        tx.table("orders", codec=dict).put(row)
+
+
+def found(db: Database, values: Any, index: str = "by_buyer", **how: Any) -> list[int]:
+    with db.snapshot() as tx:
+        return [row["id"] for row in tx.table("orders", codec=dict).lookup(index, values, **how)]
+
+
+def check(db: Database) -> None:
+    """The indexes have the rows of the table, and no others."""
+    assert db.verify().violations == []
+
+
+def once(act: Callable[[], object]) -> Callable[[], None]:
+    def acted() -> None:
+        crashpoints.disarm()
+        act()
+
+    return acted
+
+
+@contextmanager
+def meanwhile(point: str, by: Callable[[], object]) -> Iterator[None]:
+    """Once: `by` happens at that point."""
+    crashpoints.arm_action(point, once(by))
+    try:
+        yield
+    finally:
+        crashpoints.disarm()
+
+
+def test_rows_are_found_by_their_columns(orders: Database) -> None:
+    orders.create_index("orders", "by_buyer", ["buyer"])
+    orders.create_index("orders", "by_both", ["buyer", "total"])
+    assert found(orders, "alice") == [1, 3]
+    assert found(orders, "alice", reverse=True, limit=1) == [3]
+    assert found(orders, ("alice", 30), "by_both") == [3]
+    assert found(orders, "alice", "by_both") == [1, 3]
+    with orders.begin() as tx:
+        table = tx.table("orders", codec=dict)
+        table.put({"id": 1, "buyer": "bob"})
+        table.delete(3)
+        assert table.put_if_absent({"id": 4, "buyer": "alice"})
+        assert [row["id"] for row in table.lookup("by_buyer", "alice")] == [4]
+        with tx.savepoint() as savepoint:
+            table.put({"id": 4, "buyer": "carol"})
+            savepoint.rollback()
+        tx.table("orders").put(b"\x80\0\0\0\0\0\0\x05", {b"d:buyer": b"alice"})
+        table.increment(2, "total", 5)
+    assert found(orders, "alice") == [4, 5]
+    assert found(orders, "bob") == [1, 2]
+    assert found(orders, ("bob", 25), "by_both") == [2]
+    assert found(orders, "alice", "by_both") == [], "a row with a null is in no index"
+    with orders.begin() as tx:
+        import pyarrow
+
+        tx.table("orders").write_arrow(pyarrow.table({"id": [2, 9], "buyer": ["eve", "eve"], "total": [1, 2]}))
+        tx.table("orders").delete(b"\x80\0\0\0\0\0\0\x05", [b"d:buyer"])
+    assert found(orders, "eve", "by_both") == [2, 9]
+    check(orders)
+
+
+@pytest.mark.parametrize("level", ["cell", "row"])
+def test_of_two_who_change_a_rows_indexed_columns_one_aborts(memory_db: Database, level: str) -> None:
+    """Each of another column: else the index has a row of one's old and the other's new value."""
+    made(memory_db, level)
+    memory_db.create_index("orders", "by_both", ["buyer", "total"])
+    one, two = memory_db.begin(), memory_db.begin()
+    one.table("orders", codec=dict).put({"id": 1, "buyer": "eve"})
+    two.table("orders", codec=dict).put({"id": 1, "total": 99})
+    one.commit()
+    with pytest.raises(ConflictError):
+        two.commit()
+    check(memory_db)
+
+
+@pytest.mark.parametrize("begun_at", ["before", "client.index.kept", "client.index.fenced", "client.index.filled"])
+@pytest.mark.parametrize("commits_at", ["client.index.fenced", "client.index.filled", "after"])
+def test_who_writes_beside_a_build_is_in_it_or_aborts(
+    orders: Database, keeper: Database, monkeypatch: pytest.MonkeyPatch, begun_at: str, commits_at: str
+) -> None:
+    monkeypatch.setattr(admin, "ROWS_AT_ONCE", 2)
+    points = ["before", "client.index.kept", "client.index.fenced", "client.index.filled", "after"]
+    if points.index(commits_at) < points.index(begun_at):
+        return
+    begun: list[Transaction] = []
+
+    def begin() -> None:
+        begun.append(keeper.begin())
+        table = begun[0].table("orders", codec=dict)
+        table.put({"id": 7, "buyer": "eve"})
+        if commits_at != "after":  # the build claims these rows: only the fence keeps a new one out
+            table.put({"id": 1, "buyer": "eve"})
+            table.delete(3)
+
+    def commit() -> None:
+        try:
+            begun[0].commit()
+        except ConflictError:
+            return
+
+    def begun_here() -> None:
+        begin()
+        if commits_at == begun_at:
+            commit()
+        elif commits_at != "after":
+            crashpoints.arm_action(commits_at, once(commit))
+
+    if begun_at == "before":
+        begun_here()
+    else:
+        crashpoints.arm_action(begun_at, once(begun_here))
+    try:
+        orders.create_index("orders", "by_buyer", ["buyer"])
+    finally:
+        crashpoints.disarm()
+    if commits_at == "after":
+        commit()
+    check(orders)
+    with orders.snapshot() as tx:
+        wanted = [row["id"] for row in tx.table("orders", codec=dict).scan() if row["buyer"] == "eve"]
+    assert found(orders, "eve") == wanted
+
+
+@pytest.mark.parametrize("point", ["client.index.kept", "client.index.fenced", "client.index.filled"])
+def test_half_a_build_is_kept_by_writers_and_read_by_nobody(
+    orders: Database, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    monkeypatch.setattr(admin, "ROWS_AT_ONCE", 2)
+
+    def die() -> None:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError), meanwhile(point, die):
+        orders.create_index("orders", "by_buyer", ["buyer"])
+    put(orders, {"id": 1, "buyer": "eve"})
+    with pytest.raises(Misuse, match="is being built"):
+        found(orders, "eve")
+    orders.create_index("orders", "by_buyer", ["buyer"])
+    assert found(orders, "eve") == [1]
+    check(orders)
+
+
+def test_a_snapshot_older_than_an_index_does_not_read_it(orders: Database) -> None:
+    old = orders.snapshot()
+    orders.create_index("orders", "by_buyer", ["buyer"])
+    with pytest.raises(SnapshotTooOld, match="younger than snapshot"):
+        old.table("orders", codec=dict).lookup("by_buyer", "alice")
+    old.rollback()
+
+
+def test_a_writer_beside_a_drop_begins_anew(orders: Database) -> None:
+    """It knows nothing of the table that holds the index's rows."""
+    orders.create_index("orders", "by_buyer", ["buyer"])
+    tries: list[int] = []
+
+    def change(tx: Transaction) -> None:
+        tx.table("orders", codec=dict).put({"id": 1, "buyer": "eve"})
+        if not tries:
+            orders.drop_index("orders", "by_buyer")
+        tries.append(tx.start_ts)
+
+    orders.run(change)
+    assert len(tries) == 2
+
+
+@pytest.mark.parametrize("point", ["client.columns.fenced", "client.index.dropping"])
+def test_a_dropped_index_is_read_by_nobody_who_sees_later_rows(orders: Database, keeper: Database, point: str) -> None:
+    orders.create_index("orders", "by_buyer", ["buyer"])
+    assert found(keeper, "alice") == [1, 3]
+    before = keeper.begin()
+    with meanwhile(point, lambda: found(keeper, "alice") if point == "client.columns.fenced" else None):
+        orders.drop_index("orders", "by_buyer")
+    put(orders, {"id": 3, "buyer": "eve"})
+    with pytest.raises(Misuse, match="has no index"):
+        found(keeper, "alice")
+    before.rollback()
+    assert not [table for table in orders.tables() if table.name.startswith("PYOMID_INDEX_")]
+    orders.create_index("orders", "by_buyer", ["buyer"])
+    orders.drop_table("orders")
+    assert not [table for table in orders.tables() if table.name.startswith("PYOMID_INDEX_")]
+
+
+def test_what_an_index_cannot_keep_is_refused(orders: Database) -> None:
+    with pytest.raises(Misuse, match="no column 'byer'; did you mean 'buyer'"):
+        orders.create_index("orders", "by_buyer", ["byer"])
+    with pytest.raises(Misuse, match="a column of the row key"):
+        orders.create_index("orders", "by_id", ["id"])
+    with pytest.raises(UnknownTable):
+        orders.create_index("order", "by_id", ["buyer"])
+    orders.create_index("orders", "by_buyer", ["buyer"])
+    assert orders.create_index("orders", "by_buyer", ["buyer"]).indexes == orders.table_info("orders").indexes
+    for changes in ({"drop": ["buyer"]}, {"widen": {"buyer": bytes}}):
+        with pytest.raises(Misuse, match="is in the index 'by_buyer'"):
+            orders.alter_columns("orders", **changes)  # type: ignore[arg-type]
+    with pytest.raises(Misuse, match="an index 'by_buyer' of other columns"):
+        orders.create_index("orders", "by_buyer", ["total"])
+    with orders.begin() as tx:
+        table = tx.table("orders", codec=dict)
+        with pytest.raises(Misuse, match="conflict=False"):
+            table.put({"id": 1, "buyer": "x"}, conflict=False)
+        table.put({"id": 1, "note": "x"}, conflict=False)
+    orders.alter_columns("orders", rename={"buyer": "customer"}, order=["note"])
+    assert found(orders, "alice") == [1, 3]
+
+
+def test_a_value_of_another_type_is_refused_and_goes(orders: Database) -> None:
+    """Programs of bytes may have written it before the index was there."""
+    key = b"\x80\0\0\0\0\0\0\x01"
+    with orders.begin() as tx:
+        tx.table("orders").put(key, {b"d:total": b"x"})
+    with pytest.raises(Misuse, match="index 'by_total' cannot have row"):
+        orders.create_index("orders", "by_total", ["total"])
+    put(orders, {"id": 1, "total": 10})
+    orders.create_index("orders", "by_total", ["total"])
+    tx = orders.begin()
+    with pytest.raises(Misuse, match="index 'by_total' cannot have row"):
+        tx.table("orders").put(key, {b"d:total": b"x"})
+    tx.rollback()
+    check(orders)
+
+
+def test_asyncio_builds_keeps_and_reads_indexes(memory_url: str) -> None:
+    async def go() -> list[int]:
+        async with await pyomid.aio.connect(memory_url) as db:
+            made(db.blocking)
+            await db.create_index("orders", "by_buyer", ["buyer"])
+            async with db.begin() as tx:
+                table = await tx.table("orders", codec=dict)
+                await (await tx.table("orders")).put(b"\x80\0\0\0\0\0\0\x05", {b"d:buyer": b"alice"})
+                return [row["id"] async for row in table.lookup("by_buyer", "alice")]
+
+    assert asyncio.run(go()) == [1, 3, 5]
+
+
+_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "put", "delete", "absent", "one", "rollback", "commit", "build", "drop"]),
+        st.integers(0, 3),
+        st.sampled_from(["a", "b", None]),
+        st.sampled_from([1, 2, None]),
+        st.booleans(),
+    ),
+    max_size=20,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(_STEPS)
+def test_an_index_has_its_rows_after_any_history(steps: list[tuple[str, int, str | None, int | None, bool]]) -> None:
+    """Two transactions at a time, which write, meet, and end in any order; the index is built and dropped amid."""
+    with pyomid.connect(f"omid-memory:indexes-{next(_numbers)}") as db:
+        made(db)
+        db.create_index("orders", "by_both", ["buyer", "total"])
+        open_now: dict[bool, Transaction] = {}
+        for kind, key, buyer, total, which in steps:
+            if kind == "drop":
+                if db.table_info("orders").indexes:
+                    db.drop_index("orders", "by_both")
+                continue
+            if kind == "build":
+                db.create_index("orders", "by_both", ["buyer", "total"])
+                continue
+            tx = open_now.get(which) or open_now.setdefault(which, db.begin())
+            if kind in ("commit", "rollback"):
+                _end(open_now.pop(which), commits=kind == "commit")
+                continue
+            try:
+                _change(tx, kind, {"id": key, "buyer": buyer, "total": total})
+            except ConflictError:  # the index was dropped
+                open_now.pop(which).rollback()
+        for tx in open_now.values():
+            _end(tx, commits=True)
+        check(db)
+
+
+def _change(tx: Transaction, kind: str, row: dict[str, Any]) -> None:
+    table = tx.table("orders", codec=dict)
+    if kind == "put":
+        table.put(row)
+    elif kind == "one":
+        table.put({name: value for name, value in row.items() if name != ("buyer" if row["total"] else "total")})
+    elif kind == "delete":
+        table.delete(row["id"])
+    else:
+        table.put_if_absent(row)
+
+
+def _end(tx: Transaction, *, commits: bool) -> None:
+    try:
+        tx.commit() if commits else tx.rollback()
+    except ConflictError:
+        return
