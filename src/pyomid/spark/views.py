@@ -42,15 +42,15 @@ def register_views(
     views = {info.name: prefix + info.name for info in infos if tables is not None or info.schema is not None}
     _check_distinct(list(views.values()))
     begun = conn.deployment.tso.begin()
-    try:
-        for table, view in views.items():
-            reader = spark.read.format(FORMAT).option("url", url).option("table", table).option("view", "true")
-            reader = reader.option("snapshotTimestamp", str(begun.start_ts))
-            reader = reader.option("snapshotDatabase", conn.database_id.hex())
-            with original_errors():
-                reader.load().createOrReplaceTempView(quoted(view))
-    finally:
-        conn.note_ended(begun.start_ts)  # each load took a lease on it
+    if conn.has_leases:  # at once: what loads them begins in other processes, and takes its time
+        conn.deployment.tso.grant_lease(begun.start_ts, None)
+    conn.note_ended(begun.start_ts)
+    for table, view in views.items():
+        reader = spark.read.format(FORMAT).option("url", url).option("table", table).option("view", "true")
+        reader = reader.option("snapshotTimestamp", str(begun.start_ts))
+        reader = reader.option("snapshotDatabase", conn.database_id.hex())
+        with original_errors():
+            reader.load().createOrReplaceTempView(quoted(view))
     return list(views.values())
 
 
