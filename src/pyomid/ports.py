@@ -173,8 +173,9 @@ class DataStore(ABC):
         """Brings data that are only in memory to where compaction's scan sees them (K4). It may do nothing."""
 
     @abstractmethod
-    def create_table(self, info: TableInfo) -> None:
+    def create_table(self, info: TableInfo, split_keys: Sequence[bytes] = ()) -> None:
         """The physical table exists on return, and keeps all versions. Idempotent. It does not touch the catalog entry.
+        `split_keys`: only in a store with foreign tables; an existing table is left as it is divided.
 
         In a store with foreign tables an existing table is named by no earlier `withdraw_table` any more.
         """

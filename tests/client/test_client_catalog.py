@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -156,7 +156,7 @@ def test_a_table_that_cannot_be_made_leaves_no_entry(db: Database) -> None:
         def __getattr__(self, name: str) -> object:
             return getattr(store, name)
 
-        def create_table(self, info: TableInfo) -> None:
+        def create_table(self, info: TableInfo, split_keys: Sequence[bytes] = ()) -> None:
             raise Misuse("a family is missing")
 
     store = db.deployment.store

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import pytest
 
+from pyomid.client.admin.table_admin import unregister_table
 from pyomid.client.database import Database
+from pyomid.errors import Misuse, UnknownTable
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.sanitize import sanitize_steps
+from pyomid.storage.memory import MemoryStore
 
 pytestmark = pytest.mark.fast
 
@@ -24,3 +29,53 @@ def test_a_drop_takes_the_mark_of_its_table_along(memory_db: Database) -> None:
     memory_db.drop_table("java")
     assert catalog.unknown_tables() == {}
     memory_db.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
+
+
+class SharedStore(MemoryStore):
+    """As HBase's: other programs make and write tables, too."""
+
+    capabilities = replace(MemoryStore.capabilities, foreign_tables=True)
+
+    def foreign_tables(self) -> dict[str, list[str]]:
+        return {name: ["f"] for name in self._tables}
+
+    def check_table(self, table: str, families: Iterable[bytes]) -> object:
+        if table not in self._tables:
+            raise UnknownTable(f"no table {table}")
+        return None
+
+
+@pytest.fixture
+def shared_db(memory_db: Database) -> Iterator[Database]:
+    with Database(replace(memory_db.deployment, store=SharedStore())) as database:
+        yield database
+
+
+def test_a_table_that_is_unregistered_stops_sanitizing(shared_db: Database) -> None:
+    """K6: what was committed to it may need its entries; registered again it is as it was, and `status` names it."""
+    shared_db.create_table("java", ["f"])
+    with shared_db.begin() as tx:
+        tx.table("java").put(b"r", {b"f:q": b"v"})
+    unregister_table(shared_db.deployment, "java")
+    assert shared_db.status().unregistered == {JAVA: "java"}
+    with pytest.raises(Misuse, match="discover"):
+        shared_db.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
+    shared_db.create_table("java", ["f"])
+    assert shared_db.status().unregistered == {}
+    with shared_db.begin() as tx:
+        assert tx.table("java").get(b"r") == {b"f:q": b"v"}
+
+
+def test_a_table_that_is_gone_is_unregistered_without_a_mark(shared_db: Database) -> None:
+    shared_db.create_table("java", ["f"])
+    assert shared_db.deployment.store.drop_table("java")
+    unregister_table(shared_db.deployment, "java")
+    assert [info.name for info in shared_db.tables()] == ["t"]
+    assert shared_db.status().unregistered == {}
+
+
+def test_where_only_pyomid_writes_nothing_is_unregistered_or_split(memory_db: Database) -> None:
+    with pytest.raises(Misuse, match="only tables of HBase"):
+        unregister_table(memory_db.deployment, "t")
+    with pytest.raises(Misuse, match="split keys"):
+        memory_db.create_table("u", ["f"], split_keys=[b"m"])

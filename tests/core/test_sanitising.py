@@ -68,6 +68,23 @@ def test_a_table_registered_meanwhile_holds_h(at: int, clears: bool) -> None:
         assert sanitise(catalog, register).horizon == 0
 
 
+@pytest.mark.parametrize("at", range(5))
+def test_a_table_unregistered_meanwhile_holds_h(at: int) -> None:
+    """K6. Its mark comes first, its entry goes then: H would pass its unhealed commits."""
+    catalog = MemoryCatalog()
+    put_entry(catalog, TableInfo("java", (b"f",), generation=900))
+
+    def unregister(step: int) -> None:
+        if step == at:
+            catalog.mark_unknown_table(JAVA)
+            entry = catalog.entry("java")
+            assert entry is not None
+            catalog.remove_entry(entry)
+
+    with suppress(Misuse):
+        assert sanitise(catalog, unregister).horizon == 0
+
+
 def test_a_mark_of_a_registered_table_stops_nobody() -> None:
     """Its records speak for it, whether the mark came before the registration or after."""
     catalog = MemoryCatalog()

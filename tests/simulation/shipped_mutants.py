@@ -188,6 +188,12 @@ def _tables_first(original: Any) -> Any:
     return marks, tables
 
 
+def _marks_once(original: Any) -> Any:
+    marks = yield ReadUnknownTables()
+    tables = yield ReadTables()
+    return marks, tables
+
+
 def _old_calls_are_believed(original: Any, tables: Any, call: Any, **found: Any) -> None:
     call.clear()
     original(tables, call, **found)
@@ -655,6 +661,12 @@ SHIPPED_MUTANTS: Final = (
         "tables are listed before marks: one that is registered between the two looks is in neither list",
         "tests/core/test_sanitising.py::test_a_table_registered_meanwhile_holds_h",
         ("protocol.sanitize:_marks_and_tables_steps", _tables_first),
+    ),
+    _m(
+        "K6m",
+        "marks are listed before tables only: one that is unregistered between the two looks is in neither list",
+        "tests/core/test_sanitising.py::test_a_table_unregistered_meanwhile_holds_h",
+        ("protocol.sanitize:_marks_and_tables_steps", _marks_once),
     ),
     _m(
         "K6f",

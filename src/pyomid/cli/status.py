@@ -64,6 +64,8 @@ def as_json(status: DatabaseStatus) -> dict[str, Any]:
             }
             for table in status.tables
         ],
+        "unregistered": {str(number): name for number, name in status.unregistered.items()},
+        "tables_unconfirmed": status.tables_unconfirmed,
     }
 
 
@@ -87,6 +89,12 @@ def as_lines(status: DatabaseStatus) -> Iterator[str]:
         yield f"{name:<16} {count:>20}"
     yield f"tables           {len(status.tables):>20}"
     yield from table_lines(status.tables)
+    if status.unregistered or status.tables_unconfirmed:
+        yield f"unregistered     {len(status.unregistered):>20}   sanitizing waits until they are registered"
+    for number, name in status.unregistered.items():
+        yield f"  id {number}   {name or 'no table has this id: dropped?'}"
+    if status.tables_unconfirmed:
+        yield "  a Java TSO led: `pyomid tables URL discover`, register what it lists, `pyomid tables URL confirm`"
 
 
 def table_lines(tables: Sequence[TableInfo]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -21,20 +22,35 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = commands.add_parser("tables", help="list, create, register, alter and drop tables")
     add_url(parser, "a folder that holds no database is an error; it always is, but for create")
     actions = parser.add_subparsers(
-        dest="action", metavar="list | create | register | alter | drop | discover | confirm | forget"
+        dest="action", metavar="list | create | register | unregister | alter | drop | discover | confirm | forget"
     )
     actions.add_parser("list", help="every table with its families and conflict level (the default)")
     create = actions.add_parser("create", help="a new table")
-    create.add_argument("name", help="a new name")
+    create.add_argument("name", help="a new name; over HBase also ns:name, in a namespace that exists")
     create.add_argument("families", nargs="+", help="its column families")
     add_conflict_level(create)
     create.add_argument("--if-not-exists", action="store_true", help="a table that is there already is no error")
+    create.add_argument(
+        "--split-keys",
+        nargs="+",
+        default=[],
+        metavar="KEY",
+        help="over HBase: the row keys at which its regions begin, bytes that are no text as \\xNN. Give it after the "
+        "other arguments",
+    )
     register = actions.add_parser("register", help="a table that a Java client made: from now on it is cleaned too")
     register.add_argument("name", help="its name in HBase; ns:name in a namespace")
     register.add_argument("families", nargs="+", help="its column families")
     add_conflict_level(
         register, "that of the Java clients that write it (default: the deployment's, else cell, as theirs)"
     )
+    unregister = actions.add_parser(
+        "unregister",
+        help="take back a registration: the table and its rows stay",
+        description="Sanitizing refuses from now on, until the table is registered again, or is dropped and "
+        "forgotten: what was committed to it may need the commit table.",
+    )
+    unregister.add_argument("name")
     alter = actions.add_parser(
         "alter",
         help="another conflict level, or other columns, while others use the table",
@@ -73,6 +89,7 @@ def add_conflict_level(
 
 def run(arguments: argparse.Namespace) -> int:
     import pyomid
+    from pyomid.client.admin.table_admin import unregister_table
     from pyomid.client.admin.unregistered_tables import discover, forget
 
     may_make = arguments.action == "create" and arguments.create
@@ -85,9 +102,12 @@ def run(arguments: argparse.Namespace) -> int:
                     arguments.families,
                     arguments.conflict_level,
                     if_not_exists=arguments.if_not_exists,
+                    split_keys=[_key(text) for text in arguments.split_keys],
                 )
             case "register":
                 database.create_table(arguments.name, arguments.families, arguments.conflict_level, if_not_exists=True)
+            case "unregister":
+                unregister_table(database.deployment, arguments.name)
             case "alter":
                 _alter(database, arguments)
             case "drop":
@@ -127,6 +147,11 @@ def _pairs(option: str, texts: list[str]) -> dict[str, str]:
         if not (name and equals and value):
             raise Misuse(f"--{option} {text!r} is not NAME=…", option=option)
     return {name: value for name, _, value in pairs}
+
+
+def _key(text: str) -> bytes:
+    r"""A row key as HBase's shell shows it: `\xNN` is a byte."""
+    return re.sub(rb"\\x([0-9A-Fa-f]{2})", lambda found: bytes([int(found[1], 16)]), text.encode())
 
 
 def _half_dropped(deployment: Deployment) -> list[TableInfo]:

@@ -187,10 +187,13 @@ class AsyncDatabase:
         conflict_level: ConflictLevel | str | None = None,
         *,
         if_not_exists: bool = False,
+        split_keys: Sequence[bytes] = (),
     ) -> TableInfo:
         """As `Database.create_table`."""
         return await self.driver.in_thread(
-            lambda: self._database.create_table(name, families, conflict_level, if_not_exists=if_not_exists)
+            lambda: self._database.create_table(
+                name, families, conflict_level, if_not_exists=if_not_exists, split_keys=split_keys
+            )
         )
 
     async def alter_table(self, name: str, conflict_level: ConflictLevel | str) -> TableInfo:

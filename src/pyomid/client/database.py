@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
 from pyomid.client import changes
-from pyomid.client.admin import table_admin
+from pyomid.client.admin import table_admin, unregistered_tables
 from pyomid.client.background import Background, BackgroundCounters
 from pyomid.client.changes import RowChange
 from pyomid.client.drive import Blocking, Driver
@@ -44,7 +44,16 @@ from pyomid.ports import Deployment
 from pyomid.protocol.commit import WriteSet, may_go_by, may_keep
 from pyomid.protocol.effects import Begin, Steps
 from pyomid.protocol.reading import CommitCache
-from pyomid.types import Backup, BeginReply, Bookmark, ConflictLevel, Status, TableInfo, TableSchema
+from pyomid.types import (
+    TABLES_UNCONFIRMED,
+    Backup,
+    BeginReply,
+    Bookmark,
+    ConflictLevel,
+    Status,
+    TableInfo,
+    TableSchema,
+)
 
 if TYPE_CHECKING:
     from pyomid.client.upkeep.jobs import Compaction, Sanitising
@@ -79,6 +88,11 @@ class DatabaseStatus:
     tables: tuple[TableInfo, ...]
     commit_table_entries: int
     background: BackgroundCounters
+    unregistered: Mapping[int, str] = field(default_factory=dict)
+    """Tables that commits named and the catalog does not list, which stops sanitizing: id → name, empty if no table of
+    the store has that id."""
+    tables_unconfirmed: bool = False
+    """A Java TSO led, and nobody confirmed the tables since: that stops sanitizing too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,15 +258,22 @@ class Database:
         conflict_level: ConflictLevel | str | None = None,
         *,
         if_not_exists: bool = False,
+        split_keys: Sequence[bytes] = (),
     ) -> TableInfo:
-        """Makes a table, durable on return. `Misuse` if the name is taken.
+        """Makes a table, durable on return. `Misuse` if the name is taken. `split_keys` (HBase): the row keys at which
+        its regions begin.
 
         `conflict_level`: "cell" (transactions conflict on a column of a row) or "row" (on a row). None: that of the
         deployment (HBase: `pyomid init --conflict-level`), else "cell". `alter_table` changes it.
         """
         self.check_usable()
         return table_admin.create_table(
-            self._deployment, name, families, conflict_level=conflict_level, if_not_exists=if_not_exists
+            self._deployment,
+            name,
+            families,
+            conflict_level=conflict_level,
+            if_not_exists=if_not_exists,
+            split_keys=split_keys,
         )
 
     def alter_table(self, name: str, conflict_level: ConflictLevel | str) -> TableInfo:
@@ -359,6 +380,8 @@ class Database:
             tables=tuple(self._deployment.catalog.tables()),
             commit_table_entries=self._deployment.commit_table.count(),
             background=self._background.counters,
+            unregistered=unregistered_tables.named_marks(self._deployment),
+            tables_unconfirmed=TABLES_UNCONFIRMED in self._deployment.catalog.unknown_tables(),
         )
 
     def compact(self, tables: str | Sequence[str] | None = None, *, grace_seconds: float = 0.0) -> Compaction:

@@ -1,6 +1,6 @@
 """Garbage collection of the commit table (*sanitize*): how far the horizon may move, and what holds it back.
 
-    W read → marks listed → tables listed (K6: in this order) → W_min over every key of every table
+    W read → marks listed → tables listed → marks listed again (K6: in this order) → W_min over every key of every table
     → H := W_min durable → entries and invalidation markers below H deleted (law 7)
 
 Every commit to an unregistered table with a start at or below W left its mark before W was read. The mark of a table
@@ -9,6 +9,11 @@ mark, and a late mark delays no one. In the other order, and where registrations
 versions do), a table that is registered between the two lists is in neither of them:
 
     Z lists the tables: no t | t is registered, its mark is removed | Z lists the marks: none | H passes t's commits
+
+Who takes a table out of the catalog and leaves its rows puts a mark first. The second list of marks has it, if the list
+of tables has not the table any more:
+
+    Z lists the marks: none | t is marked, its entry goes | Z lists the tables: no t | H passes t's commits
 
 A key counts with the greatest watermark of the records that cover it: records of its table's present generation, old
 enough that no retry of a commit of their time can still arrive. A key that no record covers counts 0 (K5).
@@ -92,10 +97,11 @@ def sanitize_steps(*, now_s: float, retry_bound_s: float) -> Steps[Sanitized]:
 
 
 def _marks_and_tables_steps() -> Steps[tuple[dict[int, bytes], list[TableInfo]]]:
-    """K6: in this order; otherwise a table that is registered between the two lists is in neither."""
+    """K6: in this order; otherwise a table that is registered, or unregistered, between two lists is in neither."""
     marks: dict[int, bytes] = yield ReadUnknownTables()
     tables: list[TableInfo] = yield ReadTables()
-    return marks, tables
+    later: dict[int, bytes] = yield ReadUnknownTables()
+    return marks | later, tables
 
 
 def _demand_confirmed(unknown: Sequence[int]) -> None:

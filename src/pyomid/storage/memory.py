@@ -249,7 +249,7 @@ class MemoryStore(DataStore):
         with self._lock:
             self._table(table)
 
-    def create_table(self, info: TableInfo) -> None:
+    def create_table(self, info: TableInfo, split_keys: Sequence[bytes] = ()) -> None:
         self._guard.check()
         with self._lock:
             self._tables.setdefault(info.name, _Table()).families.update(info.families)

@@ -17,13 +17,13 @@ when the rows go.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
 from pyomid.client import idempotency, validation
-from pyomid.client.admin.unregistered_tables import forget_dropped
+from pyomid.client.admin.unregistered_tables import forget_dropped, is_in_store
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError, Unavailable, UnknownTable
 from pyomid.ports import Catalog, Deployment
@@ -42,15 +42,19 @@ def create_table(
     conflict_level: object = None,
     schema: TableSchema | None = None,
     if_not_exists: bool = False,
+    split_keys: Sequence[bytes] = (),
 ) -> TableInfo:
     """Durable in the catalog on return. `Misuse` if the name is taken (with `if_not_exists`: taken by a table of other
     families or another conflict level). `conflict_level`: None is the deployment's, cell where it has none.
+    `split_keys`: where the regions of a new table of HBase begin.
 
     This registers a table that a Java client made, too. From now on the mark that its commits left stops sanitizing no
     more (K6); the records of its regions do, until they are compacted.
     """
     wanted = _wanted(deployment, name, families, conflict_level, schema)
-    found, is_new = _make(deployment, wanted)
+    if split_keys and not deployment.store.capabilities.foreign_tables:
+        raise Misuse("only tables of HBase are divided by split keys", table=name)
+    found, is_new = _make(deployment, wanted, split_keys)
     if is_new:
         return found
     if not if_not_exists:
@@ -109,6 +113,29 @@ def _drop(deployment: Deployment, name: str) -> None:
                 crash_point("client.drop.decided")
                 _finish_drop(deployment, dropping)
                 return
+    raise _changes_too_often(name)
+
+
+def unregister_table(deployment: Deployment, name: str) -> None:
+    """Takes a table out of the catalog and leaves its rows. `UnknownTable` if it is not in it.
+
+    K6: where the table is there, its mark is durable before the entry goes, and stops sanitizing until the table is
+    registered again, or is gone and forgotten: what was committed to it may need its entries in the commit table.
+    """
+    validation.check_table_name(name)
+    if not deployment.store.capabilities.foreign_tables:
+        raise Misuse("only tables of HBase can be unregistered: in this store only pyomid writes; drop it", table=name)
+    generation = validation.find_table(deployment.catalog, name).generation
+    for _ in range(TRIES_MAX):
+        found = deployment.catalog.entry(name)
+        if found is None or found.info.generation != generation:
+            return
+        if found.state is not TableState.PRESENT:
+            raise Misuse(f"table {name!r} is being dropped: `pyomid tables URL drop {name}` finishes it", table=name)
+        if is_in_store(deployment, name):
+            deployment.catalog.mark_unknown_table(table_id(name.encode()))
+        crash_point("client.unregister.marked")
+        deployment.catalog.remove_entry(found)
     raise _changes_too_often(name)
 
 
@@ -282,7 +309,7 @@ def fence_table(deployment: Deployment, name: str) -> None:
     _fence(deployment, name)
 
 
-def _make(deployment: Deployment, wanted: TableInfo) -> tuple[TableInfo, bool]:
+def _make(deployment: Deployment, wanted: TableInfo, split_keys: Sequence[bytes] = ()) -> tuple[TableInfo, bool]:
     """The table of that name, and whether this call made it.
 
     Each try draws its own generation: if the answer to one was lost, its table may have been made and dropped by now.
@@ -302,7 +329,7 @@ def _make(deployment: Deployment, wanted: TableInfo) -> tuple[TableInfo, bool]:
         crash_point("client.create.begun")
         try:
             check_tables_level(deployment, info.name, info.conflict_level)
-            _make_physical(deployment, creating)
+            _make_physical(deployment, creating, split_keys)
         except OmidError:
             with suppress(OmidError):
                 deployment.catalog.remove_entry(creating)
@@ -313,7 +340,7 @@ def _make(deployment: Deployment, wanted: TableInfo) -> tuple[TableInfo, bool]:
     raise _changes_too_often(wanted.name)
 
 
-def _make_physical(deployment: Deployment, creating: TableEntry) -> None:
+def _make_physical(deployment: Deployment, creating: TableEntry, split_keys: Sequence[bytes]) -> None:
     """Makes it empty in a store where only pyomid makes tables; elsewhere a Java client may have filled it.
 
     A client that slept in a drop after its look at the entry (`_drop_rows`) may have named a physical table that is
@@ -321,7 +348,7 @@ def _make_physical(deployment: Deployment, creating: TableEntry) -> None:
     """
     if not deployment.store.capabilities.foreign_tables:
         _drop_rows(deployment, creating)
-    deployment.store.create_table(creating.info)
+    deployment.store.create_table(creating.info, split_keys)
 
 
 def _finish_drop(deployment: Deployment, dropping: TableEntry) -> None:

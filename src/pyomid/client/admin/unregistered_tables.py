@@ -91,6 +91,14 @@ def discover(deployment: Deployment) -> Discovery:
     return Discovery(found, sorted(marks))
 
 
+def named_marks(deployment: Deployment) -> dict[int, str]:
+    """Marks that stop sanitizing: table id → the table's name; empty where the store has no such table."""
+    registered = {table_id(info.name.encode()) for info in deployment.catalog.registered()}
+    marks = sorted(set(deployment.catalog.unknown_tables()) - {TABLES_UNCONFIRMED} - registered)
+    names = {table_id(name.encode()): name for name in deployment.store.foreign_tables()} if marks else {}
+    return {mark: names.get(mark, "") for mark in marks}
+
+
 def confirm(deployment: Deployment, nonce: bytes | None) -> None:
     """An operator confirms, after `discover`, that all tables that a Java TSO served are registered (K6).
 

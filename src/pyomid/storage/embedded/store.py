@@ -383,7 +383,7 @@ class EmbeddedStore(DataStore):
         """Nothing to do: no data are only in memory."""
         self._environment.read(lambda transaction: self._tables.loaded(transaction, table))
 
-    def create_table(self, info: TableInfo) -> None:
+    def create_table(self, info: TableInfo, split_keys: Sequence[bytes] = ()) -> None:
         if not self._environment.read(lambda transaction: self._tables.has(transaction, info)):
             self._environment.write(lambda transaction: self._tables.create(transaction, info))
 

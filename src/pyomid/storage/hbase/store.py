@@ -246,13 +246,13 @@ class HBaseStore(DataStore):
             if each.key_range == region:
                 self._admin.flush_region(each)
 
-    def create_table(self, info: TableInfo) -> None:
+    def create_table(self, info: TableInfo, split_keys: Sequence[bytes] = ()) -> None:
         """`Misuse` if a table of this name exists with fewer families, or keeps too few versions.
 
         A table that exists is enabled: a client that withdrew it for a drop, and sleeps, can then not delete it.
         """
         wanted = tuple(FamilyDescriptor(family) for family in info.families)
-        if self._admin.create_table(TableDescriptor(info.name, wanted)):
+        if self._admin.create_table(TableDescriptor(info.name, wanted), split_keys):
             return
         self.check_table(info.name, info.families)
         self._admin.enable_again(info.name)

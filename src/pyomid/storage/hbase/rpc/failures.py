@@ -128,6 +128,7 @@ _REACTIONS: Final = {
 
 _KINDS: Final[dict[str, tuple[type[OmidError], str]]] = {
     "TableNotFoundException": (UnknownTable, "create it, or correct its name"),
+    "NamespaceNotFoundException": (Misuse, "make the namespace: in HBase's shell, create_namespace 'NAME'"),
     "NoSuchColumnFamilyException": (Misuse, "the table has no such family"),
     "AccessDeniedException": (Misuse, "permission denied: grant the user read, write and create on it"),
     "TableNotEnabledException": (Unavailable, "the table is disabled: enable it"),
