@@ -513,13 +513,13 @@ SHIPPED_MUTANTS: Final = (
     _m(
         "T17c",
         "a lease on history holds LWM: conflicts are remembered for as long as it is read",
-        "tests/core/test_history.py::test_lwm_rises_past_a_lease_on_history",
+        "tests/core/test_time_line.py::test_lwm_rises_past_a_lease_on_history",
         ("oracle.requests.leases:Leases.lowest_above", lambda _, leases, start_ts: leases.lowest),
     ),
     _m(
         "T17d",
         "a retention that a TSO is not told of is forgotten",
-        "tests/core/test_history.py::test_a_new_tso_keeps_the_history_it_finds",
+        "tests/core/test_time_line.py::test_a_new_tso_keeps_the_history_it_finds",
         ("oracle.takeover:kept_start", lambda original, points, until_ms: 1 << 62),
     ),
     _m(
