@@ -45,6 +45,7 @@ POINTS: Final[dict[str, str]] = {
     "client.index.dropping": "nobody reads the index any more, and writers still keep it",
     "client.level.changed": "a table's conflict level is changed by one step: to both, or to the next one",
     "client.level.fenced": "commits name ids of both levels, and nobody who does not can commit any more",
+    "client.unregister.marked": "a table that is to be taken out of the catalog is marked as unknown, and still in it",
     "client.drop.decided": "the catalog's entry says that the table is being dropped, everything is there",
     "client.drop.fenced": "its writers of before abort, its rows are there",
     "client.drop.withdrawn": "what has the name of a table that is dropped or made is about to go from the store",
@@ -75,6 +76,8 @@ POINTS: Final[dict[str, str]] = {
     "spark.write.noted": "the driver has the branches of one write",
     "spark.commit.before": "all branches durable, nothing sent to the TSO",
     "spark.commit.after": "committed, and the idempotency key has its shadow cell",
+    "spark.stream.read": "a task of a streaming batch of changes has read nothing yet",
+    "spark.stream.committed": "a streaming batch is committed, Spark does not know yet",
     "spark.adopt.piece_done": "every cell of a partition is imported, Spark does not know yet",
     "spark.adopt.before_register": "every cell of the table is imported, the catalog does not know the table",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -69,3 +70,4 @@ def test_every_point_is_named_by_its_room_and_passed_somewhere() -> None:
     for name in POINTS:
         assert name.split(".")[0] in {"client", "tso", "storage", "spark"}
         assert f'crash_point("{name}")' in sources, name
+    assert set(re.findall(r'crash_point\("([^"{]+)"\)', sources)) <= set(POINTS)

@@ -1,4 +1,5 @@
-"""A streaming driver: the lines of a folder's files, a file a batch, counted into two tables."""
+"""A streaming driver: the lines of a folder's files, a file a batch, counted into two tables by `stream_sink`, or
+written into one by `writeStream.format("omid")`."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ import pyomid.spark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 SEEN, COUNTED = "seen", "counted"
 LINES_A_FILE = 3
@@ -47,16 +48,34 @@ def count(tx: pyomid.spark.SparkTransaction, batch: DataFrame) -> None:
 
 def stream(spark: SparkSession, folder: Path, sink: Callable[[DataFrame, int], None]) -> StreamingQuery:
     """Everything that is there now, a file a batch."""
-    lines = spark.readStream.schema("line string").option("maxFilesPerTrigger", 1).text(str(folder / "in"))
-    writer = lines.writeStream.foreachBatch(sink).option("checkpointLocation", str(folder / "checkpoint"))
-    return writer.trigger(availableNow=True).start()
+    return _started(_lines(spark, folder).writeStream.foreachBatch(sink), folder)
 
 
-def main(url: str, folder: str) -> None:
+def copy(spark: SparkSession, url: str, folder: Path, **options: str) -> StreamingQuery:
+    """Everything that is there now, a file a batch, appended to a table."""
+    rows = _lines(spark, folder).selectExpr("line", "1L AS count")
+    return _started(rows.writeStream.format("omid").options(url=url, table=SEEN, rowKey="line", **options), folder)
+
+
+def _lines(spark: SparkSession, folder: Path) -> DataFrame:
+    return spark.readStream.schema("line string").option("maxFilesPerTrigger", 1).text(str(folder / "in"))
+
+
+def _started(writer: DataStreamWriter, folder: Path) -> StreamingQuery:
+    return writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+
+
+def main(url: str, folder: str, how: str = "sink") -> None:
     """A driver with a JVM of its own; armed by its environment. Prints how many batches it was handed."""
     from spark_sessions import local_session
 
     spark = local_session("local[1]")
+    if how == "copy":
+        query = copy(spark, url, Path(folder))
+        query.awaitTermination(120)
+        print(json.dumps({"batches": len(query.recentProgress)}))
+        spark.stop()
+        return
     sink = pyomid.spark.stream_sink(url, count)
     handed_out: list[int] = []
 
