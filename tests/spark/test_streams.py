@@ -127,6 +127,19 @@ def test_a_stream_that_finds_nothing_stays_where_it_is(database: Database, url: 
     assert stream.latestOffset(start, stream.getDefaultReadLimit())["start"] > start["start"]
 
 
+def test_what_committed_before_spark_asked_is_told(
+    database: Database, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only after the pause between two looks: `processAllAvailable` ends where nothing is new."""
+    monkeypatch.setattr("pyomid.spark.source.streams.POLL_S", 0.05)
+    stream = reader(url)
+    end = stream.initialOffset()
+    for name in ("alice", "bob"):
+        put(database, name, 1)
+        end, rows = next_batch(stream, end)
+        assert rows == [(name, "insert", 1)]
+
+
 @pytest.mark.parametrize(
     ("changed", "says"),
     [

@@ -10,7 +10,8 @@ transaction a batch.
 Leases live for `bookmarkSeconds`: that is for how long a query may be away. A query that finds nothing new moves its
 bookmark all the same, every quarter of that time, or a minute, so that W is not held by a table that rests.
 
-Whether anything is new is looked for at most once a second, and for a tenth of the time at most.
+Whether anything is new is looked for at most once a second, and for a tenth of the time at most. Spark waits so long:
+what it is told was looked up after it asked.
 """
 
 from __future__ import annotations
@@ -121,9 +122,9 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
 
     def _latest_place(self, conn: Connection, start: Bookmark, limit: Any) -> Bookmark:
         """`start` itself where nothing is new."""
+        if self._last is None:  # it waits: told that nothing is new, `processAllAvailable` would end without it
+            time.sleep(max(0.0, min(self._next_look_s - time.monotonic(), REST_S_MAX)))
         now_s = time.monotonic()
-        if self._last is None and now_s < self._next_look_s:
-            return start
         latest = self._last or self._bookmark(conn, keep=False)
         if latest.start_ts <= start.start_ts:
             return start
