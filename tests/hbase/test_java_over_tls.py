@@ -34,10 +34,23 @@ def tso(url: str, certificates: Path, tmp_path_factory: pytest.TempPathFactory) 
         process.stop()
 
 
-def java_client(hbase: HBaseServer, certificates: Path, key_store: str) -> JavaClient:
-    stores = str(certificates / "trust.p12"), key_store, PASSWORD
+def java_client(hbase: HBaseServer, trusting: Path, key_store: str) -> JavaClient:
+    stores = str(trusting / "trust.p12"), key_store, PASSWORD
     port = hbase.ports.zookeeper
     return JavaClient(SOURCES, "127.0.0.1", port, hbase.quorum, through_zookeeper=True, stores=stores)
+
+
+def test_java_does_not_check_the_host_a_certificate_names(
+    hbase: HBaseServer, url: str, certificates: Path, tmp_path: Path
+) -> None:
+    """The TSO shows one that names no address of this machine. It leads alone: this test is the first of the file."""
+    given = {"cert": "client.pem", "key": "client.key", "client-ca": "ca.pem"}
+    options = [text for name, file in given.items() for text in (f"--tls-{name}", str(certificates / file))]
+    with TsoProcess(url, tmp_path / "log", options=tuple(options)) as process:
+        process.wait_until_leading()
+        with java_client(hbase, certificates, str(certificates / "client.p12")) as java:
+            assert java.begin("a") > 0
+        process.stop()
 
 
 def test_java_and_python_commit_over_tls_with_certificates(
@@ -80,4 +93,13 @@ def test_a_java_client_without_a_certificate_begins_nothing(
     hbase: HBaseServer, tso: TsoProcess, certificates: Path
 ) -> None:
     with pytest.raises(JavaError), java_client(hbase, certificates, "-") as java:
+        java.begin("a")
+
+
+def test_java_begins_nothing_with_a_tso_of_another_authority(
+    hbase: HBaseServer, tso: TsoProcess, certificates: Path, tmp_path: Path
+) -> None:
+    others = make_certificates(tmp_path)
+    make_java_stores(others)
+    with pytest.raises(JavaError), java_client(hbase, others, str(certificates / "client.p12")) as java:
         java.begin("a")

@@ -37,6 +37,8 @@ import pyomid
 import pyomid.spark
 from pyomid.cli.hbase_server import HBaseServer
 from pyomid.client.idempotency import KEYS_TABLE
+from pyomid.errors import ConflictError
+from pyomid.spark import MergeResult, SparkTransaction
 from pyomid.spark.databases import connection
 from pyomid.spark.source.datasource import OmidDataSource
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
@@ -112,6 +114,34 @@ def test_partitions_are_regions_and_a_large_region_is_cut(spark: SparkSession, u
     assert len(cut) > len(by_region), [len(part) for part in cut]
     assert [key for part in cut for key in part] == KEYS, "each row in one partition, all of them"
     assert {"0100", "0250"} <= {part[0] for part in cut}, "no partition lies in two regions"
+
+
+def test_a_merge_by_key_reaches_every_region(spark: SparkSession, url: str, divided: str) -> None:
+    """Rows are read one by one, each from its region; what was read of a changed row conflicts."""
+    changes = [("0000", 5), ("0100", 0), ("0399", 7), ("9999", 3)]
+    source = spark.createDataFrame(changes, "name string, count long").repartition(2)
+
+    def merged(tx: SparkTransaction) -> MergeResult:
+        merge = tx.merge(source, divided, on=["name"])
+        merge = merge.whenMatched("source.count = 0").delete()
+        merge = merge.whenMatched().update({"count": "target.count + source.count"})
+        return merge.whenNotMatched().insertAll().merge()
+
+    with pyomid.spark.transaction(spark, url) as tx:
+        done = merged(tx)
+    assert (done.updated, done.inserted, done.deleted) == (2, 1, 1)
+
+    def loses() -> None:
+        with pyomid.spark.transaction(spark, url) as loser:
+            merged(loser)
+            with pyomid.spark.transaction(spark, url) as tx:
+                tx.update(divided, "name = '0399'", {"count": 100})
+
+    with pytest.raises(ConflictError):
+        loses()
+    found = {row["name"]: row["count"] for row in load(spark, url, divided).where("count <> 1").collect()}
+    assert found == {"0000": 6, "0399": 100, "9999": 3}
+    assert load(spark, url, divided, where="name = '0100'").count() == 0
 
 
 def test_regions_that_split_under_a_task_change_no_result(url: str, cluster: Cluster, divided: str) -> None:

@@ -1,0 +1,59 @@
+"""Tables of a real HBase, made and given up by command."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from hbase_processes import TsoProcess
+
+from pyomid.cli import main
+from pyomid.client.database import Database
+from pyomid.errors import Misuse
+from pyomid.protocol.hashing import table_id
+from pyomid.protocol.sanitize import sanitize_steps
+from pyomid.storage.hbase.store import HBaseStore
+
+
+@pytest.fixture(scope="module")
+def tso(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TsoProcess]:
+    """One for all of these."""
+    with TsoProcess(url, tmp_path_factory.mktemp("tso") / "log") as process:
+        process.wait_until_leading()
+        yield process
+        process.stop()
+
+
+def test_split_keys_say_where_regions_begin(url: str, database: Database, store: HBaseStore, table_name: str) -> None:
+    """In any order; a key is bytes, as HBase's shell writes them."""
+    assert main(["tables", url, "create", table_name, "f", "--split-keys", "m", "\\xfe\\x00", "c"]) == 0
+    assert [region.start for region in store.regions(table_name)] == [b"", b"c", b"m", b"\xfe\x00"]
+    with database.begin() as tx:
+        for row in (b"a", b"d", b"m", b"\xff"):
+            tx.table(table_name).put(row, {b"f:q": row})
+    with database.begin() as tx:
+        assert [row for row, _ in tx.table(table_name).scan()] == [b"a", b"d", b"m", b"\xff"]
+    database.drop_table(table_name)
+
+
+def test_a_table_unregistered_keeps_its_rows(url: str, database: Database, table: str) -> None:
+    """K6: sanitizing waits until the table is registered again; then its commits are as they were."""
+    with database.begin() as tx:
+        tx.table(table).put(b"r", {b"f:q": b"v"})
+    assert main(["tables", url, "unregister", table]) == 0
+    assert database.status().unregistered == {table_id(table.encode()): table}
+    with pytest.raises(Misuse, match="discover"):
+        database.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
+    assert main(["tables", url, "register", table, "f"]) == 0
+    assert database.status().unregistered == {}
+    with database.begin() as tx:
+        assert tx.table(table).get(b"r") == {b"f:q": b"v"}
+
+
+def test_without_its_namespace_no_table_is_made(
+    url: str, database: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["tables", url, "create", "nowhere:t", "f"]) == 1
+    assert "create_namespace" in capsys.readouterr().err
+    assert "nowhere:t" not in [info.name for info in database.tables()]
