@@ -47,7 +47,7 @@ def put(database: Database, name: str, balance: int) -> None:
 
 def place(database: Database) -> str:
     """Where a stream begins: now."""
-    since = database.bookmark(keep_seconds=30)
+    since = database.bookmark(keep_seconds=600)
     return f"{since.start_ts}:{since.watermark}"
 
 
@@ -60,7 +60,7 @@ def start(
     spark: SparkSession, url: str, folder: Path, *, table: str = TABLE, sink: Any = None, **options: str
 ) -> StreamingQuery:
     """A query that appends the changes there are now to a folder of JSON, or hands them to `sink`; and ends."""
-    options = {"readChangeFeed": "true", "bookmarkSeconds": "30", **options}
+    options = {"readChangeFeed": "true", "bookmarkSeconds": "600", **options}
     changes = spark.readStream.format("omid").options(url=url, table=table, **options).load()
     writer = changes.writeStream.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
     if sink is None:
@@ -151,7 +151,7 @@ def test_a_written_stream_counts_each_batch_once(
     lines = put_files(tmp_path, batches=2)
     copy(spark, url, tmp_path).awaitTermination(60)
     assert copied(spark, url) == lines
-    since = database.bookmark(keep_seconds=30)
+    since = database.bookmark(keep_seconds=600)
     for note in (tmp_path / "checkpoint" / "commits").iterdir():
         note.unlink()
     (tmp_path / "in" / "2.txt").write_text("new\n")
