@@ -9,6 +9,7 @@ import pytest
 import pyomid
 import pyomid.aio
 from pyomid import Bookmark, RowChange
+from pyomid.client import changes
 from pyomid.client.database import Database
 from pyomid.errors import Misuse, MisuseType, UnknownTable
 
@@ -63,6 +64,24 @@ def test_a_table_made_after_the_bookmark_is_another_one(db: Database) -> None:
     db.create_table("t", families=["f"])
     with pytest.raises(Misuse, match="after the bookmark"):
         db.changes("t", since)
+    db.release_bookmark(since)
+
+
+@pytest.mark.parametrize(("is_made_anew", "error"), [(True, Misuse), (False, UnknownTable)])
+def test_f5_a_table_that_is_dropped_while_it_is_read_is_told(
+    db: Database, monkeypatch: pytest.MonkeyPatch, is_made_anew: bool, error: type[Exception]
+) -> None:
+    monkeypatch.setattr(changes, "ROWS_AT_ONCE", 1)
+    since = db.bookmark(keep_seconds=60)
+    for key in (b"a", b"b", b"c"):
+        put(db, key, x=b"1")
+    found = db.changes("t", since)
+    assert next(found).row == b"a"
+    db.drop_table("t")
+    if is_made_anew:
+        db.create_table("t", families=["f"])
+    with pytest.raises(error):
+        list(found)
     db.release_bookmark(since)
 
 

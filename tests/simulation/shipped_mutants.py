@@ -284,6 +284,10 @@ def _by_its_start(original: Any, since: Any, until: Any) -> Any:
     return original(since, until)._replace(at_least=since.start_ts)
 
 
+def _leased_by_its_commit(original: Any, stream: Any, conn: Any, mark: Any, start: Any, latest_ts: int) -> Any:
+    return replace(original(stream, conn, mark, start, latest_ts), leased_ts=mark.start_ts, is_own=True)
+
+
 def _done_as_planned(original: Any, stream: Any, start: Any, end: Any) -> Any:
     parts = original(stream, start, end)
     stream.commit(end)
@@ -808,6 +812,24 @@ SHIPPED_MUTANTS: Final = (
         "Spark hears of a place that no lease keeps",
         "tests/spark/test_streams.py::test_f4_a_place_is_kept_until_the_batch_behind_it_is_done",
         ("spark.source.streams:OmidStreamReader._keep", lambda original, *_: None),
+    ),
+    _m(
+        "F4c",
+        "a place is leased by the commit at which it is, where other queries are too",
+        "tests/spark/test_streams.py::test_f4_no_query_ends_the_lease_of_anothers_place",
+        ("spark.source.streams:OmidStreamReader._leased_place", _leased_by_its_commit),
+    ),
+    _m(
+        "F4d",
+        "a batch that takes long is read by a lease that nobody renews",
+        "tests/spark/test_streams.py::test_f4_each_task_of_a_batch_renews_what_it_reads_by",
+        ("spark.source.changes:keep_changes", answers(None)),
+    ),
+    _m(
+        "F5",
+        "nobody looks whether what was read was the table to its end",
+        "tests/spark/test_streams.py::test_f5_a_batch_of_a_table_that_was_made_anew_is_refused",
+        ("client.changes:check_still_there_steps", lambda original, *_: nothing()),
     ),
     _m(
         "S4g",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,102 @@ def test_f4_a_place_is_kept_until_the_batch_behind_it_is_done(database: Database
     assert set(leases(database)) - before == {end["start"]}
     stream.stop()
     assert end["start"] in leases(database), "the query may be started again"
+
+
+def test_f4_no_query_ends_the_lease_of_anothers_place(database: Database, url: str) -> None:
+    """Both come by the same commit."""
+    one, two = (reader(url, maxRowsPerTrigger="2") for _ in range(2))
+    before = set(leases(database))
+    one_start, two_start = one.initialOffset(), two.initialOffset()
+    for balance in range(6):
+        put(database, f"k{balance}", balance)
+    place, rows = next_batch(two, two_start)
+    assert [name for name, *_ in rows] == ["k0", "k1"]
+    next_batch(two, place)
+    two.commit(place)
+    places = [one_start]
+    while len(places) == 1 or places[-1] != places[-2]:
+        places.append(next_batch(one, places[-1])[0])
+        one.commit(places[-1])
+    assert place["start"] in [passed["start"] for passed in places]
+    assert any(leased_ts <= place["start"] for leased_ts in set(leases(database)) - before)
+
+
+def test_f4_a_query_at_its_limit_does_not_hold_w_for_ever(database: Database, url: str) -> None:
+    stream = reader(url, maxRowsPerTrigger="1")
+    first = start = stream.initialOffset()
+    for n in range(6):
+        put(database, f"a{n}", n)
+        put(database, f"b{n}", n)
+        start, rows = next_batch(stream, start)
+        stream.commit(start)
+        assert len(rows) == 1
+        assert start["leased"] <= start["start"], "W stays at or below the place"
+        assert start["leased"] in leases(database)
+    assert start["leased"] > first["leased"]
+    assert first["leased"] not in leases(database)
+
+
+def test_a_callers_lease_is_the_callers_to_end(database: Database, url: str) -> None:
+    mark = database.bookmark(keep_seconds=60)
+    first = reader(url, starting=f"{mark.start_ts}:{mark.watermark}")
+    start = first.initialOffset()
+    put(database, "alice", 1)
+    end, rows = next_batch(first, start)
+    again = reader(url)
+    assert batch(again, start, end) == rows
+    again.commit(end)
+    assert database.deployment.tso.renew_lease(mark.start_ts) >= 60
+
+
+def test_f4_a_batch_that_is_planned_has_a_full_term_again(database: Database, url: str) -> None:
+    stream = reader(url, numPartitions="1")
+    start = stream.initialOffset()
+    put(database, "alice", 1)
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    for place in (start, end):
+        database.release_bookmark(place["start"])
+    (part,) = stream.partitions(start, end)
+    assert {start["start"], end["start"]} <= set(leases(database))
+    assert part.changes.leased_ts == start["start"]
+
+
+def test_f4_each_task_of_a_batch_renews_what_it_reads_by(database: Database, url: str) -> None:
+    stream = reader(url, numPartitions="1")
+    start = stream.initialOffset()
+    put(database, "alice", 1)
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    (part,) = stream.partitions(start, end)
+    database.release_bookmark(start["start"])
+    with pytest.raises(SnapshotTooOld, match="has no lease"):
+        list(stream.read(part))
+
+
+def test_a_batch_that_is_read_again_tells_the_same_times(
+    database: Database, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = reader(url)
+    start = stream.initialOffset()
+    put(database, "alice", 1)
+    end = json.loads(json.dumps(stream.latestOffset(start, stream.getDefaultReadLimit())))
+    first = [part for p in stream.partitions(start, end) for part in stream.read(p)]
+    later = time.time() + 100
+    monkeypatch.setattr(time, "time", lambda: later)
+    again = reader(url)
+    assert first == [part for p in again.partitions(start, end) for part in again.read(p)]
+    assert first[0].num_rows == 1
+
+
+def test_f5_a_batch_of_a_table_that_was_made_anew_is_refused(database: Database, url: str) -> None:
+    stream = reader(url, numPartitions="1")
+    start = stream.initialOffset()
+    put(database, "alice", 1)
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    (part,) = stream.partitions(start, end)
+    database.drop_table("t")
+    make(database, "t")
+    with pytest.raises(Misuse, match="after the bookmark"):
+        list(stream.read(part))
 
 
 def test_a_query_started_again_reads_the_same_batch_and_goes_on(database: Database, url: str) -> None:

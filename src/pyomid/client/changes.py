@@ -30,7 +30,7 @@ from pyomid.types import BeginReply, Bookmark, KeyRange, TableInfo
 
 if TYPE_CHECKING:
     from pyomid.client.database import Database
-    from pyomid.ports import DataStore, Deployment
+    from pyomid.ports import Catalog, Deployment
 
 ROWS_AT_ONCE: Final = 500
 """Rows read whole at a time: their cells become Python objects."""
@@ -106,21 +106,38 @@ class ChangeScan:
     """The changes of a range, some rows at a time, in the order of rows and, of each row, of commits."""
 
     def __init__(
-        self, store: DataStore, table: str, key_range: KeyRange, since: Bookmark, until: Snapshot, cache: CommitCache
+        self,
+        deployment: Deployment,
+        table: str,
+        key_range: KeyRange,
+        since: Bookmark,
+        until: Snapshot,
+        cache: CommitCache,
     ) -> None:
-        self._table, self._since, self._until, self._cache = table, since, until, cache
-        found = store.changed_rows(table, key_range, changes.change_bounds(since, until))
+        self._catalog, self._table = deployment.catalog, table
+        self._since, self._until, self._cache = since, until, cache
+        found = deployment.store.changed_rows(table, key_range, changes.change_bounds(since, until))
         self._rows = (rows[at : at + ROWS_AT_ONCE] for rows in found for at in range(0, len(rows), ROWS_AT_ONCE))
         self._is_over = since.start_ts + 1 == until.start_ts
 
     def next_steps(self) -> Steps[list[changes.Change] | None]:
-        """None at the end, behind a last look at W: rows may have gone before the search came to them."""
+        """None at the end, behind a last look at W and at the table: rows may have gone before the search came to
+        them."""
         if self._is_over:
             return None
         rows: Sequence[bytes] | None = yield Blocking(partial(next, self._rows, None))
         self._is_over = rows is None
         found = yield from changes.changes_steps(self._table, rows or (), self._since, self._until, self._cache)
-        return None if rows is None else found
+        if rows is None:
+            yield from check_still_there_steps(self._catalog, self._table, self._since)
+            return None
+        return found
+
+
+def check_still_there_steps(catalog: Catalog, table: str, since: Bookmark) -> Steps[None]:
+    """F5: behind the last row. A drop is in the catalog before it takes rows away."""
+    info: TableInfo = yield Blocking(partial(find_table, catalog, table))
+    check_table(info, since)
 
 
 def begin_changes_steps(
@@ -139,7 +156,7 @@ def begin_changes_steps(
     check_table(info, since)
     until = yield from until_steps(ending)
     check_order(since, until)
-    return ChangeScan(deployment.store, table, key_range, since, until, database.commit_cache)
+    return ChangeScan(deployment, table, key_range, since, until, database.commit_cache)
 
 
 def shown_steps(database: Database, scan: ChangeScan) -> Steps[list[RowChange] | None]:

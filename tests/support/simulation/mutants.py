@@ -756,7 +756,15 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "F1": ("tests/core/test_change_feed.py::test_f1_a_commit_counts_on_one_side_of_each_place",),
     "F2": ("tests/core/test_change_feed.py::test_f2_a_commit_above_a_bookmark_may_have_begun_below_it",),
     "F3": ("tests/core/test_change_feed.py::test_f3_changes_that_may_be_gone_are_refused_by_name",),
-    "F4": ("tests/spark/test_streams.py::test_f4_a_place_is_kept_until_the_batch_behind_it_is_done",),
+    "F4": (
+        "tests/spark/test_streams.py::test_f4_a_place_is_kept_until_the_batch_behind_it_is_done",
+        "tests/spark/test_streams.py::test_f4_no_query_ends_the_lease_of_anothers_place",
+        "tests/spark/test_streams.py::test_f4_each_task_of_a_batch_renews_what_it_reads_by",
+    ),
+    "F5": (
+        "tests/client/test_client_changes.py::test_f5_a_table_that_is_dropped_while_it_is_read_is_told",
+        "tests/spark/test_streams.py::test_f5_a_batch_of_a_table_that_was_made_anew_is_refused",
+    ),
     "S2": (
         "tests/spark/test_spark_dataframes.py::test_many_tables_commit_together_and_a_failed_block_leaves_nothing",
         "tests/spark/test_spark_faults.py::test_a_plain_write_that_dies_around_its_commit_is_counted_once_under_its_id",

@@ -2,7 +2,7 @@
 
     _change_type         insert, update_preimage, update_postimage or delete
     _commit_version      the commit's timestamp
-    _commit_timestamp    the wall time by which it had been committed
+    _commit_timestamp    the wall time by which it had been committed; the same whenever the read is made again
 
 Which changes there are is `protocol.changes`' to say; a batch read and a stream plan the same tasks.
 """
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from pyomid.cells import batch_of
-from pyomid.client.changes import ChangeScan, check_order, check_table, until_steps
+from pyomid.client.changes import ChangeScan, check_order, until_steps
 from pyomid.errors import Misuse
 from pyomid.protocol.changes import Change
 from pyomid.protocol.reading import Snapshot, VisibleRow
@@ -36,6 +36,16 @@ CHANGE_COLUMNS: Final = {"_change_type": "string", "_commit_version": "long", "_
 
 
 @dataclass(frozen=True, slots=True)
+class KnownTimes:
+    """Which wall times were noted when a read was planned, and what it was then: noted later ones change nothing."""
+
+    noted_ts: int
+    """The newest start of which the time was noted."""
+    now_ms: int
+    """Told of commits above it."""
+
+
+@dataclass(frozen=True, slots=True)
 class ChangesPlan:
     """What all tasks of one read of changes share."""
 
@@ -46,6 +56,11 @@ class ChangesPlan:
     since: Bookmark
     until: Snapshot
     database_id: bytes
+    times: KnownTimes
+    lease_s: float | None
+    """The term for which tasks keep the changes; None: the TSO's own."""
+    leased_ts: int | None = None
+    """At or below `since`: a stream's own lease, which tasks renew; None: they share one for `since`."""
 
 
 def told_by(options: Options, name: str) -> Bookmark | None:
@@ -88,11 +103,19 @@ def until_of(conn: Connection, since: Bookmark, ending: Bookmark | int) -> Snaps
     return until
 
 
-def keep_changes(conn: Connection, since: Bookmark, info: TableInfo, term_s: float | None) -> None:
-    """Before a read, and on its way: SnapshotTooOld, or `Misuse`, where the changes are not there any more."""
-    check_table(info, since)
-    if conn.has_leases:
-        conn.share_lease(since.start_ts, term_s)
+def known_times(conn: Connection) -> KnownTimes:
+    points = conn.deployment.leader_state.time_points()
+    return KnownTimes(points[-1].start_ts if points else 0, int(time.time() * 1000))
+
+
+def keep_changes(conn: Connection, plan: ChangesPlan) -> None:
+    """Before a read and on its way. SnapshotTooOld: the changes were kept no longer."""
+    if not conn.has_leases:
+        return
+    if plan.leased_ts is None:
+        conn.share_lease(plan.since.start_ts, plan.lease_s)
+    else:
+        conn.renew((plan.leased_ts,))
 
 
 def read_changes(
@@ -101,21 +124,23 @@ def read_changes(
     """The changes of a range, by rows and, of each row, by commits."""
     of_table = pa.schema([field for field in arrow if field.name not in CHANGE_COLUMNS])
     decoder = RowDecoder(plan.schema, plan.wanted, of_table)
-    times = CommitTimes(conn, plan.since)
-    scan = ChangeScan(conn.deployment.store, plan.table, key_range, plan.since, plan.until, conn.cache)
+    keep_changes(conn, plan)
+    times = CommitTimes(conn, plan)
+    scan = ChangeScan(conn.deployment, plan.table, key_range, plan.since, plan.until, conn.cache)
     while (found := conn.driver.run(scan.next_steps())) is not None:
+        keep_changes(conn, plan)
         if found:
             yield _record_batch(decoder, found, times, arrow)
 
 
 class CommitTimes:
-    """Wall times by which commits above a place had taken place, in microseconds since 1970: those that the TSO noted;
-    that of this read for the newest, for which none is noted yet."""
+    """Wall times by which commits of a plan had taken place, in microseconds since 1970: those that the TSO had noted
+    then; that of the plan for the newest, for which none was."""
 
-    def __init__(self, conn: Connection, since: Bookmark) -> None:
+    def __init__(self, conn: Connection, plan: ChangesPlan) -> None:
         points = conn.deployment.leader_state.time_points()
-        self._points = [point for point in points if point.start_ts > since.start_ts]
-        self._now_ms = int(time.time() * 1000)
+        self._points = [p for p in points if plan.since.start_ts < p.start_ts <= plan.times.noted_ts]
+        self._now_ms = plan.times.now_ms
         self._known: dict[int, int] = {}
 
     def of(self, commit_ts: int) -> int:

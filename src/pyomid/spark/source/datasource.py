@@ -118,7 +118,15 @@ class OmidDataSource(DataSource):
             return OmidReader(plan, self._range(table_schema, plan.where), self._partitions(), schema)
 
     def _change_reader(self, schema: StructType) -> OmidReader:
-        from pyomid.spark.source.changes import ChangesPlan, keep_changes, table_columns, told_by, until_of
+        from pyomid.client.changes import check_table
+        from pyomid.spark.source.changes import (
+            ChangesPlan,
+            keep_changes,
+            known_times,
+            table_columns,
+            told_by,
+            until_of,
+        )
 
         self._refuse_where()
         since = told_by(self._options, "starting")
@@ -126,9 +134,20 @@ class OmidDataSource(DataSource):
             raise Misuse("option starting is missing: a read of changes begins after a timestamp or a bookmark")
         conn = self._connection()
         table_schema, wanted = self._readable(table_columns(schema))
-        keep_changes(conn, since, self._info(), self._lease_s)
+        check_table(self._info(), since)
         until = until_of(conn, since, told_by(self._options, "ending") or self._begun.start_ts)
-        plan = ChangesPlan(self._url, self._table, table_schema, wanted, since, until, self._database_id)
+        plan = ChangesPlan(
+            self._url,
+            self._table,
+            table_schema,
+            wanted,
+            since,
+            until,
+            self._database_id,
+            known_times(conn),
+            self._lease_s,
+        )
+        keep_changes(conn, plan)
         return OmidReader(plan, self._range(table_schema), self._partitions(), schema)
 
     def streamReader(self, schema: StructType) -> OmidStreamReader:

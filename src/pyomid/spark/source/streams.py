@@ -1,14 +1,22 @@
 """Structured streaming both ways: `readStream.format("omid")` over the change feed, `writeStream.format("omid")` as one
 transaction a batch.
 
-    offset   {"table", "generation", "database", "start", "watermark"}: a bookmark, durable in Spark's checkpoint
+    offset   {"table", "generation", "database", "start", "watermark", …}: a `Place`, durable in Spark's checkpoint
 
     latestOffset   a new bookmark, leased before Spark hears of it          F4: what a checkpoint names is kept …
     partitions     the changes between two bookmarks, the same whenever Spark asks again
     commit         Spark noted that the batch is done: leases below it end      … until the next one is noted
 
-Leases live for `bookmarkSeconds`: that is for how long a query may be away. A query that finds nothing new moves its
-bookmark all the same, every quarter of that time, or a minute, so that W is not held by a table that rests.
+What is leased is a start that this query drew: a lease has one owner, and the commit at which a limited batch ends is
+where other queries' batches end too. Below such a place it is the newest own start, under the batch before it, whose
+lease goes on:
+
+    own start 100 ── commit 150, place ── commit 170, place ── own start 200 ── commit 210, place
+                     leased: 100          leased: 100                           leased: 200, drawn at the first place
+
+Leases live for `bookmarkSeconds`: that is for how long a query may be away. Tasks renew what they read by, and each
+look at what is new the place of the query. A query that finds nothing new moves its bookmark all the same, every
+quarter of that time, or a minute, so that W is not held by a table that rests.
 
 Whether anything is new is looked for at most once a second, and for a tenth of the time at most. Spark waits so long:
 what it is told was looked up after it asked.
@@ -22,14 +30,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pyomid.client.changes import ChangeScan, bookmark_steps
+from pyomid.client.changes import ChangeScan, bookmark_steps, check_table
 from pyomid.client.validation import find_table
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse, OmidError
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors
 from pyomid.spark.schema import arrow_of
-from pyomid.spark.source.changes import ChangesPlan, keep_changes, read_changes, until_of
+from pyomid.spark.source.changes import ChangesPlan, KnownTimes, known_times, read_changes, until_of
 from pyomid.spark.source.datasource import BranchMessage, OmidWriter, check_complete
 from pyomid.spark.source.read_task import divided
 from pyomid.spark.streaming import QUERY_ID, batch_transaction_id
@@ -54,6 +62,7 @@ BOOKMARK_S: Final = 3600.0
 POLL_S: Final = 1.0
 LOOK_SHARE: Final = 10
 REST_S_MAX: Final = 60.0
+OFFSET: Final = {"table", "generation", "database", "start", "watermark", "leased", "own", "noted", "time"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,23 @@ class StreamPlan:
     max_rows: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a query is."""
+
+    mark: Bookmark
+    leased_ts: int
+    """At or below the mark: what its lease is on."""
+    is_own: bool
+    """This query's start. Else the mark that the caller gave, whose lease is the caller's to end."""
+    times: KnownTimes
+    """Of the batch that ends here."""
+
+    @property
+    def start_ts(self) -> int:
+        return self.mark.start_ts
+
+
 @dataclass
 class ChangesPartition(InputPartition):
     """One task's part of a batch."""
@@ -86,9 +112,11 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
     def __init__(self, plan: StreamPlan, schema: StructType) -> None:
         self._plan = plan
         self._schema = schema
-        self._held: set[int] = set()
-        """Starts that may have leases of this query."""
-        self._latest: Bookmark | None = None
+        self._held: dict[int, float] = {}
+        """Starts that may have leases of this query, and when they are to be granted anew."""
+        self._drawn_ts = 0
+        """A start of this query, to be leased where a place comes above it."""
+        self._latest: Place | None = None
         self._next_look_s = self._moved_s = 0.0
         self._last: Bookmark | None = None
         """With the trigger availableNow: where the query ends."""
@@ -98,9 +126,13 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         with coded_errors():
             conn = self._connection()
-            self._latest = self._plan.starting or self._bookmark(conn)
-            if self._plan.starting is not None:  # its lease is the caller's
-                keep_changes(conn, self._plan.starting, self._info(conn), self._plan.bookmark_s)
+            given = self._plan.starting
+            if given is None:
+                self._latest = self._begun(conn)
+            else:
+                check_table(self._info(conn), given)
+                self._latest = Place(given, given.start_ts, is_own=False, times=known_times(conn))
+                self._keep(conn, self._latest)
             return self._offset(self._latest)
 
     def latestOffset(self, *given: Any) -> dict[str, Any]:
@@ -110,7 +142,7 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             start = self._read_offset(conn, given[0]) if given else self._latest
             limit = given[1] if given else None
             if start is None:  # a query that was started again, before Spark told where it is
-                return self._offset(self._bookmark(conn))
+                return self._offset(self._begun(conn))
             return self._offset(self._latest_place(conn, start, limit))
 
     def getDefaultReadLimit(self) -> Any:
@@ -120,35 +152,48 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         with coded_errors():
             self._last = self._bookmark(self._connection())
 
-    def _latest_place(self, conn: Connection, start: Bookmark, limit: Any) -> Bookmark:
+    def _latest_place(self, conn: Connection, start: Place, limit: Any) -> Place:
         """`start` itself where nothing is new."""
+        if time.monotonic() >= self._held.get(start.leased_ts, 0.0):
+            self._keep(conn, start)
         if self._last is None:  # it waits: told that nothing is new, `processAllAvailable` would end without it
             time.sleep(max(0.0, min(self._next_look_s - time.monotonic(), REST_S_MAX)))
         now_s = time.monotonic()
         latest = self._last or self._bookmark(conn, keep=False)
         if latest.start_ts <= start.start_ts:
             return start
-        self._held.add(start.start_ts)
         rows = limit.max_rows if ReadMaxRows is not None and isinstance(limit, ReadMaxRows) else None
-        place = self._place_with(conn, start, latest, rows)
+        mark = self._place_with(conn, start.mark, latest, rows)
         self._next_look_s = time.monotonic() + max(POLL_S, LOOK_SHARE * (time.monotonic() - now_s))
-        if place is None:
+        if mark is None:
             rest_s = min(REST_S_MAX, self._plan.bookmark_s / 4)
             if self._last is None and now_s - self._moved_s < rest_s:
                 return start
-            place = latest
+            mark = latest
         elif rows is not None:
             self._next_look_s = 0.0
         self._moved_s = now_s
+        place = self._leased_place(conn, mark, start, latest.start_ts)
         self._keep(conn, place)
         return place
+
+    def _leased_place(self, conn: Connection, mark: Bookmark, start: Place, latest_ts: int) -> Place:
+        """Behind `start`, whose lease holds W below all starts that were drawn since."""
+        times = known_times(conn)
+        if mark.start_ts == latest_ts:
+            return Place(mark, latest_ts, is_own=True, times=times)
+        drawn_ts = self._drawn_ts
+        if drawn_ts <= mark.start_ts:
+            self._drawn_ts = latest_ts
+        if start.leased_ts < drawn_ts <= mark.start_ts:
+            return Place(mark, drawn_ts, is_own=True, times=times)
+        return Place(mark, start.leased_ts, start.is_own, times)
 
     def _place_with(self, conn: Connection, start: Bookmark, latest: Bookmark, rows: int | None) -> Bookmark | None:
         """None: nothing changed between. With `rows`: the last commit up to which so many rows changed, or the first
         one."""
         until = until_of(conn, start, latest)
-        store = conn.deployment.store
-        scan = ChangeScan(store, self._plan.table, self._plan.key_range, start, until, conn.cache)
+        scan = ChangeScan(conn.deployment, self._plan.table, self._plan.key_range, start, until, conn.cache)
         by_commit: dict[int, int] = {}
         while (found := conn.driver.run(scan.next_steps())) is not None:
             for change in found:
@@ -179,10 +224,22 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
             if last.start_ts <= since.start_ts:
                 return []
             plan = self._plan
-            self._held |= {since.start_ts, last.start_ts}
-            keep_changes(conn, since, self._info(conn), None)
-            until = until_of(conn, since, last)
-            changes = ChangesPlan(plan.url, plan.table, plan.schema, plan.wanted, since, until, plan.database_id)
+            check_table(self._info(conn), since.mark)
+            self._keep(conn, since)
+            self._keep(conn, last)
+            until = until_of(conn, since.mark, last.mark)
+            changes = ChangesPlan(
+                plan.url,
+                plan.table,
+                plan.schema,
+                plan.wanted,
+                since.mark,
+                until,
+                plan.database_id,
+                last.times,
+                plan.bookmark_s,
+                since.leased_ts if since.is_own else None,
+            )
             parts = divided(conn.deployment.store, plan.table, plan.key_range, plan.partitions)
             return [ChangesPartition(changes, part) for part in parts]
 
@@ -198,13 +255,10 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         """The batch is noted as done: what lies before its end need not be kept any more (F4)."""
         with coded_errors():
             conn = self._connection()
-            done = int(end["start"])
-            given = self._plan.starting.start_ts if self._plan.starting is not None else 0
-            for start_ts in [start_ts for start_ts in self._held if start_ts < done]:
-                self._held.discard(start_ts)
-                if conn.has_leases and start_ts != given:  # its lease is the caller's
-                    with suppress(OmidError):  # it ends by its term
-                        conn.deployment.tso.end_lease(start_ts)
+            for start_ts in [start_ts for start_ts in self._held if start_ts < end["leased"]]:
+                del self._held[start_ts]
+                with suppress(OmidError):  # it ends by its term
+                    conn.deployment.tso.end_lease(start_ts)
 
     def stop(self) -> None:
         """The bookmark stays: the query may be started again."""
@@ -214,15 +268,24 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
     def _bookmark(self, conn: Connection, *, keep: bool = True) -> Bookmark:
         tso = conn.deployment.tso
         keep_s = self._plan.bookmark_s if keep and conn.has_leases else None
-        place = conn.driver.run(bookmark_steps(conn.deployment, keep_s, tso.note_ended))
-        if keep:
-            self._held.add(place.start_ts)
+        return conn.driver.run(bookmark_steps(conn.deployment, keep_s, tso.note_ended))
+
+    def _begun(self, conn: Connection) -> Place:
+        """Behind all that is committed."""
+        mark = self._bookmark(conn)
+        place = Place(mark, mark.start_ts, is_own=True, times=known_times(conn))
+        self._keep(conn, place)
         return place
 
-    def _keep(self, conn: Connection, place: Bookmark) -> None:
-        if conn.has_leases:
-            conn.deployment.tso.grant_lease(place.start_ts, self._plan.bookmark_s)
-        self._held.add(place.start_ts)
+    def _keep(self, conn: Connection, place: Place) -> None:
+        """For the query's term from now. SnapshotTooOld: W has passed it."""
+        if not conn.has_leases:
+            return
+        if place.is_own:
+            conn.deployment.tso.grant_lease(place.leased_ts, self._plan.bookmark_s)
+            self._held[place.leased_ts] = time.monotonic() + self._plan.bookmark_s / 4
+        else:
+            conn.share_lease(place.leased_ts, self._plan.bookmark_s)
 
     def _connection(self) -> Connection:
         return connection(self._plan.url, self._plan.database_id)
@@ -230,20 +293,24 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
     def _info(self, conn: Connection) -> TableInfo:
         return find_table(conn.deployment.catalog, self._plan.table)
 
-    def _offset(self, place: Bookmark) -> dict[str, Any]:
+    def _offset(self, place: Place) -> dict[str, Any]:
         conn = self._connection()
         return {
             "table": self._plan.table,
             "generation": self._info(conn).generation,
             "database": conn.database_id.hex(),
             "start": place.start_ts,
-            "watermark": place.watermark,
+            "watermark": place.mark.watermark,
+            "leased": place.leased_ts,
+            "own": place.is_own,
+            "noted": place.times.noted_ts,
+            "time": place.times.now_ms,
         }
 
-    def _read_offset(self, conn: Connection, offset: dict[str, Any]) -> Bookmark:
+    def _read_offset(self, conn: Connection, offset: dict[str, Any]) -> Place:
         """`Misuse` where the checkpoint is another stream's, or its table is not there any more."""
         table = self._plan.table
-        if set(offset) != {"table", "generation", "database", "start", "watermark"}:
+        if set(offset) != OFFSET:
             raise Misuse(f"the query's checkpoint is not one of a stream of table {table!r}: it holds {offset!r}")
         if offset["table"] != table:
             raise Misuse(
@@ -263,7 +330,9 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
                 "a full read, with a new checkpoint",
                 table=table,
             )
-        return Bookmark(int(offset["start"]), int(offset["watermark"]))
+        mark = Bookmark(int(offset["start"]), int(offset["watermark"]))
+        times = KnownTimes(int(offset["noted"]), int(offset["time"]))
+        return Place(mark, int(offset["leased"]), bool(offset["own"]), times)
 
 
 # ---------------------------------------------------------------- a batch as one transaction
