@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -91,27 +91,23 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
     match address:
         case EmbeddedAddress(folder):
             from pyomid.storage.embedded import EmbeddedCatalog, EmbeddedCommitTable, EmbeddedLeaderState
-            from pyomid.storage.embedded.copies.at_rest import RestNote
+            from pyomid.storage.embedded.copies.files_note import has_note, note_files
 
             path, map_bytes = _open_folder(address, settings), _map_bytes(settings)
-            rest_note = RestNote(path)
-            is_copy = rest_note.check()
+            is_noted = has_note(path)
             commit_table = EmbeddedCommitTable(folder, writable=True, map_bytes=map_bytes)
             leader_state = EmbeddedLeaderState(folder, writable=True, map_bytes=map_bytes)
-            if is_copy:
+            if not is_noted:  # new, or a copy that somebody says is good
                 leader_state.forget_identity()
-            with suppress(OSError):
-                rest_note.look(is_at_rest=False)
+                note_files(path)
             catalog = EmbeddedCatalog(folder, map_bytes=map_bytes)
 
             def close() -> None:
                 catalog.close()
                 leader_state.close()
                 commit_table.close()
-                with suppress(OSError):
-                    rest_note.look(is_at_rest=True)
 
-            return TsoStores(commit_table, leader_state, catalog, note_rest=rest_note.look), close
+            return TsoStores(commit_table, leader_state, catalog), close
         case HBaseAddress(quorum, znode):
             from pyomid.storage.hbase.deployment import check_database, open_hbase
 

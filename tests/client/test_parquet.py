@@ -94,6 +94,19 @@ def test_an_interrupted_import_says_how_far_it_came(
             assert list(tx.table("typed").scan()) == list(original.table("typed").scan())
 
 
+def test_an_import_that_died_before_the_schema_is_repeated(
+    shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.export_parquet(tmp_path / "files", "typed")
+    with pyomid.connect(f"omid-memory:made-{tmp_path}") as db:
+        with monkeypatch.context() as patched:
+            patched.setattr(Database, "table_schema", _fails)
+            with pytest.raises(OSError, match="killed"):
+                db.import_parquet(tmp_path / "files")
+        db.import_parquet(tmp_path / "files")
+        assert db.table_info("typed").schema == shop.table_info("typed").schema
+
+
 def test_an_unfinished_export_is_no_export(shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(parquet, "sync_folder", lambda path: None)
@@ -107,7 +120,7 @@ def test_an_unfinished_export_is_no_export(shop: Database, tmp_path: Path, monke
         shop.export_parquet(tmp_path / "files")
 
 
-def _fails(*_: object) -> None:
+def _fails(*_: object, **__: object) -> None:
     raise OSError("killed")
 
 

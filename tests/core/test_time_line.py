@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import pytest
 from machine_script import Script
 
 from pyomid.errors import SnapshotTooOld
+from pyomid.oracle import time_line
+from pyomid.protocol.time_points import newest_at, snapshot_after
 from pyomid.types import CommitReply
 from pyomid.wire.messages import GrantLease, LeaseReply
 
@@ -100,3 +105,32 @@ def test_starts_that_were_sealed_are_forgotten_though_history_is_kept() -> None:
         asked = tso.ask_settled(Seal((tso.begin(), tso.begin())))
         assert not hasattr(asked.answer, "as_error"), asked.answer
         go_on(tso, 200)
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["one TSO", "a TSO for each commit"])
+def test_points_within_the_retention_are_exact(monkeypatch: pytest.MonkeyPatch, restarts: bool) -> None:
+    """However long it is, and however many points a TSO of short life notes, the gaps stay within two intervals, and
+    the whole retention can be read."""
+    monkeypatch.setattr(time_line, "POINTS_IN_RETENTION", 20)
+    monkeypatch.setattr(time_line, "POINTS_MAX", 40)
+    days = 86_400.0
+    tso = keeper(retention_s=200 * days)
+    interval_s = 200 * days / 20
+    step_s = interval_s / 7 if restarts else interval_s / 2
+    first_ms = tso.wall_ms
+    while tso.wall_ms < first_ms + 260 * days * 1000:
+        tso.commit(tso.begin(), 1)
+        tso.wall_ms += int(step_s * 1000)
+        if restarts:
+            tso = Script(tso.stores, max_transaction_age_s=60.0, wall_ms=tso.wall_ms)
+        else:
+            tso.now_s += step_s
+        tso.stall(0.0)
+        tso.settle()
+    points = tso.stores.leader_state.time_points()
+    assert len(points) <= 44
+    noted = [point.wall_ms for point in points]
+    assert max(after - before for before, after in pairwise(noted)) <= 2 * interval_s * 1000 + 1
+    oldest = newest_at(points, tso.wall_ms - int(200 * days * 1000))
+    assert oldest is not None
+    assert snapshot_after(oldest.start_ts) > tso.machine.figures().watermark

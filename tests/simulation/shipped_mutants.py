@@ -320,8 +320,8 @@ SHIPPED_MUTANTS: Final = (
     _m(
         "B4",
         "files that were copied one after the other beside a writer are opened",
-        _BACKUP + "test_files_that_were_noted_in_another_state_are_refused",
-        ("storage.embedded.copies.at_rest:RestNote.check", answers(True)),
+        _BACKUP + "test_files_that_the_note_does_not_name_are_refused",
+        ("storage.embedded.copies.files_note:has_note", answers(True)),
     ),
     _m(
         "B1a",

@@ -16,13 +16,14 @@ import pytest
 import pyomid
 from pyomid import crashpoints
 from pyomid.cli import main
-from pyomid.errors import Corruption, Misuse
+from pyomid.errors import Corruption, Misuse, Unavailable
 from pyomid.server.leadership import holder, is_held
 from pyomid.storage.embedded import EmbeddedCommitTable, EmbeddedLeaderState, EmbeddedStore
-from pyomid.storage.embedded.copies.at_rest import RestNote
-from pyomid.storage.embedded.copies.backup import back_up, restore
-from pyomid.storage.embedded.layout import open_folder
+from pyomid.storage.embedded.copies.backup import _Moment, back_up, restore
+from pyomid.storage.embedded.environment import release
+from pyomid.storage.embedded.layout import open_commits, open_data, open_folder
 from pyomid.types import SEALED, LeaderStateChanges
+from pyomid.wiring import open_tso_stores
 
 pytestmark = [pytest.mark.fast, pytest.mark.timeout(120)]
 
@@ -241,7 +242,7 @@ def copied(folder: Path, names: list[str], between: Callable[[], None]) -> Path:
     return copy
 
 
-FILES = ["LAYOUT", "at-rest.json", "data/data.mdb", "commits/data.mdb", "commits/recent-log.0", "commits/recent-log.1"]
+FILES = ["LAYOUT", "files.json", "data/data.mdb", "commits/data.mdb", "commits/recent-log.0", "commits/recent-log.1"]
 
 
 def at_rest(folder: Path) -> None:
@@ -252,10 +253,12 @@ def at_rest(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("order", [FILES, FILES[::-1]], ids=["data first", "commits first"])
-def test_a_copy_of_files_in_use_is_refused(tmp_path: Path, order: list[str]) -> None:
+def test_a_copy_of_the_files_is_refused(tmp_path: Path, order: list[str]) -> None:
+    """Also one that was begun while nothing had the folder open: what writes later uses LMDB's pages again."""
     folder = tmp_path / "db"
     with pyomid.connect(url_of(folder)) as db:
         db.create_table("t", ["f"])
+        first = db.deployment.leader_state.database_id()
         count = itertools.count()
 
         def write() -> None:
@@ -265,50 +268,95 @@ def test_a_copy_of_files_in_use_is_refused(tmp_path: Path, order: list[str]) -> 
             db.drain(10)
 
         write()
-        copy = copied(folder, order, write)
-        with pytest.raises(Misuse, match="is a copy of a folder's files that were in use"):
-            pyomid.connect(url_of(copy))
+        with pytest.raises(Misuse, match="is a copy of a database's files, which may be torn"):
+            pyomid.connect(url_of(copied(folder, order, write)))
     at_rest(folder)
-    with pyomid.connect(url_of(folder)) as db:  # a note of its own files, from a moment before, harms nobody
-        write()
-        copy = copied(folder, order, lambda: None)
-    with pytest.raises(Misuse, match=r"remove .*at-rest\.json: then it is opened"):
+    copy = copied(folder, order, lambda: None)
+    with pytest.raises(Misuse, match=r"`pyomid restore`; or, if nothing had .*, remove .*files\.json, and"):
         pyomid.connect(url_of(copy))
-    (copy / "at-rest.json").unlink()
-    with pyomid.connect(url_of(copy)) as db, db.begin() as tx:
-        assert len(list(tx.table("t").scan())) == 2
-
-
-def test_a_copy_of_files_at_rest_is_another_database(tmp_path: Path) -> None:
-    folder = tmp_path / "db"
-    with pyomid.connect(url_of(folder)) as db:
-        db.create_table("t", ["f"])
-        with db.begin() as tx:
-            tx.table("t").put(b"k", {b"f:v": b"1"})
-        first = db.deployment.leader_state.database_id()
-    at_rest(folder)
-    copy = copied(folder, FILES, lambda: None)
+    (copy / "files.json").unlink()
     for _ in range(2):
         with pyomid.connect(url_of(copy)) as db, db.begin() as tx:
-            assert tx.table("t").get(b"k") == {b"f:v": b"1"}
+            assert len(list(tx.table("t").scan())) == 2
             assert db.deployment.leader_state.database_id() != first
         at_rest(copy)
+    with pyomid.connect(url_of(folder)) as db:
+        assert db.deployment.leader_state.database_id() == first
 
 
-def test_files_that_were_noted_in_another_state_are_refused(tmp_path: Path) -> None:
-    folder = tmp_path / "db"
-    table = EmbeddedCommitTable(folder, writable=True)
-    RestNote(folder).look(is_at_rest=True)
-    shutil.copytree(folder, tmp_path / "right")
-    table.put([(50, 55)])
-    shutil.copytree(folder, tmp_path / "wrong")
-    table.close()
-    assert RestNote(tmp_path / "right").check()
+def test_files_that_the_note_does_not_name_are_refused(tmp_path: Path) -> None:
+    folder, copy = tmp_path / "db", tmp_path / "copy"
+    ids = [_served(folder), _served(folder)]
+    shutil.copytree(folder, copy)
     with pytest.raises(Misuse, match="is a copy"):
-        RestNote(tmp_path / "wrong").check()
-    assert not RestNote(folder).check()
-    (folder / "at-rest.json").write_text("")
-    assert not RestNote(folder).check(), "a loss of power emptied it"
+        _served(copy)
+    assert {*ids, _served(folder)} == {ids[0]}
+
+
+def test_a_first_open_of_a_copy_that_dies_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, copy = tmp_path / "db", tmp_path / "copy"
+    first = _served(folder)
+    shutil.copytree(folder, copy)
+    (copy / "files.json").write_text("")  # one that cannot be read is none
+    with monkeypatch.context() as patched:
+        patched.setattr("pyomid.storage.embedded.copies.files_note.write_durably", _dies)
+        with pytest.raises(Unavailable):
+            _served(copy)
+    assert first != _served(copy) == _served(copy)
+
+
+def _served(folder: Path) -> bytes:
+    """Opens the folder as its TSO does; the database's id."""
+    stores, close = open_tso_stores(f"omid://{folder}")
+    try:
+        return stores.leader_state.database_id()
+    finally:
+        close()
+
+
+def _dies(*_: object, **__: object) -> None:
+    raise Unavailable("the process ends here")
+
+
+@pytest.mark.parametrize("when", ["before a look", "amid a look"])
+def test_an_interrupted_backup_holds_no_state_of_the_folder(tmp_path: Path, when: str) -> None:
+    """Another thread performs the look of a caller that is gone, as it does any write of one."""
+    EmbeddedCommitTable(folder := tmp_path / "db", writable=True).close()
+    data, commits = open_data(folder), open_commits(folder, writable=False)
+    moment = _Moment(folder / "commits", data, commits)
+    end = threading.Thread(target=moment.end_for_good)
+
+    def interrupted() -> None:
+        end.start()
+        while not moment._is_over:
+            time.sleep(0)
+
+    if when == "amid a look":
+        crashpoints.arm_action("storage.backup.states_held", interrupted)
+    else:
+        moment.end_for_good()
+    data.write(moment._look)
+    if when == "amid a look":
+        end.join(10)
+    assert not data._inside
+    assert not commits._inside
+    release(commits)
+    release(data)
+
+
+def test_what_fails_after_the_last_step_leaves_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its mark a folder may be in use by now."""
+    _served(tmp_path / "db")
+    back_up(tmp_path / "db", tmp_path / "backup", snapshot_ts=100)
+
+    def fails_when_it_is_whole(path: Path) -> None:
+        if path == tmp_path / "new" and (path / "LAYOUT").exists() and not (path / "UNFINISHED").exists():
+            raise OSError(5, "the disk")
+
+    monkeypatch.setattr("pyomid.storage.embedded.copies.backup.sync_folder", fails_when_it_is_whole)
+    with pytest.raises(Unavailable):
+        restore(tmp_path / "backup", tmp_path / "new")
+    assert _served(tmp_path / "new")
 
 
 def test_a_killed_folder_is_opened_as_it_is(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ says: a clock that is set back or forward while a TSO serves makes it keep neith
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from typing import Final
 
 from pyomid.errors import Unavailable
@@ -27,7 +29,6 @@ POINTS_IN_RETENTION: Final = 10_000
 """A point a minute for a week: half a megabyte, which a new TSO reads."""
 POINTS_MAX: Final = 2 * POINTS_IN_RETENTION
 INTERVAL_S_MIN: Final = 1.0
-INTERVAL_S_MAX: Final = 600.0
 
 
 class TimeLine:
@@ -38,7 +39,7 @@ class TimeLine:
         """0: history is kept no longer than somebody reads it."""
         self._interval_s = settings.time_points_interval_s
         if self.retention_s:
-            self._interval_s = min(max(self.retention_s / POINTS_IN_RETENTION, INTERVAL_S_MIN), INTERVAL_S_MAX)
+            self._interval_s = max(self.retention_s / POINTS_IN_RETENTION, INTERVAL_S_MIN)
         self._points = list(taken_over.time_points)
         self._young = deque(
             (step.now_s - age_s, point.start_ts)
@@ -78,15 +79,32 @@ class TimeLine:
         """Where the store fails, the next point tells of this one's commits too, a little later."""
         kept_from = max((old.start_ts for old in self._points if old.start_ts <= watermark), default=0)
         kept = [old for old in self._points if old.start_ts >= kept_from]
-        if len(kept) > POINTS_MAX:  # a lease holds W for months: its time is told less exactly
-            older = len(kept) // 2
-            kept = kept[:older:2] + kept[older:]
+        if len(kept) > POINTS_MAX:
+            kept = self._thinned(kept)
         gone = tuple(sorted({old.start_ts for old in self._points} - {old.start_ts for old in kept}))
         with suppress(Unavailable):
             yield NoteTime(point, gone)
             self._points = [*kept, point]
-            self._young.append((now_s, point.start_ts))
+            if self.retention_s:
+                self._young.append((now_s, point.start_ts))
         self._is_noting = False
+
+    def _thinned(self, points: list[TimePoint]) -> list[TimePoint]:
+        """Within the retention goes only what lies between two that are no further apart than the interval (each new
+        TSO notes one at once), so times stay as exact as promised, and W waits at points that stay. Older points are
+        there where a lease holds W for months: its time is told less exactly."""
+        kept_start = self.kept_start()
+        older = [point for point in points if kept_start is None or point.start_ts < kept_start]
+        half = len(older) // 2
+        gone = {point.start_ts for point in older[1:half:2]}
+        before_s = math.inf  # the first one stays
+        for (noted_s, start_ts), (after_s, _) in pairwise(self._young):
+            if 0 <= after_s - before_s <= self._interval_s:
+                gone.add(start_ts)
+            else:
+                before_s = noted_s
+        self._young = deque(young for young in self._young if young[1] not in gone)
+        return [point for point in points if point.start_ts not in gone]
 
 
 def ages_s(points: Sequence[TimePoint], wall_ms: int) -> Iterator[float]:

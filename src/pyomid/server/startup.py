@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import resource
@@ -337,8 +336,6 @@ async def _lead(duty: _Duty, machine: TsoMachine, term: LeaderTerm, *, announce:
     beside = [asyncio.create_task(_switch_to_native_soon(service))] if options.kernel_soon else []
     if duty.folder_lock is not None:
         beside.append(asyncio.create_task(_keep_place(service, duty.folder_lock, duty.listeners[-1][0])))
-    if duty.stores.note_rest is not None:
-        beside.append(asyncio.create_task(_note_rest(service, duty.stores.note_rest)))
     if duty.upkeep is not None:
         beside.append(asyncio.create_task(_keep_up(duty.upkeep, machine, duty.watched)))
     await service.run(duty.listeners, ready=duty.ready)
@@ -368,14 +365,6 @@ async def _keep_place(service: TsoService, lock: FolderLock, sock: socket.socket
             log.warning("cannot listen in %s: %s", lock.folder, error)
         except Exception as error:
             service.fail(error)
-
-
-async def _note_rest(service: TsoService, note: Callable[..., None]) -> None:
-    """A note that is not written, or late, only makes a good copy of the folder be refused."""
-    while True:
-        await asyncio.sleep(FOLDER_LOOK_S)
-        with contextlib.suppress(OSError, OmidError, RuntimeError, MemoryError):
-            await asyncio.to_thread(note, is_at_rest=not service.connections)
 
 
 async def _keep_up(make: MakeUpkeep, machine: TsoMachine, watched: Watched) -> None:

@@ -35,15 +35,13 @@ from pyomid.protocol.hashing import table_id
 
 @dataclass(frozen=True, slots=True)
 class TsoStores:
-    """What a TSO writes to. `ceiling` only where it is kept outside the leader state. `note_rest` of a folder: called
-    now and then with `is_at_rest`, whether no client is connected; it may wait for a disk. `check`: `Unavailable` while
-    the store does not answer, and the error of a database that was never made."""
+    """What a TSO writes to. `ceiling` only where it is kept outside the leader state. `check`: `Unavailable`
+    while the store does not answer, and the error of a database that was never made."""
 
     commit_table: CommitTable
     leader_state: LeaderState
     catalog: Catalog
     ceiling: CeilingStore | None = None
-    note_rest: Callable[..., None] | None = None
     check: Callable[[], None] = lambda: None
 
 

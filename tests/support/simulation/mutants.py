@@ -701,8 +701,8 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     ),
     "K9": ("tests/client/test_expired_keys.py::test_an_id_that_expired_never_commits_again",),
     "B4": (
-        "tests/storage/test_backup.py::test_a_copy_of_files_in_use_is_refused",
-        "tests/storage/test_backup.py::test_a_copy_of_files_at_rest_is_another_database",
+        "tests/storage/test_backup.py::test_a_copy_of_the_files_is_refused",
+        "tests/storage/test_backup.py::test_files_that_the_note_does_not_name_are_refused",
     ),
     "B3": ("tests/storage/test_backup.py::test_a_restored_folder_is_another_database",),
     "C7": ("tests/client/test_client_failures.py::test_of_all_runs_under_one_id_one_commits",),

@@ -144,19 +144,25 @@ def _files(source: Path, tables: Sequence[str] | None) -> dict[str, Path]:
 
 
 def _make(database: Database, name: str, path: Path) -> None:
-    """The table exists on return, as the file says that it was made."""
+    """The table exists on return, as the file says that it was made. One without a schema and without rows may be what
+    an import left that died amid this."""
+    made = _metadata(path)
     try:
-        database.table_info(name)
-        return
+        needs_schema = database.table_info(name).schema is None and _is_empty(database, name)
     except UnknownTable:
-        made = _metadata(path)
         if made is None:
             raise
-    families = [bytes.fromhex(family) for family in made["families"]]
-    database.create_table(name, families, made["conflict_level"], if_not_exists=True)
-    if "columns" in made:
+        families = [bytes.fromhex(family) for family in made["families"]]
+        database.create_table(name, families, made["conflict_level"], if_not_exists=True)
+        needs_schema = True
+    if needs_schema and made is not None and "columns" in made:
         mapping = {column: bytes.fromhex(place) for column, place in made["mapping"].items()}
         database.table_schema(name, made["columns"], row_key=made["row_key"], mapping=mapping)
+
+
+def _is_empty(database: Database, name: str) -> bool:
+    with database.snapshot() as tx:
+        return next(iter(tx.table(name).scan()), None) is None
 
 
 def _metadata(path: Path) -> dict[str, Any] | None:

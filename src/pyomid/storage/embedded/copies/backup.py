@@ -20,6 +20,7 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -132,6 +133,8 @@ class _Moment:
         self._held: list[HeldState] = []
         self._log: list[bytes | None] = []
         self._is_one = False
+        self._looking = threading.Lock()
+        self._is_over = False
 
     def look(self) -> Rows:
         """Holds one moment; returns the rows of the log. `Unavailable` if there was none for long."""
@@ -155,9 +158,19 @@ class _Moment:
         self._environments[0].write(work)
 
     def _look(self, transaction: Transaction) -> None:
+        """Holds nothing that nobody ends: another thread may perform this after the back-up was interrupted."""
+        with self._looking:
+            try:
+                if not self._is_over:
+                    self._hold()
+            finally:
+                if self._is_over:
+                    self._end()
+
+    def _hold(self) -> None:
         """The commits first, then the log: what leaves the log meanwhile is committed to LMDB before, which is
         noticed."""
-        self.end()
+        self._end()
         data, commits = self._held = [HeldState(environment) for environment in self._environments]
         data.hold(in_write=True)
         commits.hold()
@@ -176,7 +189,14 @@ class _Moment:
             os.chmod(path / name / _DATA_FILE, 0o600)
             held.end()
 
-    def end(self) -> None:
+    def end_for_good(self) -> None:
+        """Nothing is held on return, nor by a look that has not begun. A look that goes on when this is interrupted
+        ends what it holds."""
+        self._is_over = True
+        with self._looking:
+            self._end()
+
+    def _end(self) -> None:
         for held in self._held:
             held.end()
 
@@ -196,7 +216,7 @@ def _copy(moment: _Moment, path: Path) -> bytes:
         with _mapped_errors(path):
             moment.copy_to(path)
     finally:
-        moment.end()
+        moment.end_for_good()
     crash_point("storage.backup.copied")
     commits = open_environment(path / "commits", ENVIRONMENTS["commits"], writable=True, many_writers=False)
     try:
@@ -218,7 +238,7 @@ def _copy(moment: _Moment, path: Path) -> bytes:
 @contextmanager
 def _being_written(path: Path, *, shared: bool) -> Iterator[None]:
     """The folder, absent or empty before, is whole at the end. What an error leaves is removed; what a kill leaves is
-    refused by everybody, until the next one who writes there removes it."""
+    refused by everybody, until the next one who writes there removes it. Without the mark it may be in use."""
     is_new = not path.exists()
     with _mapped_errors(path):
         make_folder(path, shared=shared)
@@ -227,9 +247,6 @@ def _being_written(path: Path, *, shared: bool) -> Iterator[None]:
             mark = _marked(path)
     try:
         yield
-        os.unlink(path / UNFINISHED_FILE)
-        sync_folder(path)
-        sync_folder(path.parent)
     except BaseException:
         with suppress(OSError):
             _clear(path)
@@ -238,6 +255,11 @@ def _being_written(path: Path, *, shared: bool) -> Iterator[None]:
             if is_new:
                 path.rmdir()
         raise
+    else:
+        with _mapped_errors(path):
+            os.unlink(path / UNFINISHED_FILE)
+            sync_folder(path)
+            sync_folder(path.parent)
     finally:
         os.close(mark)
 
