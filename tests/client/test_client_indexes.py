@@ -17,8 +17,9 @@ import pyomid.aio
 from pyomid import crashpoints
 from pyomid.client.admin import indexes as admin
 from pyomid.client.database import Database
+from pyomid.client.tables import table as tables
 from pyomid.client.transaction import Transaction
-from pyomid.errors import ConflictError, Misuse, SnapshotTooOld, UnknownTable
+from pyomid.errors import ConflictError, Misuse, SnapshotTooOld, TransactionEnded, UnknownTable
 
 pytestmark = pytest.mark.fast
 
@@ -270,6 +271,145 @@ def test_a_value_of_another_type_is_refused_and_goes(orders: Database) -> None:
         tx.table("orders").put(key, {b"d:total": b"x"})
     tx.rollback()
     check(orders)
+
+
+@pytest.mark.parametrize("first", ["by_buyer", "by_total"])
+def test_a_refused_write_changes_neither_row_nor_index(memory_db: Database, first: str) -> None:
+    """The transaction goes on, and may commit."""
+    made(memory_db)
+    for name in sorted(["by_buyer", "by_total"], key=lambda each: each != first):
+        memory_db.create_index("orders", name, [name.removeprefix("by_")])
+    with memory_db.begin() as tx:
+        table = tx.table("orders")
+        for cells in ({b"d:buyer": b"eve", b"d:total": b"x"}, {b"d:buyer": b"x" * 40_000}):
+            with pytest.raises(Misuse, match="cannot have row"):
+                table.put(b"\x80\0\0\0\0\0\0\x01", cells)
+        tx.table("orders", codec=dict).put({"id": 1, "note": "x"})
+    assert found(memory_db, "alice") == [1, 3]
+    check(memory_db)
+
+
+@pytest.mark.parametrize("act", ["put", "increment", "delete", "arrow"])
+def test_a_write_that_breaks_off_amid_its_cells_never_commits(
+    memory_db: Database, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    import pyarrow
+
+    made(memory_db)
+    memory_db.create_index("orders", "by_both", ["buyer", "total"])
+    tx = memory_db.begin()
+    table = tx.table("orders", codec=dict)
+    real, left = tx.writes.buffer, [1]
+
+    def interrupted(*what: Any, **how: Any) -> bool:
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return real(*what, **how)
+
+    monkeypatch.setattr(tx.writes, "buffer", interrupted)
+    data = pyarrow.table({"id": [7, 8], "buyer": ["eve", "eve"], "total": [1, 2]})
+    acts: dict[str, Callable[[], object]] = {
+        "put": lambda: table.put({"id": 1, "buyer": "eve"}),
+        "increment": lambda: table.increment(1, "total"),
+        "delete": lambda: table.delete_rows([1, 2]),
+        "arrow": lambda: tx.table("orders").write_arrow(data),
+    }
+    with pytest.raises(KeyboardInterrupt):
+        acts[act]()
+    with pytest.raises(TransactionEnded):
+        tx.commit()
+    tx.rollback()
+    check(memory_db)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 100])
+def test_refused_arrow_rows_leave_no_part_to_commit(
+    memory_db: Database, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
+) -> None:
+    import pyarrow
+
+    made(memory_db)
+    memory_db.create_index("orders", "by_buyer", ["buyer"])
+    monkeypatch.setattr(tables, "INDEXED_ROWS_AT_ONCE", rows_at_once)
+    tx = memory_db.begin()
+    with pytest.raises(Misuse, match="cannot have row"):
+        tx.table("orders").write_arrow(pyarrow.table({"id": [7, 8], "buyer": ["ok", "x" * 40_000]}))
+    if tx.can_write:
+        tx.commit()
+    else:
+        tx.rollback()
+    assert found(memory_db, "ok") == []
+    check(memory_db)
+
+
+def test_a_drop_ends_no_index_that_was_made_meanwhile(memory_db: Database, memory_url: str) -> None:
+    made(memory_db)
+    memory_db.create_index("orders", "by_buyer", ["buyer"])
+    with pyomid.connect(memory_url) as other:
+
+        def anew() -> None:
+            other.drop_index("orders", "by_buyer")
+            other.create_index("orders", "by_buyer", ["buyer"])
+
+        with meanwhile("client.columns.changing", anew):
+            memory_db.drop_index("orders", "by_buyer")
+    assert found(memory_db, "alice") == [1, 3]
+    check(memory_db)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "client.columns.changing",
+        "client.columns.fenced",
+        "client.index.dropping",
+        "client.drop.decided",
+        "client.drop.fenced",
+        "client.drop.emptied",
+        "client.index.emptied",
+    ],
+)
+def test_half_a_drop_hinders_no_writer_and_is_finished(memory_db: Database, point: str) -> None:
+    made(memory_db)
+    memory_db.create_index("orders", "by_buyer", ["buyer"])
+
+    def die() -> None:
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError), meanwhile(point, die):
+        memory_db.drop_index("orders", "by_buyer")
+    put(memory_db, {"id": 1, "buyer": "eve"})
+    memory_db.drop_index("orders", "by_buyer")
+    names = [entry.info.name for entry in memory_db.deployment.catalog.entries()]
+    assert not [name for name in names if name.startswith("PYOMID_INDEX_")]
+    memory_db.create_index("orders", "by_buyer", ["buyer"])
+    assert found(memory_db, "eve") == [1]
+    check(memory_db)
+
+
+@pytest.mark.parametrize("moment", ["lookup", "scan"])
+def test_a_reader_beside_a_drop_begins_anew(memory_db: Database, moment: str) -> None:
+    made(memory_db)
+    memory_db.create_index("orders", "by_buyer", ["buyer"])
+    tries: list[int] = []
+
+    def again() -> None:
+        memory_db.drop_index("orders", "by_buyer")
+        memory_db.create_index("orders", "by_buyer", ["buyer"])
+
+    def read(tx: Transaction) -> list[int]:
+        tries.append(tx.start_ts)
+        table = tx.table("orders", codec=dict)
+        if len(tries) == 1 and moment == "lookup":
+            again()
+        rows = table.lookup("by_buyer", "alice")
+        if len(tries) == 1 and moment == "scan":
+            again()
+        return [row["id"] for row in rows]
+
+    assert memory_db.run(read) == [1, 3]
+    assert len(tries) == 2
 
 
 def test_asyncio_builds_keeps_and_reads_indexes(memory_url: str) -> None:

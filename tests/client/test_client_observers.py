@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 import pyomid
 import pyomid.aio
 from pyomid.client.database import Database
+from pyomid.client.observers import observer
 from pyomid.errors import ConflictError
 from pyomid.observe import Metrics, Observer, Operation, Spans
 
@@ -159,3 +160,13 @@ def test_an_observer_that_fails_harms_no_transaction(memory_db: Database, caplog
         use(memory_db.url, [Failing(), notes])
     assert len(notes.seen) == 14
     assert len([record for record in caplog.records if "failed, and is called on" in record.message]) == 1
+
+
+def test_a_report_that_cannot_be_made_harms_no_transaction(
+    memory_url: str, memory_db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lacking(*_: object) -> Operation:
+        raise MemoryError
+
+    monkeypatch.setattr(observer, "Operation", lacking)
+    use(memory_url, [Notes()])

@@ -648,6 +648,12 @@ SHIPPED_MUTANTS: Final = (
         ("client.tables.table:TableBase._claim", answers(None)),
     ),
     _m(
+        "X3b",
+        "a write that broke off amid its cells is committed: an index lacks its row",
+        _INDEXES + "test_a_write_that_breaks_off_amid_its_cells_never_commits[put]",
+        ("client.transaction:TransactionBase.mark_rollback_only", answers(None)),
+    ),
+    _m(
         "X4",
         "an index is filled without a fence: who began before it is not in it",
         _INDEXES + "test_who_writes_beside_a_build_is_in_it_or_aborts[memory-after-before]",

@@ -101,7 +101,7 @@ def unless_index_dropped() -> Iterator[None]:
         if not str(error.values.get("table", "")).startswith(INDEX_TABLES):
             raise
         raise ConflictError(
-            "an index of a table that this transaction wrote was dropped meanwhile: begin anew"
+            "an index that this transaction reads or keeps was dropped meanwhile: begin anew"
         ) from error
 
 

@@ -1,14 +1,15 @@
 """Secondary indexes are built and dropped while others use the table (X3, X4).
 
     create   table of the index ─► entry: building ─► fence ─► rows, some at a time ─► entry: ready from S on
-    drop     entry: dropping, behind a fence ─► entry without the index ─► table of the index gone
+    drop     entry: dropping, behind a fence ─► table of the index gone ─► entry without the index
 
 From the fence on every commit keeps the index: who began before it and wrote the table aborts. The rows that are there
 are put in by transactions of their own, which claim what they read: so none of them overlaps a writer of its rows. S is
 a start that was drawn after the last of them: whoever begins at or above it sees all rows.
 
-A drop is the other way round: nobody who begins after a writer that does not keep the index any more may read it, and
-whoever began before sees none of that one's rows.
+A drop is the other way round. Who finds *dropping* neither keeps nor reads the index, and because of the fence nobody
+who begins after such a writer reads it by an earlier entry; whoever began before sees none of that one's rows. Who went
+by the earlier entry and finds the table gone begins anew. The entry is last: while it stands, the drop can be finished.
 """
 
 from __future__ import annotations
@@ -92,15 +93,16 @@ def drop_index(deployment: Deployment, table: str, name: object) -> None:
     gone = index_named(present, name).info
 
     def dropping(info: TableInfo) -> TableInfo:
-        return _with(info, replace(index_named(info, name).info, state=IndexState.DROPPING))
+        return _with(info, replace(gone, state=IndexState.DROPPING))
 
     def without(info: TableInfo) -> TableInfo:
         return replace(info, indexes=tuple(index for index in info.indexes if index.table != gone.table))
 
     alter_behind_fence(deployment, table, dropping)
     crash_point("client.index.dropping")
-    alter_table(deployment, present, without)
     table_admin.drop_index_table(deployment, gone.table)
+    crash_point("client.index.emptied")
+    alter_table(deployment, present, without)
 
 
 def _fill_from(table: str, index: str, start: bytes, rows_max: int) -> Callable[[Any], bytes | None]:
@@ -112,13 +114,17 @@ def _fill_from(table: str, index: str, start: bytes, rows_max: int) -> Callable[
 
 
 def _with(info: TableInfo, changed: IndexInfo) -> TableInfo:
-    return replace(info, indexes=tuple(changed if each.name == changed.name else each for each in info.indexes))
+    """Where the index, which is known by its table, is still there."""
+    return replace(info, indexes=tuple(changed if each.table == changed.table else each for each in info.indexes))
 
 
 def _check_same(info: TableInfo, name: str, places: object) -> None:
     for index in info.indexes:
         if index.name == name and (index.columns != places or index.state is IndexState.DROPPING):
-            raise Misuse(f"table {info.name!r} has an index {name!r} of other columns, or one that is being dropped")
+            raise Misuse(
+                f"table {info.name!r} has an index {name!r} of other columns, or one whose drop was left half done: "
+                "drop it"
+            )
 
 
 def _check_name(name: object) -> str:

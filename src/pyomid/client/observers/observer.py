@@ -80,7 +80,7 @@ class Reports:
             error = raised
             raise
         finally:
-            self._tell(Operation(kind, transaction, table, began_s, time.perf_counter() - clock_s, error))
+            self._tell(kind, transaction, table, began_s, clock_s, error)
             del error  # its traceback holds this frame
 
     def begin_steps(self, steps: Steps[T]) -> Steps[T]:
@@ -89,9 +89,9 @@ class Reports:
         try:
             transaction: Any = yield from steps
         except BaseException as error:
-            self._tell(Operation(Kind.BEGIN, None, "", began_s, time.perf_counter() - clock_s, error))
+            self._tell(Kind.BEGIN, None, "", began_s, clock_s, error)
             raise
-        self._tell(Operation(Kind.BEGIN, transaction, "", began_s, time.perf_counter() - clock_s))
+        self._tell(Kind.BEGIN, transaction, "", began_s, clock_s, None)
         begun: T = transaction
         return begun
 
@@ -102,10 +102,19 @@ class Reports:
             except Exception as raised:
                 self._log(observer, raised)
 
-    def _tell(self, operation: Operation) -> None:
+    def _tell(
+        self,
+        kind: Kind,
+        transaction: RowTransaction[Any] | None,
+        table: str,
+        began_s: float,
+        clock_s: float,
+        error: BaseException | None,
+    ) -> None:
+        seconds = time.perf_counter() - clock_s
         for observer in self._observers:
             try:
-                observer.done(operation)
+                observer.done(Operation(kind, transaction, table, began_s, seconds, error))
             except Exception as raised:
                 self._log(observer, raised)
 

@@ -10,12 +10,13 @@ of one's former and the other's new value.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
+from pyomid.client.validation import shown
 from pyomid.errors import Corruption, Misuse, SnapshotTooOld
 from pyomid.row_codec.column_types import ColumnType, Layout, column_type
 from pyomid.row_codec.row_key import KeyLayout, KeyPart
@@ -25,6 +26,9 @@ from pyomid.types import Column, ColumnSchema, IndexInfo, IndexState, TableInfo
 
 INDEX_COLUMN: Final = Column(b"i", b"\x00")
 INDEX_VALUE: Final = b"\x01"
+
+IndexChanges = tuple[tuple[bytes, bytes | None], ...]
+"""Rows of an index to write: key and value, None to take it away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +41,16 @@ class IndexRows:
 
     def key(self, row: bytes, cells: Mapping[Column, bytes | None]) -> bytes | None:
         """Of a row with these cells; None where a column has no value: such a row is not in the index."""
-        values: list[Any] = []
-        for place, column in zip(self.info.columns, self.columns, strict=True):
-            stored = cells.get(place)
-            if stored is None:
-                return None
-            values.append(decode_earlier(stored, column.spark_type, column.earlier_types))
+        stored = [value for place in self.info.columns if (value := cells.get(place)) is not None]
+        if len(stored) < len(self.columns):
+            return None
+        values = [
+            decode_earlier(value, column.spark_type, column.earlier_types)
+            for value, column in zip(stored, self.columns, strict=True)
+        ]
         return self.layout.encode((*values, row))
 
-    def standing_key(self, row: bytes, cells: Mapping[Column, bytes]) -> bytes | None:
+    def standing_key(self, row: bytes, cells: Mapping[Column, bytes | None]) -> bytes | None:
         """As `key`, of a row that is there: one whose value is none of its column's type is not in the index."""
         with suppress(Corruption, ValueError, OverflowError):
             return self.key(row, cells)
@@ -60,19 +65,23 @@ class IndexRows:
         return self.layout.encode_prefix(given)
 
     def changes(
-        self, row: bytes, before: Mapping[Column, bytes], after: Mapping[Column, bytes | None]
-    ) -> Iterator[tuple[bytes, bytes | None]]:
-        """What is to be written: key and value, None to take it away. `after`: the cells that are written over those of
-        `before`. `Misuse` where a written value is none of its column's type."""
+        self,
+        row: bytes,
+        before: Mapping[Column, bytes | None],
+        after: Mapping[Column, bytes | None],
+        checked_key: Callable[[bytes], bytes],
+    ) -> IndexChanges:
+        """What is to be written. `after`: the cells that are written over those of `before`. `checked_key`: of the
+        index's table. `Misuse` where a written value is none of its column's type, or makes too long a key."""
         old = self.standing_key(row, before)
         try:
             new = self.key(row, {**before, **after})
-        except (Corruption, ValueError, OverflowError) as error:
-            raise Misuse(f"index {self.info.name!r} cannot have row {row!r}: {error}", row=row) from error
-        if old != new and old is not None:
-            yield old, None
-        if old != new and new is not None:
-            yield new, INDEX_VALUE
+            if old == new:
+                return ()
+            taken = () if old is None else ((old, None),)
+            return taken if new is None else (*taken, (checked_key(new), INDEX_VALUE))
+        except (Corruption, Misuse, ValueError, OverflowError) as error:
+            raise Misuse(f"index {self.info.name!r} cannot have row {shown(row)}: {error}", row=row) from error
 
     def row_of(self, key: bytes) -> bytes:
         """The key of the row that a row of the index stands for."""
@@ -83,6 +92,12 @@ class IndexRows:
 @lru_cache(maxsize=1024)
 def indexes_of(info: TableInfo) -> tuple[IndexRows, ...]:
     return tuple(_index_rows(info, index) for index in info.indexes)
+
+
+@lru_cache(maxsize=1024)
+def kept_indexes(info: TableInfo) -> tuple[IndexRows, ...]:
+    """Those that writers keep. Whoever reads rows of one that saw an index being dropped sees that too (X4)."""
+    return tuple(index for index in indexes_of(info) if index.info.state is not IndexState.DROPPING)
 
 
 def index_named(info: TableInfo, name: object) -> IndexRows:

@@ -17,7 +17,8 @@ import base64
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyomid.cells import CellBatch
 from pyomid.client.drive import Blocking, Run
@@ -25,7 +26,7 @@ from pyomid.client.observers.observer import Kind
 from pyomid.client.public_names import TABLE, shows
 from pyomid.client.tables import arrow
 from pyomid.client.tables.arrow import ArrowScan
-from pyomid.client.tables.indexes import INDEX_COLUMN, IndexRows, index_named, indexes_of
+from pyomid.client.tables.indexes import INDEX_COLUMN, IndexChanges, IndexRows, index_named, indexes_of, kept_indexes
 from pyomid.client.transaction_steps import Row, SeenBatch, full_name, named, unless_index_dropped
 from pyomid.client.validation import TableRules, check_limit, shown
 from pyomid.errors import ExpectationFailed, Misuse, MisuseType
@@ -45,6 +46,21 @@ Expected = Mapping[bytes, bytes | None]
 
 COUNTER_BYTES: Final = 8
 """A counter is a signed number, big-endian: HBase's increments and `Bytes.toLong` read and write the same."""
+
+INDEXED_ROWS_AT_ONCE: Final = 1_000
+"""Rows of Arrow data that are read in one request, where the table has indexes."""
+
+RowCells = tuple[bytes, Mapping[Column, bytes | None]]
+"""A checked key, and checked cells to write; None deletes one."""
+
+
+class Exchange(NamedTuple):
+    """What an index is to have of one row that is written."""
+
+    kept: IndexRows
+    entries: TableInfo
+    """Of the index's table."""
+    changes: IndexChanges
 
 
 class TableBase:
@@ -180,20 +196,19 @@ class TableBase:
                 self._transaction.check_write()
                 if self._rules.info.schema is None:
                     rows = list(arrow.untyped_rows(self._rules, batch))
-                    for row, cells in rows:
-                        yield from self._buffer_steps(row, cells)
                 else:
                     encoder = encoder or arrow.TypedEncoder(self._rules.info, batch.schema)
                     encoded = encoder.encode(batch)
-                    if self.info.indexes:
-                        for at in range(encoded.rows):
-                            row_cells = {Column(c.family, c.qualifier): c.value for c in encoded.row_cells(at)}
-                            yield from self._buffer_steps(encoded.row_key(at), row_cells)
+                    if not self.info.indexes:
+                        write = self._writes.batch_write_steps(self._rules.info, encoded)
+                        yield from self._transaction.leaving_steps(write)
                         count += batch.num_rows
                         continue
-                    write = self._writes.batch_write_steps(self._rules.info, encoded)
-                    yield from self._transaction.leaving_steps(write)
-                count += batch.num_rows
+                    rows = [(encoded.row_key(at), _cells_of(encoded, at)) for at in range(encoded.rows)]
+                for first in range(0, len(rows), INDEXED_ROWS_AT_ONCE):
+                    part = rows[first : first + INDEXED_ROWS_AT_ONCE]
+                    yield from self._buffer_rows_steps(part)
+                    count += len(part)
         except BaseException as error:
             if count and self._transaction.can_write:
                 self._transaction.mark_rollback_only(f"of its Arrow data only {count} rows were written: {error}")
@@ -218,12 +233,17 @@ class TableBase:
     def _fill_index_steps(self, name: str, start: bytes, rows_max: int) -> Steps[bytes | None]:
         self._transaction.check_write()
         index = index_named(self.info, name)
+        if index.info.state is IndexState.DROPPING:
+            raise Misuse(f"index {name!r} of table {self.name!r} was dropped while it was built", index=name)
         scan = RowScan(self._transaction, self.info, KeyRange(start), None, rows_max)
         last, count = b"", 0
         while (found := (yield from scan.read_steps())) is not None:
-            for key, row in found:
-                last, count = key, count + 1
-                yield from self._index_row_steps(index, key, {}, columns_of(row))
+            rows = [(key, columns_of(row)) for key, row in found]
+            if rows:
+                last, count = rows[-1][0], count + len(rows)
+                before: dict[bytes, Mapping[Column, bytes | None]] = {key: {} for key, _ in rows}
+                exchanges = yield from self._exchanges_steps([index], rows, before)
+                yield from self._exchange_steps([(key, {}) for key, _ in rows], exchanges, conflict=True)
         return last + b"\0" if count == rows_max else None
 
     def _wrong_index_rows_steps(self) -> Steps[list[str]]:
@@ -250,30 +270,60 @@ class TableBase:
                 )
         return wrong
 
-    def _keep_indexes_steps(self, key: bytes, cells: Mapping[Column, bytes | None], *, conflict: bool) -> Steps[None]:
-        """Before the cells are buffered (X3)."""
-        touched = [index for index in indexes_of(self.info) if not cells.keys().isdisjoint(index.info.columns)]
+    def _kept_steps(self, rows: Sequence[RowCells], *, conflict: bool) -> Steps[list[list[Exchange]]]:
+        """Of each row what its indexes are to have (X3). Nothing is buffered or claimed."""
+        written = set(chain.from_iterable(cells for _, cells in rows))
+        touched = [index for index in kept_indexes(self.info) if not written.isdisjoint(index.info.columns)]
         if not touched:
-            return
+            return [[] for _ in rows]
         if not conflict:
+            row = rows[0][0]
             raise Misuse(
-                f"table {self.name!r}, row {shown(key)}: columns of the index {touched[0].info.name!r} are written "
+                f"table {self.name!r}, row {shown(row)}: columns of the index {touched[0].info.name!r} are written "
                 "with conflict=False: of two such writes at once the index would keep both values",
-                row=key,
+                row=row,
             )
         places = list(dict.fromkeys(place for index in touched for place in index.info.columns))
-        (before,) = yield from self._read_steps((key,), places)
-        for index in touched:
-            yield from self._index_row_steps(index, key, before, cells)
+        keys = [key for key, _ in rows]
+        found = yield from self._read_steps(keys, places)
+        return (yield from self._exchanges_steps(touched, rows, dict(zip(keys, found, strict=True))))
 
-    def _index_row_steps(
-        self, index: IndexRows, row: bytes, before: Mapping[Column, bytes], after: Mapping[Column, bytes | None]
+    def _exchanges_steps(
+        self, indexes: Sequence[IndexRows], rows: Sequence[RowCells], before: Mapping[bytes, Mapping[Column, Any]]
+    ) -> Steps[list[list[Exchange]]]:
+        tables: list[TableBase] = []
+        for index in indexes:
+            with unless_index_dropped():
+                tables.append((yield from self._transaction.table_steps(index.info.table)))
+        exchanges: list[list[Exchange]] = []
+        for row, cells in rows:
+            exchanges.append([])
+            for index, table in zip(indexes, tables, strict=True):
+                if not cells.keys().isdisjoint(index.info.columns):
+                    changes = index.changes(row, before[row], cells, table.checked_key)
+                    exchanges[-1].append(Exchange(index, table.info, changes))
+        return exchanges
+
+    def _exchange_steps(
+        self, rows: Sequence[RowCells], exchanges: Sequence[Sequence[Exchange]], *, conflict: bool
     ) -> Steps[None]:
-        self._claim((row,), index.info.columns, ({},))
-        with unless_index_dropped():
-            rows = yield from self._transaction.table_steps(index.info.table)
-        for key, value in index.changes(row, before, after):
-            yield from rows.buffer_steps(rows.checked_key(key), {INDEX_COLUMN: value}, conflict=False)
+        """Buffers cells and the rows of indexes that go with them. Whatever breaks it off, no part is committed."""
+        try:
+            for (key, cells), of_row in zip(rows, exchanges, strict=True):
+                is_due = False
+                for kept, entries, changes in of_row:
+                    self._claim((key,), kept.info.columns, ({},))
+                    for entry, value in changes:
+                        is_due |= self._writes.buffer(entries, entry, {INDEX_COLUMN: value}, conflict=False)
+                if cells:
+                    is_due |= self._writes.buffer(self.info, key, cells, conflict=conflict)
+                if is_due:
+                    yield from self._transaction.sent_steps()
+        except BaseException as error:
+            if self._transaction.can_write:
+                told = str(error) or repr(error)
+                self._transaction.mark_rollback_only(f"a write of table {self.name!r} was buffered in part: {told}")
+            raise
 
     # Of typed tables (`typed`), on checked keys and columns
 
@@ -374,18 +424,20 @@ class TableBase:
         checked = check_keys(self._rules, keys)
         selection = self._rules.selection(columns)
         if selection is not None and names_columns(selection):
-            for key in checked:
-                yield from self._buffer_steps(key, dict.fromkeys(selection, None))
+            yield from self._buffer_rows_steps([(key, dict.fromkeys(selection)) for key in checked])
             return
         found = yield from self._read_steps(checked, selection)
-        for key, row in zip(checked, found, strict=True):
-            yield from self._buffer_steps(key, dict.fromkeys(row, None))
+        yield from self._buffer_rows_steps([(key, dict.fromkeys(row)) for key, row in zip(checked, found, strict=True)])
 
     def _buffer_steps(self, key: bytes, cells: Mapping[Column, bytes | None], *, conflict: bool = True) -> Steps[None]:
+        return self._buffer_rows_steps([(key, cells)], conflict=conflict)
+
+    def _buffer_rows_steps(self, rows: Sequence[RowCells], *, conflict: bool = True) -> Steps[None]:
+        """Of different rows: all of them, or none and an error."""
+        exchanges: list[list[Exchange]] = [[] for _ in rows]
         if self.info.indexes:
-            yield from self._keep_indexes_steps(key, cells, conflict=conflict)
-        if cells and self._writes.buffer(self._rules.info, key, cells, conflict=conflict):
-            yield from self._transaction.sent_steps()
+            exchanges = yield from self._kept_steps(rows, conflict=conflict)
+        yield from self._exchange_steps(rows, exchanges, conflict=conflict)
 
 
 class RowScan:
@@ -616,7 +668,7 @@ class Table(TableBase):
         Polars, a result of DuckDB); returns the number of rows.
 
         Columns go by name: those of the table's schema, or `key` and "family:qualifier", all binary. A null removes the
-        value; columns that are not there stay. What does not fit a column's type is refused; if batches before it were
+        value; columns that are not there stay. What does not fit a column's type is refused; if rows before it were
         written, the transaction is rollback-only then. Needs pyarrow.
         """
         return self._run(self.write_arrow_steps(data))
@@ -637,6 +689,10 @@ class Table(TableBase):
 
 
 # Arguments, checked
+
+
+def _cells_of(batch: CellBatch, at: int) -> dict[Column, bytes | None]:
+    return {Column(cell.family, cell.qualifier): cell.value or None for cell in batch.row_cells(at)}
 
 
 @lru_cache(maxsize=10_000)

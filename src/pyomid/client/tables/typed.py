@@ -21,7 +21,7 @@ from pyomid.client.public_names import TYPED_TABLE, shows
 from pyomid.client.tables.arrow import ArrowScan
 from pyomid.client.tables.indexes import IndexRows, readable_index
 from pyomid.client.tables.table import RowScan, TableBase, check_step, columns_of, unexpected
-from pyomid.client.transaction_steps import named
+from pyomid.client.transaction_steps import named, unless_index_dropped
 from pyomid.errors import Corruption, Misuse, MisuseType
 from pyomid.protocol.effects import Steps
 from pyomid.row_codec.rows import RowCodec
@@ -129,7 +129,8 @@ class IndexScan:
         return self._transaction.alone(self._transaction.observed(Kind.SCAN, self._table.name, self._next_steps()))
 
     def _next_steps(self) -> Steps[Iterator[tuple[bytes, dict[bytes, bytes]]] | None]:
-        entries = yield from self._scan.read_steps()
+        with unless_index_dropped():
+            entries = yield from self._scan.read_steps()
         if entries is None:
             return None
         keys = [self._index.row_of(entry) for entry, _ in entries]
@@ -185,7 +186,8 @@ class TypedTableBase(Generic[RowT]):
         """Begins a scan of the index's rows with these values."""
         self._transaction.check_read()
         rows = readable_index(self.info, index, self._transaction.start_ts)
-        entries = yield from self._transaction.table_steps(rows.info.table)
+        with unless_index_dropped():
+            entries = yield from self._transaction.table_steps(rows.info.table)
         scan = entries.begin_scan(b"", None, rows.prefix(values), None, limit, reverse=reverse)
         return IndexScan(self._transaction, self._table, rows, scan)
 
