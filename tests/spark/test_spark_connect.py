@@ -1,4 +1,4 @@
-"""What is otherwise over Spark Connect. `make test-spark` runs these, and all that is marked `connect`, over one."""
+"""What is otherwise over Spark Connect. These run, with all that is marked `connect`, if PYOMID_TEST_REMOTE says so."""
 
 from __future__ import annotations
 

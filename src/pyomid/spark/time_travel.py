@@ -57,5 +57,6 @@ def restore(spark: SparkSession, url: str, table: str, at: int | datetime) -> in
     written anew; what the table's schema does not name is not put back. `ConflictError` where another transaction
     changed the table meanwhile."""
     with transaction(spark, url) as tx:
-        tx.write(read(spark, url, table, at=at), table, mode="overwrite", stale_read="allow")
+        frame = read(spark, url, table, at=at)
+        tx.write(frame, table, mode="overwrite", conflict_level="table", stale_read="allow")
     return tx.commit_ts
