@@ -123,7 +123,7 @@ def sync_data(file: int) -> None:
 
 def open_direct(path: Path) -> int | None:
     """A descriptor whose every write is durable by itself; None where the system or the file system has none."""
-    if not IS_LINUX:
+    if not IS_LINUX or not hasattr(os, "O_DIRECT"):
         return None
     try:
         return os.open(path, os.O_RDWR | os.O_DIRECT | os.O_DSYNC | os.O_CLOEXEC)

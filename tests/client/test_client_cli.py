@@ -75,7 +75,7 @@ def test_status_says_what_a_person_asks(url: str, capsys: pytest.CaptureFixture[
     for word in ("epoch", "LWM", "W ", "H ", "in flight", "commit table", "leases", "orders", str(held.start_ts)):
         assert word in text
     values: dict[str, Any] = json.loads(as_json)
-    assert values["tso"]["leases"] == [held.start_ts]
+    assert held.start_ts in values["tso"]["leases"]  # others hold some of their own in a folder that tests share
     assert values["tso"]["last_ts"] >= (tx.commit_ts or 0)
     assert [table["name"] for table in values["tables"] if table["name"] == "orders"] == ["orders"]
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from pyomid.errors import Unavailable
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, encode
 from pyomid.storage.hbase.regions.locations import Region
-from pyomid.storage.hbase.regions.operations import Finish, Flight, Pause, RegionOperations, Start, Steps
+from pyomid.storage.hbase.regions.operations import FindServer, Finish, Flight, Pause, RegionOperations, Start, Steps
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost, RemoteFailure
 from pyomid.storage.hbase.rpc.frames import Address, Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import ScanRequest, ScanResponse
@@ -63,6 +64,8 @@ class ImitatedRegions:
                     case Pause():
                         operations.cache.replace(TABLE, self.regions())
                         answer = None
+                    case FindServer():
+                        answer = Unavailable("nobody tells where meta is")  # so nothing is known of the table's state
                     case _:
                         raise AssertionError(f"{request} was not expected")
         except StopIteration as end:

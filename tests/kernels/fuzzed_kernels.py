@@ -304,7 +304,7 @@ def known(_: random.Random) -> None:
     struct.pack_into("<QHHHHH", leaf, 0, 0, 0, 2, 18, 4096 - len(node), 4096 - len(node))
     leaf[-len(node) :] = node
     for out in (array(b""), array(bytes(6000))):
-        limits = 8, 10, 1 << 20, 1 << 62, 0, array(b"")
+        limits = 8, 10, 1 << 20, 1 << 62, 0, array(b""), 0
         asked = array(leaf), 4096, 0, array(b""), array(b"\xff"), limits
         assert walk(*asked, out, np.zeros(2, dtype=np.int64))[0] == OUTSIDE
 

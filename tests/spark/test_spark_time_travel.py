@@ -14,6 +14,8 @@ from pyomid.errors import Misuse, SnapshotTooOld, UnknownTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.spark
+
 
 @pytest.fixture(scope="module")
 def kept_url(url: str) -> str:

@@ -6,7 +6,7 @@ as a retry (T7), and `OutcomeUnknown` where that does not settle it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -195,19 +195,23 @@ def _short(request: Any) -> str:
     return str(getattr(request, "start_ts", getattr(request, "starts", "")))
 
 
+def _text(rows: Iterable[bytes]) -> str:
+    return b" ".join(rows).decode(errors="backslashreplace")
+
+
 def label_of(effect: effects.Effect) -> str:
     match effect:
         case effects.ReadRows(table, rows, _):
-            return f"ReadRows {table} {b' '.join(rows).decode()}"
+            return f"ReadRows {table} {_text(rows)}"
         case effects.LookupThenWatermarks(starts):
             return f"LookupThenWatermarks {list(starts)}"
         case effects.WriteCells(table, version, rows):
-            return f"WriteCells {table} @{version} {b' '.join(row.row for row in rows).decode()}"
+            return f"WriteCells {table} @{version} {_text(row.row for row in rows)}"
         case effects.WriteShadowCells(table, shadows) | effects.Heal(table, shadows):
-            told = ", ".join(f"{s.cell.row.decode()}@{s.cell.version}={s.commit_ts}" for s in shadows)
+            told = ", ".join(f"{_text([s.cell.row])}@{s.cell.version}={s.commit_ts}" for s in shadows)
             return f"{type(effect).__name__} {table} {told}"
         case effects.DeleteVersions(table, cells) | effects.DeleteOrphans(table, cells):
-            return f"{type(effect).__name__} {table} {', '.join(f'{c.row.decode()}@{c.version}' for c in cells)}"
+            return f"{type(effect).__name__} {table} {', '.join(f'{_text([c.row])}@{c.version}' for c in cells)}"
         case effects.RecordWatermark(record):
             return f"RecordWatermark {record.table} {record.watermark}"
         case effects.ReadRange(table, key_range, _, rows_max):
