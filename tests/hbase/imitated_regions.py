@@ -50,9 +50,11 @@ class ImitatedRegions:
     def drive(self, operations: RegionOperations, steps: Steps[T]) -> T:
         """A driver: calls are answered when they are waited for, by what the regions are then."""
         answer: Any = None
+        unknown: Unavailable | None = None
         try:
             while True:
-                request = steps.send(answer)
+                request = steps.send(answer) if unknown is None else steps.throw(unknown)
+                unknown = None
                 match request:
                     case Start(sends):
                         self.on_their_way += len(sends)
@@ -65,7 +67,7 @@ class ImitatedRegions:
                         operations.cache.replace(TABLE, self.regions())
                         answer = None
                     case FindServer():
-                        answer = Unavailable("nobody tells where meta is")  # so nothing is known of the table's state
+                        unknown = Unavailable("nobody tells where meta is")  # so nothing is known of the table's state
                     case _:
                         raise AssertionError(f"{request} was not expected")
         except StopIteration as end:

@@ -207,7 +207,7 @@ def lmdb_pages(rng: random.Random) -> None:
     root = 0 if rng.random() < 0.9 else hostile_number(rng) & 0xFFFF_FFFF_FFFF
     start, stop = array(rng.choice((b"", b"\x00\x00\x00\x01", b"\x00\x00\x00\x01*"))), array(b"\x00\x00\x00\x02")
     columns = array(rng.choice((b"", b"\0\1", b"\0\1\1")))
-    needed = rng.choice((100, 1 << 62)), rng.choice((0, 100, (1 << 63) - 1)), columns
+    needed = rng.choice((100, 1 << 62)), rng.choice((0, 100, (1 << 63) - 1)), columns, rng.choice((0, 0, 100, 1 << 62))
     asked = array(content), 4096, root, start, stop, (8, rng.choice((1, 3, 100)), 1 << 20, *needed)
     how, count, size, *_ = walk(*asked, array(b""), np.empty(0, dtype=np.int64))
     if how in (WHOLE, MORE) and count and size < 1 << 20:

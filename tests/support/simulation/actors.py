@@ -195,23 +195,23 @@ def _short(request: Any) -> str:
     return str(getattr(request, "start_ts", getattr(request, "starts", "")))
 
 
-def _text(rows: Iterable[bytes]) -> str:
+def _keys(rows: Iterable[bytes]) -> str:
     return b" ".join(rows).decode(errors="backslashreplace")
 
 
 def label_of(effect: effects.Effect) -> str:
     match effect:
         case effects.ReadRows(table, rows, _):
-            return f"ReadRows {table} {_text(rows)}"
+            return f"ReadRows {table} {_keys(rows)}"
         case effects.LookupThenWatermarks(starts):
             return f"LookupThenWatermarks {list(starts)}"
         case effects.WriteCells(table, version, rows):
-            return f"WriteCells {table} @{version} {_text(row.row for row in rows)}"
+            return f"WriteCells {table} @{version} {_keys(row.row for row in rows)}"
         case effects.WriteShadowCells(table, shadows) | effects.Heal(table, shadows):
-            told = ", ".join(f"{_text([s.cell.row])}@{s.cell.version}={s.commit_ts}" for s in shadows)
+            told = ", ".join(f"{_keys([s.cell.row])}@{s.cell.version}={s.commit_ts}" for s in shadows)
             return f"{type(effect).__name__} {table} {told}"
         case effects.DeleteVersions(table, cells) | effects.DeleteOrphans(table, cells):
-            return f"{type(effect).__name__} {table} {', '.join(f'{_text([c.row])}@{c.version}' for c in cells)}"
+            return f"{type(effect).__name__} {table} {', '.join(f'{_keys([c.row])}@{c.version}' for c in cells)}"
         case effects.RecordWatermark(record):
             return f"RecordWatermark {record.table} {record.watermark}"
         case effects.ReadRange(table, key_range, _, rows_max):

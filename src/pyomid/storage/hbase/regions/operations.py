@@ -153,7 +153,7 @@ class Budget:
             waited_s = self.seconds - (self.ends_s - now_s)
             log.warning("%s: waits for %.0f s, for %g s at most: %s", self.what, waited_s, self.seconds, self.last)
             self._tell_s = now_s + 4 * waited_s
-        longest = min(_PAUSE_S_MAX, _PAUSE_S_FIRST * 2.0**self.tries)
+        longest = min(_PAUSE_S_MAX, _PAUSE_S_FIRST * 2.0 ** min(self.tries, 30))
         self.tries += 1
         seconds = min(longest * random.uniform(0.5, 1.0), max(0.0, self.ends_s - time.monotonic()))
         self._paused_s += seconds
