@@ -197,7 +197,7 @@ def places(world: World) -> Iterator[tuple[Bookmark, int]]:
 
 
 @given(st.lists(_step, max_size=40))
-@settings(max_examples=150, deadline=None)
+@settings(derandomize=True, max_examples=150, deadline=None)
 def test_changes_are_those_of_the_commits_replayed(script: list[tuple[Any, ...]]) -> None:
     world = played(script)
     for since, until in places(world):
