@@ -211,6 +211,19 @@ def test_a_damaged_answer_is_none_or_what_plain_python_reads(
         assert found == expected
 
 
+def test_a_field_without_a_number_is_not_understood() -> None:
+    """Protocol Buffers has no field 0: an answer with one is damaged, whatever the rest says."""
+    operations = operations_of(regions_of([]))
+
+    def damaged(call: Call) -> Reply:
+        message, cells = answer_of(call, {4: 7})
+        return reply_of(message + b"\x00\x00", cells)
+
+    assert asked_and_told(calls().get_steps(operations, [4], budget()), damaged)[1] is None
+    with pytest.raises(Corruption, match="no MultiResponse"):
+        asked_and_told(_few_steps(operations, COMMITS, [4], ROW, budget()), damaged)
+
+
 @given(distinct_starts, borders, st.integers(0, 7))
 @settings(max_examples=200, deadline=None)
 def test_regions_that_are_not_known_are_looked_up(starts: list[int], keys: list[bytes], gaps: int) -> None:

@@ -38,6 +38,8 @@ GET_BYTES_MAX = 40
 """Of the action of a get, beside its tail."""
 
 _UNANSWERED = -2
+_FIELD_MAX = (1 << 29) - 1
+"""The largest number that Protocol Buffers lets a field have."""
 
 
 class RangeArrays(NamedTuple):
@@ -241,7 +243,7 @@ def _read_field(message: Bytes, at: int, end: int, value: Int64s) -> int:
         return -1
     value[1], value[2] = value[0] >> 3, value[0] & 7
     at = _read_varint(message, at, value)
-    if at < 0 or at > end or (value[2] != 0 and value[2] != 2):
+    if at < 0 or at > end or (value[2] != 0 and value[2] != 2) or not 1 <= value[1] <= _FIELD_MAX:
         return -1
     value[2] >>= 1
     if value[2] == 1 and value[0] > end - at:
