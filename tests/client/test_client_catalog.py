@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
 import pyomid
-from pyomid import crashpoints
+from at_points import dying_at, meanwhile
 from pyomid.client.admin.table_admin import alter_table, create_table, drop_table
 from pyomid.client.database import Database
 from pyomid.errors import ConflictError, Misuse, UnknownTable
@@ -19,39 +19,6 @@ from pyomid.types import ColumnSchema, ConflictLevel, TableEntry, TableInfo, Tab
 
 DROP_POINTS = ("client.drop.decided", "client.drop.fenced", "client.drop.withdrawn", "client.drop.emptied")
 CREATE_POINTS = ("client.create.begun", "client.create.made")
-
-
-class Died(BaseException):
-    """What the caller's process was doing ends here."""
-
-
-@contextmanager
-def dying_at(point: str) -> Iterator[None]:
-    def die() -> None:
-        crashpoints.disarm()
-        raise Died
-
-    crashpoints.arm_action(point, die)
-    try:
-        with pytest.raises(Died):
-            yield
-    finally:
-        crashpoints.disarm()
-
-
-@contextmanager
-def interrupted_at(point: str, by: Callable[[], object]) -> Iterator[None]:
-    """Once: `by` happens at that point, while whoever passes it sleeps."""
-
-    def act() -> None:
-        crashpoints.disarm()
-        by()
-
-    crashpoints.arm_action(point, act)
-    try:
-        yield
-    finally:
-        crashpoints.disarm()
 
 
 def put(db: Database, row: bytes, table: str = "t") -> None:
@@ -110,26 +77,26 @@ def test_a_dropper_that_slept_drops_no_later_table(db: Database, url: str, point
     """Lost else: acknowledged rows of a table that was made while it slept."""
     put(db, b"old")
 
-    def meanwhile() -> None:
+    def by() -> None:
         with pyomid.connect(url) as other:
             other.drop_table("t")
             other.create_table("t", families=["f"])
             put(other, b"new")
 
-    with interrupted_at(point, lambda: in_another_thread(meanwhile)):
+    with meanwhile(point, lambda: in_another_thread(by)):
         db.drop_table("t")
     assert rows(db) == [b"new"]
 
 
 @pytest.mark.parametrize("point", CREATE_POINTS)
 def test_a_creator_that_slept_makes_nothing_over_another(db: Database, url: str, point: str) -> None:
-    def meanwhile() -> None:
+    def by() -> None:
         with pyomid.connect(url) as other:
             other.create_table("u", families=["g"], conflict_level="row")
             with other.begin() as tx:
                 tx.table("u").put(b"new", {b"g:x": b"1"})
 
-    with interrupted_at(point, lambda: in_another_thread(meanwhile)), pytest.raises(Misuse, match="exists already"):
+    with meanwhile(point, lambda: in_another_thread(by)), pytest.raises(Misuse, match="exists already"):
         db.create_table("u", families=["f"])
     assert db.table_info("u").conflict_level is ConflictLevel.ROW
     assert rows(db, "u") == [b"new"]
@@ -139,13 +106,13 @@ def test_a_creator_that_slept_makes_nothing_over_another(db: Database, url: str,
 def test_a_creator_that_slept_over_a_whole_life_makes_a_whole_table(db: Database, url: str, point: str) -> None:
     """Never an entry without its physical table."""
 
-    def meanwhile() -> None:
+    def by() -> None:
         with pyomid.connect(url) as other:
             other.create_table("u", families=["f"])
             put(other, b"gone", "u")
             other.drop_table("u")
 
-    with interrupted_at(point, lambda: in_another_thread(meanwhile)):
+    with meanwhile(point, lambda: in_another_thread(by)):
         db.create_table("u", families=["f"])
     put(db, b"new", "u")
     assert rows(db, "u") == [b"new"]

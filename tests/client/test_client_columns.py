@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 
 import pyomid
 import pyomid.aio
-from pyomid import crashpoints
+from at_points import dying_at, meanwhile
 from pyomid.cli import main
 from pyomid.client.database import Database
 from pyomid.client.transaction import Transaction
@@ -52,21 +51,6 @@ def rows(db: Database) -> list[dict[str, Any]]:
         found = list(tx.table("rows", codec=dict).scan())
         assert tx.table("rows").to_arrow().read_all().to_pylist() == found
     return found
-
-
-@contextmanager
-def meanwhile(point: str, by: Callable[[], object]) -> Iterator[None]:
-    """Once: `by` happens at that point."""
-
-    def act() -> None:
-        crashpoints.disarm()
-        by()
-
-    crashpoints.arm_action(point, act)
-    try:
-        yield
-    finally:
-        crashpoints.disarm()
 
 
 @pytest.fixture
@@ -200,10 +184,7 @@ def test_rows_without_values_meet_in_one_cell_for_ever(memory_db: Database) -> N
 
 @pytest.mark.parametrize("point", ["client.columns.changing", "client.columns.fenced"])
 def test_half_a_change_is_none_and_the_next_one_ends_it(table: Database, keeper: Database, point: str) -> None:
-    def die() -> None:
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError), meanwhile(point, die):
+    with dying_at(point):
         table.alter_columns("rows", drop=["a"])
     assert rows(keeper) == [ROW]
     assert table.table_info("rows").is_changing

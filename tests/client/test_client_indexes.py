@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 
 import pyomid
 import pyomid.aio
+from at_points import dying_at, meanwhile, once
 from pyomid import crashpoints
 from pyomid.client.admin import indexes as admin
 from pyomid.client.database import Database
@@ -62,24 +62,6 @@ def found(db: Database, values: Any, index: str = "by_buyer", **how: Any) -> lis
 def check(db: Database) -> None:
     """The indexes have the rows of the table, and no others."""
     assert db.verify().violations == []
-
-
-def once(act: Callable[[], object]) -> Callable[[], None]:
-    def acted() -> None:
-        crashpoints.disarm()
-        act()
-
-    return acted
-
-
-@contextmanager
-def meanwhile(point: str, by: Callable[[], object]) -> Iterator[None]:
-    """Once: `by` happens at that point."""
-    crashpoints.arm_action(point, once(by))
-    try:
-        yield
-    finally:
-        crashpoints.disarm()
 
 
 def test_rows_are_found_by_their_columns(orders: Database) -> None:
@@ -181,10 +163,7 @@ def test_half_a_build_is_kept_by_writers_and_read_by_nobody(
 ) -> None:
     monkeypatch.setattr(admin, "ROWS_AT_ONCE", 2)
 
-    def die() -> None:
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError), meanwhile(point, die):
+    with dying_at(point):
         orders.create_index("orders", "by_buyer", ["buyer"])
     put(orders, {"id": 1, "buyer": "eve"})
     with pytest.raises(Misuse, match="is being built"):
@@ -374,10 +353,7 @@ def test_half_a_drop_hinders_no_writer_and_is_finished(memory_db: Database, poin
     made(memory_db)
     memory_db.create_index("orders", "by_buyer", ["buyer"])
 
-    def die() -> None:
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError), meanwhile(point, die):
+    with dying_at(point):
         memory_db.drop_index("orders", "by_buyer")
     put(memory_db, {"id": 1, "buyer": "eve"})
     memory_db.drop_index("orders", "by_buyer")

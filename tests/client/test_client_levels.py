@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 import pyomid
 import pyomid.aio
-from pyomid import crashpoints
+from at_points import dying_at, meanwhile
 from pyomid.client.admin.table_admin import alter_level, choose_tables_level, create_table, make_table
 from pyomid.client.database import Database
 from pyomid.client.transaction import Transaction
@@ -31,21 +30,6 @@ def keeper(db: Database, url: str) -> Iterator[Database]:
         with database.begin() as tx:
             tx.table("t").put(b"r", {X: b"0"})
         yield database
-
-
-@contextmanager
-def meanwhile(point: str, by: Callable[[], object]) -> Iterator[None]:
-    """Once: `by` happens at that point."""
-
-    def act() -> None:
-        crashpoints.disarm()
-        by()
-
-    crashpoints.arm_action(point, act)
-    try:
-        yield
-    finally:
-        crashpoints.disarm()
 
 
 def writing(db: Database, column: bytes) -> Transaction:
@@ -90,11 +74,7 @@ def test_between_two_levels_cells_still_meet_cells(db: Database, keeper: Databas
 
 def half_changed(db: Database, point: str) -> None:
     """To level row, by a client that dies at that point."""
-
-    def die() -> None:
-        raise RuntimeError
-
-    with pytest.raises(RuntimeError), meanwhile(point, die):
+    with dying_at(point):
         db.alter_table("t", "row")
     assert db.table_info("t").id_levels == (CELL, ROW)
 
