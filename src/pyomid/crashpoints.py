@@ -77,8 +77,10 @@ POINTS: Final[dict[str, str]] = {
     "spark.write.noted": "the driver has the branches of one write",
     "spark.commit.before": "all branches durable, nothing sent to the TSO",
     "spark.commit.after": "committed, and the idempotency key has its shadow cell",
+    "spark.stream.plan": "Spark noted where a batch of changes ends, none of its tasks is planned",
     "spark.stream.read": "a task of a streaming batch of changes has read nothing yet",
     "spark.stream.committed": "a streaming batch is committed, Spark does not know yet",
+    "spark.stream.done": "Spark noted that a batch of changes is done, leases of before it go on",
     "spark.adopt.piece_done": "every cell of a partition is imported, Spark does not know yet",
     "spark.adopt.before_register": "every cell of the table is imported, the catalog does not know the table",
 }

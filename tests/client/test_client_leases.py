@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import pyomid
-from pyomid.client.session.leases import RENEWALS_PER_TERM, LeaseKeeper
+from pyomid.client.session.leases import RENEWALS_PER_TERM, LeaseKeeper, renewal_pause_s
+from pyomid.config import Settings
 from pyomid.errors import ConflictError, SnapshotTooOld, TransactionEnded, Unavailable
 
 pytestmark = pytest.mark.fast
@@ -99,6 +100,24 @@ def test_a_forgotten_lease_ends() -> None:
     assert tso.end_called.wait(30)
     leases.close()
     assert tso.ended == [50]
+
+
+def test_a_lasting_lease_is_renewed_and_not_ended_where_it_is_forgotten() -> None:
+    tso = LeasesOnly([])
+    leases = keeper(tso)
+    place, other = leases.grant_lasting(50, 0.03), leases.grant_lasting(60, 30.0)
+    assert tso.renewed.acquire(timeout=30)
+    del place
+    gc.collect()
+    leases.end(other)
+    leases.close()
+    assert tso.ended == [60]
+
+
+def test_a_long_lease_is_renewed_in_time_for_a_tso_that_took_over() -> None:
+    """Which gives it the term of a short one."""
+    assert renewal_pause_s(86_400.0) <= Settings().lease_seconds / RENEWALS_PER_TERM
+    assert renewal_pause_s(3.0) == 1.0
 
 
 def test_a_leased_transaction_holds_the_watermark_below_it_until_its_end(memory_url: str) -> None:

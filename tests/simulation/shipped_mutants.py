@@ -17,6 +17,7 @@ from populations import Populate, claimers, remakers, runners, spark_jobs, strea
 
 from pyomid.client.idempotency import AlreadyDone
 from pyomid.client.retry import cause_of
+from pyomid.client.session.leases import Lease
 from pyomid.client.transaction import State
 from pyomid.client.transaction_steps import _ids_at
 from pyomid.errors import AlreadyCommitted, ConflictError, SnapshotTooOld
@@ -180,6 +181,10 @@ def _renewed_or_dead(original: Any, keeper: Any, lease: Any) -> None:
     except SnapshotTooOld as error:
         lease.lost = error
     lease.renew_at_s = keeper._clock() + lease.term_s / 3
+
+
+def _granted_once(original: Any, keeper: Any, start_ts: int, term_s: float) -> Lease:
+    return Lease(start_ts, keeper._tso.grant_lease(start_ts, term_s), keeper._clock())
 
 
 def _tables_first(original: Any) -> Any:
@@ -830,6 +835,18 @@ SHIPPED_MUTANTS: Final = (
         "a batch that takes long is read by a lease that nobody renews",
         "tests/spark/test_streams.py::test_f4_each_task_of_a_batch_renews_what_it_reads_by",
         ("spark.source.changes:keep_changes", answers(None)),
+    ),
+    _m(
+        "F4e",
+        "the place of a query is renewed by its looks alone: a batch takes longer than its term",
+        "tests/spark/test_streams.py::test_f4_the_place_of_a_query_is_renewed_while_its_batch_runs",
+        ("client.session.leases:LeaseKeeper.grant_lasting", _granted_once),
+    ),
+    _m(
+        "X2c",
+        "a query goes on with the types it began with: values of a wider one are taken for damage",
+        "tests/spark/test_streams.py::test_a_query_whose_column_was_widened_says_to_start_it_again",
+        ("spark.source.streams:_check_types", answers(None)),
     ),
     _m(
         "F5",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import queue
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,6 +154,26 @@ def test_f4_each_task_of_a_batch_renews_what_it_reads_by(database: Database, url
         list(stream.read(part))
 
 
+def test_f4_the_place_of_a_query_is_renewed_while_its_batch_runs(
+    database: Database, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody calls the source meanwhile."""
+    stream = reader(url, bookmarkSeconds="3", numPartitions="1")
+    conn = stream._connection()
+    tso = conn.deployment.tso
+    renewed: queue.Queue[int] = queue.Queue()
+    renew = tso.renew_lease
+    monkeypatch.setattr(tso, "renew_lease", lambda start_ts: (renewed.put(start_ts), renew(start_ts))[1])
+    start = stream.initialOffset()
+    put(database, "alice", 1)
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    stream.partitions(start, end)
+    wanted = {start["leased"], end["leased"]}
+    assert wanted <= {lease.start_ts for lease in conn.leases._live()}
+    while wanted:
+        wanted.discard(renewed.get(timeout=60))
+
+
 def test_a_batch_that_is_read_again_tells_the_same_times(
     database: Database, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +256,25 @@ def test_what_committed_before_spark_asked_is_told(
         put(database, name, 1)
         end, rows = next_batch(stream, end)
         assert rows == [(name, "insert", 1)]
+
+
+def test_a_query_whose_column_was_widened_says_to_start_it_again(database: Database, url: str) -> None:
+    """And goes on where it was, with the new type."""
+    with database.begin() as tx:
+        tx.table("t", codec=dict).put({"name": "alice", "balance": 1})
+    database.alter_columns("t", add={"note": "integer"})
+    stream, narrow = reader(url), reader(url, columns="name,balance")
+    start = stream.initialOffset()
+    database.alter_columns("t", widen={"note": int}, rename={"balance": "sum"})
+    with database.begin() as tx:
+        tx.table("t", codec=dict).put({"name": "alice", "sum": 2, "note": 1 << 40})
+    end = stream.latestOffset(start, stream.getDefaultReadLimit())
+    with pytest.raises(Misuse, match=r"'note' was widened from integer to long while the query ran.*load the stream"):
+        stream.partitions(start, end)
+    assert batch(narrow, start, end) == [("alice", "update_postimage", 2), ("alice", "update_preimage", 1)]
+    again = reader(url)
+    (part,) = [part.to_pylist() for each in again.partitions(start, end) for part in again.read(each)]
+    assert [row["note"] for row in part] == [None, 1 << 40]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pyomid.client.drive import Driver
-from pyomid.client.session.leases import RENEWALS_PER_TERM, LeaseKeeper
+from pyomid.client.session.leases import LeaseKeeper, renewal_pause_s
 from pyomid.client.validation import find_table
 from pyomid.errors import Misuse, OmidError
 from pyomid.ports import Deployment
@@ -90,7 +90,7 @@ class Connection:
                 term_s = self.deployment.tso.renew_lease(start_ts)
                 if len(self._renewed_s) > 1_000:
                     self._renewed_s.clear()
-                self._renewed_s[start_ts] = now + term_s / RENEWALS_PER_TERM
+                self._renewed_s[start_ts] = now + renewal_pause_s(term_s)
 
     def share_lease(self, start_ts: int, term_s: float | None) -> int:
         """Keeps a snapshot whose end nobody will tell, for two thirds of the term at least; a reader that goes on asks
@@ -107,7 +107,7 @@ class Connection:
             leased_ts, granted_s = self.deployment.tso.share_lease(start_ts, term_s)
             if len(self._shared) > 1_000:
                 self._shared.clear()
-            self._shared[term_s] = (leased_ts, now + granted_s / RENEWALS_PER_TERM)
+            self._shared[term_s] = (leased_ts, now + renewal_pause_s(granted_s))
         return leased_ts
 
 

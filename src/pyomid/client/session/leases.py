@@ -1,7 +1,8 @@
 """Leases of this process: granted at begin, renewed by one thread, ended with their transactions (K7).
 
 A start that this process did not begin, that of a snapshot below the present, may be read by others too: its lease is
-shared with them, asked for again while it is used, and ends by its term.
+shared with them, asked for again while it is used, and ends by its term. So does the lease of a place to which somebody
+may come back when this process is dead, unless it is ended.
 
 A lease keeps the versions that its snapshot needs from compaction, for hours if need be. The loss of a lease is an
 error that the transaction raises at its next use: never a silent hole.
@@ -23,17 +24,30 @@ logger = logging.getLogger(__name__)
 RENEWALS_PER_TERM = 3
 """Two renewals may fail before a lease is in danger."""
 
+RENEWAL_PAUSE_S_MAX = 100.0
+"""A TSO that took over gives all leases its own term, whatever they were granted for: 5 minutes, if it was not told
+another."""
+
+
+def renewal_pause_s(term_s: float) -> float:
+    """From one renewal of a lease to the next."""
+    return min(term_s / RENEWALS_PER_TERM, RENEWAL_PAUSE_S_MAX)
+
 
 class Lease:
     """A held lease. `lost` is the error that its owner must raise; None while it is good."""
 
-    __slots__ = ("__weakref__", "is_shared", "lost", "renew_at_s", "start_ts", "term_s")
+    __slots__ = ("__weakref__", "is_lasting", "is_shared", "lost", "renew_at_s", "start_ts", "term_s")
 
-    def __init__(self, start_ts: int, term_s: float, now_s: float, *, is_shared: bool = False) -> None:
+    def __init__(
+        self, start_ts: int, term_s: float, now_s: float, *, is_shared: bool = False, is_lasting: bool = False
+    ) -> None:
         self.start_ts = start_ts
         self.term_s = term_s
         self.is_shared = is_shared
-        self.renew_at_s = now_s + term_s / RENEWALS_PER_TERM
+        self.is_lasting = is_lasting
+        """Forgotten, it ends by its term."""
+        self.renew_at_s = now_s + renewal_pause_s(term_s)
         self.lost: OmidError | None = None
 
     @classmethod
@@ -50,8 +64,8 @@ class LeaseKeeper:
         self._clock = clock
         self._held: dict[int, weakref.ref[Lease]] = {}
         """Of this process alone, by start."""
-        self._shared: dict[int, weakref.ref[Lease]] = {}
-        """By the identity of the lease: several may be of one start."""
+        self._lasting: dict[int, weakref.ref[Lease]] = {}
+        """Shared ones too, by the identity of the lease: several may be of one start."""
         self._lock = threading.RLock()
         """Acquired itself, not through its condition: that acquires it in Python, where an interrupt can come between.
         """
@@ -68,12 +82,19 @@ class LeaseKeeper:
         self._keep(lease, self._held, start_ts)
         return lease
 
+    def grant_lasting(self, start_ts: int, term_s: float | None) -> Lease:
+        """As `grant`, for a place that counts when this process is gone: only who ends it ends it before its term."""
+        now_s = self._clock()
+        lease = Lease(start_ts, self._tso.grant_lease(start_ts, term_s), now_s, is_lasting=True)
+        self._keep(lease, self._lasting, id(lease))
+        return lease
+
     def share(self, start_ts: int, term_s: float | None) -> Lease:
         """As `grant`, for a start that others may read at as well."""
         now_s = self._clock()
         _, kept_s = self._tso.share_lease(start_ts, term_s)
-        lease = Lease(start_ts, kept_s, now_s, is_shared=True)
-        self._keep(lease, self._shared, id(lease))
+        lease = Lease(start_ts, kept_s, now_s, is_shared=True, is_lasting=True)
+        self._keep(lease, self._lasting, id(lease))
         return lease
 
     def _keep(self, lease: Lease, held: dict[int, weakref.ref[Lease]], key: int) -> None:
@@ -94,9 +115,9 @@ class LeaseKeeper:
 
     def end(self, lease: Lease) -> None:
         """The watermark may pass it. An error does no harm: the lease expires."""
-        if lease.is_shared:
+        if lease.is_lasting:
             self.abandon(lease)
-        else:
+        if not lease.is_shared:
             self.end_of(lease.start_ts)
 
     def end_of(self, start_ts: int) -> None:
@@ -108,8 +129,8 @@ class LeaseKeeper:
     def abandon(self, lease: Lease) -> None:
         """Renews it no more. It ends by its term, or by the commit that may still be decided."""
         with self._lock:
-            if lease.is_shared:
-                self._shared.pop(id(lease), None)
+            if lease.is_lasting:
+                self._lasting.pop(id(lease), None)
             else:
                 self._held.pop(lease.start_ts, None)
 
@@ -118,7 +139,7 @@ class LeaseKeeper:
         with self._lock:
             self._closed = True
             self._held.clear()
-            self._shared.clear()
+            self._lasting.clear()
             self._changed.notify_all()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(self._JOIN_TIMEOUT_S)
@@ -142,11 +163,11 @@ class LeaseKeeper:
                         start_ts=lease.start_ts,
                     )
             self._held.clear()
-            self._shared.clear()
+            self._lasting.clear()
             self._thread = None
 
     def _live(self) -> list[Lease]:
-        references = (*self._held.values(), *self._shared.values())
+        references = (*self._held.values(), *self._lasting.values())
         return [lease for reference in references if (lease := reference()) is not None]
 
     def _tend_all(self) -> None:
@@ -155,11 +176,11 @@ class LeaseKeeper:
                 if self._closed:
                     return
                 held = dict(self._held)
-                self._shared = {key: reference for key, reference in self._shared.items() if reference() is not None}
-                shared = tuple(self._shared.values())
+                self._lasting = {key: reference for key, reference in self._lasting.items() if reference() is not None}
+                lasting = tuple(self._lasting.values())
             for start_ts, reference in held.items():
                 self._tend(start_ts, reference())
-            for reference in shared:
+            for reference in lasting:
                 self._renew_if_due(reference())
             with self._lock:
                 if not self._closed:
@@ -188,13 +209,13 @@ class LeaseKeeper:
             lease.lost = error
         except Exception as error:  # one lease, once: the others are renewed all the same, and this one again
             logger.warning("lease on %d not renewed, will be tried again: %r", lease.start_ts, error)
-        lease.renew_at_s = now_s + lease.term_s / RENEWALS_PER_TERM
+        lease.renew_at_s = now_s + renewal_pause_s(lease.term_s)
 
     def _pause_s(self) -> float | None:
         """Until the next renewal. Forgotten leases are noticed then."""
         due = [lease.renew_at_s for lease in self._live() if lease.lost is None]
         if not due:
-            return 1.0 if self._held or self._shared else None
+            return 1.0 if self._held or self._lasting else None
         return max(0.0, min(due) - self._clock())
 
     def _quietly(self, call: Callable[[int], Any], start_ts: int) -> None:

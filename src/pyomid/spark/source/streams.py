@@ -14,9 +14,9 @@ lease goes on:
     own start 100 ── commit 150, place ── commit 170, place ── own start 200 ── commit 210, place
                      leased: 100          leased: 100                           leased: 200, drawn at the first place
 
-Leases live for `bookmarkSeconds`: that is for how long a query may be away. Tasks renew what they read by, and each
-look at what is new the place of the query. A query that finds nothing new moves its bookmark all the same, every
-quarter of that time, or a minute, so that W is not held by a table that rests.
+Leases live for `bookmarkSeconds`: that is for how long a query may be away. While it runs, the process that plans its
+batches renews them, however long a batch takes; tasks renew what they read by. A query that finds nothing new moves its
+bookmark all the same, every quarter of that time, or a minute, so that W is not held by a table that rests.
 
 Whether anything is new is looked for at most once a second, and for a tenth of the time at most. Spark waits so long:
 what it is told was looked up after it asked.
@@ -26,14 +26,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pyomid.client.changes import ChangeScan, bookmark_steps, check_table
+from pyomid.client.session.leases import Lease
 from pyomid.client.validation import find_table
 from pyomid.crashpoints import crash_point
-from pyomid.errors import Misuse, OmidError
+from pyomid.errors import Misuse
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors
 from pyomid.spark.schema import arrow_of
@@ -112,8 +112,8 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
     def __init__(self, plan: StreamPlan, schema: StructType) -> None:
         self._plan = plan
         self._schema = schema
-        self._held: dict[int, float] = {}
-        """Starts that may have leases of this query, and when they are to be granted anew."""
+        self._held: dict[int, Lease] = {}
+        """By their starts, the leases of this query's places: renewed until it ends them, or stops."""
         self._drawn_ts = 0
         """A start of this query, to be leased where a place comes above it."""
         self._latest: Place | None = None
@@ -154,7 +154,8 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
 
     def _latest_place(self, conn: Connection, start: Place, limit: Any) -> Place:
         """`start` itself where nothing is new."""
-        if time.monotonic() >= self._held.get(start.leased_ts, 0.0):
+        held = self._held.get(start.leased_ts)
+        if held is None or held.lost is not None:
             self._keep(conn, start)
         if self._last is None:  # it waits: told that nothing is new, `processAllAvailable` would end without it
             time.sleep(max(0.0, min(self._next_look_s - time.monotonic(), REST_S_MAX)))
@@ -218,13 +219,16 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with coded_errors():
+            crash_point("spark.stream.plan")
             conn = self._connection()
             since, last = self._read_offset(conn, start), self._read_offset(conn, end)
             self._latest = last
             if last.start_ts <= since.start_ts:
                 return []
             plan = self._plan
-            check_table(self._info(conn), since.mark)
+            info = self._info(conn)
+            check_table(info, since.mark)
+            _check_types(info, plan)
             self._keep(conn, since)
             self._keep(conn, last)
             until = until_of(conn, since.mark, last.mark)
@@ -254,14 +258,14 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """The batch is noted as done: what lies before its end need not be kept any more (F4)."""
         with coded_errors():
+            crash_point("spark.stream.done")
             conn = self._connection()
             for start_ts in [start_ts for start_ts in self._held if start_ts < end["leased"]]:
-                del self._held[start_ts]
-                with suppress(OmidError):  # it ends by its term
-                    conn.deployment.tso.end_lease(start_ts)
+                conn.leases.end(self._held.pop(start_ts))
 
     def stop(self) -> None:
-        """The bookmark stays: the query may be started again."""
+        """The bookmark stays for its term: the query may be started again."""
+        self._held.clear()
 
     # Its bookmarks
 
@@ -278,14 +282,10 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         return place
 
     def _keep(self, conn: Connection, place: Place) -> None:
-        """For the query's term from now. SnapshotTooOld: W has passed it."""
-        if not conn.has_leases:
-            return
-        if place.is_own:
-            conn.deployment.tso.grant_lease(place.leased_ts, self._plan.bookmark_s)
-            self._held[place.leased_ts] = time.monotonic() + self._plan.bookmark_s / 4
-        else:
-            conn.share_lease(place.leased_ts, self._plan.bookmark_s)
+        """While the query runs, and for its term from then. SnapshotTooOld: W has passed it."""
+        if conn.has_leases:
+            keep = conn.leases.grant_lasting if place.is_own else conn.leases.share
+            self._held[place.leased_ts] = keep(place.leased_ts, self._plan.bookmark_s)
 
     def _connection(self) -> Connection:
         return connection(self._plan.url, self._plan.database_id)
@@ -333,6 +333,22 @@ class OmidStreamReader(DataSourceStreamReader, SupportsAvailableNow):
         mark = Bookmark(int(offset["start"]), int(offset["watermark"]))
         times = KnownTimes(int(offset["noted"]), int(offset["time"]))
         return Place(mark, int(offset["leased"]), bool(offset["own"]), times)
+
+
+def _check_types(info: TableInfo, plan: StreamPlan) -> None:
+    """`Misuse` where a column was widened since the query began: what is written since may have no value in the frame.
+    Asked behind the end of a batch: whoever wrote below it by the new type found it in the catalog."""
+    present = info.schema.columns if info.schema is not None else ()
+    now = {column.column: column.spark_type for column in present if column.column is not None}
+    for column in plan.schema.columns:
+        new = now.get(column.column, column.spark_type) if column.column is not None else column.spark_type
+        if column.name in plan.wanted and new != column.spark_type:
+            raise Misuse(
+                f"table {info.name!r}: column {column.name!r} was widened from {column.spark_type} to {new} while the "
+                "query ran, whose frame has the former type: load the stream anew and start the query with the same "
+                "checkpoint; it goes on where it was",
+                table=info.name,
+            )
 
 
 # ---------------------------------------------------------------- a batch as one transaction
