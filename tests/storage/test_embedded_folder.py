@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -102,6 +103,35 @@ def test_folder_whose_making_was_cut_short_is_completed(tmp_path: Path) -> None:
     (tmp_path / "LAYOUT").unlink()
     (tmp_path / "commits" / "data.mdb").unlink()
     EmbeddedCommitTable(tmp_path, writable=False).close()
+
+
+OPENS = """
+import sys
+from pyomid.errors import Unavailable
+from pyomid.storage.embedded import EmbeddedStore
+try:
+    store = EmbeddedStore(sys.argv[1], create=False)
+except Unavailable as error:
+    print(error, flush=True)
+else:
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs to number processes anew")
+def test_processes_of_one_number_are_told_how_to_share(store: EmbeddedStore, tmp_path: Path) -> None:
+    """Each is number 1 in a container of its own: LMDB cannot tell them apart, and lets in the first one only."""
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", OPENS, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        if not (said := first.stdout.readline()):
+            pytest.skip("this machine lets nobody number processes anew")
+        assert said == "open\n"
+        second = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+        first.communicate("", timeout=30)
+    assert "this one's number, 1" in second.stdout
+    assert "--pid=container:NAME" in second.stdout
 
 
 def test_many_processes_make_one_folder(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from pyomid.client.database import Database
 from pyomid.client.drive import Handler, drive, port_handlers
 from pyomid.client.upkeep.expired_keys import KEYS_MAX, Ages, expire_keys
 from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of
-from pyomid.errors import Misuse, OmidError, UnknownTable
+from pyomid.errors import Misuse, OmidError, Unavailable, UnknownTable
 from pyomid.owned_files import is_shared, open_own
 from pyomid.ports import Deployment
 from pyomid.protocol import effects
@@ -334,8 +334,12 @@ class BackgroundUpkeep:
         def advance_once(effect: effects.AdvanceHorizon) -> Any:
             if effect.horizon <= self._asked_horizon:
                 return 0
-            self._asked_horizon = effect.horizon
-            return advance(effect)
+            asked, self._asked_horizon = self._asked_horizon, effect.horizon
+            try:
+                return advance(effect)
+            except Unavailable:  # whereas what was refused would be refused again
+                self._asked_horizon = asked
+                raise
 
         handlers[effects.AdvanceHorizon] = advance_once
         bound_s = max(self._retry_s, self._announced_s())

@@ -527,6 +527,12 @@ def mapped(error: BaseException, folder: Path) -> OmidError:
         return StoreFull(f"the disk of {where} is full: {error}", folder=str(folder))
     if code in (errno.EACCES, errno.EROFS, errno.EPERM):
         return Misuse(f"{where} is not writable for this user: {error}", folder=str(folder))
+    if code == errno.EAGAIN:
+        return Unavailable(
+            f"{where} is open in a process with this one's number, {os.getpid()}, by which LMDB tells processes apart: "
+            "containers that share a folder share their process numbers too (podman run --pid=container:NAME)",
+            folder=str(folder),
+        )
     return Unavailable(f"{where}: {error}", folder=str(folder))
 
 
