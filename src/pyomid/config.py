@@ -171,6 +171,28 @@ class Settings:
     token_file: str = ""
     """HBase: a file whose content is shown to a TSO with `--token-file`. It is a file so that no URL holds a secret."""
 
+    authentication: str = "simple"
+    """HBase: how this client says who it is to HBase and ZooKeeper. `simple`: by the name of the operating system's
+    user, which a server without security believes. `kerberos`: by a ticket; needs the extra `kerberos`."""
+
+    principal: str = ""
+    """HBase, `kerberos`: who this client is, as `app@EXAMPLE.COM`; without it, whose ticket is in the ticket cache."""
+
+    keytab: str = ""
+    """HBase, `kerberos`: a file with the key of `principal`. Tickets are taken by it and renewed. Without it they are
+    those of the ticket cache (KRB5CCNAME), which others must keep fresh. The file must be on every machine of a job."""
+
+    hbase_principal: str = "hbase/_HOST"
+    """HBase, `kerberos`: the principal of its servers (`hbase.regionserver.kerberos.principal`), with `_HOST` for the
+    name of each. Without a realm, it is the one that krb5.conf has for the host."""
+
+    zookeeper_principal: str = "zookeeper/_HOST"
+    """HBase, `kerberos`: the principal of ZooKeeper's servers; `none` for a ZooKeeper without SASL."""
+
+    rpc_protection: str = ""
+    """HBase, `kerberos`: `authentication`, `integrity` or `privacy`, of which HBase must offer this one
+    (`hbase.rpc.protection`). Without it, the strongest that HBase offers."""
+
     def __post_init__(self) -> None:
         for option in fields(self):
             _check(option.name, getattr(self, option.name))
@@ -286,6 +308,8 @@ _CHOICES: Final = {
     "folder_access": ("owner", "group"),
     "ceiling": ("hbase", "zookeeper"),
     "durability": ("table", "sync", "fsync"),
+    "authentication": ("simple", "kerberos"),
+    "rpc_protection": ("", "authentication", "integrity", "privacy"),
 }
 """The values of options that take one of a few words."""
 
@@ -298,6 +322,12 @@ _OF_HBASE: Final = (
     "tls_cert",
     "tls_key",
     "token_file",
+    "authentication",
+    "principal",
+    "keytab",
+    "hbase_principal",
+    "zookeeper_principal",
+    "rpc_protection",
 )
 """Refused for other stores, where they would mean nothing."""
 

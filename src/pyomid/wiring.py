@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from pyomid.server.store_calls import TsoStores
     from pyomid.storage.hbase.coordination import AnnouncedTso
     from pyomid.storage.hbase.deployment import HBaseOptions
+    from pyomid.storage.hbase.security.kerberos import KerberosOptions
     from pyomid.storage.hbase.zookeeper import ZooKeeper
     from pyomid.types import Backup, Status
 
@@ -111,7 +112,7 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
         case HBaseAddress(quorum, znode):
             from pyomid.storage.hbase.deployment import check_database, open_hbase
 
-            database = open_hbase(quorum, znode, deadline_s=_TSO_STORE_TRY_S, options=_hbase_options(settings))
+            database = open_hbase(quorum, znode, deadline_s=_TSO_STORE_TRY_S, options=hbase_options(settings))
             stores = TsoStores(
                 database.commit_table,
                 database.leader_state,
@@ -128,13 +129,13 @@ def open_leadership(store: str, address: str, *, lease_s: float) -> Leadership |
     """The leader election of the TSO of `store`, reached at `address`. None if a folder's lock or nothing decides."""
     if store == "memory":
         return None
-    place, _ = parse_url(store)
+    place, settings = parse_url(store)
     if not isinstance(place, HBaseAddress):
         return None
     from pyomid.storage.hbase.coordination import LeaderLease
-    from pyomid.storage.hbase.zookeeper import ZooKeeper
+    from pyomid.storage.hbase.deployment import open_zookeeper
 
-    zookeeper = ZooKeeper(place.quorum, place.znode, session_s=lease_s)
+    zookeeper = open_zookeeper(place.quorum, place.znode, hbase_options(settings), session_s=lease_s)
     return LeaderLease(zookeeper, address, clock=boot_clock, period_s=lease_s)
 
 
@@ -363,10 +364,28 @@ def _new_memory_deployment(settings: Settings) -> Deployment:
     return Deployment(MemoryStore(), commit_table, leader_state, catalog, tso, settings)
 
 
-def _hbase_options(settings: Settings) -> HBaseOptions:
+def hbase_options(settings: Settings) -> HBaseOptions:
+    """The settings that say how to reach HBase and what to expect of it. `Misuse` if some lack others."""
     from pyomid.storage.hbase.deployment import HBaseOptions
 
-    return HBaseOptions(settings.ceiling, settings.durability, settings.others_seal)
+    return HBaseOptions(settings.ceiling, settings.durability, settings.others_seal, _kerberos_options(settings))
+
+
+def _kerberos_options(settings: Settings) -> KerberosOptions | None:
+    if settings.authentication != "kerberos":
+        if settings.principal or settings.keytab or settings.rpc_protection:
+            raise Misuse("options principal, keytab and rpcProtection need authentication=kerberos")
+        return None
+    from pyomid.storage.hbase.security.kerberos import KerberosOptions
+    from pyomid.storage.hbase.security.sasl import Protection
+
+    return KerberosOptions(
+        settings.principal,
+        settings.keytab,
+        settings.hbase_principal,
+        "" if settings.zookeeper_principal == "none" else settings.zookeeper_principal,
+        Protection[settings.rpc_protection.upper()] if settings.rpc_protection else None,
+    )
 
 
 def _credentials(settings: Settings) -> tuple[ssl.SSLContext | None, bytes]:
@@ -421,7 +440,7 @@ def _hbase_deployment(address: HBaseAddress, settings: Settings) -> Deployment:
 
     tls, token = _credentials(settings)
     retry_s = settings.store_retry_seconds
-    database = open_hbase(address.quorum, address.znode, deadline_s=retry_s, options=_hbase_options(settings))
+    database = open_hbase(address.quorum, address.znode, deadline_s=retry_s, options=hbase_options(settings))
     try:
         check_database(database.cluster)
     except BaseException:

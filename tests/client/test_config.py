@@ -113,6 +113,8 @@ def test_what_shall_be_shown_to_a_tso_is_read_before_anything_is_dialled(tmp_pat
         (f"tokenFile={empty}", "is empty"),
         (f"tlsCa={empty}", "tlsCa"),
         ("tlsCert=/x", "need tlsCa"),
+        ("keytab=/x", "need authentication=kerberos"),
+        ("authentication=kerberos&rpcProtection=encrypted", "none of"),
     ):
         with pytest.raises(Misuse, match=said):
             pyomid.connect(f"omid+hbase://127.0.0.1:1/hbase?{options}")

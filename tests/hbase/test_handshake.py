@@ -21,13 +21,14 @@ from pyomid.storage.hbase.rpc.hbase_pb2 import ResponseHeader
 class Dialogue:
     """Two rounds: who, challenge, answer, word of welcome."""
 
-    def steps(self, service: str) -> HandshakeSteps:
+    def steps(self, service: str, host: str) -> HandshakeSteps:
         yield b"WHO:" + service.encode() + b"\n"
         challenge = yield 16
         yield bytes(reversed(challenge))
         welcome = yield 2
         if welcome != b"ok":
             raise ConnectionLost("the server does not want us")
+        return None
 
 
 class Server:
@@ -97,4 +98,4 @@ def test_whoever_is_refused_hears_why(server: Server) -> None:
 
 
 def test_simple_authentication_waits_for_nothing() -> None:
-    assert list(SimpleHandshake("joe").steps(CLIENT)) == [preamble(CLIENT, "joe")]
+    assert list(SimpleHandshake("joe").steps(CLIENT, "h1")) == [preamble(CLIENT, "joe")]

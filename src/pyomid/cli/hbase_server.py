@@ -18,7 +18,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -61,11 +61,19 @@ class Ports:
 class HBaseServer:
     """One standalone HBase in one folder."""
 
-    def __init__(self, folder: Path, *, heap_mb: int = 1024, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        heap_mb: int = 1024,
+        settings: Mapping[str, str] | None = None,
+        java_options: Sequence[str] = (),
+    ) -> None:
         """`settings` of hbase-site.xml are added to those that a server on the loopback needs, and replace them."""
         self.folder = folder.resolve()
         self._heap_mb = heap_mb
         self._own_settings = dict(settings or {})
+        self._java_options = tuple(java_options)
         self._ports: Ports | None = None
         self._master: Process | None = None
         self._recall()
@@ -171,6 +179,7 @@ class HBaseServer:
             "-XX:+UseSerialGC" if heap_mb < 512 else "-XX:+UseG1GC",
             "-Djava.net.preferIPv4Stack=true",
             f"-Dhbase.log.dir={self.folder}",
+            *self._java_options,
             "-cp",
             join([conf, *class_path(HBASE)]),
             main,

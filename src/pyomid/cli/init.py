@@ -47,11 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
         print("nothing to do: this kind of database is made by its first client")
         return 0
     from pyomid.storage.hbase.catalog import HBaseCatalog
-    from pyomid.storage.hbase.deployment import chosen_ceiling, create_database
-    from pyomid.storage.hbase.rpc.client import Cluster
-    from pyomid.storage.hbase.zookeeper import ZooKeeper
+    from pyomid.storage.hbase.deployment import chosen_ceiling, create_database, open_cluster
+    from pyomid.wiring import hbase_options
 
-    cluster = Cluster(ZooKeeper(address.quorum, address.znode))
+    deadline_s = settings.store_retry_seconds
+    cluster = open_cluster(address.quorum, address.znode, hbase_options(settings), deadline_s=deadline_s)
     try:
         made = create_database(cluster, commit_table_regions=arguments.commit_table_regions)
         chosen_ceiling(cluster, settings.ceiling).move_here()

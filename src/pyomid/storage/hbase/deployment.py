@@ -24,7 +24,9 @@ from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.handshake import SaslHandshake
 from pyomid.storage.hbase.rpc.requests import Durability
+from pyomid.storage.hbase.security.kerberos import Kerberos, KerberosOptions
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.timestamp_ceiling import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
 from pyomid.storage.hbase.zookeeper import ZooKeeper
@@ -56,13 +58,40 @@ class HBaseOptions:
     ceiling: str = "hbase"
     durability: str = "table"
     others_seal: bool = False
+    kerberos: KerberosOptions | None = None
+
+
+def open_zookeeper(quorum: str, znode: str, options: HBaseOptions, *, session_s: float = 10.0) -> ZooKeeper:
+    """Its session, as the user that the options name; not connected before its first use."""
+    return _zookeeper(quorum, znode, _user_of(options), session_s=session_s)
+
+
+def open_cluster(quorum: str, znode: str, options: HBaseOptions, *, deadline_s: float) -> Cluster:
+    """The client of HBase and ZooKeeper; nothing is connected before its first use. `Misuse` for Kerberos without its
+    library or keytab."""
+    user = _user_of(options)
+    handshake = SaslHandshake(user, user.options.hbase_principal, user.options.protection) if user is not None else None
+    return Cluster(
+        _zookeeper(quorum, znode, user),
+        handshake=handshake,
+        deadline_s=deadline_s,
+        durability=Durability[options.durability.upper()],
+    )
+
+
+def _user_of(options: HBaseOptions) -> Kerberos | None:
+    return Kerberos(options.kerberos) if options.kerberos is not None else None
+
+
+def _zookeeper(quorum: str, znode: str, user: Kerberos | None, *, session_s: float = 10.0) -> ZooKeeper:
+    principal = user.options.zookeeper_principal if user is not None else ""
+    return ZooKeeper(quorum, znode, session_s=session_s, sasl=(user, principal) if user and principal else None)
 
 
 def open_hbase(quorum: str, znode: str, *, deadline_s: float, options: HBaseOptions | None = None) -> HBaseDatabase:
     """Opens it; nothing is connected before its first use. Each operation is repeated for `deadline_s`."""
     options = options or HBaseOptions()
-    durability = Durability[options.durability.upper()]
-    cluster = Cluster(ZooKeeper(quorum, znode), deadline_s=deadline_s, durability=durability)
+    cluster = open_cluster(quorum, znode, options, deadline_s=deadline_s)
     leader_state = HBaseLeaderState(cluster)
     return HBaseDatabase(
         cluster,

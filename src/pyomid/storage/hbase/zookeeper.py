@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Any, Final
 
 from kazoo.client import KazooClient
@@ -13,6 +14,8 @@ from kazoo.retry import KazooRetry
 
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.checks import ProcessGuard
+from pyomid.storage.hbase.security.kazoo_sasl import SaslConnection
+from pyomid.storage.hbase.security.kerberos import Kerberos
 
 _CONNECT_S_MAX: Final = 10.0
 
@@ -30,7 +33,8 @@ _kazoo_log.setLevel(logging.ERROR)
 
 
 class ZooKeeper:
-    """One session, opened at first use and shared by threads. `znode` is HBase's root, `/hbase` by default."""
+    """One session, opened at first use and shared by threads. `znode` is HBase's root, `/hbase` by default; `sasl` says
+    who the client is, and by what principal the servers are known."""
 
     def __init__(
         self,
@@ -39,11 +43,14 @@ class ZooKeeper:
         *,
         connect_s_max: float = _CONNECT_S_MAX,
         session_s: float = 10.0,
+        sasl: tuple[Kerberos, str] | None = None,
     ) -> None:
         self.quorum = quorum
         self.znode = znode.rstrip("/") or "/hbase"
         self._connect_s_max = connect_s_max
         self._session_s = session_s
+        self._sasl = sasl
+        self._connection: SaslConnection | None = None
         self._client: KazooClient | None = None
         self._opening = threading.Lock()
         self._guard = ProcessGuard("ZooKeeper")
@@ -59,7 +66,8 @@ class ZooKeeper:
             except NoNodeError:
                 roots = [] if self.ask("exists", self.znode) else self._roots()
         except (KazooException, KazooTimeoutError) as error:
-            raise Unavailable(f"ZooKeeper {self.quorum} did not answer for {path}: {error!r}") from error
+            why = self._refusal() or repr(error)
+            raise Unavailable(f"ZooKeeper {self.quorum} did not answer for {path}: {why}") from error
         if roots:
             raise Misuse(
                 f"ZooKeeper {self.quorum} has no znode {self.znode}: HBase keeps itself below another root "
@@ -78,6 +86,7 @@ class ZooKeeper:
         except KazooTimeoutError as error:
             raise Unavailable(
                 f"ZooKeeper {self.quorum} did not answer {command} {arguments[0]} within {answer_s:g} s"
+                + (f": {refusal}" if (refusal := self._refusal()) else "")
             ) from error
 
     def session(self) -> KazooClient:
@@ -103,22 +112,32 @@ class ZooKeeper:
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0),
             command_retry=KazooRetry(max_tries=5, delay=0.05, max_delay=0.5),
         )
+        if self._sasl is not None:
+            client._connection = self._connection = SaslConnection(client, *self._sasl)
         try:
+            ends_s = time.monotonic() + self._connect_s_max
             connected = client.start_async()
             if not connected.wait(min(_TELL_AFTER_S, self._connect_s_max)):
                 log.warning("no ZooKeeper server of %s answers: waits", self.quorum)
-                connected.wait(max(0.0, self._connect_s_max - _TELL_AFTER_S))
+                connected.wait(max(0.0, ends_s - time.monotonic()))
+            if self._connection is not None and client.connected:
+                self._connection.has_tried.wait(max(0.0, ends_s - time.monotonic()))
+                if not self._connection.may_pass:
+                    raise Unavailable(f"ZooKeeper {self.quorum}: {self._connection.failure}", may_pass=False)
             if client.connected:
                 return client
+            raise Unavailable(
+                f"no ZooKeeper server of {self.quorum} answered within {self._connect_s_max:g} s: "
+                f"{self._refusal() or 'check the address'}"
+            )
         except BaseException:
             client.stop()
             client.close()
             raise
-        client.stop()
-        client.close()
-        raise Unavailable(
-            f"no ZooKeeper server of {self.quorum} answered within {self._connect_s_max:g} s: check the address"
-        )
+
+    def _refusal(self) -> str:
+        """Why the last authentication failed, if it did."""
+        return self._connection.failure if self._connection is not None else ""
 
     def _roots(self) -> list[str]:
         """Where an HBase keeps itself: its id lies there for good."""

@@ -25,7 +25,13 @@ from google.protobuf.message import DecodeError, Message
 from pyomid.errors import Corruption, Unavailable, UnknownTable
 from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
 from pyomid.storage.hbase.regions.locations import META_TABLE, LocationCache, Region, meta_region, parse_region
-from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost, Reaction, RemoteFailure
+from pyomid.storage.hbase.rpc.failures import (
+    AuthenticationFailed,
+    CallTimedOut,
+    ConnectionLost,
+    Reaction,
+    RemoteFailure,
+)
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply
 from pyomid.storage.hbase.rpc.hbase_pb2 import (
     MultiRequest,
@@ -147,7 +153,7 @@ class Budget:
     def pause(self) -> Pause:
         """Pauses before the next attempt; raises the caller's error when the time is up."""
         now_s = time.monotonic()
-        if now_s >= self.ends_s:
+        if now_s >= self.ends_s or isinstance(self.last, AuthenticationFailed):
             raise self.spent()
         if now_s >= self._tell_s:
             waited_s = self.seconds - (self.ends_s - now_s)
@@ -173,6 +179,8 @@ class Budget:
                 error.args = (f"{error.message} (after {self.seconds:g} s, {self.tries} tries)",)
                 error.message = error.args[0]
                 return error
+        if isinstance(self.last, AuthenticationFailed):
+            return Unavailable(f"{self.what}: {self.last}")
         return Unavailable(f"{self.what}: no success within {self.seconds:g} s, {self.tries} tries; last: {self.last}")
 
 
@@ -203,11 +211,14 @@ def failure_of(answer: Answer) -> Failure:
 
 
 def find_server_steps(role: Role, budget: Budget) -> Steps[Address]:
-    """Waits for a ZooKeeper that does not answer, and for an HBase that is down or starting."""
+    """Waits for a ZooKeeper that does not answer, and for an HBase that is down or starting; not for one that refuses
+    this client."""
     while True:
         found: Address | Unavailable = yield FindServer(role)
         if not isinstance(found, Unavailable):
             return found
+        if not found.values.get("may_pass", True):
+            raise found
         budget.last = found
         yield budget.pause()
 

@@ -6,15 +6,15 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from typing import cast
 
 from pyomid.errors import Corruption
 from pyomid.storage.hbase.regions.operations import Answer
-from pyomid.storage.hbase.rpc.connection import CONNECT_S_MAX
+from pyomid.storage.hbase.rpc.connection import CONNECT_S_MAX, answered_by, assembler_of
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost
-from pyomid.storage.hbase.rpc.frames import Address, Call, FrameAssembler, decode_reply, encode_call
+from pyomid.storage.hbase.rpc.frames import Address, Call, decode_reply, encode_call
 from pyomid.storage.hbase.rpc.handshake import Handshake, HandshakeSteps, whole_steps
+from pyomid.storage.hbase.security.sasl import SecurityLayer
 
 
 class PendingAnswer:
@@ -64,9 +64,10 @@ class PendingAnswer:
 class AsyncConnection(asyncio.BufferedProtocol):
     """The connection to a service of one server."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, layer: SecurityLayer | None) -> None:
         self.address = address
-        self._assembler = FrameAssembler()
+        self._layer = layer
+        self._assembler = assembler_of(layer)
         self._calls: dict[int, PendingAnswer] = {}
         self._next_id = 0
         self._transport: asyncio.Transport | None = None
@@ -77,9 +78,9 @@ class AsyncConnection(asyncio.BufferedProtocol):
         """Connects. `ConnectionLost` if no server answers in time."""
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
-                return await cls._open(address, whole_steps(handshake, service))
+                return await cls._open(address, whole_steps(handshake, service, address.host))
         except (OSError, TimeoutError) as error:
-            raise ConnectionLost(f"no connection to {address}: {error}") from error
+            raise ConnectionLost(f"no connection to {address}: {error or 'no answer in time'}") from error
 
     @classmethod
     async def _open(cls, address: Address, steps: HandshakeSteps) -> AsyncConnection:
@@ -88,8 +89,8 @@ class AsyncConnection(asyncio.BufferedProtocol):
         try:
             opened.setblocking(False)
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await _introduce(loop, opened, steps)
-            _, connection = await loop.create_connection(lambda: cls(address), sock=opened)
+            layer = await _introduce(loop, opened, steps)
+            _, connection = await loop.create_connection(lambda: cls(address, layer), sock=opened)
         except BaseException:
             opened.close()
             raise
@@ -107,11 +108,13 @@ class AsyncConnection(asyncio.BufferedProtocol):
         head, cells = encode_call(self._next_id, call, max(1, int(timeout_s * 1000)))
         pending = self._calls[self._next_id] = PendingAnswer(self._calls, self._next_id, self.address)
         try:
-            self._transport.write(head)
-            if cells:
-                self._transport.write(cells)
+            for piece in (head, cells) if self._layer is None else (self._layer.wrap(head + cells),):
+                if piece:
+                    self._transport.write(piece)
         except BaseException as error:
             self._tear(f"connection to {self.address} lost while sending: {error!r}")
+            if isinstance(error, OSError):
+                raise ConnectionLost(str(error)) from error
             raise
         return pending
 
@@ -132,8 +135,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
         try:
             for frame in self._assembler.filled(nbytes):
                 reply = decode_reply(frame)
-                pending = self._calls.get(reply.call_id)
-                if pending is not None:
+                for pending in answered_by(reply, self._calls):
                     pending.deliver(reply)
         except BaseException as error:
             self._tear(str(error) if isinstance(error, Corruption) else repr(error))
@@ -156,12 +158,20 @@ class AsyncConnection(asyncio.BufferedProtocol):
             pending.deliver(ConnectionLost(self._lost))
 
 
-async def _introduce(loop: asyncio.AbstractEventLoop, opened: socket.socket, steps: HandshakeSteps) -> None:
-    with suppress(StopIteration):
+async def _introduce(
+    loop: asyncio.AbstractEventLoop, opened: socket.socket, steps: HandshakeSteps
+) -> SecurityLayer | None:
+    received = b""
+    try:
         request = next(steps)
         while True:
             if isinstance(request, bytes):
                 await loop.sock_sendall(opened, request)
-                request = steps.send(b"")
+            elif isinstance(request, int):
+                received = await loop.sock_recv(opened, request)
             else:
-                request = steps.send(await loop.sock_recv(opened, request))
+                received = await asyncio.to_thread(request)
+            request = steps.send(received)
+    except StopIteration as end:
+        layer: SecurityLayer | None = end.value
+        return layer

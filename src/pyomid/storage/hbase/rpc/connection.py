@@ -16,13 +16,26 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from pyomid.errors import Corruption
 from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost
-from pyomid.storage.hbase.rpc.frames import Address, Call, FrameAssembler, Reply, decode_reply, encode_call
+from pyomid.storage.hbase.rpc.frames import (
+    REFUSED_CALL_ID,
+    Address,
+    Call,
+    FrameAssembler,
+    Reply,
+    WrappedFrameAssembler,
+    decode_reply,
+    encode_call,
+)
 from pyomid.storage.hbase.rpc.handshake import Handshake, HandshakeSteps, whole_steps
+from pyomid.storage.hbase.security.sasl import SecurityLayer
+
+T = TypeVar("T")
 
 CONNECT_S_MAX: Final = 5.0
 
@@ -57,7 +70,6 @@ class Connection:
 
     def __init__(self, address: Address, service: str, handshake: Handshake, *, connect_timeout_s: float) -> None:
         self.address = address
-        self._assembler = FrameAssembler()
         self._calls: dict[int, PendingCall] = {}
         self._next_id = 0
         self._state = threading.Lock()
@@ -71,7 +83,8 @@ class Connection:
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            _introduce(self._socket, whole_steps(handshake, service))
+            self._layer = _introduce(self._socket, whole_steps(handshake, service, address.host))
+            self._assembler = assembler_of(self._layer)
             self._socket.settimeout(None)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_S_MAX, 0))
             self._readable = select.poll()
@@ -98,9 +111,9 @@ class Connection:
         try:
             with self._sending:
                 is_torn = True
-                self._socket.sendall(head)
-                if cells:
-                    self._socket.sendall(cells)
+                for piece in (head, cells) if self._layer is None else (self._layer.wrap(head + cells),):
+                    if piece:
+                        self._socket.sendall(piece)
                 is_torn = False
         except BaseException as error:
             if is_torn:
@@ -178,12 +191,11 @@ class Connection:
 
     def _deliver(self, reply: Reply) -> None:
         with self._state:
-            pending = self._calls.get(reply.call_id)
-            if pending is None:
-                return  # its caller gave up: the late answer is dropped
-            pending.reply = reply
-            self._wake(pending)
-            self._calls.pop(reply.call_id, None)  # last: until then `_lose` finds the calls that must still be woken
+            # Without a call: its caller gave up, and the late answer is dropped.
+            for pending in answered_by(reply, self._calls):
+                pending.reply = reply
+                self._wake(pending)
+                self._calls.pop(pending.call_id, None)  # last: until then `_lose` finds those that must still be woken
 
     def _give_up(self, pending: PendingCall) -> None:
         with self._state:
@@ -235,12 +247,30 @@ class Connection:
                 self._calls.pop(pending.call_id, None)
 
 
-def _introduce(opened: socket.socket, steps: HandshakeSteps) -> None:
-    with suppress(StopIteration):
+def assembler_of(layer: SecurityLayer | None) -> FrameAssembler:
+    return FrameAssembler() if layer is None else WrappedFrameAssembler(layer.unwrap)
+
+
+def answered_by(reply: Reply, calls: Mapping[int, T]) -> list[T]:
+    """The calls that the reply answers. A connection that the server refuses is refused as a whole, and it performs
+    none of its calls."""
+    if reply.call_id == REFUSED_CALL_ID and reply.failure is not None:
+        return list(calls.values())
+    return [calls[reply.call_id]] if reply.call_id in calls else []
+
+
+def _introduce(opened: socket.socket, steps: HandshakeSteps) -> SecurityLayer | None:
+    received = b""
+    try:
         request = next(steps)
         while True:
             if isinstance(request, bytes):
                 opened.sendall(request)
-                request = steps.send(b"")
+            elif isinstance(request, int):
+                received = opened.recv(request)
             else:
-                request = steps.send(opened.recv(request))
+                received = request()
+            request = steps.send(received)
+    except StopIteration as end:
+        layer: SecurityLayer | None = end.value
+        return layer

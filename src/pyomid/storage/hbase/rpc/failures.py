@@ -56,13 +56,18 @@ class RemoteFailure(Exception):
         kind, advice = _KINDS.get(self.simple_name, (None, ""))
         if kind is None:
             kind = Misuse if self.reaction is Reaction.FAIL else Unavailable
-            advice = next((text for sign, text in _ADVICE.items() if sign in self.message), "")
+            advice = ""
+        advice = next((text for sign, text in _ADVICE.items() if sign in self.message), advice)
         text = f"{what}: {self}" + (f"; {advice}" if advice else "")
         return kind(text, remote_class=self.class_name)
 
 
 class ConnectionLost(Exception):
     """The connection ended or was never made. Calls under way may or may not have taken effect."""
+
+
+class AuthenticationFailed(ConnectionLost):
+    """The server and this client cannot agree on who the client is: no waiting mends it. Its text is the caller's."""
 
 
 class CallTimedOut(Exception):
@@ -137,8 +142,9 @@ _KINDS: Final[dict[str, tuple[type[OmidError], str]]] = {
 
 _ADVICE: Final = {
     "exceeds limit of": "a cell is over the server's limit (hbase.server.keyvalue.maxsize): store it in pieces",
+    "Authentication is required": "HBase asks for Kerberos: add the option authentication=kerberos",
 }
-"""The reaction by the message, where the class says too little (DoNotRetryIOException)."""
+"""Advice by the message, where the class says too little (DoNotRetryIOException)."""
 
 
 def _text(value: str | bytes) -> str:

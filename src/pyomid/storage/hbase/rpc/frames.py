@@ -1,6 +1,7 @@
 """HBase's RPC frames: bytes ↔ calls and replies, without a socket.
 
-    connection   "HBas", version 0, authentication 80 (simple); length, ConnectionHeader; there is no answer
+    connection   "HBas", version 0, authentication (80: simple, 81: Kerberos, `handshake`); length, ConnectionHeader;
+                 there is no answer
     request      length | delimited RequestHeader | delimited parameter | cell block
     reply        length | delimited ResponseHeader | delimited result   | cell block
 
@@ -11,7 +12,7 @@ any order, matched by call id. (RPC.proto of hbase-protocol-shaded 2.6.1.)
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -25,9 +26,15 @@ CLIENT: Final = "ClientService"
 ADMIN: Final = "AdminService"
 MASTER: Final = "MasterService"
 
-_AUTH_SIMPLE: Final = 80
+SIMPLE: Final = 80
+KERBEROS: Final = 81
+"""How a client says who it is (SaslAuthMethod)."""
+
 _CODEC: Final = "org.apache.hadoop.hbase.codec.KeyValueCodec"
 _LENGTH: Final = struct.Struct(">I")
+
+REFUSED_CALL_ID: Final = 0xFFFFFFFF
+"""Of the reply that refuses a connection, before any call: -1 in a field without a sign."""
 
 REPLY_BYTES_MAX: Final = 1 << 30
 """A longer frame counts as garbage: HBase's own bound on a scan's reply is 100 MiB and one row more."""
@@ -69,12 +76,23 @@ class Reply:
     cells: memoryview
 
 
+def opening(authentication: int) -> bytes:
+    """The first bytes of a connection."""
+    return b"HBas" + bytes([0, authentication])
+
+
+def connection_header(service: str, user: str | None = None) -> bytes:
+    """What follows authentication, behind its length. None: the user is the one who was authenticated."""
+    header = ConnectionHeader(service_name=service, cell_block_codec_class=_CODEC)
+    if user is not None:
+        header.user_info.effective_user = user
+    encoded = header.SerializeToString()
+    return _LENGTH.pack(len(encoded)) + encoded
+
+
 def preamble(service: str, user: str) -> bytes:
     """The bytes that open a connection with simple authentication."""
-    header = ConnectionHeader(service_name=service, cell_block_codec_class=_CODEC)
-    header.user_info.effective_user = user
-    encoded = header.SerializeToString()
-    return b"HBas" + bytes([0, _AUTH_SIMPLE]) + _LENGTH.pack(len(encoded)) + encoded
+    return opening(SIMPLE) + connection_header(service, user)
 
 
 def encode_call(call_id: int, call: Call, timeout_ms: int) -> tuple[bytes, bytes | bytearray | memoryview]:
@@ -163,6 +181,25 @@ class FrameAssembler:
         if self._begin and rest:
             self._shared[:rest] = self._shared[self._begin : self._end]
         self._begin, self._end = 0, rest
+
+
+class WrappedFrameAssembler(FrameAssembler):
+    """The same for a stream that a security layer wraps: its tokens, each behind its length, hold the stream of frames.
+    `unwrap` is sent them in order."""
+
+    def __init__(self, unwrap: Callable[[memoryview], bytes]) -> None:
+        super().__init__()
+        self._unwrap = unwrap
+        self._inner = FrameAssembler()
+
+    def filled(self, count: int) -> Iterator[memoryview]:
+        for token in super().filled(count):
+            rest = memoryview(self._unwrap(token))
+            while rest:
+                space = self._inner.space()
+                taken = min(len(space), len(rest))
+                space[:taken], rest = rest[:taken], rest[taken:]
+                yield from self._inner.filled(taken)
 
 
 def varint(value: int) -> bytes:

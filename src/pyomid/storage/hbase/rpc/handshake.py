@@ -1,47 +1,71 @@
 """The handshake on a new connection before its first call: authentication, without a socket.
 
-    steps = handshake.steps(CLIENT)     yields bytes, to be sent, or a number: so many bytes are read, and sent in
+    steps = handshake.steps(CLIENT, "host1")   yields bytes, to be sent; a number: so many bytes are read, and sent in;
+                                               a function that may wait for a KDC: its result is sent in
 
-`SimpleHandshake` sends the user's name and waits for nothing. SASL, a dialogue of tokens after other opening bytes,
-would be another class here, given to `Cluster` and `AsyncCluster`; these two and their callers would not change.
+`SimpleHandshake` sends the user's name and waits for nothing. `SaslHandshake` is a dialogue of tokens:
+
+    client   "HBas", version 0, authentication 81; length, token
+    server   status 0; length, token          or status 1; class and message of an exception, each behind its length
+    client   length, token; …
+    client   length, ConnectionHeader         wrapped by the layer that was agreed upon, as all that follows
+
+A server without security answers the first token by the length -88: the client may go on without. This one does not.
+(SaslUtil and NettyHBaseSaslRpcServerHandler of HBase 2.6.1.)
 """
 
 from __future__ import annotations
 
 import getpass
-from collections.abc import Generator
-from typing import Protocol
+import struct
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, Protocol
 
-from pyomid.storage.hbase.rpc.frames import preamble
+from pyomid.errors import Corruption
+from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, ConnectionLost
+from pyomid.storage.hbase.rpc.frames import KERBEROS, connection_header, opening, preamble
+from pyomid.storage.hbase.security.kerberos import Kerberos, KerberosContext, KerberosFailed
+from pyomid.storage.hbase.security.sasl import Protection, SaslRefused, SecurityLayer, exchange_steps
 
-HandshakeSteps = Generator[bytes | int, bytes, None]
+HandshakeSteps = Generator[bytes | int | Callable[[], bytes], bytes, SecurityLayer | None]
+
+_LENGTH: Final = struct.Struct(">i")
+_SWITCH_TO_SIMPLE: Final = -88
+_TOKEN_BYTES_MAX: Final = 1 << 20
+"""Tickets with a long list of groups have some ten kilobytes."""
+_REPLAY: Final = "replay"
+"""A server that saw two tickets within a microsecond takes the second for a copy: another one passes."""
 
 
 class Handshake(Protocol):
     """A handshake. All connections of a client share it; each gets steps of its own."""
 
-    def steps(self, service: str) -> HandshakeSteps:
-        """Ends when calls may be sent. `ConnectionLost` if the server refuses the client."""
+    def steps(self, service: str, host: str) -> HandshakeSteps:
+        """Ends when calls may be sent, with the layer that all further bytes pass. `ConnectionLost` if the server
+        refuses the client."""
 
 
-def whole_steps(handshake: Handshake, service: str) -> HandshakeSteps:
+def whole_steps(handshake: Handshake, service: str, host: str) -> HandshakeSteps:
     """The steps for a socket, which may bring less than was asked for: a number is the most to be read now, and no byte
     means that the server closed it. Never more than the handshake needs: what follows belongs to the calls."""
-    steps = handshake.steps(service)
-    request = next(steps, None)
-    while request is not None:
-        received = b""
-        if isinstance(request, bytes):
-            yield request
-        else:
-            while len(received) < request:
-                if not (some := (yield request - len(received))):
-                    raise ConnectionResetError("the server closed it during the handshake")
-                received += some
-        try:
+    steps = handshake.steps(service, host)
+    try:
+        request = next(steps)
+        while True:
+            received = b""
+            if not isinstance(request, int):
+                received = yield request
+            else:
+                while len(received) < request:
+                    if not (some := (yield request - len(received))):
+                        raise ConnectionResetError("the server closed it during the handshake")
+                    received += some
             request = steps.send(received)
-        except StopIteration:
-            return
+    except StopIteration as end:
+        layer: SecurityLayer | None = end.value
+        return layer
 
 
 class SimpleHandshake:
@@ -50,5 +74,82 @@ class SimpleHandshake:
     def __init__(self, user: str | None = None) -> None:
         self._user = user or getpass.getuser()
 
-    def steps(self, service: str) -> HandshakeSteps:
+    def steps(self, service: str, host: str) -> HandshakeSteps:
         yield preamble(service, self._user)
+        return None
+
+
+class SaslHandshake:
+    """For servers with Kerberos. `principal`: theirs, with _HOST for the host; `wanted` None: the strongest protection
+    that the server offers (`hbase.rpc.protection`)."""
+
+    def __init__(self, kerberos: Kerberos, principal: str, wanted: Protection | None = None) -> None:
+        self._kerberos = kerberos
+        self._principal = principal
+        self._wanted = wanted
+
+    def steps(self, service: str, host: str) -> HandshakeSteps:
+        context = self._kerberos.context(self._principal, host)
+        sent = opening(KERBEROS)
+        first = yield partial(_begun, context)
+        with _told(context.service):
+            exchange = exchange_steps(context, first, self._wanted)
+            token = next(exchange)
+            try:
+                while True:
+                    yield sent + _LENGTH.pack(len(token)) + token
+                    sent = b""
+                    token = exchange.send((yield from _answer_steps(context.service)))
+            except StopIteration as end:
+                token, layer = end.value.token, end.value.layer
+        yield _LENGTH.pack(len(token)) + token
+        header = connection_header(service)
+        yield header if layer is None else layer.wrap(header)
+        return layer  # type: ignore[no-any-return]
+
+
+def _begun(context: KerberosContext) -> bytes:
+    with _told(context.service):
+        return context.begin()
+
+
+@contextmanager
+def _told(server: str) -> Iterator[None]:
+    """Raises as a failure of the connection what makes it fail."""
+    try:
+        yield
+    except KerberosFailed as error:
+        raise (ConnectionLost if error.may_pass else AuthenticationFailed)(str(error)) from error
+    except (SaslRefused, Corruption) as error:
+        raise AuthenticationFailed(f"SASL with {server}: {error}") from error
+
+
+def _answer_steps(server: str) -> Generator[int, bytes, bytes]:
+    """The server's next token."""
+    (status,) = _LENGTH.unpack((yield 4))
+    if status != 0:
+        kind = yield from _text_steps()
+        message = yield from _text_steps()
+        text = (
+            f"{server} refuses this client: {message or kind}. Its log says why; often the clocks are apart, or its "
+            f"keytab has another key than the KDC"
+        )
+        raise (ConnectionLost if _REPLAY in message else AuthenticationFailed)(text)
+    (length,) = _LENGTH.unpack((yield 4))
+    if length == _SWITCH_TO_SIMPLE:
+        raise AuthenticationFailed(
+            "HBase has no Kerberos (hbase.security.authentication=simple), and this client does not go on without: "
+            "leave the option authentication=kerberos away if that is meant"
+        )
+    return (yield from _bytes_steps(length))
+
+
+def _text_steps() -> Generator[int, bytes, str]:
+    (length,) = _LENGTH.unpack((yield 4))
+    return (yield from _bytes_steps(max(length, 0))).decode(errors="replace")
+
+
+def _bytes_steps(length: int) -> Generator[int, bytes, bytes]:
+    if not 0 <= length <= _TOKEN_BYTES_MAX:
+        raise Corruption(f"a token of {length} bytes during the handshake")
+    return (yield length) if length else b""

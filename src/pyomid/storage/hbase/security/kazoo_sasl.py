@@ -1,0 +1,73 @@
+"""SASL on kazoo's connections, by `sasl`: kazoo itself asks for two libraries that nobody keeps (decision 0071).
+
+kazoo ends for good when authentication fails. Here it counts as a connection that was lost: a service lives on through
+an outage of its KDC.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import ConnectionDropped, ZookeeperError
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import SASL
+
+from pyomid.errors import Corruption
+from pyomid.storage.hbase.security.kerberos import Kerberos, KerberosContext, KerberosFailed
+from pyomid.storage.hbase.security.sasl import Protection, SaslRefused, exchange_steps
+
+
+class SaslConnection(ConnectionHandler):  # type: ignore[misc]
+    """The connection of a client that was not started. `principal`: ZooKeeper's, with _HOST for the host."""
+
+    def __init__(self, client: KazooClient, kerberos: Kerberos, principal: str) -> None:
+        # Options that are not None make kazoo call `_authenticate_with_sasl` on each connection.
+        super().__init__(client, client._conn_retry.copy(), logger=client.logger, sasl_options={})
+        self._kerberos = kerberos
+        self._principal = principal
+        self.has_tried = threading.Event()
+        """Set once authentication was done, or has failed."""
+        self.failure = ""
+        """Why the last one failed."""
+        self.may_pass = True
+        """Whether the same may work later."""
+
+    def _authenticate_with_sasl(self, host: str, timeout: float) -> None:
+        try:
+            self._exchange(self._kerberos.context(self._principal, host), timeout)
+            self.failure = ""
+        except KerberosFailed as error:
+            self._fail(str(error), may_pass=error.may_pass)
+        except ConnectionDropped:
+            self._fail(f"ZooKeeper {host} closed the connection during SASL: its log says why")
+        except (SaslRefused, Corruption, ZookeeperError) as error:
+            self._fail(f"SASL with ZooKeeper {host} failed: {error!r}", may_pass=False)
+        finally:
+            self.has_tried.set()
+
+    def _exchange(self, context: KerberosContext, timeout: float) -> None:
+        exchange = exchange_steps(context, context.begin(), Protection.AUTHENTICATION)
+        token, rounds = next(exchange), 0
+        try:
+            while True:
+                rounds += 1
+                answer = self._ask(token, rounds, timeout)
+                if answer is None:
+                    raise SaslRefused("it has no SASL: give the option zookeeperPrincipal=none")
+                token = exchange.send(answer)
+        except StopIteration as end:
+            self._ask(end.value.token, rounds + 1, timeout)
+
+    def _ask(self, token: bytes, xid: int, timeout: float) -> bytes | None:
+        """The server's answer to one token; None if it has none."""
+        self._submit(SASL(token), timeout, xid)
+        header, buffer, offset = self._read_header(timeout)
+        if header.err:
+            raise SaslRefused(f"it refuses this client (error {header.err}): its log says why")
+        answer, _ = SASL.deserialize(buffer, offset)
+        return None if answer is None else bytes(answer)
+
+    def _fail(self, message: str, *, may_pass: bool = True) -> None:
+        self.failure, self.may_pass = message, may_pass
+        raise ConnectionDropped(message)

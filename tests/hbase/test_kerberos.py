@@ -1,0 +1,220 @@
+"""A real HBase and ZooKeeper that ask for Kerberos, and a real KDC: one server for all protections, which the clients
+choose."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlencode
+
+import pytest
+from hbase_processes import TsoProcess
+
+import pyomid
+from conftest import needs_java
+from kdc import REALM, Kdc, running_kdc
+from pyomid.cli.hbase_server import HBaseServer
+from pyomid.errors import Misuse, Unavailable
+from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
+from pyomid.storage.hbase.deployment import HBaseOptions, open_cluster
+from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
+from pyomid.storage.hbase.rpc.aio_client import AsyncCluster
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.requests import RowGet, RowMutation, puts
+from pyomid.storage.hbase.security.kerberos import KerberosOptions
+from pyomid.storage.hbase.security.sasl import Protection
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.types import KeyRange
+
+pytestmark = pytest.mark.hbase
+
+ALICE: Final = f"alice@{REALM}"
+SERVERS: Final = f"hbase/localhost@{REALM}"
+ZOOKEEPER: Final = f"zookeeper/localhost@{REALM}"
+VALUE: Final = bytes(range(256)) * 400
+
+
+@pytest.fixture(scope="module")
+def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
+    needs_java()
+    with running_kdc(tmp_path_factory.mktemp("kdc")) as running:
+        for principal in (ALICE, SERVERS, ZOOKEEPER):
+            running.add(principal)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def secured(kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBaseServer]:
+    """HBase and ZooKeeper, in one process, that take nobody without a ticket."""
+    folder = tmp_path_factory.mktemp("secured")
+    (folder / "conf").mkdir()
+    property_ = "<property><name>hadoop.security.authentication</name><value>kerberos</value></property>"
+    (folder / "conf" / "core-site.xml").write_text(f"<configuration>{property_}</configuration>\n")
+    keytab = kdc.folder / f"hbase_localhost@{REALM}.keytab"
+    (folder / "jaas.conf").write_text(
+        "".join(
+            f"{section} {{ com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
+            f'useTicketCache=false keyTab="{kdc.folder}/{file}" principal="{principal}"; }};\n'
+            for section, file, principal in (
+                ("Server", f"zookeeper_localhost@{REALM}.keytab", ZOOKEEPER),
+                ("Client", keytab.name, SERVERS),
+            )
+        )
+    )
+    server = HBaseServer(
+        folder,
+        heap_mb=512,
+        settings={
+            "hbase.security.authentication": "kerberos",
+            "hbase.rpc.protection": "authentication,integrity,privacy",
+            **{
+                f"hbase.{role}.{key}": value
+                for role in ("master", "regionserver")
+                for key, value in (("keytab.file", str(keytab)), ("kerberos.principal", SERVERS))
+            },
+        },
+        java_options=(
+            f"-Djava.security.krb5.conf={kdc.krb5_conf}",
+            f"-Djava.security.auth.login.config={folder}/jaas.conf",
+            "-Dzookeeper.authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+        ),
+    )
+    server.start()
+    yield server
+    server.kill()
+
+
+def options(kdc: Kdc, protection: Protection | None = None, **others: str) -> HBaseOptions:
+    keytab = str(kdc.folder / f"{ALICE}.keytab")
+    named = {"hbase_principal": f"hbase/_HOST@{REALM}", "zookeeper_principal": ZOOKEEPER, **others}
+    return HBaseOptions(kerberos=KerberosOptions(ALICE, keytab, protection=protection, **named))
+
+
+def opened(secured: HBaseServer, chosen: HBaseOptions, *, deadline_s: float = 60.0) -> Cluster:
+    return open_cluster(secured.quorum, "/hbase", chosen, deadline_s=deadline_s)
+
+
+@pytest.fixture(scope="module")
+def table(kdc: Kdc, secured: HBaseServer) -> Iterator[str]:
+    cluster = opened(secured, options(kdc), deadline_s=120.0)
+    Admin(cluster).create_table(TableDescriptor("t", (FamilyDescriptor(b"f", 1),)))
+    yield "t"
+    cluster.close()
+
+
+def mutations(first: int) -> list[RowMutation]:
+    rows = [b"%04d" % number for number in range(first, first + 20)]
+    return [RowMutation(row, (puts([KeyValue(row, b"f", b"q", 5, VALUE)]),)) for row in rows]
+
+
+@pytest.mark.parametrize("protection", Protection)
+def test_what_is_put_is_read_under_each_protection(
+    secured: HBaseServer, table: str, kdc: Kdc, protection: Protection
+) -> None:
+    cluster = opened(secured, options(kdc, protection))
+    written = mutations(100 * protection.value)  # two megabytes: many tokens
+    cluster.rows(table, written)
+    found = cluster.rows(table, [RowGet(each.row) for each in written])
+    layers = [connection._layer for connection in cluster._connections.values()]
+    cluster.close()
+    assert [cells[0].value for cells in found if isinstance(cells, list)] == [VALUE] * 20
+    assert {layer.protection if layer else Protection.AUTHENTICATION for layer in layers} == {protection}
+
+
+@pytest.mark.parametrize("protection", [Protection.AUTHENTICATION, Protection.PRIVACY])
+def test_asyncio_does_the_same(secured: HBaseServer, table: str, kdc: Kdc, protection: Protection) -> None:
+    blocking = opened(secured, options(kdc, protection))
+
+    async def work() -> list[bytes]:
+        cluster = AsyncCluster.beside(blocking)
+        first = 1000 * protection.value
+        await asyncio.gather(*(cluster.rows(table, [each]) for each in mutations(first)))
+        spec = ScanSpec(table, KeyRange(b"%04d" % first, b"%04d" % (first + 20)), rows_per_call=7, is_fresh=True)
+        found = [cell.value async for block in cluster.scan(spec) for cell in decode(block.cells)]
+        cluster.disconnect()
+        return found
+
+    assert asyncio.run(work()) == [VALUE] * 20
+    blocking.close()
+
+
+def test_zookeeper_knows_who_its_client_is(secured: HBaseServer, kdc: Kdc) -> None:
+    from kazoo.security import CREATOR_ALL_ACL
+
+    cluster = opened(secured, options(kdc))
+    ask = cluster.zookeeper.ask
+    ask("create", "/alice", b"hers", acl=CREATOR_ALL_ACL)
+    (acl,) = ask("get_acls", "/alice")[0]
+    cluster.close()
+    assert (acl.id.scheme, acl.id.id) == ("sasl", ALICE)
+
+
+def test_without_a_ticket_nobody_is_served(secured: HBaseServer, table: str) -> None:
+    cluster = Cluster(ZooKeeper(secured.quorum), user="alice", deadline_s=30.0)
+    with pytest.raises(Misuse, match="add the option authentication=kerberos"):
+        cluster.rows(table, [RowGet(b"r")])
+    cluster.close()
+
+
+def test_what_fails_for_good_is_told_at_once(secured: HBaseServer, table: str, kdc: Kdc) -> None:
+    """Within a deadline that the test itself does not reach."""
+
+    def said(chosen: HBaseOptions) -> str:
+        cluster = opened(secured, chosen, deadline_s=3600.0)
+        with pytest.raises(Unavailable) as found:
+            cluster.rows(table, [RowGet(b"r")])
+        cluster.close()
+        return str(found.value)
+
+    assert "the KDC does not know nobody/localhost@" in said(options(kdc, hbase_principal=f"nobody/_HOST@{REALM}"))
+    assert "does not know nobody/localhost@" in said(options(kdc, zookeeper_principal=f"nobody/localhost@{REALM}"))
+    # A ticket for another server: its key does not open it.
+    refused = said(options(kdc, hbase_principal=ZOOKEEPER))
+    assert f"{ZOOKEEPER} refuses this client" in refused
+    assert "Its log says why" in refused
+    refused = said(options(kdc, zookeeper_principal=SERVERS))
+    assert "ZooKeeper" in refused
+    kdc.stop()
+    try:
+        kdc.start(ahead_s=3600)
+        assert "the clocks are apart" in said(options(kdc, zookeeper_principal=""))
+    finally:
+        kdc.stop()
+        kdc.start()
+
+
+def test_a_deployment_commits_by_keytab_and_by_ticket(
+    secured: HBaseServer, kdc: Kdc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keytab = kdc.folder / f"{ALICE}.keytab"
+    shown = {
+        "authentication": "kerberos",
+        "hbasePrincipal": f"hbase/_HOST@{REALM}",
+        "zookeeperPrincipal": ZOOKEEPER,
+        "rpcProtection": "privacy",
+    }
+    by_ticket = f"omid+hbase://{secured.quorum}/hbase?{urlencode(shown)}"
+    by_keytab = f"{by_ticket}&{urlencode({'principal': ALICE, 'keytab': keytab})}"
+    made = subprocess.run(
+        [sys.executable, "-m", "pyomid", "init", by_keytab, "--commit-table-regions", "1"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert made.returncode == 0, made.stderr
+    kdc.kinit(ALICE, keytab, tmp_path / "cache")
+    with TsoProcess(by_keytab, tmp_path / "tso.log") as tso:
+        tso.wait_until_leading()
+        monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path}/cache")
+        with pyomid.connect(by_ticket) as database:
+            database.create_table("accounts", families=["f"])
+            with database.begin() as tx:
+                tx.table("accounts").put(b"r", {b"f:q": b"v"})
+            with database.begin() as tx:
+                assert tx.table("accounts").get(b"r") == {b"f:q": b"v"}
+        assert tso.stop() == 0
