@@ -118,7 +118,7 @@ def panels() -> list[dict[str, object]]:
     return found
 
 
-@pytest.mark.parametrize("rule", rules(), ids=lambda rule: str(rule["alert"]))
+@pytest.mark.parametrize("rule", list(rules()), ids=lambda rule: str(rule["alert"]))
 def test_a_rule_is_promql_over_what_a_tso_tells(rule: dict[str, object]) -> None:
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
     assert re.fullmatch(r"\d+[smh]", str(rule.get("for", "1m")))
