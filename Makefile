@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Their JVMs live for seconds or minutes: the second compiler would only take a core from them.
 test-pysparks test-spark test-hbase: export JDK_JAVA_OPTIONS := $(JDK_JAVA_OPTIONS) -XX:TieredStopAtLevel=1
 
-.PHONY: help setup ahead check docs test test-fast test-process test-beside test-pythons test-install test-pysparks test-spark test-hbase demo demo-hbase bench bench-embedded bench-peers bench-tso bench-hbase soak record-fixtures proto lock format clean
+.PHONY: help setup ahead check docs test test-static test-fast test-process test-beside test-pythons test-install test-pysparks test-spark test-hbase demo demo-hbase bench bench-embedded bench-peers bench-tso bench-hbase soak record-fixtures proto lock format clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -43,7 +43,10 @@ ahead: setup ## the environments of test-pythons and test-pysparks, in what the 
 	@mkdir -p build/pythons
 	@{ nice -n 19 .ci/pythons --ahead $(PYTHONS); nice -n 19 .ci/pysparks --ahead $(PYSPARKS); } </dev/null >build/pythons/ahead.log 2>&1 &
 
-test: ahead check docs test-fast test-process test-beside ## everything that CI runs
+test: ahead test-static test-fast test-process test-beside ## everything that CI runs
+
+test-static: setup ## check and docs, side by side
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=target check docs
 
 test-beside: setup ## the parts that often wait for their servers, two at a time; each says at its end what it did
 	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-spark test-hbase test-pythons test-pysparks
