@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
+import signal
+import socket
 import subprocess
 import sys
+import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,31 +31,61 @@ def url_of(folder: Path) -> str:
 
 def local_session(master: str = "local[2,4]", **settings: str) -> SparkSession:
     pyomid.spark.use_this_python()
-    from pyspark.sql import SparkSession
-
-    remote = os.environ.get(REMOTE)
-    builder = (
-        (SparkSession.builder.remote(remote) if remote else SparkSession.builder.master(master))
-        .appName("pyomid tests")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.memory", "1g")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.log.level", "OFF")
-    )
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Spark Connect, for each setting that is the server's
-        spark = builder.getOrCreate()
-    if not remote:
-        spark.sparkContext.setLogLevel("OFF")
+    options = {
+        "spark.app.name": "pyomid tests",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.log.level": "OFF",
+        **settings,
+    }
+    spark = _connected(os.environ[REMOTE], options) if REMOTE in os.environ else _classic(master, options)
     pyomid.spark.register(spark)
     return spark
+
+
+def _classic(master: str, options: dict[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.master(master).config(map=options).getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def _connected(remote: str, options: dict[str, str]) -> SparkSession:
+    """local[2] starts a server as `builder.remote` does, but at a free port: that one's is the same for the machine."""
+    url = _started_server(remote, options) if remote.startswith("local") else remote
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # for each setting that is the server's
+        return ConnectSession.builder.remote(url).config(map=options).getOrCreate()
+
+
+def _started_server(master: str, options: dict[str, str]) -> str:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = secrets.token_hex()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    of_server = {
+        "spark.master": master,
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.sql.artifact.isolation.enabled": "true",
+        "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
+    }
+    SparkSession(SparkContext(conf=SparkConf().setAll(list({**options, **of_server}.items()))))
+    os.environ["SPARK_LOCAL_REMOTE"] = "1"  # the server ends with the session
+    return f"sc://localhost:{port}"
 
 
 def run_driver(script: str, *arguments: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -64,3 +99,35 @@ def run_driver(script: str, *arguments: str, environment: dict[str, str]) -> sub
         timeout=240,
         check=False,
     )
+
+
+def kill_driver(script: str, *arguments: str, point: str, folder: Path) -> None:
+    """kill −9 of a driver program with its JVM, its workers and its sources, all at once, as one of them passes
+    `point`."""
+    note, told = folder / f"note-{point}", folder / f"told-{point}"
+    armed = {"PYOMID_CRASH_AT": point, "PYOMID_CRASH_HOW": "stop", "PYOMID_CRASH_NOTE": str(note)}
+    command = [sys.executable, str(Path(__file__).with_name(script)), *arguments]
+    environment = {**os.environ, **armed}
+    with told.open("w") as out:
+        driver = subprocess.Popen(command, env=environment, stdout=out, stderr=out, start_new_session=True)
+    try:
+        while not note.exists():
+            assert driver.poll() is None, f"{point} was not passed: {told.read_text()[-3000:]}"
+            time.sleep(0.05)
+    finally:
+        while running := _of_session(driver.pid):
+            for pid in running:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        driver.wait()
+
+
+def _of_session(leader: int) -> list[int]:
+    """The processes of a session, but for those that ended and were not waited for."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, _, session = stat.read_text().rpartition(")")[2].split()[:4]
+            if int(session) == leader and state != "Z":
+                found.append(int(stat.parent.name))
+    return found

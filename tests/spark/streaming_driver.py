@@ -1,5 +1,5 @@
-"""A streaming driver: the lines of a folder's files, a file a batch, counted into two tables by `stream_sink`, or
-written into one by `writeStream.format("omid")`."""
+"""Streaming drivers: the lines of a folder's files, a file a batch, counted into two tables by `stream_sink` or written
+into one by `writeStream.format("omid")`; a table's changes, written into another table."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.errors import StreamingQueryException
 from spark_drivers import add_counts
 
 import pyomid.spark
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-SEEN, COUNTED = "seen", "counted"
+SEEN, COUNTED, ACCOUNTS, MIRROR = "seen", "counted", "accounts", "mirror"
 LINES_A_FILE = 3
 
 
@@ -57,6 +58,29 @@ def copy(spark: SparkSession, url: str, folder: Path, **options: str) -> Streami
     return _started(rows.writeStream.format("omid").options(url=url, table=SEEN, rowKey="line", **options), folder)
 
 
+def mirror(spark: SparkSession, url: str, folder: Path, starting: str) -> StreamingQuery:
+    """The changes there are now, two rows a batch, each with an id that it has by this delivery alone."""
+    options = {"readChangeFeed": "true", "bookmarkSeconds": "600", "maxRowsPerTrigger": "2", "starting": starting}
+    changes = spark.readStream.format("omid").options(url=url, table=ACCOUNTS, **options).load()
+    told = changes.selectExpr("name", "balance", "_change_type AS kind", "_commit_version AS version", "uuid() AS id")
+    return _started(told.writeStream.format("omid").options(url=url, table=MIRROR, rowKey="name,version,kind"), folder)
+
+
+def patiently(started: Callable[[], StreamingQuery]) -> None:
+    """Until the query ends. Spark gives a stream's source ten seconds to start its process, and has done nothing yet
+    where that takes longer. A busy machine gets more."""
+    for attempt in range(6):
+        try:
+            query = started()
+            query.awaitTermination(120)
+        except StreamingQueryException as error:
+            if "failed to connect back" not in str(error) or attempt == 5:
+                raise
+        else:
+            assert not query.isActive
+            return
+
+
 def _lines(spark: SparkSession, folder: Path) -> DataFrame:
     return spark.readStream.schema("line string").option("maxFilesPerTrigger", 1).text(str(folder / "in"))
 
@@ -65,15 +89,13 @@ def _started(writer: DataStreamWriter, folder: Path) -> StreamingQuery:
     return writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
 
 
-def main(url: str, folder: str, how: str = "sink") -> None:
+def main(url: str, folder: str, how: str = "sink", starting: str = "") -> None:
     """A driver with a JVM of its own; armed by its environment. Prints how many batches it was handed."""
     from spark_sessions import local_session
 
     spark = local_session("local[1]")
-    if how == "copy":
-        query = copy(spark, url, Path(folder))
-        query.awaitTermination(120)
-        print(json.dumps({"batches": len(query.recentProgress)}))
+    if how == "mirror":
+        patiently(lambda: mirror(spark, url, Path(folder), starting))
         spark.stop()
         return
     sink = pyomid.spark.stream_sink(url, count)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
-from streaming_driver import SEEN, copy, make_tables, put_files
+from spark_sessions import kill_driver
+from streaming_driver import ACCOUNTS, MIRROR, SEEN, copy, make_tables, mirror, patiently, put_files
 
 import pyomid
 import pyomid.spark
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.spark
 
-TABLE = "accounts"
+TABLE = ACCOUNTS
 UPDATED = [("alice", "update_postimage", 2), ("alice", "update_preimage", 1)]
 LATER = [("alice", "update_postimage", 3), ("alice", "update_preimage", 2)]
 
@@ -40,9 +40,11 @@ def make(spark: SparkSession, url: str, table: str) -> None:
         tx.write(rows, table, row_key=["name"], mode="overwrite")
 
 
-def put(database: Database, name: str, balance: int) -> None:
+def put(database: Database, name: str, balance: int) -> int:
     with database.begin() as tx:
         tx.table(TABLE, codec=dict).put({"name": name, "balance": balance})
+    assert tx.commit_ts is not None
+    return tx.commit_ts
 
 
 def place(database: Database) -> str:
@@ -68,26 +70,8 @@ def start(
     return writer.foreachBatch(sink).start()
 
 
-def patiently(follow: Callable[[], None]) -> None:
-    """Spark gives a stream's source ten seconds to start its process, and has done nothing yet where that takes longer.
-    A busy machine gets more."""
-    for _ in range(5):
-        try:
-            return follow()
-        except StreamingQueryException as error:
-            if "failed to connect back" not in str(error):
-                raise
-    return follow()
-
-
 def run(spark: SparkSession, url: str, folder: Path, **options: Any) -> None:
-    def follow() -> None:
-        query = start(spark, url, folder, **options)
-        query.awaitTermination(60)
-        assert not query.isActive
-        assert query.exception() is None
-
-    patiently(follow)
+    patiently(lambda: start(spark, url, folder, **options))
 
 
 def written(folder: Path) -> list[tuple[str, str, int]]:
@@ -134,6 +118,98 @@ def test_a_batch_that_died_is_handed_out_again_the_same(
     put(database, "alice", 3)
     run(spark, url, tmp_path, sink=sink, starting=starting)
     assert [batch for batch in batches if batch[1]] == [(0, UPDATED), (0, UPDATED), (1, LATER)]
+
+
+def test_a_running_stream_tells_what_is_new_until_a_column_is_widened(
+    spark: SparkSession, url: str, database: Database
+) -> None:
+    """Whose values it cannot have: it ends, and says what to do."""
+    database.alter_columns(TABLE, add={"note": "integer"})
+    options = {"starting": place(database), "readChangeFeed": "true", "bookmarkSeconds": "600"}
+    changes = spark.readStream.format("omid").options(url=url, table=TABLE, **options).load()
+    queries: list[StreamingQuery] = []
+
+    def follow() -> StreamingQuery:
+        """Until it has told twice; the last one runs on."""
+        queries.append(changes.writeStream.format("memory").queryName(f"told{len(queries)}").start())
+        for balance in (2, 3):
+            put(database, "alice", balance)
+            queries[-1].processAllAvailable()
+            assert ("alice", "update_postimage", balance) in told(spark.table(queries[-1].name))
+        database.alter_columns(TABLE, widen={"note": "long"})
+        put(database, "alice", 4)
+        return queries[-1]
+
+    with pytest.raises(Exception, match="'note' was widened from integer to long while the query ran"):
+        patiently(follow)
+    assert sorted([*UPDATED, *LATER]) == told(spark.table(queries[-1].name))
+
+
+def test_a_checkpoint_of_another_table_is_refused(
+    spark: SparkSession, url: str, database: Database, tmp_path: Path
+) -> None:
+    """Under another name, or made anew under its own."""
+    make(spark, url, "other")
+    run(spark, url, tmp_path)
+    with pytest.raises(Exception, match="belongs to table 'accounts', not 'other'"):
+        run(spark, url, tmp_path, table="other")
+    database.drop_table(TABLE)
+    make(spark, url, TABLE)
+    with pytest.raises(Exception, match="was dropped and made anew"):
+        run(spark, url, tmp_path)
+
+
+# ---------------------------------------------------------------- killed
+
+STEPS = (
+    "spark.stream.plan",  # where the batch ends is noted
+    "spark.stream.read",  # it is planned
+    "spark.task.written",  # its rows are written
+    "spark.commit.before",
+    "spark.stream.committed",  # its transaction is committed
+    "spark.stream.done",  # Spark noted that it is done
+)
+
+
+@pytest.mark.parametrize(
+    "points",
+    [
+        pytest.param(("spark.stream.plan", "spark.stream.committed"), id="two steps"),
+        *(pytest.param((step, step), id=step, marks=pytest.mark.soak) for step in STEPS),
+        pytest.param(("spark.stream.plan:2", "spark.stream.done:2"), id="later batches", marks=pytest.mark.soak),
+    ],
+)
+def test_a_query_from_table_to_table_that_is_killed_delivers_exactly_once(
+    spark: SparkSession, url: str, database: Database, tmp_path: Path, points: tuple[str, ...]
+) -> None:
+    """kill −9 of the driver, its JVM and all their processes; started again from its checkpoint it goes on."""
+    empty = spark.createDataFrame([], "name string, balance long, kind string, version long, id string")
+    with pyomid.spark.transaction(spark, url) as tx:
+        tx.write(empty, MIRROR, row_key=["name", "version", "kind"], mode="overwrite")
+    since = database.bookmark(keep_seconds=600)
+    starting = place(database)
+    balances, expected = {"alice": 1, "bob": 1}, set()
+
+    def pay(name: str) -> None:
+        before = balances[name]
+        balances[name] += 1
+        version = put(database, name, before + 1)
+        expected.update({(name, version, "update_preimage", before), (name, version, "update_postimage", before + 1)})
+
+    for name in ("alice", "bob", "alice"):
+        pay(name)
+    for number, point in enumerate(points):
+        (tmp_path / f"kill-{number}").mkdir()
+        arguments = url, str(tmp_path), "mirror", starting
+        kill_driver("streaming_driver.py", *arguments, point=point, folder=tmp_path / f"kill-{number}")
+        pay("bob")
+    patiently(lambda: mirror(spark, url, tmp_path, starting))
+    with database.snapshot() as tx:
+        rows = list(tx.table(MIRROR, codec=dict).scan())
+    assert {(row["name"], row["version"], row["kind"], row["balance"]) for row in rows} == expected
+    written = [change.kind for change in database.changes(MIRROR, since)]
+    assert written == ["insert"] * len(expected), "some row was written twice"
+    assert len({row["id"] for row in rows}) == len(expected)
 
 
 # ---------------------------------------------------------------- into a table

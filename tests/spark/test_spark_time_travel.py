@@ -9,7 +9,8 @@ import pytest
 
 import pyomid
 import pyomid.spark
-from pyomid.errors import Misuse, SnapshotTooOld, UnknownTable
+from pyomid import crashpoints
+from pyomid.errors import ConflictError, Misuse, SnapshotTooOld, UnknownTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,6 +58,31 @@ def test_a_table_is_read_at_a_version_and_put_back(spark: SparkSession, kept_url
     assert listed == sorted(listed, reverse=True)
 
 
+def test_a_restore_claims_the_table_so_that_no_new_row_is_left(spark: SparkSession, kept_url: str) -> None:
+    """The row is not among those that it replaces."""
+    first = write(spark, kept_url, [(1, "a")])
+    write(spark, kept_url, [(1, "b")])
+
+    def other() -> None:
+        crashpoints.disarm()
+        with pyomid.connect(kept_url) as db, db.begin() as tx:
+            tx.table("t", codec=dict).put({"id": 77, "v": "new"})
+
+    crashpoints.arm_action("spark.commit.before", other)
+    try:
+        with pytest.raises(ConflictError):
+            pyomid.spark.restore(spark, kept_url, "t", first)
+    finally:
+        crashpoints.disarm()
+    assert {(1, "b"), (77, "new")} <= set(rows_of(pyomid.spark.read(spark, kept_url, "t")))
+
+
+@pytest.fixture(scope="module")
+def written(spark: SparkSession, kept_url: str) -> int:
+    return write(spark, kept_url, [(1, "a")])
+
+
+@pytest.mark.usefixtures("written")
 @pytest.mark.parametrize(
     ("options", "error", "told"),
     [
@@ -72,16 +98,12 @@ def test_a_table_is_read_at_a_version_and_put_back(spark: SparkSession, kept_url
 def test_a_snapshot_that_cannot_be_is_refused(
     spark: SparkSession, kept_url: str, options: dict[str, str], error: type[Exception], told: str
 ) -> None:
-    write(spark, kept_url, [(1, "a")])
-    pyomid.spark.register(spark)
-    with pyomid.spark.original_errors(), pytest.raises(error, match=told):
-        with pyomid.spark.original_errors():
-            spark.read.format("omid").options(url=kept_url, table="t", **options).load()
+    with pytest.raises(error, match=told), pyomid.spark.original_errors():
+        spark.read.format("omid").options(url=kept_url, table="t", **options).load()
 
 
-def test_a_table_made_later_was_not_there_for_spark(spark: SparkSession, kept_url: str) -> None:
-    before = write(spark, kept_url, [(1, "a")])
+def test_a_table_made_later_was_not_there_for_spark(spark: SparkSession, kept_url: str, written: int) -> None:
     with pyomid.connect(kept_url) as db:
         db.create_table("later", families=["f"])
     with pytest.raises(UnknownTable, match="there was no table"):
-        pyomid.spark.read(spark, kept_url, "later", at=before)
+        pyomid.spark.read(spark, kept_url, "later", at=written)
