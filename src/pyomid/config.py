@@ -193,6 +193,10 @@ class Settings:
     """HBase, `kerberos`: `authentication`, `integrity` or `privacy`, of which HBase must offer this one
     (`hbase.rpc.protection`). Without it, the strongest that HBase offers."""
 
+    run_as: str = ""
+    """HBase, `kerberos`: in whose name HBase performs this client's calls, with that user's rights. HBase must let
+    `principal` do so (`hadoop.proxyuser`). ZooKeeper knows `principal` alone."""
+
     def __post_init__(self) -> None:
         for option in fields(self):
             _check(option.name, getattr(self, option.name))
@@ -328,6 +332,7 @@ _OF_HBASE: Final = (
     "hbase_principal",
     "zookeeper_principal",
     "rpc_protection",
+    "run_as",
 )
 """Refused for other stores, where they would mean nothing."""
 

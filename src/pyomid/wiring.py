@@ -373,8 +373,8 @@ def hbase_options(settings: Settings) -> HBaseOptions:
 
 def _kerberos_options(settings: Settings) -> KerberosOptions | None:
     if settings.authentication != "kerberos":
-        if settings.principal or settings.keytab or settings.rpc_protection:
-            raise Misuse("options principal, keytab and rpcProtection need authentication=kerberos")
+        if settings.principal or settings.keytab or settings.rpc_protection or settings.run_as:
+            raise Misuse("options principal, keytab, rpcProtection and runAs need authentication=kerberos")
         return None
     from pyomid.storage.hbase.security.kerberos import KerberosOptions
     from pyomid.storage.hbase.security.sasl import Protection
@@ -385,6 +385,7 @@ def _kerberos_options(settings: Settings) -> KerberosOptions | None:
         settings.hbase_principal,
         "" if settings.zookeeper_principal == "none" else settings.zookeeper_principal,
         Protection[settings.rpc_protection.upper()] if settings.rpc_protection else None,
+        settings.run_as or None,
     )
 
 

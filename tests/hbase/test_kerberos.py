@@ -7,12 +7,15 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode
 
 import pytest
 from hbase_processes import TsoProcess
+from kazoo.exceptions import NoAuthError
+from kazoo.security import CREATOR_ALL_ACL, make_acl
 
 import pyomid
 from conftest import needs_java
@@ -26,7 +29,7 @@ from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
 from pyomid.storage.hbase.rpc.aio_client import AsyncCluster
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowGet, RowMutation, puts
-from pyomid.storage.hbase.security.kerberos import KerberosOptions
+from pyomid.storage.hbase.security.kerberos import Kerberos, KerberosFailed, KerberosOptions
 from pyomid.storage.hbase.security.sasl import Protection
 from pyomid.storage.hbase.zookeeper import ZooKeeper
 from pyomid.types import KeyRange
@@ -53,8 +56,13 @@ def secured(kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBas
     """HBase and ZooKeeper, in one process, that take nobody without a ticket."""
     folder = tmp_path_factory.mktemp("secured")
     (folder / "conf").mkdir()
-    property_ = "<property><name>hadoop.security.authentication</name><value>kerberos</value></property>"
-    (folder / "conf" / "core-site.xml").write_text(f"<configuration>{property_}</configuration>\n")
+    core = {
+        "hadoop.security.authentication": "kerberos",
+        "hadoop.proxyuser.alice.hosts": "*",
+        "hadoop.proxyuser.alice.users": "carol",
+    }
+    properties = "".join(f"<property><name>{name}</name><value>{core[name]}</value></property>" for name in core)
+    (folder / "conf" / "core-site.xml").write_text(f"<configuration>{properties}</configuration>\n")
     keytab = kdc.folder / f"hbase_localhost@{REALM}.keytab"
     (folder / "jaas.conf").write_text(
         "".join(
@@ -144,8 +152,6 @@ def test_asyncio_does_the_same(secured: HBaseServer, table: str, kdc: Kdc, prote
 
 
 def test_zookeeper_knows_who_its_client_is(secured: HBaseServer, kdc: Kdc) -> None:
-    from kazoo.security import CREATOR_ALL_ACL
-
     cluster = opened(secured, options(kdc))
     ask = cluster.zookeeper.ask
     ask("create", "/alice", b"hers", acl=CREATOR_ALL_ACL)
@@ -159,6 +165,40 @@ def test_without_a_ticket_nobody_is_served(secured: HBaseServer, table: str) -> 
     with pytest.raises(Misuse, match="add the option authentication=kerberos"):
         cluster.rows(table, [RowGet(b"r")])
     cluster.close()
+
+
+def test_in_whose_name_is_for_hbase_to_grant(secured: HBaseServer, table: str, kdc: Kdc) -> None:
+    for_carol, for_bob = (opened(secured, options(kdc, run_as=name)) for name in ("carol", "bob"))
+    assert for_carol.rows(table, [RowGet(b"no row")]) == [[]]
+    with pytest.raises(Misuse, match="not allowed to impersonate"):
+        for_bob.rows(table, [RowGet(b"no row")])
+    for_carol.close()
+    for_bob.close()
+
+
+def test_an_old_ticket_ends_no_connection(
+    secured: HBaseServer, table: str, kdc: Kdc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kdc.kinit(ALICE, kdc.folder / f"{ALICE}.keytab", tmp_path / "cache", lifetime="2s")
+    monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path}/cache")
+    by_ticket = HBaseOptions(
+        kerberos=KerberosOptions(hbase_principal=f"hbase/_HOST@{REALM}", zookeeper_principal=ZOOKEEPER)
+    )
+    early = opened(secured, by_ticket)
+    assert early.rows(table, [RowGet(b"no row")]) == [[]]
+    late = None
+    while late is None:
+        with suppress(KerberosFailed):
+            Kerberos(KerberosOptions()).context(SERVERS, "localhost").begin()
+            continue
+        late = opened(secured, by_ticket)
+    with pytest.raises(Unavailable, match="has expired: run kinit"):
+        late.rows(table, [RowGet(b"no row")])
+    assert early.rows(table, [RowGet(b"no row")]) == [[]]
+    kdc.kinit(ALICE, kdc.folder / f"{ALICE}.keytab", tmp_path / "cache")
+    assert late.rows(table, [RowGet(b"no row")]) == [[]]
+    early.close()
+    late.close()
 
 
 def test_what_fails_for_good_is_told_at_once(secured: HBaseServer, table: str, kdc: Kdc) -> None:
@@ -217,4 +257,12 @@ def test_a_deployment_commits_by_keytab_and_by_ticket(
                 tx.table("accounts").put(b"r", {b"f:q": b"v"})
             with database.begin() as tx:
                 assert tx.table("accounts").get(b"r") == {b"f:q": b"v"}
-        assert tso.stop() == 0
+        anyone, alice = ZooKeeper(secured.quorum), opened(secured, options(kdc)).zookeeper
+        lease = "/omid/tso-lease"
+        alice.ask("set_acls", lease, [make_acl("world", "anyone", read=True), make_acl("sasl", ALICE, all=True)])
+        with pytest.raises(NoAuthError):
+            anyone.ask("set", lease, b"")
+        assert tso.stop() == 0  # it gave back the lease, which is hers alone by now
+        assert anyone.ask("get", lease)[0] == b""
+        anyone.close()
+        alice.close()

@@ -210,8 +210,9 @@ def _text(text: bytes) -> bytes:
         (bytes(4) + (-88).to_bytes(4, "big", signed=True), "HBase has no Kerberos"),
         (b"\0\0\0\1" + _text(b"javax.security.sasl.SaslException") + _text(b"GSS initiate failed"), "clocks are apart"),
         (bytes(4) + b"\x7f\0\0\0", "bytes during the handshake"),
+        (bytes(4) + _text(b"no token of Kerberos"), "cannot prove to each other who they are"),
     ],
-    ids=["simple", "refused", "garbage"],
+    ids=["simple", "refused", "length", "token"],
 )
 def test_no_client_goes_on_without_the_server(
     server: Callable[..., Server], alice: Kerberos, refusal: bytes, said: str

@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Final
@@ -28,11 +29,7 @@ def missing() -> str | None:
     for name, package in (("krb5kdc", "krb5-kdc"), ("kadmin.local", "krb5-admin-server"), ("kinit", "krb5-user")):
         if _tool(name) is None:
             return f"{name} is not on this machine (Debian: {package})"
-    try:
-        import gssapi  # noqa: F401
-    except ImportError as error:
-        return f"the extra kerberos is not installed: {error}"
-    return None
+    return None if find_spec("gssapi") else "the extra kerberos is not installed"
 
 
 @contextmanager

@@ -70,7 +70,10 @@ def open_cluster(quorum: str, znode: str, options: HBaseOptions, *, deadline_s: 
     """The client of HBase and ZooKeeper; nothing is connected before its first use. `Misuse` for Kerberos without its
     library or keytab."""
     user = _user_of(options)
-    handshake = SaslHandshake(user, user.options.hbase_principal, user.options.protection) if user is not None else None
+    handshake = None
+    if user is not None:
+        known = user.options
+        handshake = SaslHandshake(user, known.hbase_principal, known.protection, run_as=known.run_as)
     return Cluster(
         _zookeeper(quorum, znode, user),
         handshake=handshake,

@@ -81,12 +81,16 @@ class SimpleHandshake:
 
 class SaslHandshake:
     """For servers with Kerberos. `principal`: theirs, with _HOST for the host; `wanted` None: the strongest protection
-    that the server offers (`hbase.rpc.protection`)."""
+    that the server offers (`hbase.rpc.protection`). `run_as`: in whose name calls are performed; None: the user's own.
+    """
 
-    def __init__(self, kerberos: Kerberos, principal: str, wanted: Protection | None = None) -> None:
+    def __init__(
+        self, kerberos: Kerberos, principal: str, wanted: Protection | None = None, *, run_as: str | None = None
+    ) -> None:
         self._kerberos = kerberos
         self._principal = principal
         self._wanted = wanted
+        self._run_as = run_as
 
     def steps(self, service: str, host: str) -> HandshakeSteps:
         context = self._kerberos.context(self._principal, host)
@@ -103,7 +107,7 @@ class SaslHandshake:
             except StopIteration as end:
                 token, layer = end.value.token, end.value.layer
         yield _LENGTH.pack(len(token)) + token
-        header = connection_header(service)
+        header = connection_header(service, self._run_as)
         yield header if layer is None else layer.wrap(header)
         return layer  # type: ignore[no-any-return]
 

@@ -33,6 +33,7 @@ class KerberosOptions:
     hbase_principal: str = "hbase/_HOST"
     zookeeper_principal: str = "zookeeper/_HOST"
     protection: Protection | None = None
+    run_as: str | None = None
 
 
 class KerberosFailed(Exception):
@@ -109,7 +110,9 @@ class Kerberos:
         if text is None and isinstance(error, self._gssapi.exceptions.ExpiredCredentialsError):
             text = _SENTENCES[_TICKET_EXPIRED]
         source = f"the keytab {options.keytab}" if options.keytab else "the ticket cache"
-        text = (text or "no ticket").format(client=options.principal or "the user", service=service, source=source)
+        text = (text or "{client} and {service} cannot prove to each other who they are").format(
+            client=options.principal or "the user", service=service, source=source
+        )
         return KerberosFailed(f"Kerberos: {text} ({_minor_text(error)})", may_pass=code in _MAY_PASS)
 
 
@@ -129,7 +132,8 @@ class KerberosContext:
 
     @property
     def is_complete(self) -> bool:
-        return bool(self._context.complete)
+        with self._kerberos.explained(self.service):  # gssapi raises here what went wrong in the last step
+            return bool(self._context.complete)
 
     def step(self, token: bytes) -> bytes:
         with self._kerberos.explained(self.service):
@@ -151,7 +155,8 @@ class KerberosContext:
         return bytes(found.message)
 
     def message_bytes_max(self, token_bytes: int, *, encrypted: bool) -> int:
-        return int(self._context.get_wrap_size_limit(token_bytes, encrypted))
+        with self._kerberos.explained(self.service):
+            return int(self._context.get_wrap_size_limit(token_bytes, encrypted))
 
 
 def _minor_text(error: Any) -> str:
