@@ -297,6 +297,38 @@ def test_a_kdc_that_is_down_may_come_back(kdc: Kdc, server: Callable[..., Server
     erna.context(HBASE, "localhost").begin()
 
 
+def test_a_silent_kdc_is_not_asked_by_each_in_turn(kdc: Kdc) -> None:
+    fritz = Kerberos(KerberosOptions(ALICE, str(kdc.folder / "all.keytab")))
+    asked = 0
+
+    def keep_silent(listener: socket.socket) -> None:
+        nonlocal asked
+        with suppress(OSError):
+            while True:
+                peer, _ = listener.accept()
+                asked += 1
+                peer.settimeout(0.3)
+                with peer, suppress(TimeoutError):
+                    while peer.recv(4096):
+                        pass
+
+    kdc.stop()
+    try:
+        with socket.create_server(("127.0.0.1", kdc.port)) as listener:
+            silent = threading.Thread(target=keep_silent, args=(listener,), daemon=True)
+            silent.start()
+            with pytest.raises(KerberosFailed, match="no KDC answers"):
+                fritz.context(HBASE, "localhost").begin()
+            before = asked
+            with pytest.raises(KerberosFailed, match="no KDC answers"):
+                fritz.context(HBASE, "localhost").begin()
+            assert asked == before > 0
+            listener.shutdown(socket.SHUT_RDWR)
+        silent.join(30.0)
+    finally:
+        kdc.start()
+
+
 def test_clocks_that_are_apart_are_named(kdc: Kdc, server: Callable[..., Server]) -> None:
     kdc.stop()
     try:

@@ -51,7 +51,7 @@ class Kdc:
         folder.mkdir(parents=True, exist_ok=True)
         self.krb5_conf = folder / "krb5.conf"
         self.environment = {"KRB5_CONFIG": str(self.krb5_conf), "KRB5_KDC_PROFILE": str(folder / "kdc.conf")}
-        self._port = _free_port()
+        self.port = _free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._write()
         self._run("kdb5_util", "create", "-s", "-P", "not a secret")
@@ -127,7 +127,7 @@ class Kdc:
 
     def _listens(self) -> bool:
         with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self._port)) == 0
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def _write(self) -> None:
         self.krb5_conf.write_text(f"""[libdefaults]
@@ -139,14 +139,14 @@ class Kdc:
     udp_preference_limit = 1
 [realms]
     {REALM} = {{
-        kdc = 127.0.0.1:{self._port}
+        kdc = 127.0.0.1:{self.port}
     }}
 [domain_realm]
     localhost = {REALM}
 """)
         (self.folder / "kdc.conf").write_text(f"""[kdcdefaults]
     kdc_listen = ""
-    kdc_tcp_listen = 127.0.0.1:{self._port}
+    kdc_tcp_listen = 127.0.0.1:{self.port}
 [realms]
     {REALM} = {{
         database_name = {self.folder}/principal

@@ -69,6 +69,10 @@ _PAUSE_S_MAX: Final = 1.0
 _TELL_AFTER_S: Final = 2.0
 """Who waits for longer says so, and again each time the wait has become five times as long."""
 
+_REFUSALS_MAX: Final = 3
+"""So often a server may refuse a client's ticket: it takes one for a copy of another that came within its microsecond,
+or takes a fresh key just then."""
+
 _LOOK_AFTER_S: Final = 3.0
 _LOOK_EVERY_S: Final = 8.0
 _LOOK_S_MAX: Final = 3.0
@@ -153,7 +157,7 @@ class Budget:
     def pause(self) -> Pause:
         """Pauses before the next attempt; raises the caller's error when the time is up."""
         now_s = time.monotonic()
-        if now_s >= self.ends_s or isinstance(self.last, AuthenticationFailed):
+        if now_s >= self.ends_s or (isinstance(self.last, AuthenticationFailed) and self.tries >= _REFUSALS_MAX):
             raise self.spent()
         if now_s >= self._tell_s:
             waited_s = self.seconds - (self.ends_s - now_s)

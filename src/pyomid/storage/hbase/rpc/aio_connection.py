@@ -77,19 +77,19 @@ class AsyncConnection(asyncio.BufferedProtocol):
     async def open(cls, address: Address, service: str, handshake: Handshake) -> AsyncConnection:
         """Connects. `ConnectionLost` if no server answers in time."""
         try:
-            async with asyncio.timeout(CONNECT_S_MAX):
-                return await cls._open(address, whole_steps(handshake, service, address.host))
+            async with asyncio.timeout(CONNECT_S_MAX) as limit:
+                return await cls._open(address, limit, whole_steps(handshake, service, address.host))
         except (OSError, TimeoutError) as error:
             raise ConnectionLost(f"no connection to {address}: {error or 'no answer in time'}") from error
 
     @classmethod
-    async def _open(cls, address: Address, steps: HandshakeSteps) -> AsyncConnection:
+    async def _open(cls, address: Address, limit: asyncio.Timeout, steps: HandshakeSteps) -> AsyncConnection:
         loop = asyncio.get_running_loop()
         opened = await asyncio.to_thread(socket.create_connection, address, CONNECT_S_MAX)
         try:
             opened.setblocking(False)
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            layer = await _introduce(loop, opened, steps)
+            layer = await _introduce(opened, limit, steps)
             _, connection = await loop.create_connection(lambda: cls(address, layer), sock=opened)
         except BaseException:
             opened.close()
@@ -158,9 +158,10 @@ class AsyncConnection(asyncio.BufferedProtocol):
             pending.deliver(ConnectionLost(self._lost))
 
 
-async def _introduce(
-    loop: asyncio.AbstractEventLoop, opened: socket.socket, steps: HandshakeSteps
-) -> SecurityLayer | None:
+async def _introduce(opened: socket.socket, limit: asyncio.Timeout, steps: HandshakeSteps) -> SecurityLayer | None:
+    """`limit` is for the server. A KDC has its own time, as for the blocking client: a thread that asks it cannot be
+    ended, and none may gather."""
+    loop = asyncio.get_running_loop()
     received = b""
     try:
         request = next(steps)
@@ -170,7 +171,9 @@ async def _introduce(
             elif isinstance(request, int):
                 received = await loop.sock_recv(opened, request)
             else:
+                limit.reschedule(None)
                 received = await asyncio.to_thread(request)
+                limit.reschedule(loop.time() + CONNECT_S_MAX)
             request = steps.send(received)
     except StopIteration as end:
         layer: SecurityLayer | None = end.value

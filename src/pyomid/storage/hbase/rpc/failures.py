@@ -67,7 +67,7 @@ class ConnectionLost(Exception):
 
 
 class AuthenticationFailed(ConnectionLost):
-    """The server and this client cannot agree on who the client is: no waiting mends it. Its text is the caller's."""
+    """The server and this client cannot agree on who the client is: no waiting mends it. Its text is told to callers."""
 
 
 class CallTimedOut(Exception):

@@ -35,8 +35,6 @@ _LENGTH: Final = struct.Struct(">i")
 _SWITCH_TO_SIMPLE: Final = -88
 _TOKEN_BYTES_MAX: Final = 1 << 20
 """Tickets with a long list of groups have some ten kilobytes."""
-_REPLAY: Final = "replay"
-"""A server that saw two tickets within a microsecond takes the second for a copy: another one passes."""
 
 
 class Handshake(Protocol):
@@ -134,11 +132,10 @@ def _answer_steps(server: str) -> Generator[int, bytes, bytes]:
     if status != 0:
         kind = yield from _text_steps()
         message = yield from _text_steps()
-        text = (
+        raise AuthenticationFailed(
             f"{server} refuses this client: {message or kind}. Its log says why; often the clocks are apart, or its "
             f"keytab has another key than the KDC"
         )
-        raise (ConnectionLost if _REPLAY in message else AuthenticationFailed)(text)
     (length,) = _LENGTH.unpack((yield 4))
     if length == _SWITCH_TO_SIMPLE:
         raise AuthenticationFailed(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -61,14 +62,31 @@ class Kerberos:
             raise Misuse(f"option keytab={options.keytab!r}: there is no such file, or this user may not read it")
         self._gssapi: Any = gssapi
         self.options = options
+        self._silence: str | None = None
+        self._asks_again_s = 0.0
         self._cache = f"MEMORY:pyomid-{os.getpid()}-{next(_caches)}"
 
     def context(self, service: str, host: str) -> KerberosContext:
         """The context with a server; `begin` makes its first token."""
         return KerberosContext(self, service.replace("_HOST", host.lower()))
 
-    def begin(self, service: str) -> Any:
-        """gssapi's context, not begun. It may ask the KDC."""
+    def begin(self, service: str) -> tuple[Any, bytes]:
+        """gssapi's context with its first token. It may wait for the KDC: for half a minute, where a firewall swallows
+        what it is asked. So it then is not asked again for as long; who comes meanwhile is told at once."""
+        began_s = time.monotonic()
+        if self._silence is not None and began_s < self._asks_again_s:
+            raise KerberosFailed(self._silence, may_pass=True)
+        try:
+            with self.explained(service):
+                context = self._context(service)
+                return context, context.step() or b""
+        except KerberosFailed as error:
+            if error.may_pass:
+                now_s = time.monotonic()
+                self._asks_again_s, self._silence = now_s + (now_s - began_s), str(error)
+            raise
+
+    def _context(self, service: str) -> Any:
         gssapi, options = self._gssapi, self.options
         name = None
         if options.principal:
@@ -126,9 +144,8 @@ class KerberosContext:
 
     def begin(self) -> bytes:
         """The first token. It may wait for the KDC; `KerberosFailed` if there is no ticket."""
-        with self._kerberos.explained(self.service):
-            self._context = self._kerberos.begin(self.service)
-            return self._context.step() or b""
+        self._context, token = self._kerberos.begin(self.service)
+        return token
 
     @property
     def is_complete(self) -> bool:
@@ -169,6 +186,7 @@ def _minor_text(error: Any) -> str:
 
 _TICKET_EXPIRED: Final = -1765328352
 _KDC_UNREACHABLE: Final = -1765328228
+_KDC_BUSY: Final = -1765328355
 
 _NO_TICKET: Final = "{client} has no ticket in {source}: run kinit, or give the options keytab and principal"
 _NO_KEY: Final = "{source} has no key of {client}: correct the option principal or keytab"
@@ -182,6 +200,7 @@ _SENTENCES: Final = {
     **dict.fromkeys(_NO_TICKET_CODES, _NO_TICKET),
     _TICKET_EXPIRED: "the ticket of {client} in {source} has expired: run kinit, or give the option keytab",
     _KDC_UNREACHABLE: "no KDC answers: check krb5.conf and the network",
+    _KDC_BUSY: "the KDC answers that it cannot serve now",  # KDC_ERR_SVC_UNAVAILABLE
     -1765328230: "krb5.conf names no KDC for the realm of {client} or {service}",  # REALM_UNKNOWN
     -1765328164: "the KDC's name is not to be resolved: check krb5.conf and DNS",  # REALM_CANT_RESOLVE
     -1765328378: "the KDC does not know {client}: correct the option principal",  # C_PRINCIPAL_UNKNOWN
@@ -195,4 +214,4 @@ _SENTENCES: Final = {
 }
 """By the codes of krb5.h and gssapi_krb5.h."""
 
-_MAY_PASS: Final = frozenset({_KDC_UNREACHABLE, -1765328164})
+_MAY_PASS: Final = frozenset({_KDC_UNREACHABLE, _KDC_BUSY, -1765328164})
