@@ -67,7 +67,7 @@ class ConnectionLost(Exception):
 
 
 class AuthenticationFailed(ConnectionLost):
-    """The server and this client cannot agree on who the client is: no waiting mends it. Its text is told to callers."""
+    """The server and this client cannot agree on who the client is: no waiting mends it. Callers are told its text."""
 
 
 class CallTimedOut(Exception):
