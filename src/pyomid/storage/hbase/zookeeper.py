@@ -120,15 +120,14 @@ class ZooKeeper:
             if not connected.wait(min(_TELL_AFTER_S, self._connect_s_max)):
                 log.warning("no ZooKeeper server of %s answers: waits", self.quorum)
                 connected.wait(max(0.0, ends_s - time.monotonic()))
-            if self._connection is not None and client.connected:
+            if self._connection is not None:
                 self._connection.has_tried.wait(max(0.0, ends_s - time.monotonic()))
-                if not self._connection.may_pass:
-                    raise Unavailable(f"ZooKeeper {self.quorum}: {self._connection.failure}", may_pass=False)
+                if refusal := self._refusal():
+                    raise Unavailable(f"ZooKeeper {self.quorum}: {refusal}", may_pass=self._connection.may_pass)
             if client.connected:
                 return client
             raise Unavailable(
-                f"no ZooKeeper server of {self.quorum} answered within {self._connect_s_max:g} s: "
-                f"{self._refusal() or 'check the address'}"
+                f"no ZooKeeper server of {self.quorum} answered within {self._connect_s_max:g} s: check the address"
             )
         except BaseException:
             client.stop()

@@ -6,6 +6,7 @@ an outage of its KDC.
 
 from __future__ import annotations
 
+import logging
 import threading
 
 from kazoo.client import KazooClient
@@ -16,6 +17,8 @@ from kazoo.protocol.serialization import SASL
 from pyomid.errors import Corruption
 from pyomid.storage.hbase.security.kerberos import Kerberos, KerberosContext, KerberosFailed
 from pyomid.storage.hbase.security.sasl import Protection, SaslRefused, exchange_steps
+
+log = logging.getLogger(__name__)
 
 
 class SaslConnection(ConnectionHandler):  # type: ignore[misc]
@@ -69,5 +72,7 @@ class SaslConnection(ConnectionHandler):  # type: ignore[misc]
         return None if answer is None else bytes(answer)
 
     def _fail(self, message: str, *, may_pass: bool = True) -> None:
+        if message != self.failure:
+            log.warning("ZooKeeper does not know who this client is: %s", message)
         self.failure, self.may_pass = message, may_pass
         raise ConnectionDropped(message)
