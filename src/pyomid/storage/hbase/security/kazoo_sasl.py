@@ -44,8 +44,10 @@ class SaslConnection(ConnectionHandler):  # type: ignore[misc]
             self._fail(str(error), may_pass=error.may_pass)
         except ConnectionDropped:
             self._fail(f"ZooKeeper {host} closed the connection during SASL: its log says why")
+        except OSError as error:
+            self._fail(f"the connection to ZooKeeper {host} ended during SASL: {error}")
         except (SaslRefused, Corruption, ZookeeperError) as error:
-            self._fail(f"SASL with ZooKeeper {host} failed: {error!r}", may_pass=False)
+            self._fail(f"SASL with ZooKeeper {host} failed: {str(error) or repr(error)}", may_pass=False)
         finally:
             self.has_tried.set()
 
