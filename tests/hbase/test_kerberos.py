@@ -79,6 +79,7 @@ def secured(kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBas
         heap_mb=512,
         settings={
             "hbase.security.authentication": "kerberos",
+            "hadoop.security.authorization": "true",  # without it HBase lets everybody act in any name
             "hbase.rpc.protection": "authentication,integrity,privacy",
             **{
                 f"hbase.{role}.{key}": value
