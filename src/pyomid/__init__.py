@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pyomid.client.tables.table import Page, Table
     from pyomid.client.tables.typed import TypedPage, TypedTable
     from pyomid.client.transaction import Transaction
+    from pyomid.client.watch import Watch
 
 __version__: Final = "0.1.0"
 
@@ -72,6 +73,7 @@ __all__ = [
     "TypedTable",
     "Unavailable",
     "UnknownTable",
+    "Watch",
     "__version__",
     "connect",
     "restore",
@@ -113,6 +115,7 @@ _LATE: Final = {
     "Transaction": "pyomid.client.transaction",
     "TypedPage": "pyomid.client.tables.typed",
     "TypedTable": "pyomid.client.tables.typed",
+    "Watch": "pyomid.client.watch",
 }
 """Names whose modules bring numpy with them: imported when first asked for, so that `import pyomid` stays light."""
 

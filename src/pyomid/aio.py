@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyomid.client.aio import AsyncDatabase, AsyncTable, AsyncTransaction, AsyncTypedTable
+    from pyomid.client.aio import AsyncDatabase, AsyncTable, AsyncTransaction, AsyncTypedTable, AsyncWatch
     from pyomid.client.observers.observer import Observer
 
-__all__ = ["AsyncDatabase", "AsyncTable", "AsyncTransaction", "AsyncTypedTable", "connect"]
+__all__ = ["AsyncDatabase", "AsyncTable", "AsyncTransaction", "AsyncTypedTable", "AsyncWatch", "connect"]
 
 
 async def connect(url: str, *, observers: Sequence[Observer] = (), **options: Any) -> AsyncDatabase:
@@ -27,7 +27,7 @@ async def connect(url: str, *, observers: Sequence[Observer] = (), **options: An
     return await open_async_database(url, observers=observers, **options)
 
 
-_LATE: Final = frozenset({"AsyncDatabase", "AsyncTable", "AsyncTransaction", "AsyncTypedTable"})
+_LATE: Final = frozenset({"AsyncDatabase", "AsyncTable", "AsyncTransaction", "AsyncTypedTable", "AsyncWatch"})
 """As in `pyomid`: their module is imported when one of them is asked for."""
 
 

@@ -382,6 +382,9 @@ class TableInfo:
     is_changing: bool = False
     """While its columns change: clients read the entry in every transaction, and keep nothing of it (X2)."""
     indexes: tuple[IndexInfo, ...] = ()
+    ttl_seconds: float | None = None
+    """How long a value is seen after its commit (E1). 0: for ever, but what has expired stays so. None: it never had a
+    time to live."""
 
     @property
     def id_levels(self) -> tuple[ConflictLevel, ...]:

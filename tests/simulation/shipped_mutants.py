@@ -52,6 +52,25 @@ def _with_own_versions(original: Any, steps: Any, *begun: Any, **settings: Any) 
     steps._snapshot = replace(steps._snapshot, own=frozenset((steps.start_ts,)))
 
 
+def _by_the_newest_floor(original: Any, info: Any, snapshot: Any, cache: Any) -> Any:
+    newest = yield from original(info, replace(snapshot, start_ts=1 << 60), cache)
+    return replace(snapshot, expired_to=newest.expired_to)
+
+
+def _without_ended_floors(original: Any, info: Any, snapshot: Any, cache: Any) -> Any:
+    return original(replace(info, ttl_seconds=info.ttl_seconds or None), snapshot, cache)
+
+
+def _writes_only_what_moves(original: Any, *given: Any, **options: Any) -> Any:
+    return original(*given, **{**options, "always_writes": False})
+
+
+def _lets_the_place_go(original: Any, watching: Any) -> Any:
+    yield from original(watching)
+    if watching._open is not None:
+        watching._open.end()
+
+
 def _decides_again(original: Any, lost: Any) -> None:
     """What a commit that lost wrote is copied under a newer start, as far as it is still there."""
     conn = lost._conn
@@ -669,6 +688,43 @@ SHIPPED_MUTANTS: Final = (
         "a snapshot reads an index that was filled behind it",
         _INDEXES + "test_a_snapshot_older_than_an_index_does_not_read_it[memory]",
         ("client.tables.indexes:readable_index", _any_index),
+    ),
+    # Expiry and watches
+    _m(
+        "E1",
+        "a reader goes by the newest floor: a snapshot that is read again has lost rows",
+        "tests/client/test_client_ttl.py::test_e1_a_snapshot_sees_the_same_before_and_after[memory]",
+        ("protocol.expiry:seen_steps", _by_the_newest_floor),
+    ),
+    _m(
+        "E1b",
+        "where a time to live ended readers look at no floor: what had expired returns",
+        "tests/client/test_client_ttl.py::test_what_expired_stays_so_when_the_time_to_live_ends[memory]",
+        ("protocol.expiry:seen_steps", _without_ended_floors),
+    ),
+    _m(
+        "E2",
+        "compaction goes by the newest floor, which snapshots above W may not see",
+        "tests/core/test_expiry.py::test_e2_compaction_goes_by_a_floor_that_w_has_passed",
+        ("protocol.expiry:covered_floor_steps", lambda original, *given: original(*given[:2], 1 << 60, *given[3:])),
+    ),
+    _m(
+        "E2b",
+        "a longer time to live is told, and a floor is moved by the former one",
+        "tests/client/test_client_ttl.py::test_e2_who_moves_a_floor_by_a_former_ttl_begins_anew[memory]",
+        ("client.upkeep.expiry:move_floor", _writes_only_what_moves),
+    ),
+    _m(
+        "E3",
+        "the feed shows what had expired as the row's former state",
+        "tests/client/test_client_ttl.py::test_e3_the_feed_tells_no_expiry_and_then_an_insert[memory]",
+        ("protocol.expiry:floor_at", answers(0)),
+    ),
+    _m(
+        "F6",
+        "a watch holds nothing between two rounds",
+        "tests/client/test_client_watch.py::test_f6_a_watch_holds_w_below_its_last_place[memory]",
+        ("client.watch:Watching._pass_steps", _lets_the_place_go),
     ),
     # Marks and sanitising
     _m(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ import pytest
 import pyomid
 import pyomid.spark
 from pyomid import crashpoints
+from pyomid.client.upkeep import expiry
 from pyomid.errors import ConflictError, Misuse, SnapshotTooOld, UnknownTable
 
 if TYPE_CHECKING:
@@ -107,3 +109,26 @@ def test_a_table_made_later_was_not_there_for_spark(spark: SparkSession, kept_ur
         db.create_table("later", families=["f"])
     with pytest.raises(UnknownTable, match="there was no table"):
         pyomid.spark.read(spark, kept_url, "later", at=written)
+
+
+def test_e1_what_expired_is_gone_by_the_frames_snapshot(spark: SparkSession, kept_url: str) -> None:
+    old, new = [(number, "old") for number in range(50)], [(number, "new") for number in range(40, 60)]
+    with pyomid.connect(kept_url) as db:
+        first = write(spark, kept_url, old)
+        db.alter_table("t", ttl_seconds=3_600)
+        expiry.expire(db, "t", wall_clock=lambda: time.time() - 1_000, notes=True)
+        write(spark, kept_url, new)
+        before = pyomid.spark.read(spark, kept_url, "t")
+        assert len(rows_of(before)) == 60
+        assert expiry.expire(db, "t", wall_clock=lambda: time.time() + 3_100)["t"].expired_to > first
+        with pyomid.spark.transaction(spark, kept_url) as tx:
+            assert rows_of(tx.read("t")) == new
+            tx.write(spark.createDataFrame([(1, "again")], "id int, v string"), "t", row_key="id")
+            assert rows_of(tx.read("t")) == [(1, "again"), *new]
+        pyomid.spark.compact(spark, kept_url, "t")
+        assert rows_of(pyomid.spark.read(spark, kept_url, "t")) == [(1, "again"), *new]
+        assert rows_of(before) == sorted([*old[:40], *new])
+        assert rows_of(pyomid.spark.read(spark, kept_url, "t", at=first)) == old
+        changes = pyomid.spark.changes(spark, kept_url, "t", starting=first).where("id = 1").collect()
+        assert [row["_change_type"] for row in changes] == ["insert"]
+        assert db.verify("t").ok

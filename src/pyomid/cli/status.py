@@ -101,7 +101,11 @@ def table_lines(tables: Sequence[TableInfo]) -> Iterator[str]:
     for table in tables:
         families = ", ".join(family.decode("utf-8", "backslashreplace") for family in table.families)
         level = " changing to ".join(each.value for each in table.id_levels)
-        yield f"  {table.name}   families {families}   conflict level {level}{_columns(table)}"
+        yield f"  {table.name}   families {families}   conflict level {level}{_ttl(table)}{_columns(table)}"
+
+
+def _ttl(table: TableInfo) -> str:
+    return f"   values expire after {table.ttl_seconds:g} s" if table.ttl_seconds else ""
 
 
 def _columns(table: TableInfo) -> str:

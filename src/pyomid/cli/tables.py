@@ -29,6 +29,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     create.add_argument("name", help="a new name; over HBase also ns:name, in a namespace that exists")
     create.add_argument("families", nargs="+", help="its column families")
     add_conflict_level(create)
+    create.add_argument("--ttl", metavar="SECONDS", type=float, help="values expire so long after their commit")
     create.add_argument("--if-not-exists", action="store_true", help="a table that is there already is no error")
     create.add_argument(
         "--split-keys",
@@ -59,6 +60,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     alter.add_argument("name")
     add_conflict_level(alter, "the level that it shall have")
+    alter.add_argument(
+        "--ttl", metavar="SECONDS", type=float, help="values expire so long after their commit; 0: never"
+    )
     alter.add_argument("--rename", metavar="NAME=NEW", action="append", default=[], help="a column; repeatable")
     alter.add_argument("--drop", metavar="NAME", action="append", default=[], help="a column, for ever; repeatable")
     alter.add_argument(
@@ -103,6 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
                     arguments.conflict_level,
                     if_not_exists=arguments.if_not_exists,
                     split_keys=[_key(text) for text in arguments.split_keys],
+                    ttl_seconds=arguments.ttl,
                 )
             case "register":
                 database.create_table(arguments.name, arguments.families, arguments.conflict_level, if_not_exists=True)
@@ -133,12 +138,14 @@ def _alter(database: Database, arguments: argparse.Namespace) -> None:
     pairs = {name: _pairs(name, getattr(arguments, name)) for name in ("rename", "widen", "add")}
     order = [name.strip() for name in (arguments.order or "").split(",") if name.strip()]
     columns = bool(any(pairs.values()) or arguments.drop or order)
-    if not columns and arguments.conflict_level is None:
-        raise Misuse(f"table {arguments.name!r}: nothing is to change; give --conflict-level, --rename, --drop, …")
+    if not columns and arguments.conflict_level is None and arguments.ttl is None:
+        raise Misuse(
+            f"table {arguments.name!r}: nothing is to change; give --conflict-level, --ttl, --rename, --drop, …"
+        )
     if columns:
         database.alter_columns(arguments.name, drop=arguments.drop, order=order, **pairs)
-    if arguments.conflict_level is not None:
-        database.alter_table(arguments.name, arguments.conflict_level)
+    if arguments.conflict_level is not None or arguments.ttl is not None:
+        database.alter_table(arguments.name, arguments.conflict_level, ttl_seconds=arguments.ttl)
 
 
 def _pairs(option: str, texts: list[str]) -> dict[str, str]:

@@ -36,6 +36,7 @@ from pyomid.client.tables.table import Cells, Expected, Page, TableBase
 from pyomid.client.tables.typed import RowT, TypedPage, TypedTableBase
 from pyomid.client.transaction import Event, RowTransaction
 from pyomid.client.validation import TableRules
+from pyomid.client.watch import POLL_SECONDS, Watching
 from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
@@ -71,6 +72,41 @@ class AsyncTransactional(Protocol[P, R_co]):
     def __call__(
         self, transaction: AsyncTransaction, /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[Any, Any, R_co]: ...
+
+
+class AsyncWatch:
+    """As `pyomid.Watch`, with `async for`; `AsyncDatabase.watch` returns it."""
+
+    def __init__(self, watching: Watching, driver: AsyncDriver) -> None:
+        self._watching = watching
+        self._driver = driver
+
+    @property
+    def bookmark(self) -> Bookmark | None:
+        """As `Watch.bookmark`; None before it began."""
+        return self._watching.place
+
+    def __aiter__(self) -> AsyncWatch:
+        return self
+
+    async def __anext__(self) -> RowChange:
+        page = self._watching.page
+        if not page and not await self._driver.run(self._watching.fill_steps()):
+            raise StopAsyncIteration
+        return page.popleft()
+
+    def close(self) -> None:
+        """As `Watch.close`."""
+        self._watching.close()
+
+    async def __aenter__(self) -> AsyncWatch:
+        await self._driver.run(self._watching.begin_steps())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
 
 
 class AsyncDatabase:
@@ -174,11 +210,38 @@ class AsyncDatabase:
         *,
         prefix: bytes | None = None,
     ) -> AsyncIterator[RowChange]:
-        """As `Database.changes`, with `async for`."""
+        """As `Database.changes`, with `async for`. After an error it is closed."""
         scan = await self.driver.run(changes.begin_changes_steps(self._database, table, starting, ending, prefix))
         while (found := await self.driver.run(changes.shown_steps(self._database, scan))) is not None:
             for change in found:
                 yield change
+
+    def watch(
+        self,
+        table: str,
+        *,
+        key: bytes | None = None,
+        prefix: bytes | None = None,
+        after: Bookmark | int | None = None,
+        keep_seconds: float | None = None,
+        max_wait_seconds: float | None = None,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> AsyncWatch:
+        """As `Database.watch`, with `async for`; it begins at `async with`, or at its first step. A cancellation ends
+        it, as Ctrl-C does."""
+        self._database.check_usable()
+        watching = Watching(
+            self._database,
+            self.note_ended,
+            table,
+            key=key,
+            prefix=prefix,
+            after=after,
+            keep_seconds=keep_seconds,
+            max_wait_seconds=max_wait_seconds,
+            poll_seconds=poll_seconds,
+        )
+        return AsyncWatch(watching, self.driver)
 
     async def create_table(
         self,
@@ -188,17 +251,27 @@ class AsyncDatabase:
         *,
         if_not_exists: bool = False,
         split_keys: Sequence[bytes] = (),
+        ttl_seconds: float | None = None,
     ) -> TableInfo:
         """As `Database.create_table`."""
         return await self.driver.in_thread(
             lambda: self._database.create_table(
-                name, families, conflict_level, if_not_exists=if_not_exists, split_keys=split_keys
+                name,
+                families,
+                conflict_level,
+                if_not_exists=if_not_exists,
+                split_keys=split_keys,
+                ttl_seconds=ttl_seconds,
             )
         )
 
-    async def alter_table(self, name: str, conflict_level: ConflictLevel | str) -> TableInfo:
+    async def alter_table(
+        self, name: str, conflict_level: ConflictLevel | str | None = None, *, ttl_seconds: float | None = None
+    ) -> TableInfo:
         """As `Database.alter_table`."""
-        return await self.driver.in_thread(lambda: self._database.alter_table(name, conflict_level))
+        return await self.driver.in_thread(
+            lambda: self._database.alter_table(name, conflict_level, ttl_seconds=ttl_seconds)
+        )
 
     async def drop_table(self, name: str) -> None:
         """As `Database.drop_table`."""
@@ -258,6 +331,10 @@ class AsyncDatabase:
     async def compact(self, tables: str | Sequence[str] | None = None, *, grace_seconds: float = 0.0) -> Compaction:
         """As `Database.compact`."""
         return await self.driver.in_thread(lambda: self._database.compact(tables, grace_seconds=grace_seconds))
+
+    async def expire(self, tables: str | Sequence[str] | None = None) -> None:
+        """As `Database.expire`."""
+        await self.driver.in_thread(lambda: self._database.expire(tables))
 
     async def sanitize(self) -> Sanitising:
         """As `Database.sanitize`."""

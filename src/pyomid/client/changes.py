@@ -13,6 +13,7 @@ at a time. Nothing is in memory but these.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
@@ -25,6 +26,7 @@ from pyomid.client.validation import TableRules, find_table
 from pyomid.errors import Misuse, MisuseType
 from pyomid.protocol import changes
 from pyomid.protocol.effects import Begin, ReadWatermarks, Steps
+from pyomid.protocol.expiry import Floors, floors_steps
 from pyomid.protocol.reading import CommitCache, Snapshot
 from pyomid.types import BeginReply, Bookmark, KeyRange, TableInfo
 
@@ -52,8 +54,7 @@ def bookmark_steps(
 ) -> Steps[Bookmark]:
     """A place behind everything committed so far. W is read before the start is drawn (F2). With `keep_s` a lease is
     durable on return. `note_ended`: of the session that begins."""
-    if keep_s is not None and (isinstance(keep_s, bool) or not isinstance(keep_s, int | float) or not 0 < keep_s < inf):
-        raise Misuse(f"keep_seconds {keep_s!r} is not a number of seconds above 0", value=keep_s)
+    check_keep(keep_s)
     watermark, _ = yield ReadWatermarks()
     begun: BeginReply = yield Begin()
     try:
@@ -62,6 +63,11 @@ def bookmark_steps(
     finally:
         note_ended(begun.start_ts)
     return Bookmark(begun.start_ts, watermark)
+
+
+def check_keep(keep_s: float | None) -> None:
+    if keep_s is not None and (isinstance(keep_s, bool) or not isinstance(keep_s, int | float) or not 0 < keep_s < inf):
+        raise Misuse(f"keep_seconds {keep_s!r} is not a number of seconds above 0", value=keep_s)
 
 
 def until_steps(ending: Bookmark | int | None) -> Steps[Snapshot]:
@@ -103,7 +109,10 @@ def check_table(info: TableInfo, since: Bookmark) -> None:
 
 
 class ChangeScan:
-    """The changes of a range, some rows at a time, in the order of rows and, of each row, of commits."""
+    """The changes of a range, some rows at a time, in the order of rows and, of each row, of commits.
+
+    After an error it never goes on: rows that were found were not told.
+    """
 
     def __init__(
         self,
@@ -119,15 +128,34 @@ class ChangeScan:
         found = deployment.store.changed_rows(table, key_range, changes.change_bounds(since, until))
         self._rows = (rows[at : at + ROWS_AT_ONCE] for rows in found for at in range(0, len(rows), ROWS_AT_ONCE))
         self._is_over = since.start_ts + 1 == until.start_ts
+        self._floors: Floors | None = None
+        self._error: Exception | None = None
 
     def next_steps(self) -> Steps[list[changes.Change] | None]:
         """None at the end, behind a last look at W and at the table: rows may have gone before the search came to
         them."""
+        if self._error is not None:
+            raise self._error
         if self._is_over:
             return None
+        self._error = Misuse("reading these changes was interrupted: begin anew", table=self._table)
+        try:
+            found = yield from self._next_steps()
+        except Exception as error:
+            self._error = error
+            raise
+        self._error = None
+        return found
+
+    def _next_steps(self) -> Steps[list[changes.Change] | None]:
+        if self._floors is None:
+            info: TableInfo = yield Blocking(partial(find_table, self._catalog, self._table))
+            self._floors = yield from floors_steps(info, self._since, self._until, self._cache)
         rows: Sequence[bytes] | None = yield Blocking(partial(next, self._rows, None))
         self._is_over = rows is None
-        found = yield from changes.changes_steps(self._table, rows or (), self._since, self._until, self._cache)
+        found = yield from changes.changes_steps(
+            self._table, rows or (), self._since, self._until, self._cache, self._floors
+        )
         if rows is None:
             yield from check_still_there_steps(self._catalog, self._table, self._since)
             return None
@@ -164,6 +192,25 @@ def shown_steps(database: Database, scan: ChangeScan) -> Steps[list[RowChange] |
     database.check_usable()
     found = yield from scan.next_steps()
     return None if found is None else list(map(shown, found))
+
+
+class Changes:
+    """What `Database.changes` returns: an iterator, which after an error raises it again."""
+
+    def __init__(self, shown_page: Callable[[], list[RowChange] | None]) -> None:
+        self._shown_page = shown_page
+        self._page = deque[RowChange]()
+
+    def __iter__(self) -> Changes:
+        return self
+
+    def __next__(self) -> RowChange:
+        while not self._page:
+            page = self._shown_page()
+            if page is None:
+                raise StopIteration
+            self._page.extend(page)
+        return self._page.popleft()
 
 
 def shown(change: changes.Change) -> RowChange:

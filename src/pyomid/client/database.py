@@ -19,7 +19,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Protocol, TypeVar, cast, overload
 
@@ -37,6 +36,7 @@ from pyomid.client.session.leases import Lease, LeaseKeeper
 from pyomid.client.transaction import Transaction
 from pyomid.client.transaction_steps import TransactionSteps
 from pyomid.client.validation import TableRules, find_table
+from pyomid.client.watch import POLL_SECONDS, Watch, Watching
 from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
@@ -247,7 +247,43 @@ class Database:
         """
         run = self._driver.run
         scan = run(changes.begin_changes_steps(self, table, starting, ending, prefix))
-        return chain.from_iterable(iter(lambda: run(changes.shown_steps(self, scan)), None))
+        return changes.Changes(lambda: run(changes.shown_steps(self, scan)))
+
+    def watch(
+        self,
+        table: str,
+        *,
+        key: bytes | None = None,
+        prefix: bytes | None = None,
+        after: Bookmark | int | None = None,
+        keep_seconds: float | None = None,
+        max_wait_seconds: float | None = None,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> Watch:
+        """The changes of a row, of the rows with a prefix, or of the whole table, as they are committed: from now on,
+        or after a place. An iterator that waits; it ends once nothing came for `max_wait_seconds` (None: never), and
+        may be iterated again. Changes that came since the last look are told as `changes` tells them.
+
+        It looks every `poll_seconds`, at all keys of a prefix in a folder. Between looks it holds W back as an open
+        transaction does. With `keep_seconds` it holds it by a durable lease, so that who stops, and goes on from its
+        `bookmark` within that time, misses nothing. Who comes back too late, and who takes a change and returns for the
+        next after more than `max_transaction_age_seconds`, without a lease, gets `SnapshotTooOld`.
+
+        Any error, Ctrl-C too, ends the watch; whoever goes on iterating it is told so again.
+        """
+        self.check_usable()
+        watching = Watching(
+            self,
+            self._deployment.tso.note_ended,
+            table,
+            key=key,
+            prefix=prefix,
+            after=after,
+            keep_seconds=keep_seconds,
+            max_wait_seconds=max_wait_seconds,
+            poll_seconds=poll_seconds,
+        )
+        return Watch(watching, self._driver)
 
     # Tables
 
@@ -259,12 +295,16 @@ class Database:
         *,
         if_not_exists: bool = False,
         split_keys: Sequence[bytes] = (),
+        ttl_seconds: float | None = None,
     ) -> TableInfo:
         """Makes a table, durable on return. `Misuse` if the name is taken. `split_keys` (HBase): the row keys at which
         its regions begin.
 
         `conflict_level`: "cell" (transactions conflict on a column of a row) or "row" (on a row). None: that of the
         deployment (HBase: `pyomid init --conflict-level`), else "cell". `alter_table` changes it.
+
+        `ttl_seconds`: each value expires so long after its commit, or a hundredth of that and a second later: later
+        snapshots do not see it, and compaction drops it. None: values are kept.
         """
         self.check_usable()
         return table_admin.create_table(
@@ -274,14 +314,31 @@ class Database:
             conflict_level=conflict_level,
             if_not_exists=if_not_exists,
             split_keys=split_keys,
+            ttl_seconds=ttl_seconds,
         )
 
-    def alter_table(self, name: str, conflict_level: ConflictLevel | str) -> TableInfo:
-        """Changes a table's conflict level, while others use it; transactions that began before and write it abort.
-        Durable on return. `Misuse` where all tables of the deployment have another one."""
+    def alter_table(
+        self, name: str, conflict_level: ConflictLevel | str | None = None, *, ttl_seconds: float | None = None
+    ) -> TableInfo:
+        """Changes a table's conflict level, or for how long its values are seen, while others use it; transactions that
+        began before and write it abort. Durable on return. `Misuse` where all tables of the deployment have another
+        level.
+
+        `ttl_seconds`: as of `create_table`; the age of what is there counts from now on at the latest. 0: nothing
+        expires any more. What has expired stays so.
+        """
         self.check_usable()
+        if conflict_level is None and ttl_seconds is None:
+            raise Misuse(f"table {name!r}: nothing is to change; give conflict_level or ttl_seconds", table=name)
         self._tables.pop(name, None)
-        return table_admin.alter_level(self._deployment, name, conflict_level)
+        if ttl_seconds is not None:
+            from pyomid.client.upkeep.expiry import move_floor
+
+            found = table_admin.alter_ttl(self._deployment, name, ttl_seconds)
+            move_floor(self, name, always_writes=True)
+        if conflict_level is not None:
+            found = table_admin.alter_level(self._deployment, name, conflict_level)
+        return found
 
     def drop_table(self, name: str) -> None:
         """Removes the table and its rows; open transactions that wrote to it abort."""
@@ -391,12 +448,22 @@ class Database:
         It may run beside readers, writers and itself. The report prints as a table and says what holds W back.
         `grace_seconds`: for stores that Java clients share, which never look at W: it goes by the W of so long ago, and
         waits for that. A folder's TSO compacts by itself; Spark gives each region a task (`pyomid.spark.compact`).
+        `expire` comes first.
         """
         from pyomid.client.upkeep import jobs as upkeep
 
-        self.check_usable()
+        self.expire(tables)
         run, cache = self._driver.run, self.commit_cache
         return upkeep.compact(self._deployment, run, cache, tables, grace_seconds=grace_seconds)
+
+    def expire(self, tables: str | Sequence[str] | None = None) -> None:
+        """Has values expire in these tables (all of them) that are older than their table's `ttl_seconds`, for all
+        snapshots from now on. A folder's TSO does it by itself; over HBase it is to be called, or `compact`, at least
+        a hundred times in the shortest `ttl_seconds`. It goes by this process's clock."""
+        from pyomid.client.upkeep import expiry
+
+        self.check_usable()
+        expiry.expire(self, tables)
 
     def sanitize(self) -> Sanitising:
         """Deletes the commit-table entries that no reader needs, as far as every table is compacted by records older

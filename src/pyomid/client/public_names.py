@@ -22,6 +22,7 @@ DATABASE: Final = (
     "drain",
     "drop_index",
     "drop_table",
+    "expire",
     "export_parquet",
     "import_parquet",
     "release_bookmark",
@@ -37,6 +38,7 @@ DATABASE: Final = (
     "transactional",
     "url",
     "verify",
+    "watch",
 )
 
 TRANSACTION: Final = (

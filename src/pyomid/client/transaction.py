@@ -477,6 +477,7 @@ class RowTransaction(TransactionBase[TransactionSteps], ABC, Generic[TableT]):
             rules: TableRules = yield Blocking(read_rules)
             if self._begun.read_at:
                 check_was_there(rules.info, self._begun.read_at)
+            yield from self.writes.look_steps(rules.info)
             table = self._tables[name] = self._new_table(rules)
         return table
 

@@ -30,6 +30,7 @@ from pyomid.cells import CellBatch, CellNames, batch_of_rows, without_values
 from pyomid.errors import ConflictError, Misuse, UnknownTable
 from pyomid.protocol.commit import WriteSet
 from pyomid.protocol.effects import BeginWrite, EndWrites, Steps, WriteCells
+from pyomid.protocol.expiry import seen_steps
 from pyomid.protocol.hashing import row_id, table_id
 from pyomid.protocol.native import hashing
 from pyomid.protocol.reading import CommitCache, Snapshot, read_batch_steps, read_rows_steps
@@ -115,6 +116,8 @@ class TransactionSteps:
         self.start_ts = begun.read_at or begun.start_ts
         own = () if begun.read_at else (begun.start_ts,)
         self._snapshot = Snapshot(self.start_ts, begun.epoch, own=frozenset(own))
+        self._expiring: dict[str, Snapshot] = {}
+        """The snapshot with what has expired for it, of tables with a time to live (E1)."""
         self._cache = cache
         self._pipelined = pipelined
         self._flush_bytes = min(flush_bytes, PIPELINED_BYTES) if pipelined else flush_bytes
@@ -190,7 +193,7 @@ class TransactionSteps:
             return
         yield from self._end_steps(len(self._begun))
         keys = list(dict.fromkeys(row for _, cells in missing for row in cells))
-        found = yield from read_rows_steps(name, keys, None, self._snapshot, self._cache)
+        found = yield from read_rows_steps(name, keys, None, self._snapshot_of(name), self._cache)
         stored = dict(zip(keys, found, strict=True))
         for saved, cells in missing:
             left = saved.left.setdefault(name, {})
@@ -310,9 +313,17 @@ class TransactionSteps:
 
     # Reading
 
+    def look_steps(self, info: TableInfo) -> Steps[None]:
+        """Before the first read of a table: what has expired in it for this transaction."""
+        if info.ttl_seconds is not None:
+            self._expiring[info.name] = yield from seen_steps(info, self._snapshot, self._cache)
+
+    def _snapshot_of(self, table: str) -> Snapshot:
+        return self._expiring.get(table, self._snapshot)
+
     def read_steps(self, info: TableInfo, keys: Sequence[bytes], columns: Sequence[Column] | None) -> Steps[list[Row]]:
         """The rows as the transaction sees them, in the order of `keys`; {} for a row that does not exist."""
-        steps = read_rows_steps(info.name, keys, columns, self._snapshot, self._cache)
+        steps = read_rows_steps(info.name, keys, columns, self._snapshot_of(info.name), self._cache)
         return steps if info.name not in self._buffers else self._overlaid_steps(info, keys, columns, steps)
 
     def _overlaid_steps(
@@ -333,7 +344,7 @@ class TransactionSteps:
         self, info: TableInfo, batch: CellBatch | None, columns: Sequence[Column] | None
     ) -> Steps[SeenBatch | None]:
         """What is visible of a scanned batch, without the overlay. `batch` None: the end of the scan."""
-        return read_batch_steps(info.name, batch, columns, self._snapshot, self._cache)
+        return read_batch_steps(info.name, batch, columns, self._snapshot_of(info.name), self._cache)
 
     def begin_scan(self, info: TableInfo, key_range: KeyRange) -> OpenScan:
         """The position of a scan of this transaction, which tells when a prefetched answer lacks own writes (C2)."""
@@ -368,10 +379,9 @@ class TransactionSteps:
     def has_buffered(self) -> bool:
         return any(buffer.buffered_bytes for buffer in self._buffers.values())
 
-    @property
-    def reading(self) -> tuple[Snapshot, CommitCache]:
+    def reading(self, table: str) -> tuple[Snapshot, CommitCache]:
         """What a vectorized read goes by, which sees of the transaction's writes those in the store."""
-        return self._snapshot, self._cache
+        return self._snapshot_of(table), self._cache
 
     @property
     def wrote(self) -> bool:

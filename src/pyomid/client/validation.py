@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Final
 
 from pyomid.errors import Misuse, MisuseType, UnknownTable
@@ -81,6 +82,19 @@ def check_conflict_level(level: object) -> ConflictLevel:
     except ValueError:
         known = " or ".join(repr(known.value) for known in ConflictLevel)
         raise Misuse(f"conflict level {level!r} is not {known}", value=level) from None
+
+
+TTL_SECONDS_MIN: Final = 1.0
+
+
+def check_ttl(ttl_seconds: object) -> float:
+    if isinstance(ttl_seconds, bool) or not isinstance(ttl_seconds, int | float):
+        raise MisuseType(
+            f"ttl_seconds {ttl_seconds!r} is {type(ttl_seconds).__name__}, not a number", value=ttl_seconds
+        )
+    if not TTL_SECONDS_MIN <= ttl_seconds < inf:
+        raise Misuse(f"ttl_seconds {ttl_seconds} is not a number of seconds from 1 on", value=ttl_seconds)
+    return float(ttl_seconds)
 
 
 class TableRules:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 from pyomid.errors import SnapshotTooOld
 from pyomid.protocol import visibility
 from pyomid.protocol.effects import ReadWatermarks, Steps
+from pyomid.protocol.expiry import Floors, floor_at
 from pyomid.protocol.reading import (
     CommitCache,
     Snapshot,
@@ -50,7 +51,12 @@ def change_bounds(since: Bookmark, until: Snapshot) -> ChangeBounds:
 
 
 def changes_steps(
-    table: str, rows: Sequence[bytes], since: Bookmark, until: Snapshot, cache: CommitCache
+    table: str,
+    rows: Sequence[bytes],
+    since: Bookmark,
+    until: Snapshot,
+    cache: CommitCache,
+    floors: Floors = (),
 ) -> Steps[list[Change]]:
     """The changes of these rows by commits above `since` and below `until`: in the order of `rows`, and of each row in
     the order of commits. A row that reads the same before and after a commit was not changed by it.
@@ -58,6 +64,9 @@ def changes_steps(
     Every commit below `until` is durable: its start was handed out, or lies below one that was. SnapshotTooOld if W has
     passed `since`. Without rows that is all that is looked at: at the end of a search, whose rows may have been cleaned
     away before it came to them.
+
+    `floors`: of the table's snapshots between the two (`protocol.expiry`). What expires is changed by no commit to the
+    table, and is not told (E3): a commit finds the row without it.
     """
     changes: list[Change] = []
     if rows:
@@ -65,7 +74,7 @@ def changes_steps(
         cells_of, resolution = yield from resolve_rows_steps(table, rows, until, bounds, cache)
         yield from heal_steps(table, cells_of, resolution)
         for row, cells in zip(rows, cells_of, strict=True):
-            changes += row_changes(row, cells, resolution.commits, since.start_ts, until.start_ts)
+            changes += row_changes(row, cells, resolution.commits, since.start_ts, until.start_ts, floors)
     yield from check_kept_steps(since)
     return changes
 
@@ -87,7 +96,14 @@ def is_between(commit_ts: int, above: int, below: int) -> bool:
     return above < commit_ts < below
 
 
-def row_changes(row: bytes, cells: Iterable[Cell], commits: Mapping[int, int], above: int, below: int) -> list[Change]:
+def row_changes(
+    row: bytes,
+    cells: Iterable[Cell],
+    commits: Mapping[int, int],
+    above: int,
+    below: int,
+    floors: Floors = (),
+) -> list[Change]:
     """By commit, each with above < commit < below. `commits` explains cells without a shadow cell."""
     by_commit: dict[int, list[Cell]] = {}
     present: list[Cell] = []
@@ -100,10 +116,14 @@ def row_changes(row: bytes, cells: Iterable[Cell], commits: Mapping[int, int], a
     if not by_commit:
         return []
     changes = []
-    before = visibility.visible_point(present, below, (), commits)
+    expired_to = floor_at(floors, above)
+    before = visibility.visible_point(present, below, (), commits, expired_to)
     for commit_ts in sorted(by_commit):
+        if floor_at(floors, commit_ts) > expired_to:
+            expired_to = floor_at(floors, commit_ts)
+            before = visibility.visible_point(present, below, (), commits, expired_to)
         present = _greatest([*present, *by_commit[commit_ts]])
-        after = visibility.visible_point(present, below, (), commits)
+        after = visibility.visible_point(present, below, (), commits, expired_to)
         if after != before:
             changes.append(Change(row, commit_ts, before, after))
         before = after

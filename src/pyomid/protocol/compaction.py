@@ -23,6 +23,7 @@ from pyomid.protocol.effects import (
     RecordWatermark,
     Steps,
 )
+from pyomid.protocol.expiry import covered_floor_steps
 from pyomid.protocol.reading import CommitCache, FetchedBatch, SealRule, resolve_steps, version_bound
 from pyomid.protocol.version_cleanup import Indices, plan_cleaning
 from pyomid.types import KeyRange, RegionWatermark
@@ -58,35 +59,37 @@ def compact_region_steps(
     now_s: float,
     watermark: int | None = None,
     rows_max: int = BATCH_ROWS_MAX,
+    expires: bool = False,
 ) -> Steps[RegionCleaned]:
     """Cleans every row of `region` up to W, then records W.
 
     `generation` is the table's, read before the call: a record of a former generation counts for nothing (K5).
     `watermark`: an older published W to clean by, where Java clients share the store; None: W now.
-    `now_s`: the wall clock before the call, stored with the record.
+    `now_s`: the wall clock before the call, stored with the record. `expires`: the table has, or had, a time to live.
     """
     published, _ = yield ReadWatermarks()
     bound = published if watermark is None else min(watermark, published)
     yield FlushAndMerge(table, region)
     cleaned = RegionCleaned(table, region, bound)
+    expired_to = (yield from covered_floor_steps(table, generation, bound, cache)) if expires else 0
     start: bytes | None = region.start
     while start is not None:
         batch: CellBatch = yield ReadRange(table, KeyRange(start, region.stop), None, rows_max)
         start = batch.row_key(batch.rows - 1) + b"\0" if batch.rows else None
         if batch.rows:
-            yield from _clean_batch_steps(table, batch, bound, cache, cleaned)
+            yield from _clean_batch_steps(table, batch, bound, expired_to, cache, cleaned)
     yield RecordWatermark(RegionWatermark(table, generation, region, bound, now_s))
     return cleaned
 
 
 def _clean_batch_steps(
-    table: str, batch: CellBatch, watermark: int, cache: CommitCache, cleaned: RegionCleaned
+    table: str, batch: CellBatch, watermark: int, expired_to: int, cache: CommitCache, cleaned: RegionCleaned
 ) -> Steps[None]:
     fetched = FetchedBatch(table, None, version_bound(watermark), frozenset(), batch)
     resolution = yield from resolve_steps(fetched, SealRule.of_compactor(), cache)
     batch = fetched.batch
     orphans = np.array(sorted(s for s in resolution.missed if s <= watermark), np.int64)
-    heals, drops = plan_cleaning(batch, watermark, orphans, fetched.resolved)
+    heals, drops = plan_cleaning(batch, watermark, orphans, fetched.resolved, expired_to)
     _count(cleaned, batch, heals, drops, bound=watermark)
     if len(heals) or len(drops):
         yield CleanBatch(table, batch, heals, drops)

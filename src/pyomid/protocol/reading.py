@@ -71,6 +71,8 @@ class Snapshot:
     start_ts: int
     epoch: int
     own: frozenset[int] = frozenset()
+    expired_to: int = 0
+    """Values that were committed at or below it have expired, in the table that is read (`protocol.expiry`)."""
     bounds: ReadBounds = field(init=False, repr=False, compare=False)
     """What a reader at the snapshot needs of a row."""
 
@@ -127,7 +129,8 @@ def _read_some_rows_steps(
     yield from check_snapshot_steps(snapshot)
     yield from heal_steps(table, rows_read, resolution)
     known = resolution.commits
-    return [visibility.visible_point(cells, snapshot.start_ts, snapshot.own, known) for cells in rows_read]
+    seen = (snapshot.start_ts, snapshot.own, known, snapshot.expired_to)
+    return [visibility.visible_point(cells, *seen) for cells in rows_read]
 
 
 def resolve_rows_steps(
@@ -172,7 +175,8 @@ def read_batch_steps(
     fetched = FetchedBatch(table, columns, snapshot.start_ts, snapshot.own, batch, snapshot.bounds)
     yield from resolve_steps(fetched, SealRule.of_reader(snapshot), cache)
     yield from check_snapshot_steps(snapshot)
-    return fetched.batch, visibility.visible_cells(fetched.batch, snapshot.start_ts, snapshot.own)
+    seen = visibility.visible_cells(fetched.batch, snapshot.start_ts, snapshot.own, snapshot.expired_to)
+    return fetched.batch, seen
 
 
 def check_snapshot_steps(snapshot: Snapshot) -> Steps[None]:

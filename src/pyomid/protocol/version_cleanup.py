@@ -8,6 +8,7 @@ Per cell (protocol.md, "Compaction"; hazards K1, K3), for versions with start �
     hidden by a family tombstone         is dropped, if both committed ≤ W: no snapshot above W sees it
     family tombstone                     a later one supersedes it; a later value in its own column does not
     tombstone, itself the greatest ≤ W   is dropped only when nothing that it hides stays in this row
+    value committed ≤ `expired_to`       the same: every snapshot above W reads it as a tombstone of its column (E2)
 
 Versions with start > W stay as they are. A rule by start timestamps would get this history wrong (K1): v1 (start 10,
 commit 20), v2 (start 30, commit 100), W = 50. A reader at 60 needs v1.
@@ -27,36 +28,38 @@ from pyomid.types import start_of
 Indices = NDArray[np.int64]
 
 
-def plan_cleaning(batch: CellBatch, watermark: int, orphans: Indices, resolved: Indices) -> tuple[Indices, Indices]:
+def plan_cleaning(
+    batch: CellBatch, watermark: int, orphans: Indices, resolved: Indices, expired_to: int = 0
+) -> tuple[Indices, Indices]:
     """(heals, drops): ascending indices of records and of cells, for `DataStore.clean_batch`.
 
     `orphans`: sorted starts ≤ W that were sealed, and whose cells were read again after that; no other unresolved cell
     is dropped. `resolved`: records whose `rec_commit` came from the commit table. A record gets its shadow cell if any
-    of its cells stays.
+    of its cells stays. `expired_to`: a floor that every snapshot above `watermark` sees, or a higher one.
     """
     if not batch.rows:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     if not dropped_cells.is_ready:
-        return plan_cleaning_plain(batch, watermark, orphans, resolved)
+        return plan_cleaning_plain(batch, watermark, orphans, resolved, expired_to)
     family, is_family_tombstone_column = _families(batch)
     starts = np.ascontiguousarray(orphans, dtype=np.int64)
-    dropped = dropped_cells(batch.arrays(), family, is_family_tombstone_column, starts, watermark)
+    dropped = dropped_cells(batch.arrays(), family, is_family_tombstone_column, starts, expired_to, watermark)
     return _records_that_stay(batch, resolved, dropped), np.flatnonzero(dropped).astype(np.int64)
 
 
 def plan_cleaning_plain(
-    batch: CellBatch, watermark: int, orphans: Indices, resolved: Indices
+    batch: CellBatch, watermark: int, orphans: Indices, resolved: Indices, expired_to: int = 0
 ) -> tuple[Indices, Indices]:
     """Reference implementation: one row and cell at a time."""
     dropped = np.zeros(batch.cells, np.bool_)
     known_orphans = set(orphans.tolist())
     for row in range(batch.rows):
-        for cell in _dropped_of_row(batch, row, watermark, known_orphans):
+        for cell in _dropped_of_row(batch, row, watermark, known_orphans, expired_to):
             dropped[cell] = True
     return _records_that_stay(batch, resolved, dropped), np.flatnonzero(dropped).astype(np.int64)
 
 
-def _dropped_of_row(batch: CellBatch, row: int, watermark: int, orphans: set[int]) -> set[int]:
+def _dropped_of_row(batch: CellBatch, row: int, watermark: int, orphans: set[int], expired_to: int) -> set[int]:
     cells: list[tuple[int, int, int, bool]] = []  # index, version, commit, may be judged
     drops: set[int] = set()
     for record in range(int(batch.row_rec[row]), int(batch.row_rec[row + 1])):
@@ -77,6 +80,7 @@ def _dropped_of_row(batch: CellBatch, row: int, watermark: int, orphans: set[int
             family = column[cell].family
             family_tombstone[family] = max(version, family_tombstone.get(family, -1))
     kept: list[tuple[int, int, bool]] = []
+    expired = {cell for cell, _, commit_ts, judged in cells if judged and commit_ts <= expired_to}
     for cell, version, _, judged in cells:
         hidden_to = family_tombstone.get(column[cell].family, -1)
         # A later value in its own column does not supersede a family tombstone, which still hides the other columns.
@@ -91,7 +95,7 @@ def _dropped_of_row(batch: CellBatch, row: int, watermark: int, orphans: set[int
         else:
             kept.append((cell, version, judged))
     for cell, version, judged in kept:
-        if not judged or batch.cell_len[cell] != TOMBSTONE:
+        if not judged or (batch.cell_len[cell] != TOMBSTONE and cell not in expired):
             continue
         if _is_family_tombstone(batch, cell):
             hides = any(

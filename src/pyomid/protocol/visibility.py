@@ -7,6 +7,9 @@ column the greatest visible version counts; if it is a tombstone, the column is 
 written to its own column later. A *value* under the empty qualifier, as HBase programs write it, is a value like any
 other and hides nothing (Omid: CellUtils.isFamilyDeleteCell).
 
+A value that was committed at or below `expired_to` has expired (E1): where it is the greatest visible version, the
+column is absent. It hides what it hid before.
+
 A commit timestamp of 0 counts as "not committed" here. The caller has looked it up before: `unresolved_starts`, then
 `apply_commits`, then the second fetch of protocol.md. `tests/core` compares both implementations on random histories.
 """
@@ -42,6 +45,7 @@ def visible_point(
     reader_start_ts: int,
     own: Collection[int] = NO_STARTS,
     commits: Mapping[int, int] | None = None,
+    expired_to: int = 0,
 ) -> dict[Column, bytes]:
     """The row as the reader sees it; empty if it does not exist.
 
@@ -65,7 +69,9 @@ def visible_point(
     return {
         column: cell.value
         for column, cell in best.items()
-        if cell.value is not None and cell.version > hidden_to.get(column.family, 0)
+        if cell.value is not None
+        and cell.version > hidden_to.get(column.family, 0)
+        and not 0 < (cell.commit_ts or known.get(start_of(cell.version), 0)) <= expired_to
     }
 
 
@@ -107,10 +113,14 @@ def unresolved_records(batch: CellBatch, reader_start_ts: int, own: Collection[i
     return now(kernels.unresolved_records)(batch.rec_version, batch.rec_commit, reader_start_ts, _sorted(own))
 
 
-def visible_cells(batch: CellBatch, reader_start_ts: int, own: Collection[int] = NO_STARTS) -> VisibleCells:
-    """The batch as the reader sees it: one compiled pass, a few nanoseconds a cell."""
+def visible_cells(
+    batch: CellBatch, reader_start_ts: int, own: Collection[int] = NO_STARTS, expired_to: int = 0
+) -> VisibleCells:
+    """The batch as the reader sees it: one compiled pass, a few nanoseconds a cell, and another where values expire."""
     tombstone_of = _family_tombstone_columns(batch.columns)
     found = now(kernels.visible_cells)(batch.arrays(), tombstone_of, reader_start_ts, _sorted(own))
+    if expired_to:
+        found = now(kernels.unexpired_cells)(batch.rec_cell, batch.rec_commit, *found, expired_to)
     return VisibleCells(*found)
 
 

@@ -41,6 +41,7 @@ from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError
 from pyomid.protocol.commit import WriteSet
 from pyomid.protocol.effects import Steps, WriteCells, WriteShadowCells
+from pyomid.protocol.expiry import seen_steps
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.reading import Snapshot
 from pyomid.row_codec.encode import duplicate_key, shown_key
@@ -236,7 +237,8 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         """What it sees of a table: all that was committed before its start, and what its tasks wrote there so far."""
         present = self.writes.tables.get(table)
         own = frozenset(report.branch for report in present.reports) if present is not None else frozenset()
-        return Snapshot(self._begun.start_ts, self._begun.epoch, own)
+        snapshot, info = Snapshot(self._begun.start_ts, self._begun.epoch, own), table_or_none(self._conn, table)
+        return snapshot if info is None else self._conn.driver.run(seen_steps(info, snapshot, self._conn.cache))
 
     def writes_into(self, table: str, mode: str, *, told: str) -> bool:
         """Whether `mode` has anything written into the table. False: ignored. `Misuse` with `told`: refused."""

@@ -40,6 +40,8 @@ def entry_fields(entry: TableEntry) -> dict[str, Any]:
             }
             for index in info.indexes
         ]
+    if info.ttl_seconds is not None:
+        changing["ttl_seconds"] = info.ttl_seconds
     return {
         "name": info.name,
         "families": [family.hex() for family in info.families],
@@ -61,7 +63,11 @@ def entry_of(fields: Mapping[str, Any], schema: TableSchema | None) -> TableEntr
     next_level = None if following is None else ConflictLevel(following)
     schema = None if schema is None else _with_history(schema, fields)
     changing, indexes = bool(fields.get("is_changing", False)), tuple(map(_index_of, fields.get("indexes", ())))
-    info = TableInfo(fields["name"], families, level, fields["generation"], schema, next_level, changing, indexes)
+    ttl_seconds = fields.get("ttl_seconds")
+    if not isinstance(ttl_seconds, int | float | None):
+        raise TypeError(f"ttl_seconds {ttl_seconds!r} is no number")
+    generation = fields["generation"]
+    info = TableInfo(fields["name"], families, level, generation, schema, next_level, changing, indexes, ttl_seconds)
     nonce = fields.get("nonce", "")
     if not isinstance(nonce, str):
         raise TypeError(f"nonce {nonce!r} is no text")

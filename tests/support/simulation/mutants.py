@@ -753,6 +753,19 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "tests/tso/test_folder_is_replaced.py::test_who_connects_again_shares_what_others_see",
         "tests/tso/test_folder_is_replaced.py::test_no_commit_is_promised_in_files_that_are_gone",
     ),
+    "E1": ("tests/client/test_client_ttl.py::test_e1_a_snapshot_sees_the_same_before_and_after",),
+    "E2": (
+        "tests/core/test_expiry.py::test_e2_compaction_goes_by_a_floor_that_w_has_passed",
+        "tests/client/test_client_ttl.py::test_e2_who_moves_a_floor_by_a_former_ttl_begins_anew",
+    ),
+    "E3": (
+        "tests/core/test_expiry.py::test_e3_a_commit_finds_rows_without_what_expired",
+        "tests/client/test_client_ttl.py::test_e3_the_feed_tells_no_expiry_and_then_an_insert",
+    ),
+    "F6": (
+        "tests/client/test_client_watch.py::test_f6_a_watch_holds_w_below_its_last_place",
+        "tests/client/test_client_watch.py::test_f6_changes_after_an_error_are_never_told_as_their_end",
+    ),
     "F1": ("tests/core/test_change_feed.py::test_f1_a_commit_counts_on_one_side_of_each_place",),
     "F2": ("tests/core/test_change_feed.py::test_f2_a_commit_above_a_bookmark_may_have_begun_below_it",),
     "F3": ("tests/core/test_change_feed.py::test_f3_changes_that_may_be_gone_are_refused_by_name",),

@@ -44,12 +44,14 @@ def create_index(
     checked = _check_name(name)
     names = _check_columns(columns)
     present = validation.find_table(deployment.catalog, validation.check_table_name(table))
+    _check_keeps(present)
     _check_same(present, checked, indexed_columns(present, names))
     made: str | None = None
     if not any(index.name == checked for index in present.indexes):
         made = table_admin.make_index_table(deployment, INDEX_TABLES, INDEX_COLUMN.family)
 
     def with_index(info: TableInfo) -> TableInfo:
+        _check_keeps(info)
         places = indexed_columns(info, names)
         _check_same(info, checked, places)
         if made is None or any(index.name == checked for index in info.indexes):
@@ -103,6 +105,15 @@ def drop_index(deployment: Deployment, table: str, name: object) -> None:
     table_admin.drop_index_table(deployment, gone.table)
     crash_point("client.index.emptied")
     alter_table(deployment, present, without)
+
+
+def _check_keeps(info: TableInfo) -> None:
+    if info.ttl_seconds is not None:
+        raise Misuse(
+            f"table {info.name!r} has, or had, a time to live: rows of an index would expire at other times than what "
+            "they stand for",
+            table=info.name,
+        )
 
 
 def _fill_from(table: str, index: str, start: bytes, rows_max: int) -> Callable[[Any], bytes | None]:

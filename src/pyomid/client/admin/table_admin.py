@@ -4,7 +4,7 @@
     drop     PRESENT ─► DROPPING ─► fence ─► rows, physical table gone ─► mark gone ─► (nothing)
     alter    PRESENT ─► PRESENT, of the same generation
     level    one ─► one, then the other ─► fence ─► the other; PRESENT all the way
-    columns  these ─► these, changing ─► fence ─► others; PRESENT all the way
+    columns  these ─► these, changing ─► fence ─► others; PRESENT all the way. A time to live changes so, too
 
 Each arrow on an entry is a compare-and-set with a fresh nonce. So of two clients that do the same at once one goes on,
 and a client that slept finds another entry. A client that dies on the way leaves `CREATING` or `DROPPING`. `CREATING`
@@ -27,6 +27,7 @@ from pyomid.client.admin.unregistered_tables import forget_dropped, is_in_store
 from pyomid.crashpoints import crash_point
 from pyomid.errors import ConflictError, Misuse, OmidError, Unavailable, UnknownTable
 from pyomid.ports import Catalog, Deployment
+from pyomid.protocol.expiry import EXPIRY_INFO
 from pyomid.protocol.hashing import table_id
 from pyomid.types import ConflictLevel, TableEntry, TableInfo, TableSchema, TableState
 
@@ -43,6 +44,7 @@ def create_table(
     schema: TableSchema | None = None,
     if_not_exists: bool = False,
     split_keys: Sequence[bytes] = (),
+    ttl_seconds: object = None,
 ) -> TableInfo:
     """Durable in the catalog on return. `Misuse` if the name is taken (with `if_not_exists`: taken by a table of other
     families or another conflict level). `conflict_level`: None is the deployment's, cell where it has none.
@@ -52,6 +54,9 @@ def create_table(
     more (K6); the records of its regions do, until they are compacted.
     """
     wanted = _wanted(deployment, name, families, conflict_level, schema)
+    if ttl_seconds is not None:
+        wanted = replace(wanted, ttl_seconds=validation.check_ttl(ttl_seconds))
+        _ensure(deployment, EXPIRY_INFO)
     if split_keys and not deployment.store.capabilities.foreign_tables:
         raise Misuse("only tables of HBase are divided by split keys", table=name)
     found, is_new = _make(deployment, wanted, split_keys)
@@ -189,6 +194,26 @@ def alter_level(deployment: Deployment, name: str, conflict_level: object) -> Ta
     raise _changes_too_often(name)
 
 
+def alter_ttl(deployment: Deployment, name: str, ttl_seconds: object) -> TableInfo:
+    """Changes how long values are seen; 0: for ever, but what has expired stays so. Durable on return.
+
+    Behind a fence, as columns change: whoever begins after a floor was moved by it knows that the table has one (E1).
+    """
+    checked = 0.0 if ttl_seconds == 0 and ttl_seconds is not False else validation.check_ttl(ttl_seconds)
+
+    def with_ttl(info: TableInfo) -> TableInfo:
+        if info.indexes:
+            raise Misuse(
+                f"table {name!r} has the index {info.indexes[0].name!r}, whose rows expire at other times than what "
+                "they stand for: drop it first",
+                table=name,
+            )
+        return replace(info, ttl_seconds=checked)
+
+    _ensure(deployment, EXPIRY_INFO)
+    return alter_behind_fence(deployment, name, with_ttl)
+
+
 def alter_behind_fence(deployment: Deployment, name: str, decide: Callable[[TableInfo], TableInfo]) -> TableInfo:
     """Replaces the entry by `decide(entry)` when nobody keeps the former one (X2). Transactions that write the table
     and began before its fence abort.
@@ -285,11 +310,15 @@ def is_system(name: str) -> bool:
 
 def ensure_keys_table(deployment: Deployment) -> TableInfo:
     """`KEYS_INFO` is in store and catalog on return (K6: before its first transactional write)."""
+    return _ensure(deployment, idempotency.KEYS_INFO)
+
+
+def _ensure(deployment: Deployment, info: TableInfo) -> TableInfo:
     for _ in range(TRIES_MAX):
         with suppress(UnknownTable):
-            return deployment.catalog.table(idempotency.KEYS_TABLE)
-        _make(deployment, idempotency.KEYS_INFO)
-    raise _changes_too_often(idempotency.KEYS_TABLE)
+            return deployment.catalog.table(info.name)
+        _make(deployment, info)
+    raise _changes_too_often(info.name)
 
 
 def make_index_table(deployment: Deployment, prefix: str, family: bytes) -> str:
@@ -424,6 +453,12 @@ def _check_same(wanted: TableInfo, found: TableInfo) -> None:
             f"table {found.name!r} exists with conflict level {found.conflict_level.value!r}, not "
             f"{wanted.conflict_level.value!r}: one table has one level, which `pyomid tables URL alter NAME "
             "--conflict-level` changes",
+            table=found.name,
+        )
+    if wanted.ttl_seconds is not None and found.ttl_seconds != wanted.ttl_seconds:
+        raise Misuse(
+            f"table {found.name!r} exists with ttl_seconds {found.ttl_seconds}, not {wanted.ttl_seconds}: alter_table "
+            "changes it",
             table=found.name,
         )
     missing = sorted(set(wanted.families) - set(found.families))

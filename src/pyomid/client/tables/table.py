@@ -182,7 +182,7 @@ class TableBase:
         elif self._writes.has_buffered:
             self._transaction.check_write()
         store = self._transaction.database.deployment.store
-        snapshot, cache = self._writes.reading
+        snapshot, cache = self._writes.reading(self.name)
         check = self._transaction.check_open
         return ArrowScan(store, self.name, key_range, snapshot, cache, converter, check)
 

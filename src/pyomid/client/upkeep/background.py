@@ -4,6 +4,7 @@
     a few of them   a pass over the parts that are due         compact_region_steps, as everybody's compaction
     once a minute   many entries in the commit table           sanitize_steps, as everybody's sanitizing
     now and then    the newest start and the time              keys of old runs shrink (`expired_keys`)
+    now and then    something began, or is still to expire     floors of tables with a time to live move (`expiry`)
 
 It is a client like any other: seals and horizons go through the TSO, by a connection that is open only for them, and it
 may die anywhere, as any compactor. The same rules hold beside other compactors. A connection keeps the process of an
@@ -27,14 +28,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
 from pyomid.client.database import Database
 from pyomid.client.drive import Handler, drive, port_handlers
+from pyomid.client.upkeep import expiry
 from pyomid.client.upkeep.expired_keys import KEYS_MAX, Ages, expire_keys
 from pyomid.client.upkeep.partitions import Partition, chosen_tables, partitions_of
 from pyomid.errors import Misuse, OmidError, Unavailable, UnknownTable
@@ -43,6 +46,7 @@ from pyomid.ports import Deployment
 from pyomid.protocol import effects
 from pyomid.protocol.compaction import RegionCleaned, compact_region_steps
 from pyomid.protocol.effects import Effect
+from pyomid.protocol.expiry import POINTS_IN_TTL
 from pyomid.protocol.reading import CommitCache
 from pyomid.protocol.sanitize import sanitize_steps
 
@@ -62,6 +66,8 @@ PATIENCE_MAX: Final = 64
 SAMPLES_MAX: Final = 512
 ENTRIES_MIN: Final = 1_000
 SANITIZE_EVERY_S: Final = 60.0
+NO_EXPIRY_EVERY_S: Final = 10.0
+"""So often it is looked whether a table has a time to live, where none had."""
 WHOLE_EVERY_S: Final = 600.0
 AFTER_ERROR_S: Final = 60.0
 UPKEEP_REQUEST_S: Final = 5.0
@@ -137,6 +143,29 @@ class UpkeepFigures:
     busy_seconds: float = 0.0
 
 
+@dataclass(slots=True)
+class _Expires:
+    """When floors are moved next."""
+
+    note_s: float
+    """A point is due, if anything is committed."""
+    move_s: float = inf
+    """The first point becomes old enough."""
+    newest_ts: int = -1
+    """The newest timestamp at the last look."""
+    uncovered: int = 0
+    """Looks, without a commit between, until a point is noted behind the last commit: it may come beside the first."""
+    has_tables: bool = False
+    floors: dict[str, int] = field(default_factory=dict)
+    """By table, when they were moved last."""
+    emptied: dict[str, int] = field(default_factory=dict)
+    """Tables all of whose values have expired, though nothing is written that makes a part due: from which W on a pass
+    may drop them."""
+
+    def emptied_below(self, watermark: int) -> set[str]:
+        return {table for table, newest_ts in self.emptied.items() if newest_ts <= watermark}
+
+
 class _Stopped(Exception):
     """The process ends: what was begun, and what is due after it, is left to the next process."""
 
@@ -162,6 +191,7 @@ class BackgroundUpkeep:
         keep_keys_s: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
+        expiry_clock: Callable[[], float] | None = None,
     ) -> None:
         self.figures: Final = UpkeepFigures()
         self._folder = folder
@@ -172,6 +202,8 @@ class BackgroundUpkeep:
         self._retry_s = retry_s
         self._clock = clock
         self._wall_clock = wall_clock
+        self._expiry_clock = expiry_clock or expiry.steady_clock()
+        self._expires = _Expires(clock())
         self._ages = Ages(keep_keys_s) if keep_keys_s else None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -231,12 +263,55 @@ class BackgroundUpkeep:
     def look(self) -> None:
         """One look, and the pass that is worth it."""
         self._sample()
+        self._expire_values()
         if self._clock() >= self._sanitized_s + SANITIZE_EVERY_S:
             self._with_deployment(self._sanitize)
-        if self._is_whole or self._gain.of(self._timestamps()[1]) >= GAIN_MIN:
+        watermark = self._timestamps()[1]
+        if self._is_whole or self._expires.emptied_below(watermark) or self._gain.of(watermark) >= GAIN_MIN:
             self._with_deployment(self._pass)
         if self._ages is not None:
             self._expire_keys(self._ages)
+
+    def _expire_values(self) -> None:
+        """A connection keeps the process of an idle folder. So where nothing is committed any more a last point is
+        noted, and floors move only when a point grows old enough."""
+        due = self._expires
+        newest_ts, now_s = self._timestamps()[0], self._clock()
+        if newest_ts != due.newest_ts:
+            due.newest_ts, due.uncovered = newest_ts, 2
+            if now_s < min(due.note_s, due.move_s):
+                return
+            notes = None
+        elif due.uncovered and (due.has_tables or now_s >= due.note_s):
+            notes = True
+        elif now_s >= due.move_s:
+            notes = False
+        else:
+            return
+        self._with_deployment(partial(self._move_floors, notes=notes))
+        if notes and due.uncovered:
+            due.uncovered -= 1
+        due.newest_ts = self._timestamps()[0]
+
+    def _move_floors(self, deployment: Deployment, *, notes: bool | None) -> None:
+        due, ttls = self._expires, dict[str, float]()
+        for info in deployment.catalog.tables():
+            if info.ttl_seconds:
+                ttls[info.name] = info.ttl_seconds
+        due.has_tables, due.note_s, due.move_s = bool(ttls), self._clock() + NO_EXPIRY_EVERY_S, inf
+        if not ttls:
+            due.uncovered = 0
+            return
+        with Database(deployment) as database:
+            found = expiry.expire(database, list(ttls), wall_clock=self._expiry_clock, notes=notes)
+        now_s, wall_s = self._clock(), self._expiry_clock()
+        due.note_s = now_s + max(LOOK_S, min(ttls.values()) / POINTS_IN_TTL)
+        for name, each in found.items():
+            if each.points:
+                due.move_s = min(due.move_s, now_s + max(LOOK_S, each.points[0].wall_ms / 1000 + ttls[name] - wall_s))
+            elif each.expired_to > due.floors.get(name, 0):
+                due.emptied[name] = self._timestamps()[0]
+            due.floors[name] = each.expired_to
 
     def _expire_keys(self, ages: Ages) -> None:
         now_s = self._wall_clock()
@@ -283,6 +358,7 @@ class BackgroundUpkeep:
         began_s = self._resumed_s = self._clock()
         watermark, _ = deployment.leader_state.read_watermarks()
         written = self._gain.below(watermark)
+        emptied = self._expires.emptied_below(watermark)
         handlers = self._paced(port_handlers(deployment))
         present: dict[tuple[str, str], Part] = {}
         dropped = 0
@@ -292,7 +368,7 @@ class BackgroundUpkeep:
                     for partition in partitions_of(deployment, info):
                         key = (partition.table, partition.key_range.start.hex())
                         part = present[key] = self._parts.get(key) or Part()
-                        if self._is_whole or part.is_due(written):
+                        if self._is_whole or info.name in emptied or part.is_due(written):
                             cleaned = self._compact(handlers, partition)
                             part.note(cleaned, written)
                             dropped += cleaned.versions_dropped
@@ -301,6 +377,8 @@ class BackgroundUpkeep:
             self._save()
             raise
         self._parts = present
+        for table in emptied:
+            del self._expires.emptied[table]
         self._is_whole = False
         self._gain.passed(watermark)
         self.figures.passes += 1
@@ -317,6 +395,7 @@ class BackgroundUpkeep:
             self._cache,
             now_s=time.time(),
             rows_max=BATCH_RECORDS,
+            expires=partition.expires,
         )
         cleaned = drive(steps, handlers)
         self._deleted += cleaned.versions_dropped

@@ -206,7 +206,13 @@ def compacted(
 
 def compact_partition(run: Run, cache: CommitCache, partition: Partition, watermark: int | None) -> RegionCleaned:
     steps = compact_region_steps(
-        partition.table, partition.generation, partition.key_range, cache, now_s=time.time(), watermark=watermark
+        partition.table,
+        partition.generation,
+        partition.key_range,
+        cache,
+        now_s=time.time(),
+        watermark=watermark,
+        expires=partition.expires,
     )
     return run(steps)
 

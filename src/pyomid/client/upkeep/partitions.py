@@ -20,6 +20,8 @@ class Partition:
     table: str
     generation: int
     key_range: KeyRange
+    expires: bool = False
+    """The table has, or had, a time to live."""
 
 
 Divide = Callable[[str], Sequence[KeyRange]]
@@ -54,7 +56,7 @@ def partitions_of(deployment: Deployment, info: TableInfo, divide: Divide | None
     ranges: Sequence[KeyRange] = deployment.store.regions(info.name)
     if len(ranges) == 1:
         ranges = _recorded_tiling(deployment.catalog, info) or (divide(info.name) if divide is not None else ranges)
-    return [Partition(info.name, info.generation, each) for each in ranges]
+    return [Partition(info.name, info.generation, each, info.ttl_seconds is not None) for each in ranges]
 
 
 def _recorded_tiling(catalog: Catalog, info: TableInfo) -> list[KeyRange]:

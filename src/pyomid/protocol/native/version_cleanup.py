@@ -20,8 +20,10 @@ def _is_covered(version: int, commit_ts: int, watermark: int) -> bool:
     return 0 < commit_ts <= watermark and version - version % TIMESTAMP_STEP <= watermark
 
 
-@kernel("boolean[::1](Fields(BatchArrays), int32[::1], boolean[::1], int64[::1], int64)")
-def dropped_cells(arrays: Any, family: Int32s, family_column: Bools, orphans: Int64s, watermark: int) -> Bools:
+@kernel("boolean[::1](Fields(BatchArrays), int32[::1], boolean[::1], int64[::1], int64, int64)")
+def dropped_cells(
+    arrays: Any, family: Int32s, family_column: Bools, orphans: Int64s, expired_to: int, watermark: int
+) -> Bools:
     """Whether each cell goes. `family` numbers each column's family; `family_column` marks columns with an empty
     qualifier; `orphans` are starts, ascending."""
     batch = BatchArrays(*arrays)
@@ -85,10 +87,11 @@ def dropped_cells(arrays: Any, family: Int32s, family_column: Bools, orphans: In
             if not _is_covered(version, rec_commit[record], watermark):
                 continue
             for cell in range(rec_cell[record], rec_cell[record + 1]):
-                if dropped[cell] or cell_len[cell] != TOMBSTONE:
+                is_tombstone = cell_len[cell] == TOMBSTONE
+                if dropped[cell] or not (is_tombstone or rec_commit[record] <= expired_to):
                     continue
                 col = cell_col[cell]
-                if family_column[col]:
+                if family_column[col] and is_tombstone:
                     dropped[cell] = not family_oldest_kept[family[col]] <= version
                 else:
                     dropped[cell] = not oldest_kept[col] < version

@@ -155,3 +155,21 @@ def visible_cells(arrays: Any, tombstone_of: Int64s, reader_start_ts: int, own: 
                 hidden_to[touched[index]] = -1
         row_cell[row + 1] = count
     return selected[:count], row_cell
+
+
+@kernel("Tuple((int64[::1], int64[::1]))(int64[::1], int64[::1], int64[::1], int64[::1], int64)")
+def unexpired_cells(
+    rec_cell: Int64s, rec_commit: Int64s, cells: Int64s, row_cell: Int64s, expired_to: int
+) -> tuple[Int64s, Int64s]:
+    """Of the answer of `visible_cells` those that are committed above `expired_to`, or not committed: own ones."""
+    kept = np.empty(len(cells), dtype=np.int64)
+    kept_row_cell = np.zeros(len(row_cell), dtype=np.int64)
+    count = 0
+    for row in range(len(row_cell) - 1):
+        for place in range(row_cell[row], row_cell[row + 1]):
+            record = np.searchsorted(rec_cell, cells[place], side="right") - 1
+            if not 0 < rec_commit[record] <= expired_to:
+                kept[count] = cells[place]
+                count += 1
+        kept_row_cell[row + 1] = count
+    return kept[:count], kept_row_cell

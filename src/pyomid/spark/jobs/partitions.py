@@ -24,7 +24,13 @@ PartitionTask = Callable[[str, Partition], dict[str, Any]]
 
 
 _PARTITION: Final = pa.schema(
-    [("table", pa.string()), ("generation", pa.int64()), ("start", pa.binary()), ("stop", pa.binary())]
+    [
+        ("table", pa.string()),
+        ("generation", pa.int64()),
+        ("start", pa.binary()),
+        ("stop", pa.binary()),
+        ("expires", pa.bool_()),
+    ]
 )
 
 
@@ -55,7 +61,7 @@ def run_partitions(
     register(spark)
     if not partitions:
         return []
-    rows = [(each.table, each.generation, *each.key_range) for each in partitions]
+    rows = [(each.table, each.generation, *each.key_range, each.expires) for each in partitions]
     columns = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), _PARTITION.types, strict=True)]
     items = pa.RecordBatch.from_arrays(columns, schema=_PARTITION)
     names = dict.fromkeys(each.table for each in partitions)
@@ -75,6 +81,8 @@ def _run_task(
     with coded_errors():
         for batch in batches:
             for row in batch.to_pylist():
-                partition = Partition(row["table"], row["generation"], KeyRange(row["start"], row["stop"]))
+                partition = Partition(
+                    row["table"], row["generation"], KeyRange(row["start"], row["stop"]), row["expires"]
+                )
                 with unless_dropped(connection(url).deployment.catalog, partition.table, partition.generation, tables):
                     yield pa.RecordBatch.from_pylist([task(url, partition)], schema=schema)

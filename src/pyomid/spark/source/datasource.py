@@ -384,7 +384,7 @@ class OmidDataSource(DataSource):
             self._table,
             schema,
             wanted,
-            self._snapshot(),
+            self._snapshot_seen(),
             rows,
             leased=leased,
             shared=self._shares,
@@ -392,6 +392,13 @@ class OmidDataSource(DataSource):
             database_id=self._database_id,
             where=self._where(schema),
         )
+
+    def _snapshot_seen(self) -> Snapshot:
+        """With what has expired for it (E1)."""
+        from pyomid.protocol.expiry import seen_steps
+
+        conn = self._connection()
+        return conn.driver.run(seen_steps(self._info(), self._snapshot(), conn.cache))
 
     def _snapshot(self) -> Snapshot:
         from pyomid.protocol.reading import Snapshot

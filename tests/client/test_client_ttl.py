@@ -1,0 +1,254 @@
+"""A table's time to live, over memory and embedded: what expires, for whom, and what that leaves as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pyomid
+import pyomid.aio
+from pyomid.client.database import Database
+from pyomid.client.upkeep import expiry
+from pyomid.client.upkeep.background import BackgroundUpkeep
+from pyomid.errors import ConflictError, Misuse, MisuseType
+from pyomid.protocol.expiry import EXPIRY_TABLE, Expiry, expiry_row
+
+pytestmark = pytest.mark.fast
+
+HOUR_S = 3_600.0
+
+
+@pytest.fixture
+def db(url: str) -> Iterator[Database]:
+    with pyomid.connect(url) as database:
+        database.create_table("t", ["f"], ttl_seconds=HOUR_S)
+        yield database
+
+
+def put(db: Database, *keys: bytes, value: bytes = b"1") -> int:
+    with db.begin() as tx:
+        for key in keys:
+            tx.table("t").put(key, {b"f:x": value})
+    assert tx.commit_ts is not None
+    return tx.commit_ts
+
+
+def later(db: Database, seconds: float) -> Expiry:
+    """Moves the floor as a process does whose clock is ahead. Beside it a folder's TSO may note points by a clock that
+    is right."""
+    return expiry.expire(db, "t", wall_clock=lambda: time.time() + seconds, notes=True)["t"]
+
+
+def seen(tx: Any) -> list[bytes]:
+    keys = [key for key, _ in tx.table("t").scan()]
+    assert keys == [key for key in (b"a", b"b", b"c") if tx.table("t").get(key)]
+    return keys
+
+
+def test_e1_a_snapshot_sees_the_same_before_and_after(db: Database) -> None:
+    first = put(db, b"a")
+    later(db, -1_000)
+    second = put(db, b"b")
+    with db.snapshot(lease=True) as old, db.begin() as writer:
+        assert later(db, HOUR_S - 500).expired_to > first
+        assert seen(old) == [b"a", b"b"]
+        with db.snapshot() as new, db.snapshot(at=second) as past:
+            assert seen(new) == [b"b"]
+            assert seen(past) == [b"a", b"b"]
+            if type(db.deployment.store).__name__ == "EmbeddedStore":
+                assert new.table("t").to_arrow().read_all()["key"].to_pylist() == [b"b"]
+        assert writer.table("t").increment(b"a", b"f:n", 1) == 1  # it began before
+        assert writer.table("t").get(b"a")[b"f:x"] == b"1"
+    with db.begin() as tx:
+        assert seen(tx) == [b"a", b"b"]
+        assert tx.table("t").get(b"a") == {b"f:n": (1).to_bytes(8, "big", signed=True)}
+        assert not tx.table("t").put_if_absent(b"b", {b"f:x": b"2"})
+    assert db.verify("t").ok
+
+
+def test_what_expired_may_be_put_again(db: Database) -> None:
+    put(db, b"a")
+    later(db, 0)
+    later(db, HOUR_S + 10)
+    with db.begin() as tx:
+        assert seen(tx) == []
+        assert tx.table("t").put_if_absent(b"a", {b"f:x": b"2"})
+        assert seen(tx) == [b"a"]
+    with db.snapshot() as tx:
+        assert seen(tx) == [b"a"]
+
+
+def test_e1_another_life_of_a_table_has_no_floor_of_the_former(db: Database) -> None:
+    put(db, b"a")
+    later(db, 0)
+    later(db, HOUR_S + 10)
+    db.drop_table("t")
+    db.create_table("t", ["f"])
+    put(db, b"a")
+    with db.snapshot() as tx:
+        assert seen(tx) == [b"a"]
+    assert expiry.expire(db, "t") == {}
+
+
+def test_what_expired_stays_so_when_the_time_to_live_ends(db: Database) -> None:
+    put(db, b"a")
+    later(db, -1_000)
+    put(db, b"b")
+    later(db, HOUR_S - 500)
+    assert db.alter_table("t", ttl_seconds=0).ttl_seconds == 0
+    later(db, 10 * HOUR_S)
+    with db.snapshot() as tx:
+        assert seen(tx) == [b"b"]
+
+
+def test_a_time_to_live_given_later_counts_from_then(db: Database) -> None:
+    db.drop_table("t")
+    db.create_table("t", ["f"])
+    put(db, b"a")
+    with db.begin() as open_writer:
+        open_writer.table("t").put(b"c", {b"f:x": b"1"})
+        db.alter_table("t", ttl_seconds=HOUR_S)
+        with pytest.raises(ConflictError):
+            open_writer.commit()
+    later(db, HOUR_S - 10)
+    with db.snapshot() as tx:
+        assert seen(tx) == [b"a"]
+    later(db, HOUR_S + 10)
+    with db.snapshot() as tx:
+        assert seen(tx) == []
+
+
+def test_e2_who_moves_a_floor_by_a_former_ttl_begins_anew(db: Database) -> None:
+    put(db, b"a")
+    later(db, 0)
+    times = [time.time() + HOUR_S + 10] * 2
+
+    def clock() -> float:
+        """Between what it read of the catalog and what it writes another client makes the time to live longer."""
+        if len(times) == 2:
+            times.pop()
+            db.alter_table("t", ttl_seconds=24 * HOUR_S)
+        return times[0]
+
+    assert expiry.expire(db, "t", wall_clock=clock)["t"].expired_to == 0
+    with db.snapshot() as tx:
+        assert seen(tx) == [b"a"]
+
+
+def test_e3_the_feed_tells_no_expiry_and_then_an_insert(db: Database) -> None:
+    put(db, b"a", b"b")
+    since = db.bookmark(keep_seconds=60)
+    again = put(db, b"a", value=b"2")
+    later(db, 0)
+    later(db, HOUR_S + 10)
+    anew = put(db, b"a", value=b"3")
+    told = [(change.kind, change.commit_ts, change.before) for change in db.changes("t", since)]
+    assert told == [("update", again, {b"f:x": b"1"}), ("insert", anew, {})]
+    db.release_bookmark(since)
+
+
+def test_compaction_drops_what_expired(memory_url: str) -> None:
+    with pyomid.connect(memory_url + "?maxTransactionAgeSeconds=1") as db:
+        db.create_table("t", ["f"], ttl_seconds=HOUR_S)
+        put(db, *(b"%d" % number for number in range(20)))
+        later(db, 0)
+        held = db.snapshot(lease=True)
+        later(db, HOUR_S + 10)
+        assert db.compact("t").cells_dropped == 0
+        assert len(list(held.table("t").scan())) == 20
+        held.rollback()
+        last = put(db, b"last")
+        deadline_s = time.monotonic() + 20
+        while db.status().tso.watermark < last and time.monotonic() < deadline_s:
+            with db.begin():
+                pass
+        assert db.compact("t").cells_dropped == 20
+        with db.snapshot() as tx:
+            assert [key for key, _ in tx.table("t").scan()] == [b"last"]
+
+
+def test_a_quiet_folder_is_looked_at_when_something_expires(memory_url: str, tmp_path: Path) -> None:
+    with pyomid.connect(memory_url) as db:
+        db.create_table("t", ["f"], ttl_seconds=HOUR_S)
+        put(db, b"a")
+        now_s, opened, newest = [time.time()], [0.0], [1]
+
+        def open_again() -> Any:
+            opened.append(now_s[0])
+            return replace(db.deployment, closers=())
+
+        upkeep = BackgroundUpkeep(
+            tmp_path, open_again, lambda: 0, lambda: True, share=0.5, retry_s=60.0,
+            clock=lambda: now_s[0], expiry_clock=lambda: now_s[0],
+        )  # fmt: skip
+        upkeep._timestamps = lambda: (newest[0], 0)
+        upkeep._sanitized_s = float("inf")
+        for _ in range(50):
+            upkeep.look()
+            now_s[0] += 1
+        assert len(opened) == 4, "the first look, and two behind what was committed"
+        newest[0] += 50
+        late = put(db, b"b")
+        for _ in range(50):
+            upkeep.look()
+            now_s[0] += 1
+        quiet = len(opened)
+        for _ in range(4_000):
+            upkeep.look()
+            now_s[0] += 1
+        assert quiet < len(opened) <= quiet + 8
+        with db.snapshot() as tx:
+            assert seen(tx) == []
+            value = tx.table(EXPIRY_TABLE).get(expiry_row("t", db.table_info("t").generation))
+            assert Expiry.of(value).expired_to > late
+            assert Expiry.of(value).points == ()
+        assert upkeep._expires.emptied_below(newest[0]) == {"t"}, "a pass is due once W is there"
+
+
+def test_a_table_with_an_index_has_no_time_to_live(db: Database) -> None:
+    db.create_table("u", ["f"], if_not_exists=True)
+    db.table_schema("u", {"id": int, "name": str}, row_key="id")
+    db.create_index("u", "by_name", ["name"])
+    with pytest.raises(Misuse, match="has the index 'by_name'"):
+        db.alter_table("u", ttl_seconds=60)
+    db.table_schema("t", {"id": int, "name": str}, row_key="id")
+    with pytest.raises(Misuse, match="has, or had, a time to live"):
+        db.create_index("t", "by_name", ["name"])
+    assert db.table_info("u").ttl_seconds is None
+    assert not db.table_info("u").is_changing
+
+
+@pytest.mark.parametrize(
+    ("ttl", "error"),
+    [(0, Misuse), (0.5, Misuse), (float("inf"), Misuse), (float("nan"), Misuse), ("1", MisuseType), (True, MisuseType)],
+)
+def test_bad_times_to_live_are_refused(memory_db: Database, ttl: object, error: type[Exception]) -> None:
+    with pytest.raises(error, match="ttl_seconds"):
+        memory_db.create_table("u", ["f"], ttl_seconds=ttl)  # type: ignore[arg-type]
+    if ttl != 0 or ttl is False:
+        with pytest.raises(error, match="ttl_seconds"):
+            memory_db.alter_table("t", ttl_seconds=ttl)  # type: ignore[arg-type]
+    with pytest.raises(Misuse, match="nothing is to change"):
+        memory_db.alter_table("t")
+
+
+def test_the_asyncio_client_sees_the_same(url: str) -> None:
+    asyncio.run(look(url))
+
+
+async def look(url: str) -> None:
+    async with await pyomid.aio.connect(url) as db:
+        await db.create_table("t", ["f"], ttl_seconds=HOUR_S)
+        async with db.begin() as tx:
+            await (await tx.table("t")).put(b"a", {b"f:x": b"1"})
+        await db.expire()
+        later(db.blocking, 0)
+        later(db.blocking, HOUR_S + 10)
+        async with db.snapshot() as tx:
+            assert await (await tx.table("t")).get(b"a") == {}
