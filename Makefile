@@ -66,8 +66,9 @@ test-install: ## sdist and wheel, installed without extras and with them; a prog
 test-pysparks: setup ## reads, writes, a transaction and a stream on the declared PySparks beside the suite's own
 	.ci/pysparks $(PYSPARKS) -- -q tests/spark/test_spark_smoke.py
 
-test-spark: setup ## a real Spark
+test-spark: setup ## a real Spark, and a part of it once more over Spark Connect
 	$(PYTEST) -m "spark and not hbase and not soak"
+	PYOMID_TEST_REMOTE="local[2]" $(PYTEST) tests/spark/test_spark_connect.py
 
 test-hbase: setup ## a real HBase, ZooKeeper and Apache Omid, from their jars
 	$(PYTEST) -m "hbase and not soak"
