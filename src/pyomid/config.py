@@ -168,6 +168,26 @@ class Settings:
     tls_key: str = ""
     """HBase: a file with the key of `tlsCert`, if that file does not hold it."""
 
+    hbase_tls_ca: str = ""
+    """HBase 2.6: a file with the authority (PEM) that must have signed the certificates of HBase's servers. With it,
+    all connections to them use TLS (`hbase.server.netty.tls.enabled`)."""
+
+    hbase_tls_cert: str = ""
+    """HBase: a file with the certificate (PEM) that is shown to HBase's servers."""
+
+    hbase_tls_key: str = ""
+    """HBase: a file with the key of `hbaseTlsCert`, if that file does not hold it."""
+
+    zookeeper_tls_ca: str = ""
+    """HBase: a file with the authority (PEM) that must have signed the certificates of ZooKeeper's servers. With it,
+    the quorum's ports are those of TLS (`secureClientPort`)."""
+
+    zookeeper_tls_cert: str = ""
+    """HBase: a file with the certificate (PEM) that is shown to ZooKeeper's servers."""
+
+    zookeeper_tls_key: str = ""
+    """HBase: a file with the key of `zookeeperTlsCert`, if that file does not hold it."""
+
     token_file: str = ""
     """HBase: a file whose content is shown to a TSO with `--token-file`. It is a file so that no URL holds a secret."""
 
@@ -333,6 +353,12 @@ _OF_HBASE: Final = (
     "zookeeper_principal",
     "rpc_protection",
     "run_as",
+    "hbase_tls_ca",
+    "hbase_tls_cert",
+    "hbase_tls_key",
+    "zookeeper_tls_ca",
+    "zookeeper_tls_cert",
+    "zookeeper_tls_key",
 )
 """Refused for other stores, where they would mean nothing."""
 

@@ -368,7 +368,14 @@ def hbase_options(settings: Settings) -> HBaseOptions:
     """The settings that say how to reach HBase and what to expect of it. `Misuse` if some lack others."""
     from pyomid.storage.hbase.deployment import HBaseOptions
 
-    return HBaseOptions(settings.ceiling, settings.durability, settings.others_seal, _kerberos_options(settings))
+    return HBaseOptions(
+        settings.ceiling,
+        settings.durability,
+        settings.others_seal,
+        _kerberos_options(settings),
+        _trusted("hbaseTls", settings.hbase_tls_ca, settings.hbase_tls_cert, settings.hbase_tls_key),
+        _trusted("zookeeperTls", settings.zookeeper_tls_ca, settings.zookeeper_tls_cert, settings.zookeeper_tls_key),
+    )
 
 
 def _kerberos_options(settings: Settings) -> KerberosOptions | None:
@@ -389,13 +396,22 @@ def _kerberos_options(settings: Settings) -> KerberosOptions | None:
     )
 
 
+def _trusted(names: str, authority: str, certificate: str, key: str) -> ssl.SSLContext | None:
+    """None without an authority. `Misuse` before anything is connected."""
+    from pyomid.tls import trusting
+
+    if not authority:
+        if certificate or key:
+            raise Misuse(f"options {names}Cert and {names}Key need {names}Ca")
+        return None
+    return trusting(authority, certificate, key, names=names)
+
+
 def _credentials(settings: Settings) -> tuple[ssl.SSLContext | None, bytes]:
     """TLS to trust a cluster's TSO by, and the token to show it. `Misuse` before anything is connected."""
-    from pyomid.client.session.connecting import read_token, trusting
+    from pyomid.client.session.connecting import read_token
 
-    if not settings.tls_ca and (settings.tls_cert or settings.tls_key):
-        raise Misuse("options tlsCert and tlsKey need tlsCa")
-    tls = trusting(settings.tls_ca, settings.tls_cert, settings.tls_key) if settings.tls_ca else None
+    tls = _trusted("tls", settings.tls_ca, settings.tls_cert, settings.tls_key)
     return tls, read_token(settings.token_file) if settings.token_file else b""
 
 

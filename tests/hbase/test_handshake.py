@@ -1,21 +1,28 @@
-"""A handshake that is a dialogue goes through both clients unchanged; what follows it belongs to the calls."""
+"""A handshake that is a dialogue goes through both clients unchanged, plain and by TLS; what follows it belongs to the
+calls. Who is not trusted hears why."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
+import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
+from certificates import make_certificates
+from pyomid.errors import Misuse
 from pyomid.storage.hbase.rpc.aio_connection import AsyncConnection
 from pyomid.storage.hbase.rpc.connection import Connection
-from pyomid.storage.hbase.rpc.failures import ConnectionLost
+from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, ConnectionLost
 from pyomid.storage.hbase.rpc.frames import CLIENT, Address, Call, Reply, preamble, varint
 from pyomid.storage.hbase.rpc.handshake import HandshakeSteps, SimpleHandshake
 from pyomid.storage.hbase.rpc.hbase_pb2 import ResponseHeader
+from pyomid.tls import look, trusting
 
 
 class Dialogue:
@@ -34,16 +41,19 @@ class Dialogue:
 class Server:
     """Plays the other side once, then answers one call with call id 1. `said`: what it was told."""
 
-    def __init__(self, welcome: bytes) -> None:
+    def __init__(self, welcome: bytes, tls: ssl.SSLContext | None = None) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = Address("127.0.0.1", self.listener.getsockname()[1])
         self.said = b""
         self._welcome = welcome
+        self._tls = tls
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
 
     def _serve(self) -> None:
         peer, _ = self.listener.accept()
+        if self._tls is not None:
+            peer = self._tls.wrap_socket(peer, server_side=True)
         with peer:
             file = peer.makefile("rb")
             self.said += file.readline()
@@ -58,9 +68,26 @@ class Server:
                 file.read()
 
 
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def serving(certificates: Path, name: str) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(certificates / "ca.pem"))
+    context.load_cert_chain(certificates / f"{name}.pem", certificates / f"{name}.key")
+    return context
+
+
+@pytest.fixture(params=["plain", "tls"])
+def tls(request: pytest.FixtureRequest, certificates: Path) -> ssl.SSLContext | None:
+    """What the client trusts."""
+    return None if request.param == "plain" else trusting(str(certificates / "ca.pem"))
+
+
 @pytest.fixture(params=[b"ok", b"no"])
-def server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    made = Server(request.param)
+def server(request: pytest.FixtureRequest, tls: ssl.SSLContext | None, certificates: Path) -> Iterator[Server]:
+    made = Server(request.param, None if tls is None else serving(certificates, "server"))
     yield made
     made.listener.close()
     made.thread.join(30.0)
@@ -70,8 +97,8 @@ CALL = Call(CLIENT, "Get", b"")
 
 
 @pytest.mark.parametrize("server", [b"ok"], indirect=True)
-def test_a_dialogue_comes_before_the_first_call(server: Server) -> None:
-    connection = Connection(server.address, CLIENT, Dialogue(), connect_timeout_s=30.0)
+def test_a_dialogue_comes_before_the_first_call(server: Server, tls: ssl.SSLContext | None) -> None:
+    connection = Connection(server.address, CLIENT, Dialogue(), connect_timeout_s=30.0, tls=tls)
     reply = connection.finish(connection.start(CALL, timeout_s=30.0), timeout_s=30.0)
     connection.close()
     assert bytes(reply.message) == b"yes"
@@ -79,9 +106,9 @@ def test_a_dialogue_comes_before_the_first_call(server: Server) -> None:
 
 
 @pytest.mark.parametrize("server", [b"ok"], indirect=True)
-def test_the_same_under_asyncio(server: Server) -> None:
+def test_the_same_under_asyncio(server: Server, tls: ssl.SSLContext | None) -> None:
     async def ask() -> bytes:
-        connection = await AsyncConnection.open(server.address, CLIENT, Dialogue())
+        connection = await AsyncConnection.open(server.address, CLIENT, Dialogue(), tls)
         reply = await connection.start(CALL, timeout_s=30.0).wait(30.0)
         connection.close()
         assert isinstance(reply, Reply)
@@ -91,10 +118,91 @@ def test_the_same_under_asyncio(server: Server) -> None:
     assert server.said == b"WHO:ClientService\nfedcba9876543210"
 
 
+@pytest.fixture(params=["blocking", "asyncio"])
+def connect(request: pytest.FixtureRequest) -> Callable[[Server, ssl.SSLContext | None], object]:
+    def by_asyncio(server: Server, tls: ssl.SSLContext | None) -> object:
+        return asyncio.run(AsyncConnection.open(server.address, CLIENT, Dialogue(), tls))
+
+    def blocking(server: Server, tls: ssl.SSLContext | None) -> object:
+        return Connection(server.address, CLIENT, Dialogue(), connect_timeout_s=30.0, tls=tls)
+
+    return by_asyncio if request.param == "asyncio" else blocking
+
+
 @pytest.mark.parametrize("server", [b"no"], indirect=True)
-def test_whoever_is_refused_hears_why(server: Server) -> None:
+def test_whoever_is_refused_hears_why(
+    server: Server, tls: ssl.SSLContext | None, connect: Callable[[Server, ssl.SSLContext | None], object]
+) -> None:
     with pytest.raises(ConnectionLost, match="does not want us"):
-        Connection(server.address, CLIENT, Dialogue(), connect_timeout_s=30.0)
+        connect(server, tls)
+
+
+@pytest.mark.parametrize(
+    ("shown", "trusted", "why"),
+    [
+        ("server", "others", r"not trusted \(option hbaseTlsCa\): .*(issuer|self-signed|signature)"),
+        ("expired", "ca", "not trusted .*certificate has expired$"),
+        ("client", "ca", r"not trusted .*certificate is not valid for '127\.0\.0\.1'$"),
+        ("nothing", "ca", "does not speak TLS at this port: correct the port, or leave option hbaseTlsCa away"),
+    ],
+)
+def test_who_is_not_trusted_hears_so_in_a_sentence(
+    certificates: Path,
+    connect: Callable[[Server, ssl.SSLContext | None], object],
+    shown: str,
+    trusted: str,
+    why: str,
+    tmp_path: Path,
+) -> None:
+    class AnswersPlainly(Server):
+        def _serve(self) -> None:
+            peer, _ = self.listener.accept()
+            with peer:
+                peer.recv(1 << 16)
+                peer.sendall(b"\0\0\0\x04what")
+
+    authority = certificates / "ca.pem" if trusted == "ca" else make_certificates(tmp_path) / "ca.pem"
+    server = AnswersPlainly(b"") if shown == "nothing" else _Suspicious(b"", serving(certificates, shown))
+    with pytest.raises(AuthenticationFailed, match=f"^the HBase server 127.0.0.1:[0-9]+ .*{why}"):
+        connect(server, trusting(str(authority)))
+    server.listener.close()
+    server.thread.join(30.0)
+
+
+class _Suspicious(Server):
+    """Expects that its client goes away."""
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            super()._serve()
+
+
+def test_a_server_says_what_it_thinks_of_a_certificate(certificates: Path) -> None:
+    """After the handshake, so the client looks for it; of a plain client's server one can see that it speaks TLS."""
+    context = serving(certificates, "server")
+    context.verify_mode = ssl.CERT_REQUIRED
+    for tls, says in (
+        (trusting(str(certificates / "ca.pem")), r"refuses .* \(options aTlsCert, aTlsKey\): certificate required"),
+        (None, "speaks TLS at this port: set option aTlsCa"),
+    ):
+        server = _Suspicious(b"", context)
+        assert (found := look(server.address, tls, "it", "aTls")) is not None
+        assert re.search(says, found)
+        server.listener.close()
+        server.thread.join(30.0)
+
+
+def test_a_file_that_cannot_be_used_is_named_with_its_option(certificates: Path, tmp_path: Path) -> None:
+    authority, certificate, key = (str(certificates / name) for name in ("ca.pem", "client.pem", "server.key"))
+    for files, why in (
+        ((str(tmp_path / "gone"),), r"option hbaseTlsCa: .*gone cannot be read: No such file"),
+        ((key,), "option hbaseTlsCa: .*server.key holds no certificate"),
+        ((authority, str(tmp_path)), "option hbaseTlsCert: .* cannot be read: Is a directory"),
+        ((authority, certificate), "option hbaseTlsCert: .*client.pem is no certificate .* in hbaseTlsCert"),
+        ((authority, certificate, key), "option hbaseTlsCert: .*server.key: .*MISMATCH"),
+    ):
+        with pytest.raises(Misuse, match=why):
+            trusting(*files, names="hbaseTls")
 
 
 def test_simple_authentication_waits_for_nothing() -> None:

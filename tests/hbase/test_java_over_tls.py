@@ -12,7 +12,10 @@ import pyomid
 from certificates import PASSWORD, make_certificates, make_java_stores
 from java_omid import JavaClient, JavaError
 from pyomid.cli.hbase_server import HBaseServer
-from pyomid.errors import ConflictError
+from pyomid.errors import ConflictError, Unavailable
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.tls import trusting
 
 SOURCES = Path(__file__).parent / "java"
 
@@ -103,3 +106,10 @@ def test_java_begins_nothing_with_a_tso_of_another_authority(
     make_java_stores(others)
     with pytest.raises(JavaError), java_client(hbase, others, str(certificates / "client.p12")) as java:
         java.begin("a")
+
+
+def test_an_hbase_without_tls_is_told_as_such_at_once(hbase: HBaseServer, certificates: Path) -> None:
+    by_tls = Cluster(ZooKeeper(hbase.quorum), tls=trusting(str(certificates / "ca.pem")))
+    with pytest.raises(Unavailable, match=r"the HBase server .* does not speak TLS at this port"):
+        by_tls.regions("t")
+    by_tls.close()

@@ -13,14 +13,16 @@ PASSWORD: Final = "changeit"
 
 
 def make_certificates(folder: Path) -> Path:
-    """An authority (ca.pem, ca.key), and certificates of a server (127.0.0.1, localhost) and a client, in `folder`."""
+    """An authority (ca.pem, ca.key), and certificates of a server (127.0.0.1, localhost) and a client, in `folder`; and
+    of a server whose certificate expired."""
     _openssl(folder, "req", "-x509", *_NEW_KEY, "-days", "2", "-subj", "/CN=authority",
              "-keyout", "ca.key", "-out", "ca.pem")  # fmt: skip
-    for name, names in (("server", "IP:127.0.0.1,DNS:localhost"), ("client", "DNS:client")):
+    here = "IP:127.0.0.1,DNS:localhost"
+    for name, names, days in (("server", here, "2"), ("client", "DNS:client", "2"), ("expired", here, "-1")):
         (folder / f"{name}.ext").write_text(f"subjectAltName={names}")
         _openssl(folder, "req", *_NEW_KEY, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
         _openssl(folder, "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
-                 "-days", "2", "-extfile", f"{name}.ext", "-out", f"{name}.pem")  # fmt: skip
+                 "-days", days, "-extfile", f"{name}.ext", "-out", f"{name}.pem")  # fmt: skip
     return folder
 
 

@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
 from pyomid.client.drive import Blocking, Handler, Pause, drive
-from pyomid.client.session.connecting import bound_sends
 from pyomid.client.session.request_retry import (
     CONNECT_FAILS,
     LOOK_S,
@@ -36,6 +35,7 @@ from pyomid.client.session.request_retry import (
 from pyomid.errors import OmidError
 from pyomid.ports import Clock, Sleep
 from pyomid.protocol.effects import Effect
+from pyomid.tls import bound_sends
 from pyomid.types import BeginReply
 from pyomid.wire.client_protocol import ClientProtocol, TsoCalls
 from pyomid.wire.messages import Answer, Complete, Request, is_answered

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass
 
 from pyomid.errors import UnknownTable
@@ -59,11 +60,14 @@ class HBaseOptions:
     durability: str = "table"
     others_seal: bool = False
     kerberos: KerberosOptions | None = None
+    tls: ssl.SSLContext | None = None
+    """To HBase's servers."""
+    zookeeper_tls: ssl.SSLContext | None = None
 
 
 def open_zookeeper(quorum: str, znode: str, options: HBaseOptions, *, session_s: float = 10.0) -> ZooKeeper:
     """Its session, as the user that the options name; not connected before its first use."""
-    return _zookeeper(quorum, znode, _user_of(options), session_s=session_s)
+    return _zookeeper(quorum, znode, _user_of(options), options, session_s=session_s)
 
 
 def open_cluster(quorum: str, znode: str, options: HBaseOptions, *, deadline_s: float) -> Cluster:
@@ -75,10 +79,11 @@ def open_cluster(quorum: str, znode: str, options: HBaseOptions, *, deadline_s: 
         known = user.options
         handshake = SaslHandshake(user, known.hbase_principal, known.protection, run_as=known.run_as)
     return Cluster(
-        _zookeeper(quorum, znode, user),
+        _zookeeper(quorum, znode, user, options),
         handshake=handshake,
         deadline_s=deadline_s,
         durability=Durability[options.durability.upper()],
+        tls=options.tls,
     )
 
 
@@ -86,9 +91,12 @@ def _user_of(options: HBaseOptions) -> Kerberos | None:
     return Kerberos(options.kerberos) if options.kerberos is not None else None
 
 
-def _zookeeper(quorum: str, znode: str, user: Kerberos | None, *, session_s: float = 10.0) -> ZooKeeper:
+def _zookeeper(
+    quorum: str, znode: str, user: Kerberos | None, options: HBaseOptions, *, session_s: float = 10.0
+) -> ZooKeeper:
     principal = user.options.zookeeper_principal if user is not None else ""
-    return ZooKeeper(quorum, znode, session_s=session_s, sasl=(user, principal) if user and principal else None)
+    sasl = (user, principal) if user and principal else None
+    return ZooKeeper(quorum, znode, session_s=session_s, sasl=sasl, tls=options.zookeeper_tls)
 
 
 def open_hbase(quorum: str, znode: str, *, deadline_s: float, options: HBaseOptions | None = None) -> HBaseDatabase:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
+import ssl
 import threading
 import time
 from typing import Any, Final
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException, NoNodeError
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.retry import KazooRetry
 
 from pyomid.errors import Misuse, Unavailable
 from pyomid.storage.checks import ProcessGuard
 from pyomid.storage.hbase.security.kazoo_sasl import SaslConnection
 from pyomid.storage.hbase.security.kerberos import Kerberos
+from pyomid.tls import Refusal, look
 
 _CONNECT_S_MAX: Final = 10.0
 
@@ -25,11 +27,31 @@ _ANSWER_S_MAX: Final = 10.0
 _TELL_AFTER_S: Final = 2.0
 """Who waits for longer says so."""
 
+_TLS: Final = "zookeeperTls"
+
 log = logging.getLogger(__name__)
 
 _kazoo_log: Final = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.ERROR)
 """kazoo logs every connection that is made or closed. What matters is raised, or logged by the caller."""
+
+
+class _TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
+    """Connects by our own TLS: kazoo's trusts the system's authorities too, and asks no certificate whom it names."""
+
+    def __init__(self, tls: ssl.SSLContext) -> None:
+        super().__init__()
+        self._tls = tls
+
+    def create_connection(
+        self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **_: Any
+    ) -> ssl.SSLSocket:
+        plain = super().create_connection(address, timeout=timeout)
+        try:
+            return self._tls.wrap_socket(plain, server_hostname=hostname or address[0])
+        except BaseException:
+            plain.close()
+            raise
 
 
 class ZooKeeper:
@@ -44,12 +66,14 @@ class ZooKeeper:
         connect_s_max: float = _CONNECT_S_MAX,
         session_s: float = 10.0,
         sasl: tuple[Kerberos, str] | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.quorum = quorum
         self.znode = znode.rstrip("/") or "/hbase"
         self._connect_s_max = connect_s_max
         self._session_s = session_s
         self._sasl = sasl
+        self._tls = tls
         self._connection: SaslConnection | None = None
         self._client: KazooClient | None = None
         self._opening = threading.Lock()
@@ -109,6 +133,7 @@ class ZooKeeper:
             hosts=self.quorum,
             timeout=self._session_s,
             logger=_kazoo_log,
+            handler=None if self._tls is None else _TlsHandler(self._tls),
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=1.0),
             command_retry=KazooRetry(max_tries=5, delay=0.05, max_delay=0.5),
         )
@@ -116,9 +141,10 @@ class ZooKeeper:
             client._connection = self._connection = SaslConnection(client, *self._sasl)
         try:
             ends_s = time.monotonic() + self._connect_s_max
-            connected = client.start_async()
+            connected, advice = client.start_async(), "check the address"
             if not connected.wait(min(_TELL_AFTER_S, self._connect_s_max)):
-                log.warning("no ZooKeeper server of %s answers: waits", self.quorum)
+                advice = self._advice(client)
+                log.warning("no ZooKeeper server of %s answers: waits; %s", self.quorum, advice)
                 connected.wait(max(0.0, ends_s - time.monotonic()))
             if self._connection is not None:
                 self._connection.has_tried.wait(max(0.0, ends_s - time.monotonic()))
@@ -127,12 +153,19 @@ class ZooKeeper:
             if client.connected:
                 return client
             raise Unavailable(
-                f"no ZooKeeper server of {self.quorum} answered within {self._connect_s_max:g} s: check the address"
+                f"no ZooKeeper server of {self.quorum} answered within {self._connect_s_max:g} s: {advice}"
             )
         except BaseException:
             client.stop()
             client.close()
             raise
+
+    def _advice(self, client: KazooClient) -> str:
+        """Why no server of the quorum gives a session. `Unavailable` where one of them does not trust us, or we it."""
+        found = [look(place, self._tls, f"the ZooKeeper server {place[0]}:{place[1]}", _TLS) for place in client.hosts]
+        if (refused := next((each for each in found if isinstance(each, Refusal)), None)) is not None:
+            raise Unavailable(str(refused), may_pass=False)
+        return next((str(each) for each in found if each is not None), "check the address")
 
     def _refusal(self) -> str:
         """Why the last authentication failed, if it did."""

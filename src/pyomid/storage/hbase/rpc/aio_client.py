@@ -46,6 +46,7 @@ class AsyncCluster(ClusterClient):
             handshake=cluster.handshake,
             deadline_s=cluster.deadline_s,
             call_s_max=cluster.call_s_max,
+            tls=cluster.tls,
         )
         own.operations = cluster.operations
         return own
@@ -131,7 +132,7 @@ class AsyncCluster(ClusterClient):
                 raise Misuse("the HBase client is closed")
             connection = self._connections.get((address, service))
             if connection is None or connection.is_lost:
-                connection = await AsyncConnection.open(address, service, self.handshake)
+                connection = await AsyncConnection.open(address, service, self.handshake, self.tls)
                 if self._closed:
                     connection.close()
                 self._connections[(address, service)] = connection

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
 from typing import cast
 
 from pyomid.errors import Corruption
 from pyomid.storage.hbase.regions.operations import Answer
 from pyomid.storage.hbase.rpc.connection import CONNECT_S_MAX, answered_by, assembler_of
-from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost
+from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost, connection_lost
 from pyomid.storage.hbase.rpc.frames import Address, Call, decode_reply, encode_call
 from pyomid.storage.hbase.rpc.handshake import Handshake, HandshakeSteps, whole_steps
 from pyomid.storage.hbase.security.sasl import SecurityLayer
@@ -61,38 +62,80 @@ class PendingAnswer:
         self.deliver(CallTimedOut(f"{self._address} did not answer in time"))
 
 
+class _Heard:
+    """What the server says during the handshake, until it is asked for."""
+
+    def __init__(self) -> None:
+        self.space = memoryview(bytearray(1 << 12))
+        self.bytes = bytearray()
+        self._came = asyncio.Event()
+        self._is_whole = False
+
+    def fill(self, count: int) -> None:
+        self.bytes += self.space[:count]
+        self._came.set()
+
+    def end(self) -> None:
+        self._is_whole = True
+        self._came.set()
+
+    async def take(self, most: int) -> bytes:
+        """Some bytes, `most` at most; none at the end."""
+        while not self.bytes and not self._is_whole:
+            self._came.clear()
+            await self._came.wait()
+        taken = bytes(self.bytes[:most])
+        del self.bytes[:most]
+        return taken
+
+
 class AsyncConnection(asyncio.BufferedProtocol):
     """The connection to a service of one server."""
 
-    def __init__(self, address: Address, layer: SecurityLayer | None) -> None:
+    def __init__(self, address: Address, *, by_tls: bool) -> None:
         self.address = address
-        self._layer = layer
-        self._assembler = assembler_of(layer)
+        self._is_unheard = not by_tls
+        self._layer: SecurityLayer | None = None
+        self._assembler = assembler_of(None)
+        self._heard: _Heard | None = _Heard()
         self._calls: dict[int, PendingAnswer] = {}
         self._next_id = 0
         self._transport: asyncio.Transport | None = None
-        self._lost: str | None = None
+        self._lost: ConnectionLost | None = None
 
     @classmethod
-    async def open(cls, address: Address, service: str, handshake: Handshake) -> AsyncConnection:
+    async def open(
+        cls, address: Address, service: str, handshake: Handshake, tls: ssl.SSLContext | None = None
+    ) -> AsyncConnection:
         """Connects. `ConnectionLost` if no server answers in time."""
         try:
             async with asyncio.timeout(CONNECT_S_MAX) as limit:
-                return await cls._open(address, limit, whole_steps(handshake, service, address.host))
+                return await cls._open(address, limit, whole_steps(handshake, service, address.host), tls)
         except (OSError, TimeoutError) as error:
-            raise ConnectionLost(f"no connection to {address}: {error or 'no answer in time'}") from error
+            text = f"no connection to {address}: {error or 'no answer in time'}"
+            raise connection_lost(text, address, error) from error
 
     @classmethod
-    async def _open(cls, address: Address, limit: asyncio.Timeout, steps: HandshakeSteps) -> AsyncConnection:
-        loop = asyncio.get_running_loop()
+    async def _open(
+        cls, address: Address, limit: asyncio.Timeout, steps: HandshakeSteps, tls: ssl.SSLContext | None
+    ) -> AsyncConnection:
         opened = await asyncio.to_thread(socket.create_connection, address, CONNECT_S_MAX)
         try:
             opened.setblocking(False)
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            layer = await _introduce(opened, limit, steps)
-            _, connection = await loop.create_connection(lambda: cls(address, layer), sock=opened)
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: cls(address, by_tls=tls is not None),
+                sock=opened,
+                ssl=tls,
+                server_hostname=None if tls is None else address.host,
+            )
         except BaseException:
             opened.close()
+            raise
+        try:
+            await connection._introduce(limit, steps)
+        except BaseException:
+            connection.close()
             raise
         return connection
 
@@ -103,7 +146,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
     def start(self, call: Call, *, timeout_s: float) -> PendingAnswer:
         """Sends the call."""
         if self._lost is not None or self._transport is None:
-            raise ConnectionLost(self._lost or "not connected")
+            raise ConnectionLost("not connected") if self._lost is None else self._lost.again()
         self._next_id = (self._next_id + 1) & 0x7FFFFFFF
         head, cells = encode_call(self._next_id, call, max(1, int(timeout_s * 1000)))
         pending = self._calls[self._next_id] = PendingAnswer(self._calls, self._next_id, self.address)
@@ -112,7 +155,7 @@ class AsyncConnection(asyncio.BufferedProtocol):
                 if piece:
                     self._transport.write(piece)
         except BaseException as error:
-            self._tear(f"connection to {self.address} lost while sending: {error!r}")
+            self._tear(ConnectionLost(f"connection to {self.address} lost while sending: {error!r}"))
             if isinstance(error, OSError):
                 raise ConnectionLost(str(error)) from error
             raise
@@ -121,7 +164,48 @@ class AsyncConnection(asyncio.BufferedProtocol):
     def close(self) -> None:
         if self._transport is not None:
             self._transport.close()
-        self._lose("closed")
+        self._lose(ConnectionLost("closed"))
+
+    async def _introduce(self, limit: asyncio.Timeout, steps: HandshakeSteps) -> None:
+        """Performs the handshake. `limit` is for the server. A KDC has its own time, as for the blocking client: a
+        thread that asks it cannot be ended, and none may gather."""
+        heard, transport = self._heard, self._transport
+        assert heard is not None
+        assert transport is not None
+        received = b""
+        try:
+            request = next(steps)
+            while True:
+                if isinstance(request, bytes):
+                    transport.write(request)
+                elif isinstance(request, int):
+                    received = await heard.take(request)
+                else:
+                    limit.reschedule(None)
+                    received = await asyncio.to_thread(request)
+                    limit.reschedule(asyncio.get_running_loop().time() + CONNECT_S_MAX)
+                request = steps.send(received)
+        except StopIteration as end:
+            self._layer = end.value
+        except ConnectionResetError as error:
+            if self._lost is not None:
+                raise self._lost.again() from error
+            raise
+        if self._lost is not None:
+            raise self._lost.again()
+        self._assembler = assembler_of(self._layer)
+        # Later, so that a call that is started at once is there before its answer.
+        asyncio.get_running_loop().call_soon(self._begin_calls, heard)
+
+    def _begin_calls(self, heard: _Heard) -> None:
+        """What was received behind the handshake belongs to the calls."""
+        self._heard = None
+        while heard.bytes:
+            space = self._assembler.space()
+            count = min(len(space), len(heard.bytes))
+            space[:count] = heard.bytes[:count]
+            del heard.bytes[:count]
+            self.buffer_updated(count)
 
     # ── asyncio.BufferedProtocol ─────────────────────────────────────────────────────────────────────────────────
 
@@ -129,20 +213,24 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one too, whatever its type
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        return self._assembler.space()
+        return self._assembler.space() if self._heard is None else self._heard.space
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._heard is not None:
+            self._heard.fill(nbytes)
+            return
         try:
             for frame in self._assembler.filled(nbytes):
                 reply = decode_reply(frame)
+                self._is_unheard = False
                 for pending in answered_by(reply, self._calls):
                     pending.deliver(reply)
         except BaseException as error:
-            self._tear(str(error) if isinstance(error, Corruption) else repr(error))
+            self._tear(ConnectionLost(str(error) if isinstance(error, Corruption) else repr(error)))
             if not isinstance(error, Corruption):
                 raise
 
-    def _tear(self, reason: str) -> None:
+    def _tear(self, reason: ConnectionLost) -> None:
         """The stream was left in the middle of a frame: the next call would be taken for its rest, so the connection
         ends."""
         if self._transport is not None:
@@ -150,31 +238,13 @@ class AsyncConnection(asyncio.BufferedProtocol):
         self._lose(reason)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._lose(f"connection to {self.address} lost: {error or 'the server closed it'}")
+        error = error or ConnectionResetError("the server closed it")
+        text = f"connection to {self.address} lost: {error}"
+        self._lose(connection_lost(text, self.address, error, is_unheard=self._is_unheard))
 
-    def _lose(self, reason: str) -> None:
-        self._lost = self._lost or reason
+    def _lose(self, reason: ConnectionLost) -> None:
+        lost = self._lost = self._lost or reason
+        if self._heard is not None:
+            self._heard.end()
         for pending in list(self._calls.values()):
-            pending.deliver(ConnectionLost(self._lost))
-
-
-async def _introduce(opened: socket.socket, limit: asyncio.Timeout, steps: HandshakeSteps) -> SecurityLayer | None:
-    """`limit` is for the server. A KDC has its own time, as for the blocking client: a thread that asks it cannot be
-    ended, and none may gather."""
-    loop = asyncio.get_running_loop()
-    received = b""
-    try:
-        request = next(steps)
-        while True:
-            if isinstance(request, bytes):
-                await loop.sock_sendall(opened, request)
-            elif isinstance(request, int):
-                received = await loop.sock_recv(opened, request)
-            else:
-                limit.reschedule(None)
-                received = await asyncio.to_thread(request)
-                limit.reschedule(loop.time() + CONNECT_S_MAX)
-            request = steps.send(received)
-    except StopIteration as end:
-        layer: SecurityLayer | None = end.value
-        return layer
+            pending.deliver(lost.again())

@@ -10,6 +10,7 @@ There is one connection for each server and service. `deadline_s` bounds every c
 
 from __future__ import annotations
 
+import ssl
 import threading
 import time
 from collections.abc import Sequence
@@ -46,13 +47,14 @@ T = TypeVar("T")
 
 class ClusterOptions(TypedDict, total=False):
     """`handshake`: simple authentication as `user` by default. Each operation has `deadline_s` (60), each of its calls
-    at most `call_s_max` (20)."""
+    at most `call_s_max` (20). `tls`: all connections use it."""
 
     user: str | None
     handshake: Handshake | None
     deadline_s: float
     call_s_max: float
     durability: Durability
+    tls: ssl.SSLContext | None
 
 
 class ClusterClient:
@@ -63,6 +65,7 @@ class ClusterClient:
         self.deadline_s = options.get("deadline_s", 60.0)
         self.call_s_max = options.get("call_s_max", 20.0)
         self.operations = RegionOperations(LocationCache(), durability=options.get("durability", Durability.TABLE))
+        self.tls = options.get("tls")
         self.handshake = options.get("handshake") or SimpleHandshake(options.get("user"))
         self._closed = False
 
@@ -170,7 +173,7 @@ class Cluster(ClusterClient):
                 raise Misuse("the HBase client is closed")
             connection = self._connections.get((address, service))
             if connection is None or connection.is_lost:
-                connection = Connection(address, service, self.handshake, connect_timeout_s=CONNECT_S_MAX)
+                connection = Connection(address, service, self.handshake, connect_timeout_s=CONNECT_S_MAX, tls=self.tls)
                 self._connections[(address, service)] = connection
             return connection
 

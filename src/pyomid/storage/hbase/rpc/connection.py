@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import select
 import socket
-import struct
+import ssl
 import threading
 import time
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from pyomid.errors import Corruption
-from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost
+from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost, connection_lost
 from pyomid.storage.hbase.rpc.frames import (
     REFUSED_CALL_ID,
     Address,
@@ -34,6 +34,7 @@ from pyomid.storage.hbase.rpc.frames import (
 )
 from pyomid.storage.hbase.rpc.handshake import Handshake, HandshakeSteps, whole_steps
 from pyomid.storage.hbase.security.sasl import SecurityLayer
+from pyomid.tls import TlsSocket, bound_sends
 
 T = TypeVar("T")
 
@@ -68,31 +69,42 @@ class Connection:
     """The connection to a service of one server. Raises `ConnectionLost`, after which another one is opened, or
     `CallTimedOut`."""
 
-    def __init__(self, address: Address, service: str, handshake: Handshake, *, connect_timeout_s: float) -> None:
+    def __init__(
+        self,
+        address: Address,
+        service: str,
+        handshake: Handshake,
+        *,
+        connect_timeout_s: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.address = address
         self._calls: dict[int, PendingCall] = {}
         self._next_id = 0
         self._state = threading.Lock()
         self._sending = threading.Lock()
         self._reader: PendingCall | None = None
-        self._lost: str | None = None
+        self._lost: ConnectionLost | None = None
+        self._is_unheard = tls is None
         try:
-            self._socket = socket.create_connection(address, timeout=connect_timeout_s)
+            plain = socket.create_connection(address, timeout=connect_timeout_s)
         except OSError as error:
             raise ConnectionLost(f"no connection to {address}: {error}") from error
+        self._socket: socket.socket | TlsSocket = plain
         try:
-            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if tls is not None:
+                self._socket = TlsSocket(tls.wrap_socket(plain, server_hostname=address.host))
             self._layer = _introduce(self._socket, whole_steps(handshake, service, address.host))
             self._assembler = assembler_of(self._layer)
-            self._socket.settimeout(None)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_S_MAX, 0))
+            bound_sends(self._socket, _SEND_S_MAX)
             self._readable = select.poll()
             self._readable.register(self._socket, select.POLLIN)
         except BaseException as error:
             self._socket.close()
             if isinstance(error, OSError):
-                raise ConnectionLost(f"no connection to {address}: {error}") from error
+                raise connection_lost(f"no connection to {address}: {error}", address, error) from error
             raise
 
     @property
@@ -103,7 +115,7 @@ class Connection:
         """Sends the call. The same thread takes its reply by `finish`, in any order."""
         with self._state:
             if self._lost is not None:
-                raise ConnectionLost(self._lost)
+                raise self._lost.again()
             self._next_id = (self._next_id + 1) & 0x7FFFFFFF
             pending = self._calls[self._next_id] = PendingCall(self._next_id)
         head, cells = encode_call(pending.call_id, call, max(1, int(timeout_s * 1000)))
@@ -117,9 +129,10 @@ class Connection:
                 is_torn = False
         except BaseException as error:
             if is_torn:
-                self._lose(f"connection to {self.address} lost while sending: {error!r}")
+                text = f"connection to {self.address} lost while sending: {error!r}"
+                self._lose(connection_lost(text, self.address, error, is_unheard=self._is_unheard))
             if isinstance(error, OSError):
-                raise ConnectionLost(str(error)) from error
+                raise (ConnectionLost(str(error)) if self._lost is None else self._lost.again()) from error
             raise
         return pending
 
@@ -142,14 +155,14 @@ class Connection:
         return pending.reply
 
     def close(self) -> None:
-        self._lose(f"connection to {self.address} closed")
+        self._lose(ConnectionLost(f"connection to {self.address} closed"))
 
     def _becomes_reader(self, pending: PendingCall) -> bool:
         with self._state:
             if pending.is_done:
                 return False
             if self._lost is not None:
-                pending.failure = ConnectionLost(self._lost)
+                pending.failure = self._lost.again()
                 return False
             if self._reader is None:
                 self._reader = pending
@@ -173,23 +186,30 @@ class Connection:
         try:
             while not pending.is_done:
                 # The wait is apart from the read: an interrupted wait has read nothing; an interrupted read may have.
-                if self._readable.poll(_TICK_MS):
+                if self._has_buffered() or self._readable.poll(_TICK_MS):
                     is_torn = True
                     count = self._socket.recv_into(self._assembler.space())
                     if count == 0:
                         raise ConnectionResetError("the server closed it")
-                    for frame in self._assembler.filled(count):
-                        self._deliver(decode_reply(frame))
+                    if count is not None:
+                        for frame in self._assembler.filled(count):
+                            self._deliver(decode_reply(frame))
                     is_torn = False
                 if time.monotonic() >= deadline_s:  # also where the answers of others never leave it without work
                     self._give_up(pending)
         except BaseException as error:
             if is_torn or isinstance(error, OSError):
-                self._lose(f"connection to {self.address} lost: {error!r}")
+                text = f"connection to {self.address} lost: {error!r}"
+                self._lose(connection_lost(text, self.address, error, is_unheard=self._is_unheard))
             if not isinstance(error, (OSError, Corruption)):
                 raise
 
+    def _has_buffered(self) -> bool:
+        """Whether TLS holds bytes that the system's poll does not see."""
+        return isinstance(self._socket, TlsSocket) and self._socket.pending() > 0
+
     def _deliver(self, reply: Reply) -> None:
+        self._is_unheard = False
         with self._state:
             # Without a call: its caller gave up, and the late answer is dropped.
             for pending in answered_by(reply, self._calls):
@@ -233,7 +253,7 @@ class Connection:
                 pending.woken.release()
             pending.waiting = False
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, reason: ConnectionLost) -> None:
         """Closes the connection and fails its calls. If it was interrupted, a second call goes on with it."""
         with self._state:
             if self._lost is None:
@@ -242,7 +262,7 @@ class Connection:
                 self._socket.shutdown(socket.SHUT_RDWR)  # wakes the reader
             self._socket.close()
             for pending in list(self._calls.values()):
-                pending.failure = pending.failure or ConnectionLost(self._lost)
+                pending.failure = pending.failure or self._lost.again()
                 self._wake(pending)
                 self._calls.pop(pending.call_id, None)
 
@@ -259,7 +279,7 @@ def answered_by(reply: Reply, calls: Mapping[int, T]) -> list[T]:
     return [calls[reply.call_id]] if reply.call_id in calls else []
 
 
-def _introduce(opened: socket.socket, steps: HandshakeSteps) -> SecurityLayer | None:
+def _introduce(opened: socket.socket | TlsSocket, steps: HandshakeSteps) -> SecurityLayer | None:
     received = b""
     try:
         request = next(steps)

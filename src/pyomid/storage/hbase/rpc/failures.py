@@ -7,6 +7,7 @@ from typing import Final
 
 from pyomid.errors import Misuse, OmidError, Unavailable, UnknownTable
 from pyomid.storage.hbase.rpc.hbase_pb2 import ExceptionResponse
+from pyomid.tls import refusal
 
 
 class Reaction(Enum):
@@ -65,9 +66,24 @@ class RemoteFailure(Exception):
 class ConnectionLost(Exception):
     """The connection ended or was never made. Calls under way may or may not have taken effect."""
 
+    def again(self) -> ConnectionLost:
+        """The same for another caller: threads do not raise one object."""
+        return type(self)(*self.args)
+
 
 class AuthenticationFailed(ConnectionLost):
-    """The server and this client cannot agree on who the client is: no waiting mends it. Callers are told its text."""
+    """The server and this client cannot agree on who they are, or on TLS: no waiting mends it. Callers are told
+    its text."""
+
+
+def connection_lost(text: str, address: object, error: BaseException, *, is_unheard: bool = False) -> ConnectionLost:
+    """What an error of the socket means; `address` is the server's. `is_unheard`: it is plain, and the server never
+    answered on it."""
+    reason = refusal(error, f"the HBase server {address}", "hbaseTls")
+    if reason is not None:
+        return AuthenticationFailed(reason)
+    hint = "; a server that speaks TLS alone does so: see option hbaseTlsCa" if is_unheard else ""
+    return ConnectionLost(text + hint)
 
 
 class CallTimedOut(Exception):
