@@ -5,20 +5,22 @@ from __future__ import annotations
 import pytest
 
 from pyomid.cli import main
-from pyomid.client.admin.import_table import import_timestamp
+from pyomid.client.admin.import_table import import_timestamp, refuse
 from pyomid.client.database import Database
 from pyomid.client.drive import Driver
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.protocol.compaction import compact_region_steps
 from pyomid.protocol.hashing import table_id
-from pyomid.protocol.import_table import import_range_steps
+from pyomid.protocol.import_table import check_range_steps, import_range_steps
 from pyomid.protocol.reading import CommitCache
 from pyomid.storage.hbase.codec.keyvalues import DELETE_VERSION, KeyValue
 from pyomid.storage.hbase.codec.layout import SHADOW_PREFIX, SHADOW_SUFFIX
+from pyomid.storage.hbase.regions.admin import FamilyDescriptor, TableDescriptor
 from pyomid.storage.hbase.rpc.client import Cluster
 from pyomid.storage.hbase.rpc.requests import RowMutation, deletes, puts
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.types import CellVersion, Column, KeyRange, RowWrite, ShadowWrite, TableInfo
+from region_admin import OperatorsAdmin
 
 Q = Column(b"f", b"q")
 
@@ -57,7 +59,7 @@ def test_a_run_that_is_overtaken_adopts_no_cell_of_a_later_transaction(
     """One run drew its timestamp and was slow; another finished and registered; then a transaction wrote."""
     store.create_table(TableInfo(table_name, (b"f",)))
     store.write_cells(table_name, 3, [RowWrite(b"r", ((Q, b"old"),))])
-    slow = import_timestamp(database.deployment, table_name, [b"f"])
+    slow, _ = import_timestamp(database.deployment, table_name, [b"f"])
     assert main(["adopt", url, table_name, "f"]) == 0
     writer = database.begin()
     writer.table(table_name).put(b"r", {b"f:q": b"undecided"})
@@ -71,8 +73,10 @@ def test_a_run_that_is_overtaken_adopts_no_cell_of_a_later_transaction(
 def test_cells_that_nobody_would_see_are_refused(database: Database, store: HBaseStore, table_name: str) -> None:
     store.create_table(TableInfo(table_name, (b"f",)))
     store.write_cells(table_name, 1_700_000_000_000, [RowWrite(b"r", ((Q, b"v"),))])
+    driver = Driver(database.deployment)
+    assert [*driver.run(check_range_steps(table_name, KeyRange(), newest_ts=1_000_000))] == ["newer"], "for one reason"
     with pytest.raises(Misuse, match="world-time"):
-        Driver(database.deployment).run(import_range_steps(table_name, KeyRange(), newest_ts=1_000_000))
+        driver.run(import_range_steps(table_name, KeyRange(), newest_ts=1_000_000))
     store.drop_table(table_name)
 
 
@@ -83,13 +87,14 @@ def test_a_table_that_unregistered_transactions_wrote_is_refused(
     store.create_table(TableInfo(table_name, (b"f",)))
     store.write_cells(table_name, 100, [RowWrite(b"r", ((Q, b"v"),))])
     store.write_shadow_cells(table_name, [ShadowWrite(CellVersion(b"r", *Q, 100), 150)])
-    newest_ts = import_timestamp(database.deployment, table_name, [b"f"])
+    newest_ts, _ = import_timestamp(database.deployment, table_name, [b"f"])
     with pytest.raises(Misuse, match=r"start 100, committed at 150.*register"):
         Driver(database.deployment).run(import_range_steps(table_name, KeyRange(), newest_ts))
     catalog = database.deployment.catalog
     catalog.mark_unknown_table(table_id(table_name.encode()))
+    _, found = import_timestamp(database.deployment, table_name, [b"f"])
     with pytest.raises(Misuse, match="register"):
-        import_timestamp(database.deployment, table_name, [b"f"])
+        refuse(table_name, found)
     catalog.clear_unknown_table(*catalog.unknown_tables().popitem())
     store.drop_table(table_name)
 
@@ -118,6 +123,28 @@ def test_an_empty_value_is_refused_before_anything_changes(
     with database.begin() as tx:
         assert dict(tx.table(table_name).scan()) == {b"a": {b"f:q": b"v"}, b"z": {b"f:flag": b"1"}}
     database.drop_table(table_name)
+
+
+def test_all_that_forbids_an_adoption_is_told_at_once(
+    url: str, database: Database, cluster: Cluster, store: HBaseStore, table_name: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """A table as HBase's shell makes it, newer than any timestamp, with a flag and a name of shadow cells."""
+    admin = OperatorsAdmin(cluster)
+    admin.create_table(TableDescriptor(table_name, (FamilyDescriptor(b"f", 1),)))
+    newer = 1 << 62
+    flag = KeyValue(b"a", b"f", b"flag", newer, b"")
+    named = KeyValue(b"b", b"f", b"size" + SHADOW_SUFFIX, newer, bytes(7) + b"v")
+    beside = KeyValue(b"b", b"f", b"size", newer, b"v")
+    put_plainly(cluster, table_name, flag, named, beside)
+    assert main(["adopt", url, table_name, "f", "g"]) == 1
+    said = capsys.readouterr().err
+    assert "cannot be adopted yet, for 4 reasons" in said
+    for remedy in ("--timestamps world-time", "put another value there", "copy it to a column of another name",
+                   f"without family g; in HBase's shell: alter '{table_name}', {{NAME => 'f', VERSIONS => 2147483647, "
+                   "TTL => 'FOREVER'}, {NAME => 'g'"):  # fmt: skip
+        assert remedy in said, remedy
+    store.drop_table(table_name)
 
 
 def test_an_empty_value_without_qualifier_is_refused(
@@ -210,7 +237,7 @@ def test_names_that_only_resemble_those_of_shadow_cells_are_adopted(
         b"\xc2\n\x80",
     ]
     put_plainly(cluster, table_name, *[KeyValue(b"r", b"f", name, 3, bytes(8)) for name in names])
-    newest_ts = import_timestamp(database.deployment, table_name, [b"f"])
+    newest_ts, _ = import_timestamp(database.deployment, table_name, [b"f"])
     Driver(database.deployment).run(import_range_steps(table_name, KeyRange(), newest_ts))
     assert main(["adopt", url, table_name, "f"]) == 0, "nor does it take its own shadow cells for foreign ones"
     with database.begin() as tx:

@@ -16,8 +16,9 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "adopt",
         help="make an existing HBase table transactional",
         description="Gives every cell a shadow cell and registers the table. Stop its writers first. Repeatable: what "
-        "was adopted before is only read. The table is read once before anything is changed: refused are tables that "
-        "transactions have touched, and empty values, which transactions take for deletions.",
+        "was adopted before is only read. The table is read once before anything is changed, and all that is to be "
+        "mended is told together: tables that transactions have touched, families that keep too few versions, cells "
+        "newer than the TSO's timestamps, and empty values, which transactions take for deletions.",
     )
     parser.add_argument("url", help="omid+hbase://zk1:2181,zk2:2181/znode")
     parser.add_argument("table", help="its name in HBase; ns:name in a namespace")
@@ -42,7 +43,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_here(arguments: argparse.Namespace) -> int:
     import pyomid
-    from pyomid.client.admin.import_table import check_importable, import_timestamp, register_imported
+    from pyomid.client.admin.import_table import (
+        add_refusals,
+        import_refusals,
+        import_timestamp,
+        refuse,
+        register_imported,
+    )
     from pyomid.client.admin.table_admin import new_level
     from pyomid.client.drive import Driver
     from pyomid.protocol.import_table import import_range_steps
@@ -50,14 +57,15 @@ def _run_here(arguments: argparse.Namespace) -> int:
     with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:
         deployment, table = database.deployment, arguments.table
         level = new_level(deployment, table, arguments.conflict_level)
-        newest_ts = import_timestamp(deployment, table, [family.encode() for family in arguments.families])
+        newest_ts, found = import_timestamp(deployment, table, [family.encode() for family in arguments.families])
         if not newest_ts:
             print(f"{table} was transactional already: nothing was done")
             return 0
         regions = deployment.store.regions(table)
         for number, region in enumerate(regions, 1):
-            check_importable(deployment, Driver(deployment), table, region, newest_ts)
+            add_refusals(found, import_refusals(deployment, Driver(deployment), table, region, newest_ts))
             print(f"region {number} of {len(regions)}: looked at", flush=True)
+        refuse(table, found)
         for number, region in enumerate(regions, 1):
             done = Driver(deployment).run(import_range_steps(table, region, newest_ts))
             print(f"region {number} of {len(regions)}: {done.imported} of {done.records} records adopted", flush=True)

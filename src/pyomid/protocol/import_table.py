@@ -18,7 +18,7 @@ included: once imported it would be hidden, and the next compaction would drop i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from pyomid.arrays import np
@@ -27,6 +27,8 @@ from pyomid.errors import Misuse
 from pyomid.protocol import visibility
 from pyomid.protocol.effects import CleanBatch, ReadRange, Steps
 from pyomid.types import Cell, Column, KeyRange
+
+_VERSION_MAX = (1 << 63) - 1
 
 BATCH_ROWS_MAX = 10_000
 """As in compaction."""
@@ -43,15 +45,19 @@ class RangeImported:
 
 def check_range_steps(
     table: str, key_range: KeyRange, newest_ts: int, *, rows_max: int = BATCH_ROWS_MAX
-) -> Steps[None]:
-    """Only reads. `Misuse` if the import would change what is seen of the range, or if `import_range_steps` refuses."""
+) -> Steps[dict[str, Misuse]]:
+    """Only reads the range, all of it: what forbids the import, the first of each kind. The import would change what is
+    seen, or `import_range_steps` would refuse."""
+    found: dict[str, Misuse] = {}
 
     def check(batch: CellBatch) -> Steps[None]:
-        _check_importable(table, batch, newest_ts)
+        for kind, refusal in _refusals(table, batch, newest_ts):
+            found.setdefault(kind, refusal)
         return
         yield
 
     yield from _each_batch_steps(table, key_range, rows_max, check)
+    return found
 
 
 def import_range_steps(
@@ -81,7 +87,8 @@ def _each_batch_steps(
 
 
 def _import_batch_steps(table: str, batch: CellBatch, newest_ts: int, done: RangeImported) -> Steps[None]:
-    _check_importable(table, batch, newest_ts)
+    for _, refusal in _refusals(table, batch, newest_ts):
+        raise refusal
     bare = np.flatnonzero(batch.rec_commit == 0)
     done.rows += batch.rows
     done.records += len(batch.rec_commit)
@@ -91,13 +98,21 @@ def _import_batch_steps(table: str, batch: CellBatch, newest_ts: int, done: Rang
         yield CleanBatch(table, batch, bare, np.empty(0, np.int64))
 
 
-def _check_importable(table: str, batch: CellBatch, newest_ts: int) -> None:
-    _check_untouched(table, batch, newest_ts)
-    _check_seen_alike(table, batch, newest_ts)
+def _refusals(table: str, batch: CellBatch, newest_ts: int) -> Iterator[tuple[str, Misuse]]:
+    """What forbids the import of these rows: kind, and the first of it."""
+    newest = int(batch.rec_version.max())
+    if newest >= newest_ts:
+        yield "newer", _newer(table, newest, newest_ts)
+    of_transactions = np.flatnonzero((batch.rec_commit != 0) & (batch.rec_commit != batch.rec_version))
+    if len(of_transactions):
+        start, commit = (int(of[of_transactions[0]]) for of in (batch.rec_version, batch.rec_commit))
+        yield "transactions", _touched(table, start, commit)
+    if (unseen := _unseen(table, batch, max(min(newest, _VERSION_MAX - 1) + 1, newest_ts))) is not None:
+        yield "unseen", unseen
 
 
-def _check_seen_alike(table: str, batch: CellBatch, newest_ts: int) -> None:
-    """Once imported, the newest version of each column is seen, as HBase shows it."""
+def _unseen(table: str, batch: CellBatch, newest_ts: int) -> Misuse | None:
+    """Once imported, the newest version of each column must be seen, as HBase shows it."""
     imported = replace(batch, rec_commit=batch.rec_version)
     seen = visibility.visible_cells(imported, newest_ts)
     width = len(batch.columns)
@@ -105,10 +120,10 @@ def _check_seen_alike(table: str, batch: CellBatch, newest_ts: int) -> None:
     there = np.unique(row_of_cell * width + batch.cell_col)
     row_of_seen = np.repeat(np.arange(batch.rows), np.diff(seen.row_cell))
     if len(there) == len(seen.cells):
-        return
+        return None
     lost = np.setdiff1d(there, row_of_seen * width + batch.cell_col[seen.cells], assume_unique=True)
     row, column = divmod(int(lost[0]), width)
-    raise _refusal(table, list(batch.row_cells(row)), batch.columns[column])
+    return _refusal(table, list(batch.row_cells(row)), batch.columns[column])
 
 
 def _refusal(table: str, cells: list[Cell], lost: Column) -> Misuse:
@@ -132,22 +147,19 @@ def _refusal(table: str, cells: list[Cell], lost: Column) -> Misuse:
     return Misuse(f"{said}; then adopt again", table=table, row=newest.row)
 
 
-def _check_untouched(table: str, batch: CellBatch, newest_ts: int) -> None:
-    newest = int(batch.rec_version.max())
-    if newest >= newest_ts:
-        raise Misuse(
-            f"table {table} holds a cell of version {newest}, newer than the TSO's timestamp {newest_ts}: no "
-            "transaction would see it; stop the table's writers, run the TSO with --timestamps world-time, or adopt "
-            "a copy",
-            table=table,
-            version=newest,
-        )
-    of_transactions = np.flatnonzero((batch.rec_commit != 0) & (batch.rec_commit != batch.rec_version))
-    if len(of_transactions):
-        start, commit = (int(of[of_transactions[0]]) for of in (batch.rec_version, batch.rec_commit))
-        raise Misuse(
-            f"table {table} was written by transactions already (start {start}, committed at {commit}): adopting it "
-            "would commit what they left undecided; register it with `pyomid tables URL register NAME FAMILY`",
-            table=table,
-            start_ts=start,
-        )
+def _newer(table: str, newest: int, newest_ts: int) -> Misuse:
+    return Misuse(
+        f"table {table} holds a cell of version {newest}, newer than the TSO's timestamp {newest_ts}: no transaction "
+        "would see it; stop the table's writers, and run the TSO with --timestamps world-time, or adopt a copy",
+        table=table,
+        version=newest,
+    )
+
+
+def _touched(table: str, start: int, commit: int) -> Misuse:
+    return Misuse(
+        f"table {table} was written by transactions already (start {start}, committed at {commit}): adopting it "
+        "would commit what they left undecided; register it with `pyomid tables URL register`",
+        table=table,
+        start_ts=start,
+    )

@@ -9,6 +9,7 @@ catalog entry, which the driver writes when all tasks are done.
 from __future__ import annotations
 
 import functools
+import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from pyomid.client.admin.import_table import check_importable, import_timestamp, register_imported
+from pyomid.client.admin.import_table import add_refusals, import_refusals, import_timestamp, refuse, register_imported
 from pyomid.client.admin.table_admin import new_level
 from pyomid.client.upkeep.partitions import Partition
 from pyomid.client.upkeep.table_text import table_text
 from pyomid.client.validation import check_families
 from pyomid.crashpoints import crash_point
+from pyomid.errors import Misuse
 from pyomid.protocol.import_table import import_range_steps
 from pyomid.spark.databases import connection
 from pyomid.spark.jobs.partitions import run_partitions
@@ -63,20 +65,23 @@ def adopt(
     """Makes `table`, which exists in HBase and whose writers have stopped, transactional. Repeatable.
 
     `families`: those that transactions will use; all must keep every version. A first job only reads, and raises
-    `Misuse` before anything is changed if a cell is newer than the TSO's timestamps, if transactions wrote the table
-    that pyomid does not know of, or if there is an empty value, which a transaction takes for a deletion.
+    `Misuse` before anything is changed, with all that is to be mended: a family that keeps too few versions, a cell
+    newer than the TSO's timestamps, transactions that pyomid does not know of, an empty value, which a transaction
+    takes for a deletion.
     """
     conn = connection(url)
     began = time.monotonic()
     level = new_level(conn.deployment, table, conflict_level)
-    newest_ts = import_timestamp(conn.deployment, table, check_families(families))
+    newest_ts, found = import_timestamp(conn.deployment, table, check_families(families))
     if not newest_ts:
         return Adoption(table, 0, 0, 0, 0, time.monotonic() - began)
     ranges = divided(conn.deployment.store, table, KeyRange(), parallelism(spark))
     partitions = [Partition(table, 0, each) for each in ranges]
-    run_partitions(
+    for each in run_partitions(
         spark, "check", url, partitions, table, functools.partial(_check_partition, newest_ts), _CHECKED_DDL, _CHECKED
-    )
+    ):
+        add_refusals(found, {kind: Misuse(said, table=table) for kind, said in json.loads(each["refused"]).items()})
+    refuse(table, found)
     rows = run_partitions(
         spark, "adopt", url, partitions, table, functools.partial(_adopt_partition, newest_ts), _ADOPTED_DDL, _ADOPTED
     )
@@ -88,14 +93,14 @@ def adopt(
 
 _ADOPTED: Final = pa.schema([("rows", pa.int64()), ("records", pa.int64()), ("adopted", pa.int64())])
 _ADOPTED_DDL: Final = "rows long, records long, adopted long"
-_CHECKED: Final = pa.schema([("partitions", pa.int64())])
-_CHECKED_DDL: Final = "partitions long"
+_CHECKED: Final = pa.schema([("refused", pa.string())])
+_CHECKED_DDL: Final = "refused string"
 
 
 def _check_partition(newest_ts: int, url: str, partition: Partition) -> dict[str, Any]:
     conn = connection(url)
-    check_importable(conn.deployment, conn.driver, partition.table, partition.key_range, newest_ts)
-    return {"partitions": 1}
+    found = import_refusals(conn.deployment, conn.driver, partition.table, partition.key_range, newest_ts)
+    return {"refused": json.dumps({kind: error.message for kind, error in found.items()})}
 
 
 def _adopt_partition(newest_ts: int, url: str, partition: Partition) -> dict[str, Any]:

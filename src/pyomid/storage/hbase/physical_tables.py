@@ -45,17 +45,26 @@ class PhysicalTables:
         """`Misuse` if the physical table could lose what transactions need; `UnknownTable` if there is none."""
         found = self._admin.table(table)
         known = {family.name: family for family in found.families}
+        wrong: list[str] = []
+        alter: list[str] = []
         for name in families:
-            family = known.get(name)
+            shown, family = name.decode("utf-8", "replace"), known.get(name)
             if family is None:
-                raise Misuse(f"table {table} exists in HBase without family {name.decode('utf-8', 'replace')}: add it")
-            if family.versions_max < ALL_VERSIONS or family.ttl_s is not None:
-                raise Misuse(
-                    f"family {name.decode('utf-8', 'replace')} of table {table} keeps {family.versions_max} versions"
-                    f"{'' if family.ttl_s is None else f' for {family.ttl_s} s'}: old snapshots would lose cells; "
-                    f"alter it to VERSIONS => {ALL_VERSIONS} and TTL => FOREVER",
-                    versions=family.versions_max,
+                wrong.append(f"table {table} exists in HBase without family {shown}")
+            elif family.versions_max < ALL_VERSIONS or family.ttl_s is not None:
+                kept = "" if family.ttl_s is None else f" for {family.ttl_s} s"
+                wrong.append(
+                    f"family {shown} of table {table} keeps {family.versions_max} versions{kept}: old snapshots would "
+                    "lose cells"
                 )
+            else:
+                continue
+            alter.append(f"{{NAME => '{shown}', VERSIONS => {ALL_VERSIONS}, TTL => 'FOREVER'}}")
+        if wrong:
+            raise Misuse(
+                f"{'; '.join(wrong)}; in HBase's shell: alter '{table}', {', '.join(alter)}",
+                table=table,
+            )
         return found
 
     def check_no_coprocessor(self, table: str, so: str) -> None:
