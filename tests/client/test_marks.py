@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from pyomid.client.admin.table_admin import unregister_table
+from pyomid.client.admin.table_admin import register_table, unregister_table
 from pyomid.client.database import Database
 from pyomid.errors import Misuse, UnknownTable
 from pyomid.protocol.hashing import table_id
 from pyomid.protocol.sanitize import sanitize_steps
 from pyomid.storage.memory import MemoryStore
+from pyomid.types import TableInfo
 
 pytestmark = pytest.mark.fast
 
@@ -60,10 +61,26 @@ def test_a_table_that_is_unregistered_stops_sanitizing(shared_db: Database) -> N
     assert shared_db.status().unregistered == {JAVA: "java"}
     with pytest.raises(Misuse, match="discover"):
         shared_db.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
-    shared_db.create_table("java", ["f"])
+    register_table(shared_db.deployment, "java", ["f"], conflict_level="cell")
     assert shared_db.status().unregistered == {}
     with shared_db.begin() as tx:
         assert tx.table("java").get(b"r") == {b"f:q": b"v"}
+
+
+def test_a_table_is_registered_by_its_level_where_it_is_there(shared_db: Database) -> None:
+    """By a wrong level conflicts would be overlooked, and a slip of the pen would make a table."""
+    deployment = shared_db.deployment
+    with pytest.raises(UnknownTable, match="jave"):
+        register_table(deployment, "jave", ["f"], conflict_level="row")
+    deployment.store.create_table(TableInfo("java", (b"f",)))
+    with pytest.raises(Misuse, match="without its conflict level"):
+        register_table(deployment, "java", ["f"], conflict_level=None)
+    assert [info.name for info in shared_db.tables()] == ["t"]
+    for _ in range(2):
+        register_table(deployment, "java", ["f"], conflict_level="row")
+    assert {info.name: info.conflict_level.value for info in shared_db.tables()} == {"java": "row", "t": "cell"}
+    with pytest.raises(Misuse, match="exists with conflict level"):
+        register_table(deployment, "java", ["f"], conflict_level="cell")
 
 
 def test_a_table_that_is_gone_is_unregistered_without_a_mark(shared_db: Database) -> None:
@@ -74,8 +91,10 @@ def test_a_table_that_is_gone_is_unregistered_without_a_mark(shared_db: Database
     assert shared_db.status().unregistered == {}
 
 
-def test_where_only_pyomid_writes_nothing_is_unregistered_or_split(memory_db: Database) -> None:
+def test_where_only_pyomid_writes_nothing_is_registered_or_split(memory_db: Database) -> None:
     with pytest.raises(Misuse, match="only tables of HBase"):
         unregister_table(memory_db.deployment, "t")
+    with pytest.raises(Misuse, match="only tables of HBase"):
+        register_table(memory_db.deployment, "u", ["f"], conflict_level="cell")
     with pytest.raises(Misuse, match="split keys"):
         memory_db.create_table("u", ["f"], split_keys=[b"m"])

@@ -58,13 +58,13 @@ def test_a_table_the_runbook_forgot_keeps_its_commits(
         with pytest.raises(Misuse, match="tables URL confirm"):
             sanitise(database)
         assert main(["tables", url, "discover"]) == 0
-        command = f"pyomid tables {url} register {forgotten} f"
+        command = f"pyomid tables {url} register {forgotten} f --conflict-level LEVEL"
         assert command in capsys.readouterr().out.splitlines()
         assert main(["tables", url, "confirm"]) == 1
         assert command in capsys.readouterr().out.splitlines()
         with pytest.raises(Misuse, match="tables URL confirm"):
             sanitise(database)
-        assert main(command.split()[1:]) == 0
+        assert main(command.replace("LEVEL", "cell").split()[1:]) == 0
         assert main(["tables", url, "confirm", "--yes"]) == 0
         assert TABLES_UNCONFIRMED not in database.deployment.catalog.unknown_tables()
         assert forgotten in sanitise(database).held_back_by

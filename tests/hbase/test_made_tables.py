@@ -37,7 +37,9 @@ def test_split_keys_say_where_regions_begin(url: str, database: Database, store:
     database.drop_table(table_name)
 
 
-def test_a_table_unregistered_keeps_its_rows(url: str, database: Database, table: str) -> None:
+def test_a_table_unregistered_keeps_its_rows(
+    url: str, database: Database, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """K6: sanitizing waits until the table is registered again; then its commits are as they were."""
     with database.begin() as tx:
         tx.table(table).put(b"r", {b"f:q": b"v"})
@@ -45,8 +47,12 @@ def test_a_table_unregistered_keeps_its_rows(url: str, database: Database, table
     assert database.status().unregistered == {table_id(table.encode()): table}
     with pytest.raises(Misuse, match="discover"):
         database.driver.run(sanitize_steps(now_s=time.time(), retry_bound_s=0.0))
-    assert main(["tables", url, "register", table, "f"]) == 0
+    assert main(["tables", url, "register", table, "f"]) == 1, "a wrong level would overlook conflicts"
+    assert "cannot be registered without its conflict level" in capsys.readouterr().err
+    assert main(["tables", url, "register", f"{table}_misspelt", "f", "--conflict-level", "cell"]) == 1
+    assert main(["tables", url, "register", table, "f", "--conflict-level", "cell"]) == 0
     assert database.status().unregistered == {}
+    assert f"{table}_misspelt" not in [info.name for info in database.tables()]
     with database.begin() as tx:
         assert tx.table(table).get(b"r") == {b"f:q": b"v"}
 

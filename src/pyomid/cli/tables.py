@@ -42,9 +42,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     register = actions.add_parser("register", help="a table that a Java client made: from now on it is cleaned too")
     register.add_argument("name", help="its name in HBase; ns:name in a namespace")
     register.add_argument("families", nargs="+", help="its column families")
-    add_conflict_level(
-        register, "that of the Java clients that write it (default: the deployment's, else cell, as theirs)"
-    )
+    add_conflict_level(register, "that of the Java clients that write it, cell by default there; it must be given")
     unregister = actions.add_parser(
         "unregister",
         help="take back a registration: the table and its rows stay",
@@ -93,7 +91,7 @@ def add_conflict_level(
 
 def run(arguments: argparse.Namespace) -> int:
     import pyomid
-    from pyomid.client.admin.table_admin import unregister_table
+    from pyomid.client.admin.table_admin import register_table, unregister_table
     from pyomid.client.admin.unregistered_tables import discover, forget
 
     may_make = arguments.action == "create" and arguments.create
@@ -110,7 +108,8 @@ def run(arguments: argparse.Namespace) -> int:
                     ttl_seconds=arguments.ttl,
                 )
             case "register":
-                database.create_table(arguments.name, arguments.families, arguments.conflict_level, if_not_exists=True)
+                level = arguments.conflict_level
+                register_table(database.deployment, arguments.name, arguments.families, conflict_level=level)
             case "unregister":
                 unregister_table(database.deployment, arguments.name)
             case "alter":
@@ -123,7 +122,8 @@ def run(arguments: argparse.Namespace) -> int:
                     return 1
                 database.drop_table(arguments.name)
             case "discover":
-                print("\n".join(_found(discover(database.deployment), arguments.url)) or "every table is registered")
+                found = _found(database.deployment, discover(database.deployment), arguments.url)
+                print("\n".join(found) or "every table is registered")
             case "confirm":
                 return _confirm(database.deployment, arguments.url, anyway=arguments.yes)
             case "forget":
@@ -172,10 +172,14 @@ def _half_dropped_lines(deployment: Deployment, url: str) -> Iterator[str]:
         yield f"  {info.name}   is being dropped, and holds sanitizing back until it is gone: {finish} finishes it"
 
 
-def _found(discovery: Discovery, url: str) -> Iterator[str]:
+def _found(deployment: Deployment, discovery: Discovery, url: str) -> Iterator[str]:
     """The commands that register what was found; a mark without a known name is a comment."""
+    known = deployment.catalog.tables_level()
+    level = ["--conflict-level", "LEVEL" if known is None else known.value]
+    if discovery.tables and known is None:
+        yield "# LEVEL: cell (Apache Omid's default) or row, as the programs that write the table are configured"
     for table in discovery.tables:
-        yield shlex.join(["pyomid", "tables", url, "register", table.name, *table.families])
+        yield shlex.join(["pyomid", "tables", url, "register", table.name, *table.families, *level])
     for mark in discovery.unnamed:
         yield (
             f"# a commit named the table id {mark}, and no table has it: one that was dropped? Then "
@@ -193,7 +197,7 @@ def _confirm(deployment: Deployment, url: str, *, anyway: bool) -> int:
         return 0
     found = discover(deployment).tables
     if found and not anyway:
-        print("\n".join(_found(Discovery(found, []), url)))
+        print("\n".join(_found(deployment, Discovery(found, []), url)))
         print("# nothing was confirmed: register these first, or say --yes")
         return 1
     confirm(deployment, nonce)

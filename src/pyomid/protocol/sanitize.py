@@ -118,7 +118,7 @@ def _demand_registered(unknown: Sequence[int]) -> None:
         raise Misuse(
             f"the commit table is not sanitized: transactions were committed to tables with ids "
             f"{', '.join(map(str, unknown))} that the catalog does not know; `pyomid tables URL discover` finds "
-            "their names, register each with `pyomid tables URL register NAME FAMILY`",
+            "their names, and prints the commands that register them",
             table_ids=unknown,
         )
 

@@ -50,8 +50,7 @@ def create_table(
     families or another conflict level). `conflict_level`: None is the deployment's, cell where it has none.
     `split_keys`: where the regions of a new table of HBase begin.
 
-    This registers a table that a Java client made, too. From now on the mark that its commits left stops sanitizing no
-    more (K6); the records of its regions do, until they are compacted.
+    It uses a table of HBase that is there already, as `register_table` does.
     """
     wanted = _wanted(deployment, name, families, conflict_level, schema)
     if ttl_seconds is not None:
@@ -119,6 +118,30 @@ def _drop(deployment: Deployment, name: str) -> None:
                 _finish_drop(deployment, dropping)
                 return
     raise _changes_too_often(name)
+
+
+def register_table(deployment: Deployment, name: str, families: object, *, conflict_level: object) -> TableInfo:
+    """Registers a table that a Java client made. `UnknownTable` if HBase has none of this name. Repeatable.
+
+    `conflict_level`: that of the programs that write the table, as their requests do not name it. None is `Misuse`: by
+    a wrong level, conflicts would be overlooked.
+
+    From now on the mark that commits to the table left stops sanitizing no more (K6); the records of its regions do,
+    until they are compacted.
+    """
+    if not deployment.store.capabilities.foreign_tables:
+        raise Misuse("only tables of HBase can be registered: in this store only pyomid writes; create it", table=name)
+    if conflict_level is None:
+        level = deployment.catalog.tables_level()
+        known = "" if level is None else f"; this deployment's is {level.value!r}"
+        raise Misuse(
+            f"table {name!r} cannot be registered without its conflict level: say --conflict-level cell (Apache Omid's "
+            f"default) or row, as the programs that write the table are configured{known}; by a wrong one, conflicts "
+            "would be overlooked",
+            table=name,
+        )
+    deployment.store.check_table(name, _wanted(deployment, name, families, conflict_level, None).families)
+    return create_table(deployment, name, families, conflict_level=conflict_level, if_not_exists=True)
 
 
 def unregister_table(deployment: Deployment, name: str) -> None:

@@ -114,6 +114,6 @@ def forget(deployment: Deployment, name: str) -> None:
         raise Misuse(f"table {name!r} is registered: its mark holds up nothing", table=name)
     if not forget_dropped(deployment, name):
         raise Misuse(
-            f"table {name!r} is there: register it with `pyomid tables URL register {name} FAMILY`, or drop it",
+            f"table {name!r} is there: register it, as `pyomid tables URL discover` prints, or drop it",
             table=name,
         )

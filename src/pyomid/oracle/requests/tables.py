@@ -196,7 +196,7 @@ class TableRequests:
     def _too_many_unregistered(self, start_ts: int) -> Misuse:
         return Misuse(
             f"start_ts {start_ts} names tables that are not registered, and {len(self._known.unregistered)} such are "
-            "known already: register them with `pyomid tables URL register NAME FAMILY`",
+            "known already: `pyomid tables URL discover` prints the commands that register them",
             start_ts=start_ts,
         )
 
