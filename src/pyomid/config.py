@@ -61,8 +61,8 @@ class Settings:
 
     commit_retry_seconds: float = 60.0
     """How long the client repeats a request for a commit whose answer was lost, before it raises `OutcomeUnknown`:
-    longer than a TSO's restart or fail-over (about the 10 s lease plus 2 s), shorter than people's patience. Sanitizing
-    waits at least this long."""
+    longer than a TSO's restart or fail-over (about the 10 s lease plus 2 s), shorter than people's patience. Other
+    requests wait as long for a TSO. One that waits for 2 s says so in the log. Sanitizing waits at least this long."""
 
     request_seconds: float = 5.0
     """A request without an answer is sent again after this time; Apache Omid's client uses the same. Over HBase a

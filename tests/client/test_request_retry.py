@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from pyomid.client.drive import Pause
-from pyomid.client.session.request_retry import Attempt, ConnectionBroken, ReadClock, ask_steps
+from pyomid.client.session.request_retry import Attempt, ConnectionBroken, ReadClock, WaitLog, ask_steps
 from pyomid.errors import Misuse, OmidError, OutcomeUnknown, StoreFull, Unavailable
 from pyomid.types import CommitRequest
 from pyomid.wire.messages import AskStatus, Refused, Request
@@ -15,10 +15,12 @@ from pyomid.wire.messages import AskStatus, Refused, Request
 pytestmark = pytest.mark.fast
 
 
-def drive(request: Request, losses: Sequence[OmidError | Refused], retry_s: float = 60.0) -> int:
+def drive(
+    request: Request, losses: Sequence[OmidError | Refused], retry_s: float = 60.0, wait_log: WaitLog | None = None
+) -> int:
     """Each try is lost, or refused, as `losses` has it, the last one for ever; a second passes at each look. Tries made
     so far."""
-    steps = ask_steps(request, request_s=1.0, retry_s=retry_s)
+    steps = ask_steps(request, wait_log or WaitLog(), request_s=1.0, retry_s=retry_s)
     step, now_s, tries = next(steps), 0.0, 0
     try:
         while True:
@@ -71,3 +73,14 @@ def test_a_refused_retry_says_nothing_of_the_first_try(error: OmidError) -> None
             drive(CommitRequest(50, (1,)), [lost(sent=True), refusal])
         with pytest.raises(type(error)):
             drive(CommitRequest(50, (1,)), [lost(), refusal])
+
+
+def test_who_waits_for_a_tso_says_so_soon_and_seldom(caplog: pytest.LogCaptureFixture) -> None:
+    """A service never stands still for a minute without a word, and its requests do not all say the same."""
+    wait_log = WaitLog()
+    for _ in range(3):
+        with pytest.raises(Unavailable):
+            drive(AskStatus(), [lost(Unavailable("no TSO has announced itself"))], wait_log=wait_log)
+    told = [record.getMessage() for record in caplog.records]
+    assert told[0] == "AskStatus: waits for 2 s, for 60 s at most: no TSO to talk to: no TSO has announced itself"
+    assert [text.split()[3] for text in told] == ["2", "10", "50"]

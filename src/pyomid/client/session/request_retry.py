@@ -12,6 +12,7 @@ blocking and the asyncio session are shells over it, driven by `client.drive`.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import platform
 import time
@@ -26,6 +27,11 @@ from pyomid.types import BeginReply, CommitRequest
 from pyomid.wire.client_protocol import ClientProtocol
 from pyomid.wire.messages import AdvanceHorizon, Answer, Begin, Refused, Request
 from pyomid.wire.open_starts import OpenStarts
+
+log = logging.getLogger(__name__)
+
+TELL_AFTER_S: Final = 2.0
+"""A request that waits for longer says so in the log."""
 
 PAUSE_S: Final = 0.02
 """Pause before a failed request is repeated. It doubles up to `PAUSE_S_MAX`."""
@@ -98,6 +104,24 @@ class KnownDatabase:
     """Empty until a TSO told it."""
 
 
+@dataclass(slots=True)
+class WaitLog:
+    """What a session logs of requests that wait for a TSO, all of its requests together: a line once one has waited for
+    `TELL_AFTER_S`, and the next when that wait is five times as long."""
+
+    _quiet_until_s: float = 0.0
+
+    def waits(self, request: Request, lost: ConnectionBroken, waited_s: float, retry_s: float, now_s: float) -> None:
+        if waited_s >= TELL_AFTER_S and now_s >= self._quiet_until_s:
+            self._quiet_until_s = now_s + 4 * waited_s
+            name = type(request).__name__
+            log.warning("%s: waits for %.0f s, for %g s at most: %s", name, waited_s, retry_s, lost.message)
+
+    def answered(self) -> None:
+        """The next wait is another one."""
+        self._quiet_until_s = 0.0
+
+
 class AnyConnection(Protocol):
     """A session's connection, as far as `SessionBase` uses it."""
 
@@ -142,6 +166,7 @@ class SessionBase(Generic[C]):
         self._pid = os.getpid()
         self._connection: C | None = None
         self._open_starts = self._new_open_starts()
+        self._wait_log = WaitLog()
 
     def _new_open_starts(self) -> OpenStarts:
         return OpenStarts(client=os.urandom(12), slack_s=2 * self._retry_s, holder=this_process(), clock=time.monotonic)
@@ -180,7 +205,7 @@ class SessionBase(Generic[C]):
         return with_epoch(reply, self._epoch)
 
     def ask_steps(self, request: Request, kind: type[T]) -> Steps[T]:
-        answer = yield from ask_steps(request, request_s=self._request_s, retry_s=self._retry_s)
+        answer = yield from ask_steps(request, self._wait_log, request_s=self._request_s, retry_s=self._retry_s)
         return expected(answer, kind, request)
 
     def _new_protocol(self) -> ClientProtocol:
@@ -219,9 +244,9 @@ class SessionBase(Generic[C]):
             raise Misuse("the session with the TSO is closed")
 
 
-def ask_steps(request: Request, *, request_s: float, retry_s: float) -> Steps[Answer]:
+def ask_steps(request: Request, wait_log: WaitLog, *, request_s: float, retry_s: float) -> Steps[Answer]:
     """The answer, `Refused` raised as its error."""
-    deadline_s: float = (yield ReadClock()) + retry_s
+    began_s: float = yield ReadClock()
     pause_s = PAUSE_S
     while True:
         try:
@@ -230,8 +255,10 @@ def ask_steps(request: Request, *, request_s: float, retry_s: float) -> Steps[An
             request = _again(request, lost)
             if _needs_a_person(lost.reason) and not _may_be_decided(request):
                 raise lost.reason from lost
-            if (yield ReadClock()) >= deadline_s:
+            now_s: float = yield ReadClock()
+            if now_s - began_s >= retry_s:
                 raise _given_up(request, lost, retry_s) from lost
+            wait_log.waits(request, lost, now_s - began_s, retry_s, now_s)
             yield Pause(pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
             continue
@@ -240,6 +267,7 @@ def ask_steps(request: Request, *, request_s: float, retry_s: float) -> Steps[An
             if refused is error:
                 raise
             raise refused from error
+        wait_log.answered()
         if isinstance(answer, Refused):
             raise _refused(request, answer.as_error())
         return answer
