@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -159,6 +159,8 @@ def replayed(world: World, above: int, below: int) -> list[Change]:
     return sorted(found, key=lambda change: (change.row, change.commit_ts))
 
 
+W = TypeVar("W", bound=World)
+
 _values = st.sampled_from([b"1", b"2", b"3"])
 _step = st.one_of(
     st.just(("begin",)),
@@ -171,19 +173,17 @@ _step = st.one_of(
 )
 
 
-def played(script: list[tuple[Any, ...]]) -> World:
-    world = World()
+def played(world: W, script: list[tuple[Any, ...]]) -> W:
+    """The world behind the steps of the script, with a bookmark before and after them."""
     world.bookmark()
     for name, *given_ in script:
         match name:
-            case "write":
-                world.write(*given_)
-            case "commit":
-                world.commit(given_[0], is_complete=given_[1])
+            case "commit" | "move":
+                getattr(world, name)(given_[0], is_complete=given_[1])
             case "raise":
                 world.raise_watermark(given_[0])
             case _:
-                getattr(world, name)()
+                getattr(world, name)(*given_)
     world.bookmark()
     return world
 
@@ -199,7 +199,7 @@ def places(world: World) -> Iterator[tuple[Bookmark, int]]:
 @given(st.lists(_step, max_size=40))
 @settings(derandomize=True, max_examples=150, deadline=None)
 def test_changes_are_those_of_the_commits_replayed(script: list[tuple[Any, ...]]) -> None:
-    world = played(script)
+    world = played(World(), script)
     for since, until in places(world):
         if world.watermark > since.start_ts:
             with pytest.raises(SnapshotTooOld, match="are not kept any more"):
@@ -211,7 +211,7 @@ def test_changes_are_those_of_the_commits_replayed(script: list[tuple[Any, ...]]
 @given(st.lists(_step, max_size=40))
 @settings(max_examples=60, deadline=None)
 def test_changes_between_three_places_add_up(script: list[tuple[Any, ...]]) -> None:
-    world = played(script)
+    world = played(World(), script)
     kept = [each for each in world.bookmarks if each.start_ts >= world.watermark]
     if kept:
         parts = [change for one, two in pairwise(kept) for change in world.changes(one, two.start_ts)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_change_feed import FAMILY, NAMES, ROWS, State, T, World, _step, places
+from test_change_feed import FAMILY, NAMES, ROWS, State, T, World, _step, places, played
 
 from pyomid.cells import batch_of
 from pyomid.errors import SnapshotTooOld
@@ -121,29 +121,10 @@ class Expiring(World):
 _moves = st.tuples(st.just("move"), st.integers(0, 8), st.booleans())
 
 
-def played(script: list[tuple[Any, ...]]) -> Expiring:
-    world = Expiring()
-    world.bookmark()
-    for name, *given_ in script:
-        match name:
-            case "write":
-                world.write(*given_)
-            case "commit":
-                world.commit(given_[0], is_complete=given_[1])
-            case "move":
-                world.move(given_[0], is_complete=given_[1])
-            case "raise":
-                world.raise_watermark(given_[0])
-            case _:
-                getattr(world, name)()
-    world.bookmark()
-    return world
-
-
 @given(st.lists(st.one_of(_step, _moves), max_size=40))
 @settings(derandomize=True, max_examples=60, deadline=None)
 def test_e1_e2_all_readers_of_a_snapshot_see_the_same(script: list[tuple[Any, ...]]) -> None:
-    world = played(script)
+    world = played(Expiring(), script)
     for at in range(50, world.clock + 100, 50):
         if at <= world.watermark:
             with pytest.raises(SnapshotTooOld):
@@ -157,7 +138,7 @@ def test_e1_e2_all_readers_of_a_snapshot_see_the_same(script: list[tuple[Any, ..
 
 def test_e2_compaction_goes_by_a_floor_that_w_has_passed() -> None:
     written = [("begin",), ("write", 0, ROWS[0], NAMES[0], b"1"), ("commit", 0, True), ("raise", 0)]
-    world = played([*written, ("move", 0, True), ("clean",)])
+    world = played(Expiring(), [*written, ("move", 0, True), ("clean",)])
     commit, _ = world.committed[0]
     moved, floor = world.moves[0]
     assert commit <= world.watermark < moved
@@ -171,7 +152,7 @@ def test_e2_compaction_goes_by_a_floor_that_w_has_passed() -> None:
 @given(st.lists(st.one_of(_step, _moves), max_size=40))
 @settings(derandomize=True, max_examples=60, deadline=None)
 def test_e3_a_commit_finds_rows_without_what_expired(script: list[tuple[Any, ...]]) -> None:
-    world = played(script)
+    world = played(Expiring(), script)
     for since, until in places(world):
         if world.watermark > since.start_ts:
             continue
