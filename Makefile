@@ -23,7 +23,7 @@ setup: $(VENV)/.ready ## the environment, with the kernels compiled
 
 $(VENV)/.ready: requirements/dev.txt requirements/kerberos.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --requirement requirements/dev.txt
+	$(BIN)/pip install --quiet --no-compile --requirement requirements/dev.txt
 	if command -v krb5-config >/dev/null; then $(BIN)/pip install --quiet --requirement requirements/kerberos.txt; fi
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	$(RUN) -m pyomid.compile_kernels
