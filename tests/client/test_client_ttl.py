@@ -41,7 +41,7 @@ def put(db: Database, *keys: bytes, value: bytes = b"1") -> int:
 
 def later(db: Database, seconds: float) -> Expiry:
     """Moves the floor as a process does whose clock is ahead. Beside it a folder's TSO may note points by a clock that
-    is right."""
+    is right, until one is noted here: then that is late."""
     return expiry.expire(db, "t", wall_clock=lambda: time.time() + seconds, notes=True)["t"]
 
 
@@ -53,10 +53,10 @@ def seen(tx: Any) -> list[bytes]:
 
 def test_e1_a_snapshot_sees_the_same_before_and_after(db: Database) -> None:
     first = put(db, b"a")
-    later(db, -1_000)
+    later(db, 400)
     second = put(db, b"b")
     with db.snapshot(lease=True) as old, db.begin() as writer:
-        assert later(db, HOUR_S - 500).expired_to > first
+        assert later(db, HOUR_S + 500).expired_to > first
         assert seen(old) == [b"a", b"b"]
         with db.snapshot() as new, db.snapshot(at=second) as past:
             assert seen(new) == [b"b"]
@@ -98,9 +98,9 @@ def test_e1_another_life_of_a_table_has_no_floor_of_the_former(db: Database) -> 
 
 def test_what_expired_stays_so_when_the_time_to_live_ends(db: Database) -> None:
     put(db, b"a")
-    later(db, -1_000)
+    later(db, 400)
     put(db, b"b")
-    later(db, HOUR_S - 500)
+    later(db, HOUR_S + 500)
     assert db.alter_table("t", ttl_seconds=0).ttl_seconds == 0
     later(db, 10 * HOUR_S)
     with db.snapshot() as tx:
@@ -150,6 +150,52 @@ def test_e3_the_feed_tells_no_expiry_and_then_an_insert(db: Database) -> None:
     anew = put(db, b"a", value=b"3")
     told = [(change.kind, change.commit_ts, change.before) for change in db.changes("t", since)]
     assert told == [("update", again, {b"f:x": b"1"}), ("insert", anew, {})]
+    db.release_bookmark(since)
+
+
+def test_e4_by_a_late_clock_nothing_expires_early(db: Database) -> None:
+    """All points are gone, and the last mover whose clock was right was here longer ago than values live."""
+    put(db, b"a")
+    later(db, 10)
+    rests = expiry.expire(db, "t", wall_clock=lambda: time.time() + 2 * HOUR_S, notes=False)["t"]
+    assert rests.points == ()
+    put(db, b"b")
+    assert later(db, -HOUR_S) == later(db, HOUR_S) == rests
+    assert later(db, 4 * HOUR_S).expired_to == rests.expired_to
+    with db.begin() as tx:
+        assert seen(tx) == [b"b"]
+    later(db, 6 * HOUR_S)
+    with db.begin() as tx:
+        assert seen(tx) == []
+
+
+def test_e4_a_time_to_live_given_anew_believes_another_clock(db: Database) -> None:
+    later(db, 1_000 * HOUR_S)
+    put(db, b"a")
+    db.alter_table("t", ttl_seconds=0)
+    db.alter_table("t", ttl_seconds=HOUR_S)
+    later(db, HOUR_S + 10)
+    with db.begin() as tx:
+        assert seen(tx) == []
+
+
+def test_e5_the_feed_tells_who_renewed_a_row(db: Database) -> None:
+    db.create_table("forever", ["f"])
+    put(db, b"a")
+    since = db.bookmark(keep_seconds=60)
+    again = put(db, b"a")
+    with db.begin() as tx:
+        tx.table("t").delete(b"b")
+        tx.table("forever").put(b"a", {b"f:x": b"1"})
+    with db.begin() as tx:
+        tx.table("forever").put(b"a", {b"f:x": b"1"})
+    with db.watch("t", after=since, max_wait_seconds=0.01) as watch:
+        watched = list(watch)
+    told = list(db.changes("t", since))
+    assert [(each.kind, each.commit_ts) for each in told] == [("update", again)]
+    assert told[0].before == told[0].after == {b"f:x": b"1"}
+    assert watched == told
+    assert len(list(db.changes("forever", since))) == 1
     db.release_bookmark(since)
 
 

@@ -65,6 +65,10 @@ def _writes_only_what_moves(original: Any, *given: Any, **options: Any) -> Any:
     return original(*given, **{**options, "always_writes": False})
 
 
+def _notes_by_a_late_clock(original: Any, state: Any, *given: Any, **options: Any) -> Any:
+    return original(replace(state, latest_ms=0), *given, **options)
+
+
 def _lets_the_place_go(original: Any, watching: Any) -> Any:
     yield from original(watching)
     if watching._open is not None:
@@ -719,6 +723,18 @@ SHIPPED_MUTANTS: Final = (
         "the feed shows what had expired as the row's former state",
         "tests/client/test_client_ttl.py::test_e3_the_feed_tells_no_expiry_and_then_an_insert[memory]",
         ("protocol.expiry:floor_at", answers(0)),
+    ),
+    _m(
+        "E4",
+        "a late clock notes points: what was committed just now looks old to a clock that is right",
+        "tests/client/test_client_ttl.py::test_e4_by_a_late_clock_nothing_expires_early[memory]",
+        ("protocol.expiry:Expiry.moved", _notes_by_a_late_clock),
+    ),
+    _m(
+        "E5",
+        "a commit that puts the same values is not told: a copy loses rows that live",
+        "tests/client/test_client_ttl.py::test_e5_the_feed_tells_who_renewed_a_row[memory]",
+        ("protocol.changes:_has_visible_value", answers(False)),
     ),
     _m(
         "F6",

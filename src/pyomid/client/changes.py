@@ -129,6 +129,7 @@ class ChangeScan:
         self._rows = (rows[at : at + ROWS_AT_ONCE] for rows in found for at in range(0, len(rows), ROWS_AT_ONCE))
         self._is_over = since.start_ts + 1 == until.start_ts
         self._floors: Floors | None = None
+        self._has_floors = False
         self._error: Exception | None = None
 
     def next_steps(self) -> Steps[list[changes.Change] | None]:
@@ -148,9 +149,10 @@ class ChangeScan:
         return found
 
     def _next_steps(self) -> Steps[list[changes.Change] | None]:
-        if self._floors is None:
+        if not self._has_floors:
             info: TableInfo = yield Blocking(partial(find_table, self._catalog, self._table))
             self._floors = yield from floors_steps(info, self._since, self._until, self._cache)
+            self._has_floors = True
         rows: Sequence[bytes] | None = yield Blocking(partial(next, self._rows, None))
         self._is_over = rows is None
         found = yield from changes.changes_steps(

@@ -56,17 +56,18 @@ def changes_steps(
     since: Bookmark,
     until: Snapshot,
     cache: CommitCache,
-    floors: Floors = (),
+    floors: Floors | None = None,
 ) -> Steps[list[Change]]:
     """The changes of these rows by commits above `since` and below `until`: in the order of `rows`, and of each row in
-    the order of commits. A row that reads the same before and after a commit was not changed by it.
+    the order of commits. A row that reads the same before and after a commit was not changed by it, unless that
+    renewed what expires (E5).
 
     Every commit below `until` is durable: its start was handed out, or lies below one that was. SnapshotTooOld if W has
     passed `since`. Without rows that is all that is looked at: at the end of a search, whose rows may have been cleaned
     away before it came to them.
 
-    `floors`: of the table's snapshots between the two (`protocol.expiry`). What expires is changed by no commit to the
-    table, and is not told (E3): a commit finds the row without it.
+    `floors`: of the table's snapshots between the two (`protocol.expiry`); None: it never had a time to live. What
+    expires is changed by no commit to the table, and is not told (E3): a commit finds the row without it.
     """
     changes: list[Change] = []
     if rows:
@@ -102,7 +103,7 @@ def row_changes(
     commits: Mapping[int, int],
     above: int,
     below: int,
-    floors: Floors = (),
+    floors: Floors | None = None,
 ) -> list[Change]:
     """By commit, each with above < commit < below. `commits` explains cells without a shadow cell."""
     by_commit: dict[int, list[Cell]] = {}
@@ -116,6 +117,7 @@ def row_changes(
     if not by_commit:
         return []
     changes = []
+    renews, floors = floors is not None, floors or ()
     expired_to = floor_at(floors, above)
     before = visibility.visible_point(present, below, (), commits, expired_to)
     for commit_ts in sorted(by_commit):
@@ -124,10 +126,16 @@ def row_changes(
             before = visibility.visible_point(present, below, (), commits, expired_to)
         present = _greatest([*present, *by_commit[commit_ts]])
         after = visibility.visible_point(present, below, (), commits, expired_to)
-        if after != before:
+        if after != before or (renews and _has_visible_value(by_commit[commit_ts], present, after)):
             changes.append(Change(row, commit_ts, before, after))
         before = after
     return changes
+
+
+def _has_visible_value(written: Iterable[Cell], present: Iterable[Cell], after: VisibleRow) -> bool:
+    """E5: whether a commit that `written` tells of wrote a value that is seen right after it, and so lives longer."""
+    greatest = {cell.name for cell in present if cell.value is not None and (cell.family, cell.qualifier) in after}
+    return any(cell.value is not None and cell.name in greatest for cell in written)
 
 
 def _greatest(cells: Iterable[Cell]) -> list[Cell]:

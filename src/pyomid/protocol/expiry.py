@@ -35,6 +35,7 @@ from pyomid.types import Bookmark, Column, ConflictLevel, ReadBounds, TableInfo,
 EXPIRY_TABLE: Final = "PYOMID_EXPIRY"
 FLOOR_COLUMN: Final = Column(b"e", b"floor")
 POINTS_COLUMN: Final = Column(b"e", b"points")
+LATEST_COLUMN: Final = Column(b"e", b"latest")
 EXPIRY_INFO: Final = TableInfo(EXPIRY_TABLE, (FLOOR_COLUMN.family,), ConflictLevel.CELL)
 
 POINTS_IN_TTL: Final = 100
@@ -45,6 +46,7 @@ POINTS_MAX: Final = 1_000
 
 _FLOOR_NAME: Final = b"%b:%b" % FLOOR_COLUMN
 _POINTS_NAME: Final = b"%b:%b" % POINTS_COLUMN
+_LATEST_NAME: Final = b"%b:%b" % LATEST_COLUMN
 _FLOOR_BYTES: Final = 8
 
 Floors = Sequence[tuple[int, int]]
@@ -58,37 +60,44 @@ def expiry_row(table: str, generation: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """A table's floor, and which starts above it were the newest at which times of the day, ascending by start."""
+    """A table's floor, and which starts above it were the newest at which times of the day, ascending by both."""
 
     expired_to: int = 0
     points: tuple[TimePoint, ...] = ()
+    latest_ms: int = 0
+    """The latest time of the day that any mover told: a clock that tells less is late, and notes nothing (E4)."""
 
     @classmethod
     def of(cls, row: Mapping[bytes, bytes]) -> Expiry:
         """Of the row as `Table.get` returns it."""
-        value, points = row.get(_FLOOR_NAME), json.loads(row.get(_POINTS_NAME, b"[]"))
-        return cls(0 if value is None else _floor_of(value), tuple(TimePoint(*point) for point in points))
+        value, points = (
+            row.get(_FLOOR_NAME),
+            tuple(TimePoint(*each) for each in json.loads(row.get(_POINTS_NAME, b"[]"))),
+        )
+        return cls(0 if value is None else _floor_of(value), points, json.loads(row.get(_LATEST_NAME, b"0")))
 
     def moved(self, start_ts: int, wall_ms: int, ttl_ms: int, *, notes: bool | None = None) -> Expiry:
         """As the transaction `start_ts` leaves it, which read the clock after it began: what was committed below its
         start was committed before `wall_ms`. The same object if there is nothing to write. `ttl_ms` 0: nothing expires
-        any more. `notes`: whether its start becomes a point; None: if the last one is old enough."""
+        any more, and what clocks told is forgotten. `notes`: whether its start becomes a point; None: if the last one
+        is old enough. By a late clock none does: what was committed just now would look old to a clock that is right.
+        """
         if not ttl_ms:
-            return self if not self.points else replace(self, points=())
+            return self if not (self.points or self.latest_ms) else Expiry(self.expired_to)
         newest = newest_at(self.points, wall_ms - ttl_ms)
         floor = self.expired_to if newest is None else max(self.expired_to, newest.start_ts)
         points = tuple(point for point in self.points if point.start_ts > floor)
         if notes is None:
-            interval_ms = max(INTERVAL_MS_MIN, ttl_ms // POINTS_IN_TTL)
-            notes = not points or not points[-1].wall_ms <= wall_ms < points[-1].wall_ms + interval_ms
+            notes = not points or wall_ms >= points[-1].wall_ms + max(INTERVAL_MS_MIN, ttl_ms // POINTS_IN_TTL)
+        notes = notes and wall_ms >= self.latest_ms
         if notes:
             points = (*(points if len(points) < POINTS_MAX else points[1::2]), TimePoint(start_ts, wall_ms))
-        return Expiry(floor, points) if notes or floor > self.expired_to else self
+        return Expiry(floor, points, max(self.latest_ms, wall_ms)) if notes or floor > self.expired_to else self
 
     def cells(self, before: Expiry) -> dict[bytes, bytes]:
         """What `Table.put` writes over the row that held `before`. The points are always written: of two that move one
         floor at the same time one aborts, so it never goes down."""
-        cells = {_POINTS_NAME: json.dumps(self.points).encode()}
+        cells = {_POINTS_NAME: json.dumps(self.points).encode(), _LATEST_NAME: b"%d" % self.latest_ms}
         if self.expired_to > before.expired_to:
             cells[_FLOOR_NAME] = self.expired_to.to_bytes(_FLOOR_BYTES, "big")
         return cells
@@ -119,11 +128,11 @@ def covered_floor_steps(table: str, generation: int, watermark: int, cache: Comm
     return 0 if value is None else _floor_of(value)
 
 
-def floors_steps(info: TableInfo, since: Bookmark, until: Snapshot, cache: CommitCache) -> Steps[Floors]:
-    """The floors of all snapshots from `since` to `until`. Nothing is missing while W is at or below `since`, which the
-    caller looks at later."""
+def floors_steps(info: TableInfo, since: Bookmark, until: Snapshot, cache: CommitCache) -> Steps[Floors | None]:
+    """The floors of all snapshots from `since` to `until`; None where the table never had a time to live. Nothing is
+    missing while W is at or below `since`, which the caller looks at later."""
     if info.ttl_seconds is None:
-        return ()
+        return None
     bounds = ReadBounds(below=until.start_ts, committed_below=since.start_ts)
     key = expiry_row(info.name, info.generation)
     rows, resolution = yield from resolve_rows_steps(EXPIRY_TABLE, [key], until, bounds, cache, (FLOOR_COLUMN,))

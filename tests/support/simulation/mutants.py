@@ -762,6 +762,14 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "tests/core/test_expiry.py::test_e3_a_commit_finds_rows_without_what_expired",
         "tests/client/test_client_ttl.py::test_e3_the_feed_tells_no_expiry_and_then_an_insert",
     ),
+    "E4": (
+        "tests/core/test_expiry.py::test_e4_late_clocks_expire_nothing_early",
+        "tests/client/test_client_ttl.py::test_e4_by_a_late_clock_nothing_expires_early",
+    ),
+    "E5": (
+        "tests/core/test_expiry.py::test_e3_a_commit_finds_rows_without_what_expired",
+        "tests/client/test_client_ttl.py::test_e5_the_feed_tells_who_renewed_a_row",
+    ),
     "F6": (
         "tests/client/test_client_watch.py::test_f6_a_watch_holds_w_below_its_last_place",
         "tests/client/test_client_watch.py::test_f6_changes_after_an_error_are_never_told_as_their_end",
