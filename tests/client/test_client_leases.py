@@ -118,6 +118,7 @@ def test_a_long_lease_is_renewed_in_time_for_a_tso_that_took_over() -> None:
     """Which gives it the term of a short one."""
     assert renewal_pause_s(86_400.0) <= Settings().lease_seconds / RENEWALS_PER_TERM
     assert renewal_pause_s(3.0) == 1.0
+    assert renewal_pause_s(86_400.0, tso_term_s=3.0) == 1.0
 
 
 def test_a_leased_transaction_holds_the_watermark_below_it_until_its_end(memory_url: str) -> None:

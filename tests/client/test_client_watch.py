@@ -89,13 +89,115 @@ def test_another_watch_goes_on_from_a_bookmark(db: Database) -> None:
     assert told(watch) == [("insert", b"a")]
     passed = watch.bookmark
     assert passed.start_ts > kept.start_ts
-    assert {kept.start_ts, passed.start_ts} & set(db.status().tso.leases) == {passed.start_ts}
+    assert passed.start_ts in db.status().tso.leases
     watch.close()
     put(db, b"b")
     with soon(db, after=passed) as other:
         assert told(other) == [("insert", b"b")]
-    db.release_bookmark(passed)
-    assert passed.start_ts not in db.status().tso.leases
+    for place in (kept, passed):
+        db.release_bookmark(place)
+        assert place.start_ts not in db.status().tso.leases
+
+
+def test_f6_a_place_that_was_given_is_leased_at_once(db: Database) -> None:
+    """And its giver's lease is its giver's to end."""
+    given, other = db.bookmark(keep_seconds=60), db.bookmark(keep_seconds=60)
+    with soon(db, after=given, keep_seconds=60), soon(db, after=other, keep_seconds=60) as watch:
+        db.release_bookmark(given)
+        assert given.start_ts in db.status().tso.leases
+        for value in (b"1", b"2"):
+            put(db, b"a", value=value)
+            assert next(watch).after == {b"f:x": value}
+            assert watch.bookmark
+            assert told(watch) == []
+        assert watch.bookmark != other
+        assert other.start_ts in db.status().tso.leases
+    for start_ts in {given.start_ts, other.start_ts, *(leased.start_ts for leased in watch._watching._leased)}:
+        db.deployment.tso.end_lease(start_ts, shared=True)
+
+
+def test_f7_a_place_that_was_read_is_kept_until_a_later_one(db: Database) -> None:
+    """A program stores it, waits, and dies; or dies before it stored the later one."""
+    watch = soon(db, keep_seconds=60)
+    put(db, b"a")
+    next(watch)
+    stored = watch.bookmark
+    assert told(watch) == []
+    put(db, b"b")
+    assert next(watch).row == b"b"
+    later = watch.bookmark
+    assert {stored.start_ts, later.start_ts} <= set(db.status().tso.leases)
+    assert told(watch) == []
+    assert {stored.start_ts, later.start_ts} & set(db.status().tso.leases) == {later.start_ts}
+    watch.close()
+    with soon(db, after=stored) as other:
+        assert told(other) == [("insert", b"a"), ("insert", b"b")]
+    for leased in watch._watching._leased:
+        db.deployment.tso.end_lease(leased.start_ts)
+
+
+def test_f7_a_table_that_rests_does_not_hold_w(db: Database) -> None:
+    watch = soon(db, keep_seconds=60)
+    put(db, b"a")
+    next(watch)
+    stored = watch.bookmark
+    assert told(watch) == []
+    clock = watch._watching._clock
+    watch._watching._clock = lambda: clock() + 61
+    assert told(watch) == []
+    assert stored.start_ts not in db.status().tso.leases
+    assert watch.bookmark.start_ts in db.status().tso.leases
+    db.release_bookmark(watch.bookmark)
+    watch.close()
+
+
+def test_f7_a_place_is_renewed_while_nobody_asks(memory_db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round may take longer than the lease's term, and so may what a program makes of one change."""
+    renewed = threading.Semaphore(0)
+    tso = memory_db.deployment.tso
+    renew = tso.renew_lease
+
+    def renew_lease(start_ts: int) -> float:
+        term_s = renew(start_ts)
+        renewed.release()
+        return term_s
+
+    monkeypatch.setattr(tso, "renew_lease", renew_lease)
+    with soon(memory_db, keep_seconds=0.5) as watch:
+        put(memory_db, b"a", b"b")
+        assert next(watch).row == b"a"
+        for _ in range(3):
+            assert renewed.acquire(timeout=30)
+        assert told(watch) == [("insert", b"b")]
+
+
+@pytest.mark.parametrize("where", ["fill_steps", "_round_steps", "_draw_steps", "_pass_steps", "_lease_steps"])
+def test_who_is_in_a_watch_that_is_closed_is_told(memory_db: Database, where: str) -> None:
+    """Another thread closes it between any two of its steps, and nothing is held then."""
+    watch = soon(memory_db, keep_seconds=60 if where == "_lease_steps" else None)
+    put(memory_db, b"a")
+    original = getattr(watch._watching, where)
+
+    def closed_around(*given: Any) -> Any:
+        if where == "_pass_steps":
+            watch.close()
+        found = yield from original(*given)
+        watch.close()
+        return found
+
+    setattr(watch._watching, where, closed_around)
+    with pytest.raises(Misuse, match="is closed"):
+        told(watch)
+    assert watch._watching._open is watch._watching._until is None
+    assert not memory_db.leases._lasting
+
+
+def test_a_watch_that_looks_too_seldom_is_refused(memory_url: str) -> None:
+    with pyomid.connect(memory_url, max_transaction_age=1) as db:
+        db.create_table("t", ["f"])
+        with pytest.raises(Misuse, match="poll_seconds 1 is not below maxTransactionAgeSeconds"):
+            db.watch("t", poll_seconds=1)
+        db.watch("t", poll_seconds=1, keep_seconds=1).close()
 
 
 def test_a_round_that_was_not_told_to_its_end_comes_again(db: Database) -> None:

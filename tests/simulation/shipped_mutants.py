@@ -11,6 +11,7 @@ import itertools
 import threading
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Final
 
 from populations import Populate, claimers, remakers, runners, spark_jobs, streams
@@ -207,7 +208,7 @@ def _renewed_or_dead(original: Any, keeper: Any, lease: Any) -> None:
 
 
 def _granted_once(original: Any, keeper: Any, start_ts: int, term_s: float) -> Lease:
-    return Lease(start_ts, keeper._tso.grant_lease(start_ts, term_s), keeper._clock())
+    return Lease(start_ts, keeper._tso.grant_lease(start_ts, term_s), inf)
 
 
 def _tables_first(original: Any) -> Any:
@@ -741,6 +742,24 @@ SHIPPED_MUTANTS: Final = (
         "a watch holds nothing between two rounds",
         "tests/client/test_client_watch.py::test_f6_a_watch_holds_w_below_its_last_place[memory]",
         ("client.watch:Watching._pass_steps", _lets_the_place_go),
+    ),
+    _m(
+        "F6b",
+        "a place that was given is leased when the watch passes it",
+        "tests/client/test_client_watch.py::test_f6_a_place_that_was_given_is_leased_at_once[memory]",
+        ("client.session.leases:LeaseKeeper.share", lambda _, keeper, start_ts, term_s: Lease(start_ts, term_s, inf)),
+    ),
+    _m(
+        "F7",
+        "a place that a program read is let go as soon as the watch passes it",
+        "tests/client/test_client_watch.py::test_f7_a_place_that_was_read_is_kept_until_a_later_one[memory]",
+        ("client.watch:Watching._is_kept", lambda _, watching, leased: leased.until_s == inf),
+    ),
+    _m(
+        "F7b",
+        "a place that was read is kept until another change comes: a table that rests holds W",
+        "tests/client/test_client_watch.py::test_f7_a_table_that_rests_does_not_hold_w[memory]",
+        ("client.watch:Watching._is_kept", lambda _, watching, leased: leased.start_ts >= watching._stored_ts),
     ),
     # Marks and sanitising
     _m(

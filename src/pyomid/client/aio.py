@@ -84,16 +84,16 @@ class AsyncWatch:
     @property
     def bookmark(self) -> Bookmark | None:
         """As `Watch.bookmark`; None before it began."""
-        return self._watching.place
+        return self._watching.bookmark
 
     def __aiter__(self) -> AsyncWatch:
         return self
 
     async def __anext__(self) -> RowChange:
-        page = self._watching.page
-        if not page and not await self._driver.run(self._watching.fill_steps()):
-            raise StopAsyncIteration
-        return page.popleft()
+        while (change := self._watching.take()) is None:
+            if not await self._driver.run(self._watching.fill_steps()):
+                raise StopAsyncIteration
+        return change
 
     def close(self) -> None:
         """As `Watch.close`."""

@@ -126,7 +126,7 @@ class Database:
         self._background = make_background(deployment)
         self._driver = Driver(deployment, self._background, sleep=sleep)
         self._tables: dict[str, _KnownRules] = {}
-        self.leases: Final = LeaseKeeper(deployment.tso, deployment.clock)
+        self.leases: Final = LeaseKeeper(deployment.tso, deployment.clock, deployment.settings.lease_seconds)
         self._ending = _Ending(deployment, self._background, self.leases)
         weakref.finalize(self, _forgotten, self._ending).atexit = False
 
@@ -265,9 +265,10 @@ class Database:
         may be iterated again. Changes that came since the last look are told as `changes` tells them.
 
         It looks every `poll_seconds`, at all keys of a prefix in a folder. Between looks it holds W back as an open
-        transaction does. With `keep_seconds` it holds it by a durable lease, so that who stops, and goes on from its
-        `bookmark` within that time, misses nothing. Who comes back too late, and who takes a change and returns for the
-        next after more than `max_transaction_age_seconds`, without a lease, gets `SnapshotTooOld`.
+        transaction does. With `keep_seconds` it holds it by a durable lease, which is renewed while the watch is not
+        closed, so that who stops, and goes on from its `bookmark` within that time, misses nothing. Who comes back too
+        late gets `SnapshotTooOld`; so does, without a lease, who takes longer than `max_transaction_age_seconds` from
+        one look to the next, with all changes that it told.
 
         Any error, Ctrl-C too, ends the watch; whoever goes on iterating it is told so again.
         """

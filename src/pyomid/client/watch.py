@@ -6,6 +6,14 @@
 Between two rounds W must not pass the last place (F3). The start that was drawn there stays open, as that of a
 transaction; or, where the program asked for it, a durable lease keeps it, which outlives the process. A round that
 broke off ends the watch; its place is where the next watch may go on. Changes may be told twice then, none is missed.
+
+What a program goes on from is the place that it read last, which may lie behind:
+
+    place 100 ── read ── round, nothing more ──► place 200 ── change ── read ── the next change is asked for
+    leased: 100                                  leased: 100, 200               leased: 200
+
+So a place that was read stays leased until the program comes back after it read a later one, which it has stored by
+then; at most for the time that it asked for, from when the watch passed it: a table that rests does not hold W (F7).
 """
 
 from __future__ import annotations
@@ -15,7 +23,7 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyomid.client import changes
 from pyomid.client.changes import ChangeScan, RowChange
@@ -30,8 +38,23 @@ from pyomid.wire.open_starts import OpenStart
 
 if TYPE_CHECKING:
     from pyomid.client.database import Database
+    from pyomid.client.session.leases import Lease
 
 POLL_SECONDS: Final = 0.2
+
+KEPT_TERMS: Final = 1.5
+"""A lease's term, in times that a place is to be kept: what is left of it is never less than one, as it is renewed at a
+third of it."""
+
+REST_S_MAX: Final = 60.0
+"""A place at which nothing is told is left so often at least, or after a quarter of the time that it is kept."""
+
+
+class LeasedPlace(NamedTuple):
+    start_ts: int
+    lease: Lease
+    until_s: float
+    """Passed, it is kept so long if the program read it; `inf`: it is not passed."""
 
 
 class Watching:
@@ -56,8 +79,15 @@ class Watching:
         _check_seconds("poll_seconds", poll_seconds)
         if max_wait_seconds is not None:
             _check_seconds("max_wait_seconds", max_wait_seconds)
-        self.page: Final = deque[RowChange]()
-        self.place: Bookmark | None = None if after is None else changes.place(after, "after")
+        age_s = database.settings.max_transaction_age_seconds
+        if keep_seconds is None and poll_seconds >= age_s:
+            raise Misuse(
+                f"poll_seconds {poll_seconds:g} is not below maxTransactionAgeSeconds ({age_s:g}): nothing would hold "
+                "the place until the next look; give keep_seconds, or look more often",
+                value=poll_seconds,
+            )
+        self._page: Final = deque[RowChange]()
+        self._place: Bookmark | None = None if after is None else changes.place(after, "after")
         """All changes up to it were told."""
         self._database, self._table = database, table
         self._key, self._prefix = key, prefix
@@ -68,16 +98,38 @@ class Watching:
         self._clock = database.deployment.clock
         self._range: KeyRange | None = None
         self._open: OpenStart | None = None
-        """Holds W below `place`; None where a lease does, or nothing of this watch."""
-        self._leased: Bookmark | None = None
-        self._leased_s = self._clock()
+        """Holds W below the place; None where a lease does, or nothing of this watch."""
+        self._leased: list[LeasedPlace] = []
+        """Ascending: those that the program may go on from, and the present one."""
+        self._moved_s = self._clock()
+        self._read: set[int] = set() if self._place is None else {self._place.start_ts}
+        """The places that the program knows, of those that are leased."""
+        self._stored_ts = 0
+        """The program came back after it had read this place."""
         self._scan: ChangeScan | None = None
         self._until: tuple[Bookmark, OpenStart] | None = None
         self._has_told = False
         self._ended: Exception | None = None
 
+    @property
+    def bookmark(self) -> Bookmark | None:
+        """All changes up to it were told; the program may go on from it. None before it began."""
+        while (place := self._place) is not None:
+            if self._keep_s is not None:
+                self._read.add(place.start_ts)
+            if self._place is place:  # otherwise the watch, in another thread, may not have seen that it was read
+                break
+        return place
+
+    def take(self) -> RowChange | None:
+        """What is told next. None: `fill_steps` is to look for it."""
+        try:
+            return None if self._ended is not None else self._page.popleft()
+        except IndexError:
+            return None
+
     def close(self) -> None:
-        """Holds nothing but its lease, which is its program's from now on."""
+        """Holds nothing but its leases, which end by their terms: they are its program's from now on."""
         self._end(Misuse(f"this watch of table {self._table!r} is closed: `bookmark` tells where another may go on"))
 
     def _end(self, error: Exception) -> None:
@@ -87,14 +139,16 @@ class Watching:
             if held is not None:
                 held.end()
         self._open = self._until = self._scan = None
-        self.page.clear()
+        for leased in tuple(self._leased):
+            self._database.leases.abandon(leased.lease)
+        self._page.clear()
 
     def begin_steps(self) -> Steps[None]:
         """What is committed from now on is told, or since the place that was given. Once."""
         yield from self._whole_steps(self._begin_steps())
 
     def fill_steps(self) -> Steps[bool]:
-        """Whether there is something in `page`: waits for it. False: nothing came for so long."""
+        """Whether there is something to `take`: waits for it. False: nothing came for so long."""
         return (yield from self._whole_steps(self._fill_steps()))
 
     def _whole_steps(self, steps: Steps[bool]) -> Steps[bool]:
@@ -105,13 +159,15 @@ class Watching:
             return (yield from steps)
         except Exception as error:
             self._end(error)
+            if self._ended is not None and self._ended is not error:  # closed meanwhile: nothing was held any more
+                raise self._ended from error
             raise
         except BaseException:
             self.close()
             raise
 
     def _check_open(self) -> None:
-        """Another thread may close it meanwhile."""
+        """Another thread may close it at any moment: asked behind what is to be held from now on, this ends it too."""
         if self._ended is not None:
             raise self._ended
 
@@ -125,29 +181,39 @@ class Watching:
             found = scan_range(rules, b"", None, self._prefix)
         else:
             found = KeyRange(rules.row_key(self._key), self._key + b"\0")
-        if self.place is None:
-            self.place, self._open, _ = yield from self._draw_steps()
+        leases = self._database.leases
+        if self._place is not None:
+            changes.check_table(info, self._place)
+            if self._keep_s is not None:  # shared: another lease on it is its giver's to end
+                yield from self._lease_steps(self._place, leases.share)
+        else:
+            place, self._open, _ = yield from self._draw_steps()
+            changes.check_table(info, place)
             if self._keep_s is not None:
-                yield from self._lease_steps(self.place)
-        changes.check_table(info, self.place)
+                yield from self._lease_steps(place, leases.grant_lasting)
+                self._open.end()
+                self._open = None
+            self._place = place
         self._range = found
         return True
 
     def _fill_steps(self) -> Steps[bool]:
         yield from self._begin_steps()
+        self._stored_ts = max(self._read.copy(), default=0)
         until_s = self._clock() + self._wait_s
         while True:
             self._check_open()
-            if self._scan is None:
-                self._scan = yield from self._round_steps()
             scan = self._scan
+            if scan is None:
+                self._scan = scan = yield from self._round_steps()
             while (found := (yield from scan.next_steps())) is not None:
                 if found:
                     self._has_told = True
-                    self.page.extend(map(changes.shown, found))
+                    self._page.extend(map(changes.shown, found))
+                    self._check_open()
                     return True
-            self._check_open()
             yield from self._pass_steps()
+            self._check_open()
             left_s = until_s - self._clock()
             if left_s <= 0:
                 return False
@@ -160,44 +226,55 @@ class Watching:
         return Bookmark(begun.start_ts, watermark), OpenStart(begun.start_ts, self._note_ended), begun.epoch
 
     def _round_steps(self) -> Steps[ChangeScan]:
-        assert self.place is not None
+        assert self._place is not None
         assert self._range is not None
+        for leased in self._leased[-1:]:
+            if leased.lease.lost is not None:
+                raise leased.lease.lost
         until, held, epoch = yield from self._draw_steps()
         self._until = until, held
         snapshot = Snapshot(until.start_ts + 1, epoch)
-        changes.check_order(self.place, snapshot)
+        changes.check_order(self._place, snapshot)
         database = self._database
-        return ChangeScan(database.deployment, self._table, self._range, self.place, snapshot, database.commit_cache)
+        return ChangeScan(database.deployment, self._table, self._range, self._place, snapshot, database.commit_cache)
 
     def _pass_steps(self) -> Steps[None]:
         """All of the round was told. A leased place is passed now and then only: a lease is a durable write."""
-        assert self._until is not None
-        until, held = self._until
-        self._scan, self._until = None, None
+        ending, self._scan, self._until = self._until, None, None
+        self._check_open()
+        assert ending is not None
+        until, held = ending
         if self._keep_s is None:
-            before, self._open, self.place = self._open, held, until
+            before, self._open, self._place = self._open, held, until
             if before is not None:
                 before.end()
-        elif self._has_told or self._clock() >= self._leased_s + self._keep_s / 2:
-            before, self._open = self._open, held
-            yield from self._lease_steps(until)
-            self.place = until
-            if before is not None:
-                before.end()
-        else:
-            held.end()
+            self._has_told = False
+            return
+        if self._has_told or self._clock() >= self._moved_s + min(REST_S_MAX, self._keep_s / 4):
+            yield from self._lease_steps(until, self._database.leases.grant_lasting)
+            self._place = until
+            self._leased[-2] = self._leased[-2]._replace(until_s=self._clock() + self._keep_s)
+        held.end()
         self._has_told = False
+        for leased in [leased for leased in self._leased if not self._is_kept(leased)]:
+            self._leased.remove(leased)
+            self._read.discard(leased.start_ts)
+            yield Blocking(partial(self._database.leases.end, leased.lease))
 
-    def _lease_steps(self, place: Bookmark) -> Steps[None]:
-        """The lease is on the new place before that on the former one ends."""
-        leased_s, tso = self._clock(), self._database.deployment.tso
-        yield Blocking(partial(tso.grant_lease, place.start_ts, self._keep_s))
-        former, self._leased, self._leased_s = self._leased, place, leased_s
-        if self._open is not None:
-            self._open.end()
-            self._open = None
-        if former is not None:
-            yield Blocking(partial(self._database.leases.end_of, former.start_ts))
+    def _is_kept(self, leased: LeasedPlace) -> bool:
+        """F7: the present place, and what the program may go on from."""
+        if leased.until_s == inf:
+            return True
+        return leased.start_ts in self._read and leased.start_ts >= self._stored_ts and self._clock() < leased.until_s
+
+    def _lease_steps(self, place: Bookmark, keep: Callable[[int, float], Lease]) -> Steps[None]:
+        """The keeper renews it, also within a long round and while the program does something else."""
+        assert self._keep_s is not None
+        moved_s = self._clock()
+        lease: Lease = yield Blocking(partial(keep, place.start_ts, KEPT_TERMS * self._keep_s))
+        self._leased.append(LeasedPlace(place.start_ts, lease, inf))
+        self._moved_s = moved_s
+        self._check_open()
 
 
 def _check_seconds(name: str, given: object) -> None:
@@ -218,22 +295,24 @@ class Watch:
     @property
     def bookmark(self) -> Bookmark:
         """A place up to which all was told: another watch, or `Database.changes`, may go on from it. What was told
-        since may come again."""
-        assert self._watching.place is not None
-        return self._watching.place
+        since may come again. With `keep_seconds` it is kept until a later one was read here and a further change asked
+        for; at most for so long from when the watch went on."""
+        place = self._watching.bookmark
+        assert place is not None
+        return place
 
     def __iter__(self) -> Watch:
         return self
 
     def __next__(self) -> RowChange:
-        page = self._watching.page
-        if not page and not self._run(self._watching.fill_steps()):
-            raise StopIteration
-        return page.popleft()
+        while (change := self._watching.take()) is None:
+            if not self._run(self._watching.fill_steps()):
+                raise StopIteration
+        return change
 
     def close(self) -> None:
-        """Ends it, also while another thread waits in it. Only the lease of `keep_seconds` stays, for its term, on
-        `bookmark`."""
+        """Ends it, also while another thread waits in it, which gets `Misuse` then. Only the lease of `keep_seconds`
+        stays on `bookmark`, for half as long again at most."""
         self._watching.close()
 
     def __enter__(self) -> Watch:

@@ -90,7 +90,10 @@ class Connection:
                 term_s = self.deployment.tso.renew_lease(start_ts)
                 if len(self._renewed_s) > 1_000:
                     self._renewed_s.clear()
-                self._renewed_s[start_ts] = now + renewal_pause_s(term_s)
+                self._renewed_s[start_ts] = now + self._renewal_pause_s(term_s)
+
+    def _renewal_pause_s(self, term_s: float) -> float:
+        return renewal_pause_s(term_s, self.deployment.settings.lease_seconds)
 
     def share_lease(self, start_ts: int, term_s: float | None) -> int:
         """Keeps a snapshot whose end nobody will tell, for two thirds of the term at least; a reader that goes on asks
@@ -107,7 +110,7 @@ class Connection:
             leased_ts, granted_s = self.deployment.tso.share_lease(start_ts, term_s)
             if len(self._shared) > 1_000:
                 self._shared.clear()
-            self._shared[term_s] = (leased_ts, now + renewal_pause_s(granted_s))
+            self._shared[term_s] = (leased_ts, now + self._renewal_pause_s(granted_s))
         return leased_ts
 
 
@@ -143,7 +146,13 @@ def _connection(url: str, *, create: bool) -> Connection:
             deployment = open_deployment(url) if create or is_made(url) else open_deployment(url, create=False)
             cache = CommitCache(deployment.settings.commit_cache_entries)
             driver = Driver(deployment, sleep=time.sleep)
-            found = Connection(url, deployment, driver, cache, LeaseKeeper(deployment.tso, deployment.clock))
+            found = Connection(
+                url,
+                deployment,
+                driver,
+                cache,
+                LeaseKeeper(deployment.tso, deployment.clock, deployment.settings.lease_seconds),
+            )
             _open[key] = found
         return found
 

@@ -772,7 +772,13 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     ),
     "F6": (
         "tests/client/test_client_watch.py::test_f6_a_watch_holds_w_below_its_last_place",
+        "tests/client/test_client_watch.py::test_f6_a_place_that_was_given_is_leased_at_once",
         "tests/client/test_client_watch.py::test_f6_changes_after_an_error_are_never_told_as_their_end",
+    ),
+    "F7": (
+        "tests/client/test_client_watch.py::test_f7_a_place_that_was_read_is_kept_until_a_later_one",
+        "tests/client/test_client_watch.py::test_f7_a_table_that_rests_does_not_hold_w",
+        "tests/client/test_client_watch.py::test_f7_a_place_is_renewed_while_nobody_asks",
     ),
     "F1": ("tests/core/test_change_feed.py::test_f1_a_commit_counts_on_one_side_of_each_place",),
     "F2": ("tests/core/test_change_feed.py::test_f2_a_commit_above_a_bookmark_may_have_begun_below_it",),

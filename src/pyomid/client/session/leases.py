@@ -14,6 +14,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from pyomid.errors import OmidError, SnapshotTooOld, Unavailable
@@ -29,9 +30,9 @@ RENEWAL_PAUSE_S_MAX = 100.0
 another."""
 
 
-def renewal_pause_s(term_s: float) -> float:
-    """From one renewal of a lease to the next."""
-    return min(term_s / RENEWALS_PER_TERM, RENEWAL_PAUSE_S_MAX)
+def renewal_pause_s(term_s: float, tso_term_s: float = inf) -> float:
+    """From one renewal of a lease to the next. `tso_term_s`: the TSO's own term, as far as it is known here."""
+    return min(min(term_s, tso_term_s) / RENEWALS_PER_TERM, RENEWAL_PAUSE_S_MAX)
 
 
 class Lease:
@@ -40,14 +41,14 @@ class Lease:
     __slots__ = ("__weakref__", "is_lasting", "is_shared", "lost", "renew_at_s", "start_ts", "term_s")
 
     def __init__(
-        self, start_ts: int, term_s: float, now_s: float, *, is_shared: bool = False, is_lasting: bool = False
+        self, start_ts: int, term_s: float, renew_at_s: float, *, is_shared: bool = False, is_lasting: bool = False
     ) -> None:
         self.start_ts = start_ts
         self.term_s = term_s
         self.is_shared = is_shared
         self.is_lasting = is_lasting
         """Forgotten, it ends by its term."""
-        self.renew_at_s = now_s + renewal_pause_s(term_s)
+        self.renew_at_s = renew_at_s
         self.lost: OmidError | None = None
 
     @classmethod
@@ -59,9 +60,10 @@ class Lease:
 class LeaseKeeper:
     """Holds leases by weak reference: a transaction that was forgotten does not hold the watermark back for ever."""
 
-    def __init__(self, tso: Tso, clock: Clock) -> None:
+    def __init__(self, tso: Tso, clock: Clock, tso_term_s: float = inf) -> None:
         self._tso = tso
         self._clock = clock
+        self._tso_term_s = tso_term_s
         self._held: dict[int, weakref.ref[Lease]] = {}
         """Of this process alone, by start."""
         self._lasting: dict[int, weakref.ref[Lease]] = {}
@@ -78,14 +80,16 @@ class LeaseKeeper:
         system gives no thread to renew it.
         """
         now_s = self._clock()
-        lease = Lease(start_ts, self._tso.grant_lease(start_ts, term_s), now_s)
+        granted_s = self._tso.grant_lease(start_ts, term_s)
+        lease = Lease(start_ts, granted_s, self._renewal_s(now_s, granted_s))
         self._keep(lease, self._held, start_ts)
         return lease
 
     def grant_lasting(self, start_ts: int, term_s: float | None) -> Lease:
         """As `grant`, for a place that counts when this process is gone: only who ends it ends it before its term."""
         now_s = self._clock()
-        lease = Lease(start_ts, self._tso.grant_lease(start_ts, term_s), now_s, is_lasting=True)
+        granted_s = self._tso.grant_lease(start_ts, term_s)
+        lease = Lease(start_ts, granted_s, self._renewal_s(now_s, granted_s), is_lasting=True)
         self._keep(lease, self._lasting, id(lease))
         return lease
 
@@ -93,7 +97,7 @@ class LeaseKeeper:
         """As `grant`, for a start that others may read at as well."""
         now_s = self._clock()
         _, kept_s = self._tso.share_lease(start_ts, term_s)
-        lease = Lease(start_ts, kept_s, now_s, is_shared=True, is_lasting=True)
+        lease = Lease(start_ts, kept_s, self._renewal_s(now_s, kept_s), is_shared=True, is_lasting=True)
         self._keep(lease, self._lasting, id(lease))
         return lease
 
@@ -209,7 +213,10 @@ class LeaseKeeper:
             lease.lost = error
         except Exception as error:  # one lease, once: the others are renewed all the same, and this one again
             logger.warning("lease on %d not renewed, will be tried again: %r", lease.start_ts, error)
-        lease.renew_at_s = now_s + renewal_pause_s(lease.term_s)
+        lease.renew_at_s = self._renewal_s(now_s, lease.term_s)
+
+    def _renewal_s(self, now_s: float, term_s: float) -> float:
+        return now_s + renewal_pause_s(term_s, self._tso_term_s)
 
     def _pause_s(self) -> float | None:
         """Until the next renewal. Forgotten leases are noticed then."""
