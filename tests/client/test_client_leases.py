@@ -22,11 +22,13 @@ class LeasesOnly:
 
     def __init__(self, answers: list[Callable[[], float]]) -> None:
         self.answers = answers
+        self.granted: list[tuple[int, float]] = []
         self.ended: list[int] = []
         self.renewed = threading.Semaphore(0)
         self.end_called = threading.Event()
 
     def grant_lease(self, start_ts: int, term_s: float) -> float:
+        self.granted.append((start_ts, term_s))
         return term_s
 
     def renew_lease(self, start_ts: int) -> float:
@@ -112,6 +114,18 @@ def test_a_lasting_lease_is_renewed_and_not_ended_where_it_is_forgotten() -> Non
     leases.end(other)
     leases.close()
     assert tso.ended == [60]
+
+
+def test_a_lasting_lease_regains_its_term_after_a_take_over() -> None:
+    """For who comes back to it, its term is what was promised."""
+    tso = LeasesOnly([lambda: 0.01])
+    leases = keeper(tso)
+    place = leases.grant_lasting(50, 0.03)
+    for _ in range(2):
+        assert tso.renewed.acquire(timeout=30)
+    leases.close()
+    assert tso.granted == [(50, 0.03), (50, 0.03)]
+    assert place.lost is None
 
 
 def test_a_long_lease_is_renewed_in_time_for_a_tso_that_took_over() -> None:

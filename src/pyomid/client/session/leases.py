@@ -208,7 +208,10 @@ class LeaseKeeper:
             if lease.is_shared:
                 _, lease.term_s = self._tso.share_lease(lease.start_ts, lease.term_s)
             else:
-                lease.term_s = self._tso.renew_lease(lease.start_ts)
+                renewed_s = self._tso.renew_lease(lease.start_ts)
+                if lease.is_lasting and renewed_s < lease.term_s:  # by a TSO that took over: the promise was longer
+                    renewed_s = self._tso.grant_lease(lease.start_ts, lease.term_s)
+                lease.term_s = renewed_s
         except SnapshotTooOld as error:
             lease.lost = error
         except Exception as error:  # one lease, once: the others are renewed all the same, and this one again
