@@ -234,11 +234,24 @@ def test_a_quiet_folder_is_looked_at_when_something_expires(memory_url: str, tmp
             clock=lambda: now_s[0], expiry_clock=lambda: now_s[0],
         )  # fmt: skip
         upkeep._timestamps = lambda: (newest[0], 0)
+        tso: Any = db.deployment.tso
+        beside: list[int] = []
+
+        def commits() -> int:
+            """Somebody commits right behind the last note, before it is looked at."""
+            if len(opened) == 2 and not beside:
+                beside.append(put(db, b"c"))
+            return int(tso.machine.commits_counted)
+
+        upkeep._commits = commits
         upkeep._sanitized_s = float("inf")
         for _ in range(50):
             upkeep.look()
             now_s[0] += 1
-        assert len(opened) == 4, "the first look, and two behind what was committed"
+        assert len(opened) == 3, "the first look, and one behind what was committed beside it"
+        row = expiry_row("t", db.table_info("t").generation)
+        with db.snapshot() as tx:
+            assert Expiry.of(tx.table(EXPIRY_TABLE).get(row)).points[-1].start_ts > beside[0]
         newest[0] += 50
         late = put(db, b"b")
         for _ in range(50):
@@ -251,10 +264,78 @@ def test_a_quiet_folder_is_looked_at_when_something_expires(memory_url: str, tmp
         assert quiet < len(opened) <= quiet + 8
         with db.snapshot() as tx:
             assert seen(tx) == []
-            value = tx.table(EXPIRY_TABLE).get(expiry_row("t", db.table_info("t").generation))
+            value = tx.table(EXPIRY_TABLE).get(row)
             assert Expiry.of(value).expired_to > late
             assert Expiry.of(value).points == ()
         assert upkeep._expires.emptied_below(newest[0]) == {"t"}, "a pass is due once W is there"
+
+
+def test_what_ails_one_table_stops_no_others_upkeep(memory_url: str, tmp_path: Path) -> None:
+    with pyomid.connect(memory_url + "?maxTransactionAgeSeconds=0.2") as db:
+        for name in ("a", "t", "u"):
+            db.create_table(name, ["f"], ttl_seconds=HOUR_S)
+        put(db, b"a")
+        with db.begin() as tx:
+            tx.table(EXPIRY_TABLE).put(expiry_row("a", db.table_info("a").generation), {b"e:floor": b"nonsense!"})
+        now_s, opened = [time.time()], [0]
+
+        def open_again() -> Any:
+            """One table is dropped behind the listing."""
+            opened[0] += 1
+            deployment = replace(db.deployment, closers=())
+            if opened[0] == 1:
+                stale = db.deployment.catalog.tables()
+                deployment = replace(deployment, catalog=Listed(deployment.catalog, stale))
+                db.drop_table("u")
+            return deployment
+
+        upkeep = BackgroundUpkeep(
+            tmp_path, open_again, lambda: 0, lambda: True, share=0.5, retry_s=60.0,
+            clock=lambda: now_s[0], expiry_clock=lambda: now_s[0],
+        )  # fmt: skip
+        upkeep._sanitized_s = float("inf")
+        upkeep.look()
+        now_s[0] += HOUR_S + 10
+        upkeep.look()
+        with db.snapshot() as tx:
+            assert seen(tx) == []
+        assert upkeep.figures.failures == 2
+        last = put(db, b"b")
+        deadline_s = time.monotonic() + 20
+        while db.status().tso.watermark < last and time.monotonic() < deadline_s:
+            with db.begin():
+                pass
+        upkeep._is_whole = True
+        upkeep._with_deployment(upkeep._pass)
+        assert (upkeep.figures.passes, upkeep.figures.failures) == (1, 3)
+        assert upkeep.figures.versions_dropped > 0
+
+
+class Listed:
+    """A catalog whose list of tables is of some time ago."""
+
+    def __init__(self, catalog: Any, tables: list[Any]) -> None:
+        self._catalog, self._tables = catalog, tables
+
+    def tables(self) -> list[Any]:
+        return self._tables
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._catalog, name)
+
+
+def test_a_dropped_table_leaves_no_floor(db: Database) -> None:
+    later(db, 0)
+    row = expiry_row("t", db.table_info("t").generation)
+    db.drop_table("t")
+    with db.snapshot() as tx:
+        assert tx.table(EXPIRY_TABLE).get(row) == {}
+
+
+def test_a_refused_alteration_changes_nothing(db: Database) -> None:
+    with pytest.raises(Misuse, match="conflict level"):
+        db.alter_table("t", "nonsense", ttl_seconds=5)
+    assert db.table_info("t").ttl_seconds == HOUR_S
 
 
 def test_a_table_with_an_index_has_no_time_to_live(db: Database) -> None:
@@ -272,7 +353,16 @@ def test_a_table_with_an_index_has_no_time_to_live(db: Database) -> None:
 
 @pytest.mark.parametrize(
     ("ttl", "error"),
-    [(0, Misuse), (0.5, Misuse), (float("inf"), Misuse), (float("nan"), Misuse), ("1", MisuseType), (True, MisuseType)],
+    [
+        (0, Misuse),
+        (0.5, Misuse),
+        (1e308, Misuse),
+        (10**400, Misuse),
+        (float("inf"), Misuse),
+        (float("nan"), Misuse),
+        ("1", MisuseType),
+        (True, MisuseType),
+    ],
 )
 def test_bad_times_to_live_are_refused(memory_db: Database, ttl: object, error: type[Exception]) -> None:
     with pytest.raises(error, match="ttl_seconds"):

@@ -259,6 +259,30 @@ def test_an_expired_value_under_an_empty_qualifier_hides_no_family() -> None:
         assert visible_point([flag, other], 500, expired_to=expired_to) == seen
 
 
+_stored = st.lists(
+    st.tuples(st.integers(1, 40), st.sampled_from((b"", b"x")), st.booleans(), st.sampled_from((0, 50, 500))),
+    max_size=8,
+    unique_by=lambda each: each[:2],
+)
+
+
+@given(_stored, st.integers(0, 60), st.integers(0, 60))
+@settings(max_examples=200, deadline=None)
+def test_e2_both_plans_agree_under_an_empty_qualifier(
+    stored: list[tuple[int, bytes, bool, int]], watermark: int, floor: int
+) -> None:
+    took = {start: took for start, _, _, took in stored}
+    cells = [
+        Cell(b"a", b"f", name, 50 * start, b"1" if is_value else None, took[start] and 50 * start + took[start])
+        for start, name, is_value, _ in sorted(stored, key=lambda each: (each[1], -each[0]))
+    ]
+    batch, none = batch_of([cells] if cells else []), np.empty(0, np.int64)
+    plans = (
+        plan(batch, 50 * watermark, none, none, 50 * floor)[1].tolist() for plan in (plan_cleaning, plan_cleaning_plain)
+    )
+    assert next(plans) == next(plans)
+
+
 def _cell(version: int, commit: int, column: Column = NAMES[0]) -> Cell:
     return Cell(b"a", *column, version, b"%d" % version, commit)
 

@@ -331,6 +331,8 @@ class Database:
         self.check_usable()
         if conflict_level is None and ttl_seconds is None:
             raise Misuse(f"table {name!r}: nothing is to change; give conflict_level or ttl_seconds", table=name)
+        if conflict_level is not None:
+            table_admin.new_level(self._deployment, name, conflict_level)  # is refused before anything changes
         self._tables.pop(name, None)
         if ttl_seconds is not None:
             from pyomid.client.upkeep.expiry import move_floor
@@ -345,7 +347,12 @@ class Database:
         """Removes the table and its rows; open transactions that wrote to it abort."""
         self.check_usable()
         self._tables.pop(name, None)
+        found = self._deployment.catalog.entry(name) if isinstance(name, str) else None
         table_admin.drop_table(self._deployment, name)
+        if found is not None and found.info.ttl_seconds is not None:
+            from pyomid.client.upkeep.expiry import forget
+
+            forget(self, found.info)
 
     def tables(self) -> list[TableInfo]:
         """Every table of the catalog, system tables too, by name."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from math import inf
 from typing import Final
 
 from pyomid.errors import Misuse, MisuseType, UnknownTable
@@ -85,6 +84,8 @@ def check_conflict_level(level: object) -> ConflictLevel:
 
 
 TTL_SECONDS_MIN: Final = 1.0
+TTL_SECONDS_MAX: Final = 1e9
+"""Some thirty years."""
 
 
 def check_ttl(ttl_seconds: object) -> float:
@@ -92,8 +93,13 @@ def check_ttl(ttl_seconds: object) -> float:
         raise MisuseType(
             f"ttl_seconds {ttl_seconds!r} is {type(ttl_seconds).__name__}, not a number", value=ttl_seconds
         )
-    if not TTL_SECONDS_MIN <= ttl_seconds < inf:
-        raise Misuse(f"ttl_seconds {ttl_seconds} is not a number of seconds from 1 on", value=ttl_seconds)
+    if not TTL_SECONDS_MIN <= ttl_seconds <= TTL_SECONDS_MAX:
+        told = ttl_seconds if isinstance(ttl_seconds, float) or abs(ttl_seconds) < 1 << 64 else "of too many digits"
+        raise Misuse(
+            f"ttl_seconds {told} is not a number of seconds from 1 to {TTL_SECONDS_MAX:.0f}; 0, in alter_table, is for "
+            "ever",
+            value=told,
+        )
     return float(ttl_seconds)
 
 

@@ -403,6 +403,11 @@ class TsoMachine:
         """The newest timestamp issued, and W. Any thread may ask."""
         return self.clock.last_issued, self.watermarks.published
 
+    @property
+    def commits_counted(self) -> int:
+        """How many were committed since the process began. Any thread may ask."""
+        return self.step.counters.get("commits", 0)
+
     def figures(self) -> Figures:
         conflict_map = self.oracle.conflict_map
         held, holder = self.watermarks.holder()

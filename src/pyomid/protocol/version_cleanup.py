@@ -94,15 +94,14 @@ def _dropped_of_row(batch: CellBatch, row: int, watermark: int, orphans: set[int
             drops.add(cell)
         else:
             kept.append((cell, version, judged))
+    rests = [(cell, version) for cell, version, judged in kept if not judged]  # all that a judged cell can hide
     for cell, version, judged in kept:
         if not judged or (batch.cell_len[cell] != TOMBSTONE and cell not in expired):
             continue
         if _is_family_tombstone(batch, cell):
-            hides = any(
-                other != cell and column[other].family == column[cell].family and v <= version for other, v, _ in kept
-            )
+            hides = any(column[other].family == column[cell].family and v <= version for other, v in rests)
         else:
-            hides = any(other != cell and column[other] == column[cell] and v < version for other, v, _ in kept)
+            hides = any(column[other] == column[cell] and v < version for other, v in rests)
         if not hides:
             drops.add(cell)
     return drops

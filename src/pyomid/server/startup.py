@@ -194,7 +194,9 @@ class Upkeep(Protocol):
     @property
     def figures(self) -> UpkeepFigures: ...
 
-    def start(self, timestamps: Callable[[], tuple[int, int]], announced_s: Callable[[], float]) -> None: ...
+    def start(
+        self, timestamps: Callable[[], tuple[int, int]], announced_s: Callable[[], float], commits: Callable[[], int]
+    ) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -377,7 +379,7 @@ async def _keep_up(make: MakeUpkeep, machine: TsoMachine, watched: Watched) -> N
         log.exception("no upkeep in the background")
         return
     watched.upkeep = upkeep.figures
-    upkeep.start(machine.progress, lambda: machine.longest_retry_s)
+    upkeep.start(machine.progress, lambda: machine.longest_retry_s, lambda: machine.commits_counted)
     try:
         await asyncio.Event().wait()
     finally:

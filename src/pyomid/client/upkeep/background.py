@@ -4,7 +4,7 @@
     a few of them   a pass over the parts that are due         compact_region_steps, as everybody's compaction
     once a minute   many entries in the commit table           sanitize_steps, as everybody's sanitizing
     now and then    the newest start and the time              keys of old runs shrink (`expired_keys`)
-    now and then    something began, or is still to expire     floors of tables with a time to live move (`expiry`)
+    now and then    commits, and what is still to expire       floors of tables with a time to live move (`expiry`)
 
 It is a client like any other: seals and horizons go through the TSO, by a connection that is open only for them, and it
 may die anywhere, as any compactor. The same rules hold beside other compactors. A connection keeps the process of an
@@ -27,7 +27,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -46,7 +46,7 @@ from pyomid.ports import Deployment
 from pyomid.protocol import effects
 from pyomid.protocol.compaction import RegionCleaned, compact_region_steps
 from pyomid.protocol.effects import Effect
-from pyomid.protocol.expiry import POINTS_IN_TTL
+from pyomid.protocol.expiry import POINTS_IN_TTL, Expiry
 from pyomid.protocol.reading import CommitCache
 from pyomid.protocol.sanitize import sanitize_steps
 
@@ -151,11 +151,12 @@ class _Expires:
     """A point is due, if anything is committed."""
     move_s: float = inf
     """The first point becomes old enough."""
-    newest_ts: int = -1
-    """The newest timestamp at the last look."""
-    uncovered: int = 0
-    """Looks, without a commit between, until a point is noted behind the last commit: it may come beside the first."""
-    has_tables: bool = False
+    commits: int = -1
+    """What the TSO had committed by the last look, and what moves committed since: one more is somebody else's."""
+    is_covered: bool = True
+    """In every table a point was noted behind the last commit."""
+    cover_s: float = 0.0
+    """From when on a point may be noted where nothing is committed: the clock may be late."""
     floors: dict[str, int] = field(default_factory=dict)
     """By table, when they were moved last."""
     emptied: dict[str, int] = field(default_factory=dict)
@@ -204,11 +205,14 @@ class BackgroundUpkeep:
         self._wall_clock = wall_clock
         self._expiry_clock = expiry_clock or expiry.steady_clock()
         self._expires = _Expires(clock())
+        self._failed: dict[str, tuple[str, float]] = {}
+        """Tables whose upkeep failed: the error, and until when their floors rest."""
         self._ages = Ages(keep_keys_s) if keep_keys_s else None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._timestamps: Callable[[], tuple[int, int]] = lambda: (0, 0)
         self._announced_s: Callable[[], float] = lambda: 0.0
+        self._commits: Callable[[], int] = lambda: 0
         self._asked_horizon = 0
         self._cache = CommitCache(10_000)
         self._deleted = 0
@@ -224,10 +228,15 @@ class BackgroundUpkeep:
         self._resumed_s = clock()
         self._sampled_s = 0.0
 
-    def start(self, timestamps: Callable[[], tuple[int, int]], announced_s: Callable[[], float]) -> None:
+    def start(
+        self,
+        timestamps: Callable[[], tuple[int, int]],
+        announced_s: Callable[[], float],
+        commits: Callable[[], int],
+    ) -> None:
         """`timestamps`: the newest start that the TSO handed out, and W. `announced_s`: the longest time for which a
-        client announced to repeat commits. Both are called from another thread."""
-        self._timestamps, self._announced_s = timestamps, announced_s
+        client announced to repeat commits. `commits`: how many it committed. All are called from another thread."""
+        self._timestamps, self._announced_s, self._commits = timestamps, announced_s, commits
         self._thread = threading.Thread(target=self._run, name="pyomid-upkeep", daemon=True)
         try:
             self._thread.start()
@@ -276,42 +285,70 @@ class BackgroundUpkeep:
         """A connection keeps the process of an idle folder. So where nothing is committed any more a last point is
         noted, and floors move only when a point grows old enough."""
         due = self._expires
-        newest_ts, now_s = self._timestamps()[0], self._clock()
-        if newest_ts != due.newest_ts:
-            due.newest_ts, due.uncovered = newest_ts, 2
+        commits, now_s = self._commits(), self._clock()
+        if commits != due.commits:
+            due.commits, due.is_covered = commits, False
             if now_s < min(due.note_s, due.move_s):
                 return
             notes = None
-        elif due.uncovered and (due.has_tables or now_s >= due.note_s):
+        elif not due.is_covered and now_s >= due.cover_s:
             notes = True
         elif now_s >= due.move_s:
             notes = False
         else:
             return
         self._with_deployment(partial(self._move_floors, notes=notes))
-        if notes and due.uncovered:
-            due.uncovered -= 1
-        due.newest_ts = self._timestamps()[0]
 
     def _move_floors(self, deployment: Deployment, *, notes: bool | None) -> None:
-        due, ttls = self._expires, dict[str, float]()
-        for info in deployment.catalog.tables():
-            if info.ttl_seconds:
-                ttls[info.name] = info.ttl_seconds
-        due.has_tables, due.note_s, due.move_s = bool(ttls), self._clock() + NO_EXPIRY_EVERY_S, inf
-        if not ttls:
-            due.uncovered = 0
+        """What others commit meanwhile may lie behind the points: the next look finds it."""
+        due, began_s = self._expires, self._clock()
+        infos = [info for info in deployment.catalog.tables() if info.ttl_seconds]
+        due.note_s = due.cover_s = began_s + NO_EXPIRY_EVERY_S
+        due.move_s = inf
+        if not infos:
+            due.is_covered = True
             return
+        due.note_s = began_s + max(LOOK_S, min(info.ttl_seconds or inf for info in infos) / POINTS_IN_TTL)
+        due.cover_s, is_covered = began_s, True
         with Database(deployment) as database:
-            found = expiry.expire(database, list(ttls), wall_clock=self._expiry_clock, notes=notes)
-        now_s, wall_s = self._clock(), self._expiry_clock()
-        due.note_s = now_s + max(LOOK_S, min(ttls.values()) / POINTS_IN_TTL)
-        for name, each in found.items():
-            if each.points:
-                due.move_s = min(due.move_s, now_s + max(LOOK_S, each.points[0].wall_ms / 1000 + ttls[name] - wall_s))
-            elif each.expired_to > due.floors.get(name, 0):
-                due.emptied[name] = self._timestamps()[0]
-            due.floors[name] = each.expired_to
+            for info in infos:
+                if self._failed.get(info.name, ("", 0.0))[1] > began_s:
+                    continue
+                moved: expiry.Moved | None = None
+                with self._alone(info.name):
+                    moved = expiry.move_floor(database, info.name, wall_clock=self._expiry_clock, notes=notes)
+                if moved is None:
+                    continue
+                is_covered = is_covered and moved.is_noted
+                due.commits += moved.is_written
+                self._plan(info.name, info.ttl_seconds or inf, moved.expiry)
+        due.is_covered = due.is_covered or is_covered
+
+    def _plan(self, table: str, ttl_s: float, found: Expiry) -> None:
+        """When this table's floor is to be moved again."""
+        due, now_s, wall_s = self._expires, self._clock(), self._expiry_clock()
+        due.cover_s = max(due.cover_s, now_s + found.latest_ms / 1000 - wall_s)
+        if found.points:
+            due.move_s = min(due.move_s, now_s + max(LOOK_S, found.points[0].wall_ms / 1000 + ttl_s - wall_s))
+        elif found.expired_to > due.floors.get(table, 0):
+            due.emptied[table] = self._timestamps()[0]
+        due.floors[table] = found.expired_to
+
+    @contextlib.contextmanager
+    def _alone(self, table: str) -> Generator[None]:
+        """What ails one table holds up no other: it is told once. A table that was dropped meanwhile is passed over."""
+        try:
+            yield
+            self._failed.pop(table, None)
+        except UnknownTable:
+            pass
+        except Unavailable:
+            raise
+        except OmidError as error:
+            self.figures.failures += 1
+            if self._failed.get(table, ("",))[0] != str(error):
+                log.warning("upkeep of table %r failed, other tables go on: %s", table, error)
+            self._failed[table] = str(error), self._clock() + AFTER_ERROR_S
 
     def _expire_keys(self, ages: Ages) -> None:
         now_s = self._wall_clock()
@@ -364,7 +401,7 @@ class BackgroundUpkeep:
         dropped = 0
         try:
             for info in chosen_tables(deployment.catalog, None):
-                with contextlib.suppress(UnknownTable):  # dropped meanwhile
+                with self._alone(info.name):
                     for partition in partitions_of(deployment, info):
                         key = (partition.table, partition.key_range.start.hex())
                         part = present[key] = self._parts.get(key) or Part()

@@ -5,17 +5,33 @@ A transaction that changes a table's time to live writes the same row. So what i
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from pyomid.client.database import Database
 from pyomid.client.transaction import Transaction
 from pyomid.client.upkeep.partitions import chosen_tables, unless_dropped
 from pyomid.client.validation import find_table
+from pyomid.errors import OmidError
 from pyomid.platforms import boot_clock
-from pyomid.protocol.expiry import EXPIRY_TABLE, Expiry, expiry_row
+from pyomid.protocol.expiry import EXPIRY_TABLE, FLOOR_COLUMN, LATEST_COLUMN, POINTS_COLUMN, Expiry, expiry_row
+from pyomid.types import TableInfo
 
 Clock = Callable[[], float]
+
+
+class Moved(NamedTuple):
+    """What a transaction left in the row, its start, and whether it wrote it."""
+
+    expiry: Expiry
+    start_ts: int
+    is_written: bool
+
+    @property
+    def is_noted(self) -> bool:
+        return any(point.start_ts == self.start_ts for point in self.expiry.points)
 
 
 def steady_clock() -> Clock:
@@ -37,7 +53,7 @@ def expire(
     for info in chosen_tables(catalog, tables):
         if info.ttl_seconds is not None:
             with unless_dropped(catalog, info.name, info.generation, tables):
-                found[info.name] = move_floor(database, info.name, wall_clock=wall_clock, notes=notes)
+                found[info.name] = move_floor(database, info.name, wall_clock=wall_clock, notes=notes).expiry
     return found
 
 
@@ -48,10 +64,10 @@ def move_floor(
     wall_clock: Clock = time.time,
     notes: bool | None = None,
     always_writes: bool = False,
-) -> Expiry:
+) -> Moved:
     """`always_writes`: who moves the floor by what the catalog said before begins anew."""
 
-    def move(transaction: Transaction) -> Expiry:
+    def move(transaction: Transaction) -> tuple[Expiry, Transaction]:
         info = find_table(database.deployment.catalog, table)  # after the begin
         key, floors = expiry_row(info.name, info.generation), transaction.table(EXPIRY_TABLE)
         before = Expiry.of(floors.get(key))
@@ -59,6 +75,15 @@ def move_floor(
         after = before.moved(transaction.start_ts, int(1000 * wall_clock()), ttl_ms, notes=notes)
         if always_writes or after is not before:
             floors.put(key, after.cells(before))
-        return after
+        return after, transaction
 
-    return database.run(move)
+    after, transaction = database.run(move)
+    return Moved(after, transaction.start_ts, transaction.commit_ts is not None)
+
+
+def forget(database: Database, info: TableInfo) -> None:
+    """Deletes the row of a table that is no more. Where that fails it stays, and is read by nobody: a table made anew
+    has another one."""
+    with contextlib.suppress(OmidError):
+        columns = [b"%b:%b" % column for column in (FLOOR_COLUMN, POINTS_COLUMN, LATEST_COLUMN)]
+        database.run(lambda tx: tx.table(EXPIRY_TABLE).delete(expiry_row(info.name, info.generation), columns))
