@@ -35,7 +35,7 @@ from pyomid.client.retry import Backoff, check_function, check_result, run_steps
 from pyomid.client.session.leases import Lease, LeaseKeeper
 from pyomid.client.transaction import Transaction
 from pyomid.client.transaction_steps import TransactionSteps
-from pyomid.client.validation import TableRules, find_table
+from pyomid.client.validation import TableRules, check_table_name, find_table
 from pyomid.client.watch import POLL_SECONDS, Watch, Watching
 from pyomid.config import Settings
 from pyomid.crashpoints import crash_point
@@ -347,7 +347,7 @@ class Database:
         """Removes the table and its rows; open transactions that wrote to it abort."""
         self.check_usable()
         self._tables.pop(name, None)
-        found = self._deployment.catalog.entry(name) if isinstance(name, str) else None
+        found = self._deployment.catalog.entry(check_table_name(name))
         table_admin.drop_table(self._deployment, name)
         if found is not None and found.info.ttl_seconds is not None:
             from pyomid.client.upkeep.expiry import forget
