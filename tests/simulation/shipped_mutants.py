@@ -892,6 +892,12 @@ SHIPPED_MUTANTS: Final = (
         ("protocol.changes:is_between", lambda original, commit_ts, above, below: above <= commit_ts < below),
     ),
     _m(
+        "F1b",
+        "a commit below the upper place is not told where it has no shadow cell",
+        _CHANGES + "test_f1_a_commit_counts_on_one_side_of_each_place",
+        ("protocol.reading:_FetchedRows.unresolved_starts", answers(set())),
+    ),
+    _m(
         "F2",
         "what began before the lower place and committed after it is not looked for",
         _CHANGES + "test_f2_a_commit_above_a_bookmark_may_have_begun_below_it",
