@@ -294,11 +294,11 @@ def test_a_dropped_table_puts_no_pass_off(raised: Database, tmp_path: Path) -> N
 def test_a_folder_is_cleaned_while_its_tso_is_killed(tmp_path: Path) -> None:
     """No command runs. Each TSO goes on where the killed one was; readers see the last value and nothing else."""
     url = f"omid://{tmp_path}/db?maxTransactionAgeSeconds=0.2&upkeepShare=1&idleExitSeconds=2"
-    killed = False
+    killed_at: int | None = None
     with pyomid.connect(url) as db:
         db.create_table("t", families=["f"])
         number, acknowledged = 0, 0
-        while not killed or stored(db) > 20 * ROWS:
+        while killed_at is None or stored(db) > ROWS * (number - killed_at) // 2:
             number += 1
             try:
                 with db.begin() as tx:
@@ -312,8 +312,8 @@ def test_a_folder_is_cleaned_while_its_tso_is_killed(tmp_path: Path) -> None:
                 seen = {row[VALUE] for _, row in tx.table("t").scan()}
                 assert len(seen) <= 1, "a transaction is seen by half"
                 assert acknowledged <= max(map(int, seen), default=0) <= number
-            if number >= 50 and not killed:
+            if number >= 50 and killed_at is None:
                 os.kill(int(holder(tmp_path / "db")["pid"]), signal.SIGKILL)
-                killed = True
+                killed_at = number
         assert db.drain(20)
         assert db.verify().ok
