@@ -27,9 +27,9 @@ def kept_url(url: str) -> str:
         return kept
 
 
-def write(spark: SparkSession, url: str, rows: list[tuple[int, str]], **more: object) -> int:
+def write(spark: SparkSession, url: str, rows: list[tuple[int, str]], table: str = "t") -> int:
     with pyomid.spark.transaction(spark, url) as tx:
-        tx.write(spark.createDataFrame(rows, "id int, v string"), "t", row_key="id", **more)  # type: ignore[arg-type]
+        tx.write(spark.createDataFrame(rows, "id int, v string"), table, row_key="id")
     assert tx.commit_ts is not None
     return tx.commit_ts
 
@@ -114,13 +114,13 @@ def test_a_table_made_later_was_not_there_for_spark(spark: SparkSession, kept_ur
 def test_e1_what_expired_is_gone_by_the_frames_snapshot(spark: SparkSession, kept_url: str) -> None:
     old, new = [(number, "old") for number in range(50)], [(number, "new") for number in range(40, 60)]
     with pyomid.connect(kept_url) as db:
-        first = write(spark, kept_url, old)
-        db.alter_table("t", ttl_seconds=3_600)
-        expiry.expire(db, "t", wall_clock=lambda: time.time() + 400, notes=True)
-        write(spark, kept_url, new)
-        before = pyomid.spark.read(spark, kept_url, "t")
-        assert expiry.expire(db, "t", wall_clock=lambda: time.time() + 4_100)["t"].expired_to > first
-        pyomid.spark.compact(spark, kept_url, "t")
-        assert rows_of(pyomid.spark.read(spark, kept_url, "t")) == new
+        first = write(spark, kept_url, old, "expiring")
+        db.alter_table("expiring", ttl_seconds=3_600)
+        expiry.expire(db, "expiring", wall_clock=lambda: time.time() + 400, notes=True)
+        write(spark, kept_url, new, "expiring")
+        before = pyomid.spark.read(spark, kept_url, "expiring")
+        assert expiry.expire(db, "expiring", wall_clock=lambda: time.time() + 4_100)["expiring"].expired_to > first
+        pyomid.spark.compact(spark, kept_url, "expiring")
+        assert rows_of(pyomid.spark.read(spark, kept_url, "expiring")) == new
         assert rows_of(before) == sorted([*old[:40], *new])
-        assert rows_of(pyomid.spark.read(spark, kept_url, "t", at=first)) == old
+        assert rows_of(pyomid.spark.read(spark, kept_url, "expiring", at=first)) == old
