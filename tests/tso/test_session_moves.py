@@ -22,6 +22,7 @@ from pyomid.client.session import blocking as session_module
 from pyomid.client.session.aio import AsyncTsoSession, ConnectedSocket
 from pyomid.client.session.blocking import TsoSession
 from pyomid.client.session.connecting import tcp_connector
+from pyomid.client.session.request_retry import TELL_AFTER_S
 from pyomid.types import CommitRequest
 from pyomid.wire.client_protocol import ClientProtocol
 
@@ -221,6 +222,47 @@ def test_a_slow_leader_is_waited_for_while_nobody_else_leads(services: tuple[Ser
             leaders.wait_for_looks(5)
         assert held.result(DEADLINE_S).start_ts > before.start_ts
         assert leaders.dialled == [one], "its answer came by the connection that was kept"
+
+
+def silent_looks() -> int:
+    """After so many in a row, and one more for the one that was under way, the log must say so."""
+    return int(TELL_AFTER_S / session_module.LOOK_S) + 2
+
+
+def told_of_silence(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if "owes an answer" in record.message]
+
+
+def test_who_waits_for_a_silent_leader_says_so_before_its_patience_ends(
+    services: tuple[Service, Service], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, _ = services
+    leaders = Leaders(one)
+    with session_with(leaders) as (session, submit):
+        session.begin()
+        assert not told_of_silence(caplog)
+        with stopped(one):
+            held = submit(session.begin)
+            leaders.wait_for_looks(silent_looks())
+            assert told_of_silence(caplog) == ["the TSO is connected and owes an answer, but has sent nothing for 2 s"]
+        held.result(DEADLINE_S)
+
+
+def test_a_loop_that_waits_for_a_silent_leader_says_so(
+    services: tuple[Service, Service], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, _ = services
+    leaders = Leaders(one)
+
+    async def scenario(session: AsyncTsoSession) -> None:
+        await session.begin()
+        with stopped(one):
+            held = asyncio.create_task(session.begin())
+            await asyncio.to_thread(leaders.wait_for_looks, silent_looks())
+            assert len(told_of_silence(caplog)) == 1
+        await held
+
+    on_a_loop(leaders, scenario)
 
 
 def test_a_leader_that_answers_is_never_left(

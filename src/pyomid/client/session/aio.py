@@ -22,6 +22,7 @@ from pyomid.client.session.request_retry import (
     KnownDatabase,
     ReadClock,
     SessionBase,
+    Silence,
     broke,
     is_closed,
     no_tso,
@@ -264,10 +265,14 @@ class _Connection(asyncio.Protocol):
     async def _leave_where_moved(self, has_moved: Callable[[], bool]) -> None:
         """Looks once in each `LOOK_S` in which a TSO that owes an answer sent nothing: a task waits for a TSO that is
         stopped or cut off only until another one leads."""
+        silence = Silence()
         while not self.broken:
             self._is_silent = bool(self._waiting) or not self.ready.done()
             await asyncio.sleep(LOOK_S)
-            if self._is_silent and (self._waiting or not self.ready.done()):
+            if not (self._is_silent and (self._waiting or not self.ready.done())):
+                silence.ends()
+            else:
+                silence.goes_on(LOOK_S)
                 with contextlib.suppress(RuntimeError, MemoryError):  # no thread to look in: it looks again later
                     if await asyncio.to_thread(has_moved):
                         self._reject(ConnectionAbortedError("it is silent, and another TSO leads"))

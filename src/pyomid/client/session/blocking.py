@@ -25,6 +25,7 @@ from pyomid.client.session.request_retry import (
     ConnectionBroken,
     ReadClock,
     SessionBase,
+    Silence,
     broke,
     is_closed,
     no_tso,
@@ -268,6 +269,7 @@ class _Connection:
         self._state = threading.Lock()
         self._slots: dict[int, _Slot] = {}
         self._has_leader = False
+        self._silence = Silence()
         self._pending: Callable[[], int] | None = getattr(sock, "pending", None)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -407,9 +409,12 @@ class _Connection:
         never come."""
         patience_s = left_s if self._has_moved is None else min(left_s, LOOK_S)
         if self._has_decrypted() or self._poll.poll(patience_s * 1000):
+            self._silence.ends()
             return True
-        if self._has_moved is not None and self._has_moved():
-            raise ConnectionAbortedError("it is silent, and another TSO leads")
+        if self._has_moved is not None:
+            self._silence.goes_on(patience_s)
+            if self._has_moved():
+                raise ConnectionAbortedError("it is silent, and another TSO leads")
         return False
 
     def _has_decrypted(self) -> bool:

@@ -122,6 +122,24 @@ class WaitLog:
         self._quiet_until_s = 0.0
 
 
+@dataclass(slots=True)
+class Silence:
+    """Of a TSO that is connected and owes answers: a line in the log once it has sent nothing for `TELL_AFTER_S`, and
+    the next when that is five times as long. An attempt may wait for longer before it counts as lost."""
+
+    _lasted_s: float = 0.0
+    _tell_s: float = TELL_AFTER_S
+
+    def goes_on(self, seconds: float) -> None:
+        self._lasted_s += seconds
+        if self._lasted_s >= self._tell_s:
+            self._tell_s = 5 * self._lasted_s
+            log.warning("the TSO is connected and owes an answer, but has sent nothing for %.0f s", self._lasted_s)
+
+    def ends(self) -> None:
+        self._lasted_s, self._tell_s = 0.0, TELL_AFTER_S
+
+
 class AnyConnection(Protocol):
     """A session's connection, as far as `SessionBase` uses it."""
 
