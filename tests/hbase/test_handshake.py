@@ -192,6 +192,50 @@ def test_a_server_says_what_it_thinks_of_a_certificate(certificates: Path) -> No
         server.thread.join(30.0)
 
 
+class _TlsAlone(Server):
+    """Whoever speaks plainly is sent away without a word, however often he comes."""
+
+    def _serve(self) -> None:
+        assert self._tls is not None
+        with suppress(OSError):
+            while True:
+                peer, _ = self.listener.accept()
+                with suppress(OSError), self._tls.wrap_socket(peer, server_side=True):
+                    pass
+                peer.close()
+
+
+def test_who_speaks_plainly_to_a_port_of_tls_is_told_of_it(certificates: Path) -> None:
+    """By the first call, and in a handshake that waits for an answer."""
+    server = _TlsAlone(b"", serving(certificates, "server"))
+    said = rf"the HBase server {server.address} speaks TLS at this port: set option hbaseTlsCa"
+    connection = Connection(server.address, CLIENT, SimpleHandshake("me"), connect_timeout_s=30.0)
+    with pytest.raises(AuthenticationFailed, match=said):
+        connection.finish(connection.start(CALL, timeout_s=30.0), timeout_s=30.0)
+    with pytest.raises(AuthenticationFailed, match=said):
+        Connection(server.address, CLIENT, Dialogue(), connect_timeout_s=30.0)
+    server.listener.shutdown(socket.SHUT_RDWR)
+    server.thread.join(30.0)
+    server.listener.close()
+
+
+def test_who_is_sent_away_by_a_port_without_tls_is_told_no_such_thing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = Address("127.0.0.1", listener.getsockname()[1])
+
+        def send_away() -> None:
+            for _ in range(2):  # the client, and whoever looks for TLS
+                peer, _ = listener.accept()
+                peer.close()
+
+        thread = threading.Thread(target=send_away, daemon=True)
+        thread.start()
+        with pytest.raises(ConnectionLost, match="no connection to") as found:
+            Connection(address, CLIENT, Dialogue(), connect_timeout_s=30.0)
+        thread.join(30.0)
+    assert not isinstance(found.value, AuthenticationFailed)
+
+
 def test_a_file_that_cannot_be_used_is_named_with_its_option(certificates: Path, tmp_path: Path) -> None:
     authority, certificate, key = (str(certificates / name) for name in ("ca.pem", "client.pem", "server.key"))
     for files, why in (

@@ -21,7 +21,7 @@ from contextlib import suppress
 from typing import Final, TypeVar
 
 from pyomid.errors import Corruption
-from pyomid.storage.hbase.rpc.failures import CallTimedOut, ConnectionLost, connection_lost
+from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, CallTimedOut, ConnectionLost, connection_lost
 from pyomid.storage.hbase.rpc.frames import (
     REFUSED_CALL_ID,
     Address,
@@ -34,7 +34,7 @@ from pyomid.storage.hbase.rpc.frames import (
 )
 from pyomid.storage.hbase.rpc.handshake import Handshake, HandshakeSteps, whole_steps
 from pyomid.storage.hbase.security.sasl import SecurityLayer
-from pyomid.tls import TlsSocket, bound_sends
+from pyomid.tls import TlsSocket, bound_sends, look
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ class Connection:
         except BaseException as error:
             self._socket.close()
             if isinstance(error, OSError):
-                raise connection_lost(f"no connection to {address}: {error}", address, error) from error
+                raise self._failure(f"no connection to {address}: {error}", error) from error
             raise
 
     @property
@@ -130,7 +130,7 @@ class Connection:
         except BaseException as error:
             if is_torn:
                 text = f"connection to {self.address} lost while sending: {error!r}"
-                self._lose(connection_lost(text, self.address, error, is_unheard=self._is_unheard))
+                self._lose(self._failure(text, error))
             if isinstance(error, OSError):
                 raise (ConnectionLost(str(error)) if self._lost is None else self._lost.again()) from error
             raise
@@ -200,9 +200,18 @@ class Connection:
         except BaseException as error:
             if is_torn or isinstance(error, OSError):
                 text = f"connection to {self.address} lost: {error!r}"
-                self._lose(connection_lost(text, self.address, error, is_unheard=self._is_unheard))
+                self._lose(self._failure(text, error))
             if not isinstance(error, (OSError, Corruption)):
                 raise
+
+    def _failure(self, text: str, error: BaseException) -> ConnectionLost:
+        """What an error means. A plain connection on which the server never said a word may be to a port of TLS: it is
+        looked there, once for all who wait, for some seconds at most."""
+        if self._is_unheard and isinstance(error, OSError):
+            hint = look(self.address, None, f"the HBase server {self.address}", "hbaseTls")
+            if hint is not None:
+                return AuthenticationFailed(hint)
+        return connection_lost(text, self.address, error)
 
     def _has_buffered(self) -> bool:
         """Whether TLS holds bytes that the system's poll does not see."""
