@@ -477,6 +477,16 @@ class Backup:
     size_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class TaskToken:
+    """What a process of another machine shows a store, in place of what this one has: it stands for `user` until
+    `expires_ms`, wall time of the store."""
+
+    user: str
+    expires_ms: int
+    secret: bytes = field(repr=False)
+
+
 EpochState = LeaderRecord
 """Former name of `LeaderRecord`, kept for one release."""
 EpochChanges = LeaderStateChanges

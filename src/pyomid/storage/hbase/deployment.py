@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from pyomid.errors import UnknownTable
@@ -24,13 +25,15 @@ from pyomid.storage.hbase.codec.layout import (
 from pyomid.storage.hbase.commit_table import HBaseCommitTable
 from pyomid.storage.hbase.leader_state import HBaseLeaderState
 from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.regions.token_service import TokenKeeper, credentials_of, token_steps
 from pyomid.storage.hbase.rpc.client import Cluster
-from pyomid.storage.hbase.rpc.handshake import SaslHandshake
+from pyomid.storage.hbase.rpc.handshake import Handshake, SaslHandshake, TokenHandshake
 from pyomid.storage.hbase.rpc.requests import Durability
 from pyomid.storage.hbase.security.kerberos import Kerberos, KerberosOptions
 from pyomid.storage.hbase.store import HBaseStore
 from pyomid.storage.hbase.timestamp_ceiling import ChosenCeiling, HBaseCeiling, ZooKeeperCeiling
 from pyomid.storage.hbase.zookeeper import ZooKeeper
+from pyomid.types import TaskToken
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class HBaseOptions:
     tls: ssl.SSLContext | None = None
     """To HBase's servers."""
     zookeeper_tls: ssl.SSLContext | None = None
+    token: Callable[[], TaskToken] | None = None
+    """In place of Kerberos: the newest delegation token that this process was given. ZooKeeper is shown none."""
 
 
 def open_zookeeper(quorum: str, znode: str, options: HBaseOptions, *, session_s: float = 10.0) -> ZooKeeper:
@@ -73,11 +78,14 @@ def open_zookeeper(quorum: str, znode: str, options: HBaseOptions, *, session_s:
 def open_cluster(quorum: str, znode: str, options: HBaseOptions, *, deadline_s: float) -> Cluster:
     """The client of HBase and ZooKeeper; nothing is connected before its first use. `Misuse` for Kerberos without its
     library or keytab."""
-    user = _user_of(options)
-    handshake = None
-    if user is not None:
+    user, wanted = _user_of(options), options.kerberos.protection if options.kerberos is not None else None
+    handshake: Handshake | None = None
+    if options.token is not None:
+        newest = options.token
+        handshake = TokenHandshake(lambda: credentials_of(newest()), wanted)
+    elif user is not None:
         known = user.options
-        handshake = SaslHandshake(user, known.hbase_principal, known.protection, run_as=known.run_as)
+        handshake = SaslHandshake(user, known.hbase_principal, wanted, run_as=known.run_as)
     return Cluster(
         _zookeeper(quorum, znode, user, options),
         handshake=handshake,
@@ -88,7 +96,14 @@ def open_cluster(quorum: str, znode: str, options: HBaseOptions, *, deadline_s: 
 
 
 def _user_of(options: HBaseOptions) -> Kerberos | None:
-    return Kerberos(options.kerberos) if options.kerberos is not None else None
+    return Kerberos(options.kerberos) if options.kerberos is not None and options.token is None else None
+
+
+def token_keeper(cluster: Cluster) -> TokenKeeper:
+    """What gives delegation tokens of this client's user, who came by Kerberos."""
+    return TokenKeeper(
+        lambda: cluster.run(token_steps(cluster.operations, cluster.budget("fetching a delegation token")))
+    )
 
 
 def _zookeeper(

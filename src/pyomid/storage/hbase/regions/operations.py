@@ -333,7 +333,7 @@ class RegionOperations:
         while True:
             region = yield from self.locate_steps(META_TABLE, b"", budget)
             request.region.CopyFrom(region.specifier)
-            answer = yield from self._ask_region_steps(region, "Scan", request, budget)
+            answer = yield from self.ask_region_steps(region, "Scan", request, budget)
             if isinstance(answer, Reply):
                 response = parsed(ScanResponse, answer)
                 cells = decode(answer.cells)
@@ -360,7 +360,7 @@ class RegionOperations:
             request.scan.stop_row, request.scan.include_stop_row = least, True
             set_filter(request.scan, (FIRST_CELL_OF_ROW, NAMES_ONLY))
             if region.server is not None:
-                answer = yield from self._ask_region_steps(region, "Scan", request, budget)
+                answer = yield from self.ask_region_steps(region, "Scan", request, budget)
                 if isinstance(answer, Reply):
                     response = parsed(ScanResponse, answer)
                     cells = list(decode(answer.cells))
@@ -454,7 +454,7 @@ class RegionOperations:
             batch.add(region, index, request)
         return batches
 
-    def _ask_region_steps(self, region: Region, method: str, message: Message, budget: Budget) -> Steps[Answer | None]:
+    def ask_region_steps(self, region: Region, method: str, message: Message, budget: Budget) -> Steps[Answer | None]:
         """One call to a region's server: its reply, or None after a failure that was handled."""
         assert region.server is not None
         call = Call(CLIENT, method, message.SerializeToString())

@@ -159,6 +159,8 @@ _KINDS: Final[dict[str, tuple[type[OmidError], str]]] = {
 _ADVICE: Final = {
     "exceeds limit of": "a cell is over the server's limit (hbase.server.keyvalue.maxsize): store it in pieces",
     "Authentication is required": "HBase asks for Kerberos: add the option authentication=kerberos",
+    "service found for AuthenticationService": "HBase gives no delegation tokens: add "
+    "org.apache.hadoop.hbase.security.token.TokenProvider to its hbase.coprocessor.region.classes",
 }
 """Advice by the message, where the class says too little (DoNotRetryIOException)."""
 

@@ -1,7 +1,7 @@
 """HBase's RPC frames: bytes ↔ calls and replies, without a socket.
 
-    connection   "HBas", version 0, authentication (80: simple, 81: Kerberos, `handshake`); length, ConnectionHeader;
-                 there is no answer
+    connection   "HBas", version 0, authentication (80: simple; 81: Kerberos, 82: a token, `handshake`); length,
+                 ConnectionHeader; there is no answer
     request      length | delimited RequestHeader | delimited parameter | cell block
     reply        length | delimited ResponseHeader | delimited result   | cell block
 
@@ -28,6 +28,7 @@ MASTER: Final = "MasterService"
 
 SIMPLE: Final = 80
 KERBEROS: Final = 81
+TOKEN: Final = 82
 """How a client says who it is (SaslAuthMethod)."""
 
 _CODEC: Final = "org.apache.hadoop.hbase.codec.KeyValueCodec"

@@ -3,9 +3,10 @@
     steps = handshake.steps(CLIENT, "host1")   yields bytes, to be sent; a number: so many bytes are read, and sent in;
                                                a function that may wait for a KDC: its result is sent in
 
-`SimpleHandshake` sends the user's name and waits for nothing. `SaslHandshake` is a dialogue of tokens:
+`SimpleHandshake` sends the user's name and waits for nothing. `SaslHandshake`, by Kerberos, and `TokenHandshake`, by
+what HBase gave to one who has Kerberos, are dialogues of tokens:
 
-    client   "HBas", version 0, authentication 81; length, token
+    client   "HBas", version 0, authentication 81 or 82; length, token
     server   status 0; length, token          or status 1; class and message of an exception, each behind its length
     client   length, token; …
     client   length, ConnectionHeader         wrapped by the layer that was agreed upon, as all that follows
@@ -25,9 +26,10 @@ from typing import Final, Protocol
 
 from pyomid.errors import Corruption
 from pyomid.storage.hbase.rpc.failures import AuthenticationFailed, ConnectionLost
-from pyomid.storage.hbase.rpc.frames import KERBEROS, connection_header, opening, preamble
+from pyomid.storage.hbase.rpc.frames import KERBEROS, TOKEN, connection_header, opening, preamble
+from pyomid.storage.hbase.security.digest_md5 import Credentials, digest_steps
 from pyomid.storage.hbase.security.kerberos import Kerberos, KerberosContext, KerberosFailed
-from pyomid.storage.hbase.security.sasl import Protection, SaslRefused, SecurityLayer, exchange_steps
+from pyomid.storage.hbase.security.sasl import Agreed, Protection, SaslRefused, SecurityLayer, exchange_steps
 
 HandshakeSteps = Generator[bytes | int | Callable[[], bytes], bytes, SecurityLayer | None]
 
@@ -92,22 +94,53 @@ class SaslHandshake:
 
     def steps(self, service: str, host: str) -> HandshakeSteps:
         context = self._kerberos.context(self._principal, host)
-        sent = opening(KERBEROS)
         first = yield partial(_begun, context)
-        with _told(context.service):
-            exchange = exchange_steps(context, first, self._wanted)
-            token = next(exchange)
-            try:
-                while True:
-                    yield sent + _LENGTH.pack(len(token)) + token
-                    sent = b""
-                    token = exchange.send((yield from _answer_steps(context.service)))
-            except StopIteration as end:
-                token, layer = end.value.token, end.value.layer
-        yield _LENGTH.pack(len(token)) + token
+        exchange = exchange_steps(context, first, self._wanted)
+        layer = yield from _sasl_steps(KERBEROS, exchange, context.service, _NO_TICKET)
         header = connection_header(service, self._run_as)
         yield header if layer is None else layer.wrap(header)
-        return layer  # type: ignore[no-any-return]
+        return layer
+
+
+class TokenHandshake:
+    """For servers with Kerberos, by a delegation token, which stands for a user. `credentials`: the newest, asked for
+    each connection; `wanted` as in `SaslHandshake`."""
+
+    def __init__(self, credentials: Callable[[], Credentials], wanted: Protection | None = None) -> None:
+        self._credentials = credentials
+        self._wanted = wanted
+
+    def steps(self, service: str, host: str) -> HandshakeSteps:
+        exchange = digest_steps(self._credentials(), self._wanted)
+        layer = yield from _sasl_steps(TOKEN, exchange, f"the HBase server {host}", _NO_TOKEN)
+        header = connection_header(service)
+        yield header if layer is None else layer.wrap(header)
+        return layer
+
+
+_NO_TICKET: Final = "Its log says why; often the clocks are apart, or its keytab has another key than the KDC"
+_NO_TOKEN: Final = (
+    "A delegation token lives for hbase.auth.token.max.lifetime, and for the cluster that gave it: begin the job anew"
+)
+
+
+def _sasl_steps(
+    authentication: int, exchange: Generator[bytes, bytes, Agreed], server: str, advice: str
+) -> HandshakeSteps:
+    """The dialogue, with the layer that was agreed upon. `advice`: for a client that is refused."""
+    sent = opening(authentication)
+    with _told(server):
+        token = next(exchange)
+        try:
+            while True:
+                yield sent + _LENGTH.pack(len(token)) + token
+                sent = b""
+                token = exchange.send((yield from _answer_steps(server, advice)))
+        except StopIteration as end:
+            agreed: Agreed = end.value
+    if agreed.token is not None:
+        yield _LENGTH.pack(len(agreed.token)) + agreed.token
+    return agreed.layer
 
 
 def _begun(context: KerberosContext) -> bytes:
@@ -126,16 +159,13 @@ def _told(server: str) -> Iterator[None]:
         raise AuthenticationFailed(f"SASL with {server}: {error}") from error
 
 
-def _answer_steps(server: str) -> Generator[int, bytes, bytes]:
+def _answer_steps(server: str, advice: str) -> Generator[int, bytes, bytes]:
     """The server's next token."""
     (status,) = _LENGTH.unpack((yield 4))
     if status != 0:
         kind = yield from _text_steps()
         message = yield from _text_steps()
-        raise AuthenticationFailed(
-            f"{server} refuses this client: {message or kind}. Its log says why; often the clocks are apart, or its "
-            f"keytab has another key than the KDC"
-        )
+        raise AuthenticationFailed(f"{server} refuses this client: {message or kind}. {advice}")
     (length,) = _LENGTH.unpack((yield 4))
     if length == _SWITCH_TO_SIMPLE:
         raise AuthenticationFailed(

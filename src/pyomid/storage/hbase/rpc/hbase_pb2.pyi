@@ -792,3 +792,71 @@ class GetRegionInfoResponse(_message.Message):
     compaction_state: GetRegionInfoResponse.CompactionState
     best_split_row: bytes
     def __init__(self, region_info: _Optional[_Union[RegionInfo, _Mapping]] = ..., compaction_state: _Optional[_Union[GetRegionInfoResponse.CompactionState, str]] = ..., best_split_row: _Optional[bytes] = ...) -> None: ...
+
+class CoprocessorServiceCall(_message.Message):
+    __slots__ = ("row", "service_name", "method_name", "request")
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_NAME_FIELD_NUMBER: _ClassVar[int]
+    METHOD_NAME_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    row: bytes
+    service_name: str
+    method_name: str
+    request: bytes
+    def __init__(self, row: _Optional[bytes] = ..., service_name: _Optional[str] = ..., method_name: _Optional[str] = ..., request: _Optional[bytes] = ...) -> None: ...
+
+class CoprocessorServiceRequest(_message.Message):
+    __slots__ = ("region", "call")
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    region: RegionSpecifier
+    call: CoprocessorServiceCall
+    def __init__(self, region: _Optional[_Union[RegionSpecifier, _Mapping]] = ..., call: _Optional[_Union[CoprocessorServiceCall, _Mapping]] = ...) -> None: ...
+
+class CoprocessorServiceResponse(_message.Message):
+    __slots__ = ("region", "value")
+    REGION_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    region: RegionSpecifier
+    value: NameBytesPair
+    def __init__(self, region: _Optional[_Union[RegionSpecifier, _Mapping]] = ..., value: _Optional[_Union[NameBytesPair, _Mapping]] = ...) -> None: ...
+
+class TokenIdentifier(_message.Message):
+    __slots__ = ("kind", "username", "key_id", "issue_date", "expiration_date", "sequence_number")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        HBASE_AUTH_TOKEN: _ClassVar[TokenIdentifier.Kind]
+    HBASE_AUTH_TOKEN: TokenIdentifier.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    USERNAME_FIELD_NUMBER: _ClassVar[int]
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    ISSUE_DATE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRATION_DATE_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    kind: TokenIdentifier.Kind
+    username: bytes
+    key_id: int
+    issue_date: int
+    expiration_date: int
+    sequence_number: int
+    def __init__(self, kind: _Optional[_Union[TokenIdentifier.Kind, str]] = ..., username: _Optional[bytes] = ..., key_id: _Optional[int] = ..., issue_date: _Optional[int] = ..., expiration_date: _Optional[int] = ..., sequence_number: _Optional[int] = ...) -> None: ...
+
+class Token(_message.Message):
+    __slots__ = ("identifier", "password", "service")
+    IDENTIFIER_FIELD_NUMBER: _ClassVar[int]
+    PASSWORD_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    identifier: bytes
+    password: bytes
+    service: bytes
+    def __init__(self, identifier: _Optional[bytes] = ..., password: _Optional[bytes] = ..., service: _Optional[bytes] = ...) -> None: ...
+
+class GetAuthenticationTokenRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetAuthenticationTokenResponse(_message.Message):
+    __slots__ = ("token",)
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    token: Token
+    def __init__(self, token: _Optional[_Union[Token, _Mapping]] = ...) -> None: ...

@@ -1,5 +1,5 @@
-"""SASL's mechanism GSSAPI (RFC 4752), the client's end, without a socket: HBase and ZooKeeper frame its tokens each in
-its own way.
+"""SASL, the client's end, without a socket: what follows an exchange, and the exchange of the mechanism GSSAPI
+(RFC 4752). HBase and ZooKeeper frame its tokens each in its own way.
 
     client → first token        context.begin(), which asks the KDC
     server → token, client → token …          until both ends have proved who they are; the client's may be empty
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
@@ -34,15 +34,8 @@ class SaslRefused(Exception):
     """The two ends have no protection in common, or one does not speak the mechanism."""
 
 
-class GssContext(Protocol):
-    """The client's end of a security context."""
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether both ends have proved who they are."""
-
-    def step(self, token: bytes) -> bytes:
-        """The next token for the server; empty if it needs none."""
+class MessageContext(Protocol):
+    """The client's end of an exchange that is done: what becomes of messages."""
 
     def wrap(self, message: bytes, *, encrypted: bool) -> bytes: ...
 
@@ -53,11 +46,22 @@ class GssContext(Protocol):
         """The longest message whose token is no longer than that."""
 
 
+class GssContext(MessageContext, Protocol):
+    """The client's end of a security context of GSSAPI."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether both ends have proved who they are."""
+
+    def step(self, token: bytes) -> bytes:
+        """The next token for the server; empty if it needs none."""
+
+
 class SecurityLayer:
     """What follows the exchange: tokens, each behind its length. May be called by several threads; who wraps sends in
     the order in which it wrapped, because tokens are numbered."""
 
-    def __init__(self, context: GssContext, protection: Protection, message_bytes_max: int) -> None:
+    def __init__(self, context: MessageContext, protection: Protection, message_bytes_max: int) -> None:
         self.protection = protection
         self._context = context
         self._message_bytes_max = message_bytes_max
@@ -82,10 +86,10 @@ class SecurityLayer:
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """The end of an exchange: the last token for the server, and the layer of what follows; None if bytes go as they
-    are."""
+    """The end of an exchange: the last token for the server, None if it waits for none; and the layer of what follows,
+    None if bytes go as they are."""
 
-    token: bytes
+    token: bytes | None
     layer: SecurityLayer | None
 
 
@@ -97,7 +101,7 @@ def exchange_steps(context: GssContext, token: bytes, wanted: Protection | None)
     offer = context.unwrap((yield token), encrypted=False)
     if len(offer) != 4:
         raise SaslRefused(f"the server's offer has {len(offer)} bytes in place of 4")
-    protection = _chosen(offer[0], wanted)
+    protection = choose([each for each in Protection if each.value & offer[0]], wanted)
     is_layered = protection is not Protection.AUTHENTICATION
     taken = _RECEIVED_BYTES_MAX if is_layered else 0
     last = context.wrap(bytes([protection.value]) + taken.to_bytes(3, "big"), encrypted=False)
@@ -110,11 +114,11 @@ def exchange_steps(context: GssContext, token: bytes, wanted: Protection | None)
     return Agreed(last, SecurityLayer(context, protection, message_bytes_max))
 
 
-def _chosen(offered: int, wanted: Protection | None) -> Protection:
-    offers = [each for each in Protection if each.value & offered]
+def choose(offers: Sequence[Protection], wanted: Protection | None) -> Protection:
+    """The one that is wanted; None: the strongest of those that a server offers."""
     if wanted is None and offers:
-        return offers[-1]
-    if wanted in offers:
+        return max(offers, key=lambda each: each.value)
+    if wanted is not None and wanted in offers:
         return wanted
     names = ", ".join(each.name.lower() for each in offers) or "nothing known"
     raise SaslRefused(f"the server offers {names}" + (f", not {wanted.name.lower()}" if wanted else ""))

@@ -1,0 +1,95 @@
+"""A delegation token from HBase: what stands for this client's user on machines that have no Kerberos.
+
+HBase keeps none of them: it knows them by a signature, for as long as they live (`hbase.auth.token.max.lifetime`, seven
+days), and prolongs none. The coprocessor `TokenProvider` gives them, at the region of `hbase:meta`, to who came by
+Kerberos.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from pyomid.errors import Corruption, Misuse
+from pyomid.storage.hbase.regions.locations import META_TABLE
+from pyomid.storage.hbase.regions.operations import Budget, RegionOperations, Steps, parsed
+from pyomid.storage.hbase.rpc.frames import Reply
+from pyomid.storage.hbase.rpc.hbase_pb2 import (
+    CoprocessorServiceRequest,
+    CoprocessorServiceResponse,
+    GetAuthenticationTokenResponse,
+    Token,
+    TokenIdentifier,
+)
+from pyomid.storage.hbase.security.digest_md5 import Credentials
+from pyomid.types import TaskToken
+
+_LENGTH_BYTES: Final = 4
+_KEPT_SHARE: Final = 0.1
+"""A token is handed on for this share of its life: a job that begins has the rest of it."""
+
+
+def token_steps(operations: RegionOperations, budget: Budget) -> Steps[Token]:
+    """`Misuse` where HBase gives none: without the coprocessor, or to a client that itself has but a token."""
+    request = CoprocessorServiceRequest()
+    request.call.row, request.call.request = b"", b""
+    request.call.service_name, request.call.method_name = "AuthenticationService", "GetAuthenticationToken"
+    while True:
+        region = yield from operations.locate_steps(META_TABLE, b"", budget)
+        request.region.CopyFrom(region.specifier)
+        answer = yield from operations.ask_region_steps(region, "ExecService", request, budget)
+        if isinstance(answer, Reply):
+            given = parsed(CoprocessorServiceResponse, answer).value.value
+            try:
+                return GetAuthenticationTokenResponse.FromString(given).token
+            except DecodeError as error:
+                raise Corruption(f"HBase's answer holds no delegation token: {error}") from error
+        yield budget.pause()
+
+
+def task_token(given: Token) -> TaskToken:
+    """As it travels: no part of it is a name that means something elsewhere."""
+    known = _identifier(given)
+    return TaskToken(known.username.decode(errors="replace"), known.expiration_date, given.SerializeToString())
+
+
+def credentials_of(token: TaskToken) -> Credentials:
+    given = Token.FromString(token.secret)
+    return Credentials.of_token(given.identifier, given.password)
+
+
+class TokenKeeper:
+    """The token that tasks are given, fetched anew in time. Threads share one."""
+
+    def __init__(self, fetch: Callable[[], Token]) -> None:
+        self._fetch = fetch
+        self._lock = threading.Lock()
+        self._kept: TaskToken | None = None
+        self._good_until_s = 0.0
+
+    def __call__(self) -> TaskToken:
+        """One with nine tenths of its life before it. May wait for HBase."""
+        with self._lock:
+            now_s = time.monotonic()
+            if self._kept is None or now_s >= self._good_until_s:
+                given = self._fetch()
+                known = _identifier(given)
+                life_s = (known.expiration_date - known.issue_date) / 1000
+                if life_s <= 0:
+                    raise Misuse(
+                        f"HBase gives tokens that live for {life_s:g} s: correct hbase.auth.token.max.lifetime"
+                    )
+                self._kept, self._good_until_s = task_token(given), now_s + life_s * _KEPT_SHARE
+            return self._kept
+
+
+def _identifier(given: Token) -> TokenIdentifier:
+    """Behind its own length, as Java's `Writable` writes it."""
+    try:
+        return TokenIdentifier.FromString(given.identifier[_LENGTH_BYTES:])
+    except DecodeError as error:
+        raise Corruption(f"HBase's delegation token names nobody: {error}") from error

@@ -1,0 +1,111 @@
+"""A real HBase and ZooKeeper that take nobody without a ticket, beside a real KDC."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlencode
+
+from conftest import needs_java
+from kdc import REALM, Kdc, running_kdc
+from pyomid.cli.hbase_server import HBaseServer
+from pyomid.storage.hbase.deployment import HBaseOptions, open_cluster
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.security.kerberos import KerberosOptions
+from pyomid.storage.hbase.security.sasl import Protection
+
+ALICE: Final = f"alice@{REALM}"
+SERVERS: Final = f"hbase/localhost@{REALM}"
+ZOOKEEPER: Final = f"zookeeper/localhost@{REALM}"
+
+TOKENS: Final = "org.apache.hadoop.hbase.security.token.TokenProvider"
+"""The coprocessor that gives delegation tokens."""
+
+
+@contextmanager
+def kdc_of_servers(folder: Path, *users: str) -> Iterator[Kdc]:
+    """With the principals of the servers, alice's, and these."""
+    needs_java()
+    with running_kdc(folder) as running:
+        for principal in (ALICE, SERVERS, ZOOKEEPER, *users):
+            running.add(principal)
+        yield running
+
+
+@contextmanager
+def kerberized_hbase(folder: Path, kdc: Kdc, settings: Mapping[str, str] | None = None) -> Iterator[HBaseServer]:
+    """HBase and ZooKeeper, in one process. It offers each protection, and lets alice act for carol."""
+    (folder / "conf").mkdir()
+    core = {
+        "hadoop.security.authentication": "kerberos",
+        "hadoop.proxyuser.alice.hosts": "*",
+        "hadoop.proxyuser.alice.users": "carol",
+    }
+    properties = "".join(f"<property><name>{name}</name><value>{core[name]}</value></property>" for name in core)
+    (folder / "conf" / "core-site.xml").write_text(f"<configuration>{properties}</configuration>\n")
+    keytab = kdc.folder / f"hbase_localhost@{REALM}.keytab"
+    (folder / "jaas.conf").write_text(
+        "".join(
+            f"{section} {{ com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
+            f'useTicketCache=false keyTab="{kdc.folder}/{file}" principal="{principal}"; }};\n'
+            for section, file, principal in (
+                ("Server", f"zookeeper_localhost@{REALM}.keytab", ZOOKEEPER),
+                ("Client", keytab.name, SERVERS),
+            )
+        )
+    )
+    server = HBaseServer(
+        folder,
+        heap_mb=512,
+        settings={
+            "hbase.security.authentication": "kerberos",
+            "hadoop.security.authorization": "true",  # without it HBase lets everybody act in any name
+            "hbase.rpc.protection": "authentication,integrity,privacy",
+            **{
+                f"hbase.{role}.{key}": value
+                for role in ("master", "regionserver")
+                for key, value in (("keytab.file", str(keytab)), ("kerberos.principal", SERVERS))
+            },
+            **(settings or {}),
+        },
+        java_options=(
+            f"-Djava.security.krb5.conf={kdc.krb5_conf}",
+            f"-Djava.security.auth.login.config={folder}/jaas.conf",
+            "-Dzookeeper.authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+        ),
+    )
+    server.start()
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def kerberos_options(
+    kdc: Kdc, protection: Protection | None = None, *, principal: str = ALICE, **others: str
+) -> HBaseOptions:
+    """By the keytab of the principal."""
+    keytab = str(kdc.folder / f"{principal.replace('/', '_')}.keytab")
+    named = {"hbase_principal": f"hbase/_HOST@{REALM}", "zookeeper_principal": ZOOKEEPER, **others}
+    return HBaseOptions(kerberos=KerberosOptions(principal, keytab, protection=protection, **named))
+
+
+def opened(secured: HBaseServer, chosen: HBaseOptions, *, deadline_s: float = 60.0) -> Cluster:
+    return open_cluster(secured.quorum, "/hbase", chosen, deadline_s=deadline_s)
+
+
+def url_by_ticket(secured: HBaseServer, **options: object) -> str:
+    """Of whose ticket is in the cache."""
+    shown = {
+        "authentication": "kerberos",
+        "hbasePrincipal": f"hbase/_HOST@{REALM}",
+        "zookeeperPrincipal": ZOOKEEPER,
+        **options,
+    }
+    return f"omid+hbase://{secured.quorum}/hbase?{urlencode(shown)}"
+
+
+def url_by_keytab(secured: HBaseServer, kdc: Kdc, principal: str = ALICE, **options: object) -> str:
+    return url_by_ticket(secured, principal=principal, keytab=kdc.folder / f"{principal}.keytab", **options)

@@ -1,0 +1,181 @@
+"""Delegation tokens of a real HBase: fetched by a ticket, shown by who has none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kerberized import (
+    TOKENS,
+    kdc_of_servers,
+    kerberized_hbase,
+    kerberos_options,
+    opened,
+    url_by_keytab,
+)
+
+from kdc import Kdc
+from pyomid.cli import main
+from pyomid.cli.hbase_server import HBaseServer
+from pyomid.errors import Misuse, Unavailable
+from pyomid.storage.hbase.codec.keyvalues import KeyValue, decode
+from pyomid.storage.hbase.deployment import HBaseOptions, token_keeper
+from pyomid.storage.hbase.regions.admin import Admin, FamilyDescriptor, TableDescriptor
+from pyomid.storage.hbase.regions.scan_cursor import ScanSpec
+from pyomid.storage.hbase.rpc.aio_client import AsyncCluster
+from pyomid.storage.hbase.rpc.client import Cluster
+from pyomid.storage.hbase.rpc.hbase_pb2 import Token, TokenIdentifier
+from pyomid.storage.hbase.rpc.requests import RowGet, RowMutation, puts
+from pyomid.storage.hbase.security.kerberos import KerberosOptions
+from pyomid.storage.hbase.security.sasl import Protection
+from pyomid.types import KeyRange, TaskToken
+
+pytestmark = pytest.mark.hbase
+
+VALUE = bytes(range(256)) * 400
+PROTECTIONS = [Protection.AUTHENTICATION, Protection.INTEGRITY]
+
+
+@pytest.fixture(scope="module")
+def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
+    with kdc_of_servers(tmp_path_factory.mktemp("kdc")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def secured(kdc: Kdc, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBaseServer]:
+    settings = {"hbase.coprocessor.region.classes": TOKENS}
+    with kerberized_hbase(tmp_path_factory.mktemp("secured"), kdc, settings) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def alice(kdc: Kdc, secured: HBaseServer) -> Iterator[Cluster]:
+    """Who has a keytab, and the table t."""
+    cluster = opened(secured, kerberos_options(kdc), deadline_s=120.0)
+    Admin(cluster).create_table(TableDescriptor("t", (FamilyDescriptor(b"f", 1),)))
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture(scope="module")
+def token(alice: Cluster) -> TaskToken:
+    return token_keeper(alice)()
+
+
+def by_token(secured: HBaseServer, token: TaskToken, protection: Protection | None = None) -> Cluster:
+    """Somebody without ticket, keytab, or a library of Kerberos."""
+    kerberos = KerberosOptions(protection=protection)
+    return opened(secured, HBaseOptions(kerberos=kerberos, token=lambda: token), deadline_s=30.0)
+
+
+def mutations(first: int) -> list[RowMutation]:
+    rows = [b"%04d" % number for number in range(first, first + 20)]
+    return [RowMutation(row, (puts([KeyValue(row, b"f", b"q", 5, VALUE)]),)) for row in rows]
+
+
+@pytest.mark.parametrize("protection", PROTECTIONS)
+def test_what_is_put_by_token_alone_is_read(secured: HBaseServer, token: TaskToken, protection: Protection) -> None:
+    cluster = by_token(secured, token, protection)
+    written = mutations(100 * protection.value)  # two megabytes: many messages
+    cluster.rows("t", written)
+    found = cluster.rows("t", [RowGet(each.row) for each in written])
+    layers = [connection._layer for connection in cluster._connections.values()]
+    cluster.close()
+    assert [cells[0].value for cells in found if isinstance(cells, list)] == [VALUE] * 20
+    assert {layer.protection if layer else Protection.AUTHENTICATION for layer in layers} == {protection}
+
+
+@pytest.mark.parametrize("protection", PROTECTIONS)
+def test_asyncio_does_the_same(secured: HBaseServer, token: TaskToken, protection: Protection) -> None:
+    blocking = by_token(secured, token, protection)
+
+    async def work() -> list[bytes]:
+        cluster = AsyncCluster.beside(blocking)
+        first = 1000 * protection.value
+        await asyncio.gather(*(cluster.rows("t", [each]) for each in mutations(first)))
+        spec = ScanSpec("t", KeyRange(b"%04d" % first, b"%04d" % (first + 20)), rows_per_call=7, is_fresh=True)
+        found = [cell.value async for block in cluster.scan(spec) for cell in decode(block.cells)]
+        cluster.disconnect()
+        return found
+
+    assert asyncio.run(work()) == [VALUE] * 20
+    blocking.close()
+
+
+def test_the_strongest_that_both_have_is_integrity(secured: HBaseServer, token: TaskToken) -> None:
+    cluster = by_token(secured, token)
+    assert cluster.rows("t", [RowGet(b"no row")]) == [[]]
+    layers = [connection._layer for connection in cluster._connections.values()]
+    cluster.close()
+    assert {layer.protection for layer in layers if layer} == {Protection.INTEGRITY}
+
+
+def test_a_token_names_its_user_and_the_master_takes_it_too(secured: HBaseServer, token: TaskToken) -> None:
+    cluster = by_token(secured, token)
+    assert token.user.startswith("alice")
+    assert "t" in Admin(cluster).tables()
+    cluster.close()
+
+
+def test_who_came_by_token_is_given_none(secured: HBaseServer, token: TaskToken) -> None:
+    cluster = by_token(secured, token)
+    with pytest.raises(Misuse, match="Kerberos"):
+        token_keeper(cluster)()
+    cluster.close()
+
+
+def changed(token: TaskToken, *, password: bytes | None = None, expires_ms: int | None = None) -> TaskToken:
+    given = Token.FromString(token.secret)
+    if password is not None:
+        given.password = password
+    if expires_ms is not None:
+        identifier = TokenIdentifier.FromString(given.identifier[4:])
+        identifier.expiration_date = expires_ms
+        encoded = identifier.SerializeToString()
+        given.identifier = len(encoded).to_bytes(4, "big") + encoded
+    return replace(token, secret=given.SerializeToString(), expires_ms=expires_ms or token.expires_ms)
+
+
+def test_an_expired_token_and_one_of_another_cluster_are_named(secured: HBaseServer, token: TaskToken) -> None:
+    for wrong, why in (
+        (changed(token, expires_ms=1_000), "[Ee]xpired.*hbase.auth.token.max.lifetime"),
+        (changed(token, password=b"of another"), "refuses this client.*for the cluster that gave it"),
+    ):
+        cluster = by_token(secured, wrong)
+        with pytest.raises(Unavailable, match=why) as found:
+            cluster.rows("t", [RowGet(b"r")])
+        assert Token.FromString(token.secret).password.hex() not in str(found.value)
+        cluster.close()
+
+
+def test_the_newest_token_counts_for_the_next_connection(secured: HBaseServer, token: TaskToken) -> None:
+    newest = [changed(token, expires_ms=1_000)]
+    cluster = opened(secured, HBaseOptions(kerberos=KerberosOptions(), token=lambda: newest[-1]))
+    with pytest.raises(Unavailable, match="xpired"):
+        cluster.rows("t", [RowGet(b"r")])
+    newest.append(token)
+    assert cluster.rows("t", [RowGet(b"no row")]) == [[]]
+    cluster.close()
+
+
+def test_who_acts_for_another_gives_tokens_of_the_other(secured: HBaseServer, kdc: Kdc) -> None:
+    for_carol = opened(secured, kerberos_options(kdc, run_as="carol"))
+    token = token_keeper(for_carol)()
+    by_it = by_token(secured, token)
+    assert by_it.rows("t", [RowGet(b"no row")]) == [[]]
+    assert token.user == "carol"
+    for_carol.close()
+    by_it.close()
+
+
+def test_an_hbase_that_gives_no_tokens_says_so(kdc: Kdc, tmp_path: Path) -> None:
+    with kerberized_hbase(tmp_path, kdc) as server:
+        assert main(["init", url_by_keytab(server, kdc), "--commit-table-regions", "1"]) == 0
+        cluster = opened(server, kerberos_options(kdc))
+        with pytest.raises(Misuse, match=r"gives no delegation tokens: add org\.apache.*TokenProvider to its"):
+            token_keeper(cluster)()
+        cluster.close()
