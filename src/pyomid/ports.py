@@ -612,9 +612,10 @@ class Deployment:
     loop_session: Callable[[], AsyncTso] | None = field(default=None)
     """Opens another session with the same TSO, for the running event loop; its user closes it. None: only threads can
     ask this TSO."""
-    back_up: Callable[[str | PathLike[str], int], Backup] | None = field(default=None)
+    back_up: Callable[[str | PathLike[str], int, str | PathLike[str] | None], Backup] | None = field(default=None)
     """Copies the database as of one moment into an absent or empty folder; durable on return. With it a start that was
-    handed out before. None: its store's own means do that."""
+    handed out before, and the back-up since which changes are wanted, or None for all. None: its store's own means do
+    that."""
 
     def close(self) -> None:
         """Session, then commit table, then store, whatever one of them raises. A second call does nothing."""

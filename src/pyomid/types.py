@@ -475,6 +475,8 @@ class Backup:
     taken: str
     """When, in UTC."""
     size_bytes: int
+    since: str | None = None
+    """The folder of the back-up that this one goes on from, and is restored with; None: it is whole."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,10 +224,10 @@ def _embedded_deployment(address: EmbeddedAddress, settings: Settings) -> Deploy
         catalog = EmbeddedCatalog(folder, map_bytes=map_bytes)
         undo.pop_all()
 
-    def back_up(destination: str | os.PathLike[str], snapshot_ts: int) -> Backup:
+    def back_up(destination: str | os.PathLike[str], snapshot_ts: int, since: str | os.PathLike[str] | None) -> Backup:
         from pyomid.storage.embedded.copies import backup
 
-        return backup.back_up(folder, destination, snapshot_ts=snapshot_ts)
+        return backup.back_up(folder, destination, snapshot_ts=snapshot_ts, since=since)
 
     closers = (catalog.close, leader_state.close)
     return Deployment(

@@ -337,6 +337,7 @@ _OPEN: Final = "tests/core/test_open_starts_universes.py::test_t16_lwm_passes_no
 _KNOWN: Final = "tests/core/test_known_tables.py::"
 
 _BACKUP: Final = "tests/storage/test_backup.py::"
+_INCREMENTS: Final = "tests/storage/test_incremental_backup.py::"
 
 SHIPPED_MUTANTS: Final = (
     _m(
@@ -375,6 +376,18 @@ SHIPPED_MUTANTS: Final = (
         "what was restored has the id of the database that was backed up, and its leases",
         _BACKUP + "test_a_restored_folder_is_another_database",
         ("storage.embedded.leader_state:forget_identity", answers(b"")),
+    ),
+    _m(
+        "B5a",
+        "a record that is again as in the whole back-up stays as a later one had it",
+        _INCREMENTS + "test_whatever_changed_is_restored_to_the_byte",
+        ("storage.embedded.copies.difference:_since", lambda original, found, former, held: found),
+    ),
+    _m(
+        "B5b",
+        "another back-up lies in a link's place, and is taken for it",
+        _INCREMENTS + "test_another_backup_in_a_links_place_is_refused",
+        ("storage.embedded.copies.description:_is_meant", answers(True)),
     ),
     # Reads
     _m(

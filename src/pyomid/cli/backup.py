@@ -22,12 +22,17 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     backup.add_argument("url", help="omid:///folder")
     backup.add_argument("destination", help="an absent or empty folder")
+    backup.add_argument(
+        "--since",
+        metavar="BACKUP",
+        help="an earlier back-up of it: keep what changed since then, to be restored together with that one",
+    )
     backup.set_defaults(run=_back_up)
     restore = commands.add_parser(
         "restore",
         help="make a database of a back-up",
-        description="Copies a back-up into an absent or empty folder. It is another database than the one that was "
-        "backed up: who has that one open is refused in it.",
+        description="Copies a back-up, with those that it goes on from, into an absent or empty folder. It is another "
+        "database than the one that was backed up: who has that one open is refused in it.",
     )
     restore.add_argument("backup", help="what pyomid backup made")
     restore.add_argument("url", help="omid:///folder")
@@ -40,7 +45,7 @@ def _back_up(arguments: argparse.Namespace) -> int:
     import pyomid
 
     with pyomid.connect(arguments.url, **as_it_is(arguments.url)) as database:
-        return _show(database.backup(arguments.destination), arguments)
+        return _show(database.backup(arguments.destination, since=arguments.since), arguments)
 
 
 def _restore(arguments: argparse.Namespace) -> int:
@@ -54,5 +59,7 @@ def _show(backup: Backup, arguments: argparse.Namespace) -> int:
         print(json.dumps(asdict(backup), indent=2))
     else:
         print(f"{backup.folder} as of {backup.taken}, {backup.size_bytes / 1e6:,.1f} MB")
+        if backup.since is not None:
+            print(f"what changed since {backup.since}: keep both")
         print(f"all commits below {backup.snapshot_ts} are in it")
     return 0

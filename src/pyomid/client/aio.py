@@ -352,9 +352,11 @@ class AsyncDatabase:
         """As `Database.import_parquet`."""
         return await self.driver.in_thread(lambda: self._database.import_parquet(source, tables, over=over))
 
-    async def backup(self, destination: str | os.PathLike[str]) -> Backup:
+    async def backup(
+        self, destination: str | os.PathLike[str], *, since: str | os.PathLike[str] | None = None
+    ) -> Backup:
         """As `Database.backup`."""
-        return await self.driver.in_thread(lambda: self._database.backup(destination))
+        return await self.driver.in_thread(lambda: self._database.backup(destination, since=since))
 
     async def verify(self, tables: str | Sequence[str] | None = None) -> Verification:
         """As `Database.verify`."""

@@ -498,8 +498,11 @@ class Database:
                     report.violations += tx.table(info.name).wrong_index_rows()
         return report
 
-    def backup(self, destination: str | os.PathLike[str]) -> Backup:
+    def backup(self, destination: str | os.PathLike[str], *, since: str | os.PathLike[str] | None = None) -> Backup:
         """Copies the database, as of one moment, into an absent or empty folder, while others read and write.
+
+        With `since`, the folder of an earlier back-up of this database, it holds what differs from that, and is
+        restored together with it, and with what that goes on from: none of these may go, or change.
 
         Durable on return. All that was committed before the call is in it, and of every later transaction all or
         nothing. `pyomid.restore` makes a database of it; nothing else opens it. A thread that forks meanwhile waits for
@@ -510,7 +513,7 @@ class Database:
             raise Misuse("only the database of a folder is backed up so: over HBase, take snapshots of its tables")
         before = self.begin(read_only=True)
         before.rollback()
-        return self._deployment.back_up(destination, before.start_ts)
+        return self._deployment.back_up(destination, before.start_ts, since)
 
     def export_parquet(
         self, destination: str | os.PathLike[str], tables: str | Sequence[str] | None = None

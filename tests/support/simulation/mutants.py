@@ -705,6 +705,11 @@ ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
         "tests/storage/test_backup.py::test_files_that_the_note_does_not_name_are_refused",
     ),
     "B3": ("tests/storage/test_backup.py::test_a_restored_folder_is_another_database",),
+    "B5": (
+        "tests/storage/test_incremental_backup.py::test_whatever_changed_is_restored_to_the_byte",
+        "tests/storage/test_incremental_backup.py::test_a_chain_without_one_of_its_links_is_refused",
+        "tests/storage/test_incremental_backup.py::test_a_damaged_link_is_neither_restored_nor_gone_on_from",
+    ),
     "C7": ("tests/client/test_client_failures.py::test_of_all_runs_under_one_id_one_commits",),
     "C11": (
         "tests/hbase/test_deadlines.py::test_a_call_ends_in_time_while_others_are_answered",

@@ -176,6 +176,11 @@ def forget_identity(environment: Environment) -> bytes:
     return environment.write(write)
 
 
+def read_identity(environment: Environment) -> bytes:
+    """The database's id; empty before its first TSO gave it one."""
+    return environment.read(lambda transaction: transaction.get(_ID, db=environment.databases[EPOCH]) or b"")
+
+
 def read_number(environment: Environment, transaction: Transaction, name: bytes) -> int:
     """One number of the leader state; 0 before it was first written."""
     value = transaction.get(name, db=environment.databases[EPOCH])
