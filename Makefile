@@ -26,7 +26,7 @@ $(VENV)/.ready: requirements/dev.txt requirements/kerberos.txt pyproject.toml
 	$(BIN)/pip install --quiet --no-compile --requirement requirements/dev.txt
 	if command -v krb5-config >/dev/null; then $(BIN)/pip install --quiet --requirement requirements/kerberos.txt; fi
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
-	$(RUN) -m pyomid.compile_kernels
+	$(RUN) -m pyomid.kernels.compile_packages
 	touch $@
 
 check: setup ## format, lint, types, import contracts

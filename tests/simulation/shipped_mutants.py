@@ -870,7 +870,7 @@ SHIPPED_MUTANTS: Final = (
         "S4",
         "of two sinks of a batch the second is skipped as counted already",
         "two_sinks_of_one_batch",
-        ("spark.streaming:batch_transaction_id", _without_the_sink),
+        ("spark.batch_id:batch_transaction_id", _without_the_sink),
         ("spark.streaming:_Claims.claimed", lambda original, *_: nullcontext()),
     ),
     _m(
@@ -889,7 +889,7 @@ SHIPPED_MUTANTS: Final = (
         "S4c",
         "a batch handed out again has another id, and counts twice",
         "a_batch_replayed_behind_its_commit",
-        ("spark.streaming:batch_transaction_id", _another_each_time),
+        ("spark.batch_id:batch_transaction_id", _another_each_time),
     ),
     _m(
         "S4d",
@@ -962,7 +962,7 @@ SHIPPED_MUTANTS: Final = (
         "S4g",
         "of a stream's batches one that is handed out again is written again",
         "tests/spark/test_streams.py::test_a_batch_that_is_handed_out_again_counts_once",
-        ("spark.streaming:batch_transaction_id", _another_each_time),
+        ("spark.batch_id:batch_transaction_id", _another_each_time),
     ),
     _m(
         "F3",

@@ -10,8 +10,8 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.registry import Collector
 
 from pyomid.oracle.instructions import FORMER_COUNTERS
-from pyomid.server.metrics import Watched
 from pyomid.server.service import TsoService
+from pyomid.server.watched import Watched
 from pyomid.types import AbortReason
 
 PREFIX: Final = "pyomid_tso_"

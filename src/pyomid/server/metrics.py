@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from pyomid.errors import Misuse, Unavailable
-from pyomid.server.service import TsoService
+from pyomid.server.watched import Watched
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -21,31 +21,6 @@ CONNECTIONS_MAX: Final = 32
 """At once; beyond it the oldest is closed: an idle connection must not keep a health check from its answer."""
 REST_S: Final = 0.01
 """Between two answers: writing one costs the TSO's clients some milliseconds, and the asking side chooses how often."""
-
-
-class UpkeepFigures(Protocol):
-    """Of the upkeep that runs beside a folder's service, since the process began."""
-
-    passes: int
-    versions_dropped: int
-    entries_deleted: int
-    failures: int
-    busy_seconds: float
-
-
-class Watched:
-    """The process that the port reports: it stands by, and has a service from the moment it leads."""
-
-    def __init__(self) -> None:
-        self.service: TsoService | None = None
-        self.upkeep: UpkeepFigures | None = None
-
-    @property
-    def state(self) -> str:
-        """serving, standing by (alive, may lead later), or not serving (ends, or is dead)."""
-        if self.service is None:
-            return "standing by"
-        return "serving" if self.service.is_serving else "not serving"
 
 
 async def serve_metrics(watched: Watched, address: str) -> asyncio.Server:

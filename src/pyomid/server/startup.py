@@ -27,10 +27,11 @@ from pyomid.oracle.status_oracle import BucketMap, ConflictMap
 from pyomid.oracle.takeover import take_over_steps
 from pyomid.ports import boot_clock
 from pyomid.server.leadership import FolderLock, Leadership, die_now
-from pyomid.server.metrics import UpkeepFigures, Watched, serve_metrics
+from pyomid.server.metrics import serve_metrics
 from pyomid.server.peer import PeerLimits
 from pyomid.server.service import TsoService
 from pyomid.server.store_calls import TsoStores, take_over
+from pyomid.server.watched import UpkeepFigures, Watched
 
 log = logging.getLogger(__name__)
 

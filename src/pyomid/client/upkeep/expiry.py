@@ -8,16 +8,18 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pyomid.client.database import Database
-from pyomid.client.transaction import Transaction
 from pyomid.client.upkeep.partitions import chosen_tables, unless_dropped
 from pyomid.client.validation import find_table
 from pyomid.errors import OmidError
 from pyomid.platforms import boot_clock
 from pyomid.protocol.expiry import EXPIRY_TABLE, FLOOR_COLUMN, LATEST_COLUMN, POINTS_COLUMN, Expiry, expiry_row
 from pyomid.types import TableInfo
+
+if TYPE_CHECKING:
+    from pyomid.client.database import Database
+    from pyomid.client.transaction import Transaction
 
 Clock = Callable[[], float]
 

@@ -34,13 +34,13 @@ from pyomid.client.session.leases import Lease
 from pyomid.client.validation import find_table
 from pyomid.crashpoints import crash_point
 from pyomid.errors import Misuse
+from pyomid.spark.batch_id import QUERY_ID, batch_transaction_id
 from pyomid.spark.databases import Connection, connection
 from pyomid.spark.errors import coded_errors
 from pyomid.spark.schema import arrow_of
 from pyomid.spark.source.changes import ChangesPlan, KnownTimes, known_times, read_changes, until_of
-from pyomid.spark.source.datasource import BranchMessage, OmidWriter, check_complete
 from pyomid.spark.source.read_task import divided
-from pyomid.spark.streaming import QUERY_ID, batch_transaction_id
+from pyomid.spark.source.writer import BranchMessage, OmidWriter, check_complete
 from pyomid.spark.supported_pyspark import (
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
