@@ -105,7 +105,7 @@ def test_upkeep_lets_keys_expire_and_remembers_ages(db: Database, tmp_path: Path
     now_s[0] += 2 * DAY_S
     later = upkeep()
     later.look()
-    assert later.figures.keys_expired == 1
+    assert later.report.keys_expired == 1
     assert db.run_once("first", add_one) == AlreadyDone("first", 0)
     assert db.run_once("second", add_one) == AlreadyDone("second", db_start(db, b"second"), 2)
 

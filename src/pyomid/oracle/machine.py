@@ -31,10 +31,10 @@ from pyomid.arrays import NDArray, np
 from pyomid.oracle.instructions import (
     FORMER_COUNTERS,
     Event,
-    Figures,
     Flushed,
     Instruction,
     LeaseRenewed,
+    MachineReport,
     PeerGone,
     ReadEpoch,
     RequestCame,
@@ -408,10 +408,10 @@ class TsoMachine:
         """How many were committed since the process began. Any thread may ask."""
         return self.step.counters.get("commits", 0)
 
-    def figures(self) -> Figures:
+    def report(self) -> MachineReport:
         conflict_map = self.oracle.conflict_map
         held, holder = self.watermarks.holder()
-        return Figures(
+        return MachineReport(
             epoch=self.epoch,
             last_ts=self.clock.last_issued,
             low_watermark=self.oracle.low_watermark,
@@ -430,20 +430,20 @@ class TsoMachine:
 
     def status(self) -> Status:
         """What a person would ask."""
-        figures = self.figures()
-        count = figures.counters
+        report = self.report()
+        count = report.counters
         return Status(
-            epoch=figures.epoch,
-            last_ts=figures.last_ts,
-            low_watermark=figures.low_watermark,
-            watermark=figures.watermark,
-            horizon=figures.horizon,
+            epoch=report.epoch,
+            last_ts=report.last_ts,
+            low_watermark=report.low_watermark,
+            watermark=report.watermark,
+            horizon=report.horizon,
             leases=self.leases.starts,
             pending=tuple(sorted(self.large.pending)),
-            in_flight=figures.in_flight,
+            in_flight=report.in_flight,
             counters=dict(count)
             | {former: count[name] for name, former in FORMER_COUNTERS.items() if count[name]}
-            | ({"retention_ms": round(figures.retention_s * 1000)} if figures.retention_s else {}),
+            | ({"retention_ms": round(report.retention_s * 1000)} if report.retention_s else {}),
             held_back_by=self.watermarks.held_back_by,
         )
 

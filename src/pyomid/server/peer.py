@@ -544,7 +544,7 @@ class Connection(asyncio.BufferedProtocol):
         if isinstance(body, Seal):
             self._spent += len(body.starts) // SEALS_WORK
         if isinstance(body, AskStatus):
-            self._spent += STATUS_WORK + self._service.machine.figures().leases // WORK_BYTES
+            self._spent += STATUS_WORK + self._service.machine.report().leases // WORK_BYTES
         if isinstance(body, CommitRequest) and not self.extended:
             body = replace(body, is_plain=True)
         events.append(RequestCame(self, incoming.request_id, body))

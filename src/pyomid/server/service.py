@@ -504,7 +504,7 @@ class TsoService:
 
     def _tell_of_late_commits(self) -> None:
         """Each was answered "aborted" and is counted; the log says how many from time to time."""
-        count = self.machine.figures().counters["aborts_low_watermark"]
+        count = self.machine.report().counters["aborts_low_watermark"]
         if count > self._late_commits:
             self.said.count("late", count - self._late_commits, "commits began at or below the low watermark: aborted")
             self._late_commits = count
@@ -515,11 +515,11 @@ class TsoService:
         The machine's own work (it reads the catalog every few seconds) does not keep the process alive; it only has to
         have ended.
         """
-        figures = self.machine.figures()
-        if self._connections or figures.leases or figures.pending:
+        report = self.machine.report()
+        if self._connections or report.leases or report.pending:
             self._idle_since_s = now_s
         elif now_s - self._idle_since_s >= self._idle_exit_s and self.machine.is_quiet:
-            log.info("idle", extra={"idle_s": self._idle_exit_s, "epoch": figures.epoch})
+            log.info("idle", extra={"idle_s": self._idle_exit_s, "epoch": report.epoch})
             self.stop()
 
     def _perform(self, instructions: list[Instruction]) -> None:

@@ -31,7 +31,7 @@ from pyomid.server.metrics import serve_metrics
 from pyomid.server.peer import PeerLimits
 from pyomid.server.service import TsoService
 from pyomid.server.store_calls import TsoStores, take_over
-from pyomid.server.watched import UpkeepFigures, Watched
+from pyomid.server.watched import UpkeepReport, Watched
 
 log = logging.getLogger(__name__)
 
@@ -193,7 +193,7 @@ class Upkeep(Protocol):
     """`client.background_upkeep.BackgroundUpkeep`, as a service sees it."""
 
     @property
-    def figures(self) -> UpkeepFigures: ...
+    def report(self) -> UpkeepReport: ...
 
     def start(
         self, timestamps: Callable[[], tuple[int, int]], announced_s: Callable[[], float], commits: Callable[[], int]
@@ -334,8 +334,8 @@ async def _lead(duty: _Duty, machine: TsoMachine, term: LeaderTerm, *, announce:
     service.feed([])
     announce(machine.epoch)
     duty.watched.service = service
-    figures = machine.figures()
-    log.info("leads", extra={"epoch": figures.epoch, "watermark": figures.watermark, "horizon": figures.horizon})
+    report = machine.report()
+    log.info("leads", extra={"epoch": report.epoch, "watermark": report.watermark, "horizon": report.horizon})
     beside = [asyncio.create_task(_switch_to_native_soon(service))] if options.kernel_soon else []
     if duty.folder_lock is not None:
         beside.append(asyncio.create_task(_keep_place(service, duty.folder_lock, duty.listeners[-1][0])))
@@ -379,7 +379,7 @@ async def _keep_up(make: MakeUpkeep, machine: TsoMachine, watched: Watched) -> N
     except Exception:  # no thread, no memory
         log.exception("no upkeep in the background")
         return
-    watched.upkeep = upkeep.figures
+    watched.upkeep = upkeep.report
     upkeep.start(machine.progress, lambda: machine.longest_retry_s, lambda: machine.commits_counted)
     try:
         await asyncio.Event().wait()

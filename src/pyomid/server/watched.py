@@ -7,7 +7,7 @@ from typing import Protocol
 from pyomid.server.service import TsoService
 
 
-class UpkeepFigures(Protocol):
+class UpkeepReport(Protocol):
     """Of the upkeep that runs beside a folder's service, since the process began."""
 
     passes: int
@@ -22,7 +22,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.service: TsoService | None = None
-        self.upkeep: UpkeepFigures | None = None
+        self.upkeep: UpkeepReport | None = None
 
     @property
     def state(self) -> str:

@@ -132,7 +132,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class UpkeepFigures:
+class UpkeepReport:
     """Since the process began."""
 
     passes: int = 0
@@ -194,7 +194,7 @@ class BackgroundUpkeep:
         wall_clock: Callable[[], float] = time.time,
         expiry_clock: Callable[[], float] | None = None,
     ) -> None:
-        self.figures: Final = UpkeepFigures()
+        self.report: Final = UpkeepReport()
         self._folder = folder
         self._open = open_deployment
         self._records = records
@@ -262,7 +262,7 @@ class BackgroundUpkeep:
             except _Stopped:
                 return
             except OmidError as error:
-                self.figures.failures += 1
+                self.report.failures += 1
                 pause_s = AFTER_ERROR_S
                 log.warning("upkeep failed, tries again in %g s: %s", pause_s, error)
             except Exception:
@@ -345,7 +345,7 @@ class BackgroundUpkeep:
         except Unavailable:
             raise
         except OmidError as error:
-            self.figures.failures += 1
+            self.report.failures += 1
             if self._failed.get(table, ("",))[0] != str(error):
                 log.warning("upkeep of table %r failed, other tables go on: %s", table, error)
             self._failed[table] = str(error), self._clock() + AFTER_ERROR_S
@@ -366,8 +366,8 @@ class BackgroundUpkeep:
             if not old_ts:
                 return
             while (expired := expire_keys(database, old_ts, self._rest)) == KEYS_MAX:
-                self.figures.keys_expired += expired
-            self.figures.keys_expired += expired
+                self.report.keys_expired += expired
+            self.report.keys_expired += expired
 
     # ── when ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -418,7 +418,7 @@ class BackgroundUpkeep:
             del self._expires.emptied[table]
         self._is_whole = False
         self._gain.passed(watermark)
-        self.figures.passes += 1
+        self.report.passes += 1
         self._save()
         if dropped:
             seconds = self._clock() - began_s
@@ -436,7 +436,7 @@ class BackgroundUpkeep:
         )
         cleaned = drive(steps, handlers)
         self._deleted += cleaned.versions_dropped
-        self.figures.versions_dropped += cleaned.versions_dropped
+        self.report.versions_dropped += cleaned.versions_dropped
         return cleaned
 
     def _sanitize(self, deployment: Deployment) -> None:
@@ -464,7 +464,7 @@ class BackgroundUpkeep:
         except Misuse as error:
             log.info("%s", error)
             return
-        self.figures.entries_deleted += done.entries_deleted
+        self.report.entries_deleted += done.entries_deleted
         if self._clock() >= self._whole_s + WHOLE_EVERY_S and done.held_back_by.keys() - done.too_young.keys():
             self._is_whole, self._whole_s = True, self._clock()
 
@@ -482,7 +482,7 @@ class BackgroundUpkeep:
 
     def _rest(self) -> None:
         worked_s = self._clock() - self._resumed_s
-        self.figures.busy_seconds += worked_s
+        self.report.busy_seconds += worked_s
         if self._stop.wait(min(worked_s * (1 - self._share) / self._share, REST_S_MAX)):
             raise _Stopped
         self._resumed_s = self._clock()
