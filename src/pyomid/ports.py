@@ -343,7 +343,7 @@ class CommitTable(ABC):
         loop.on_thread(flush, ended)
 
     @property
-    def flights_max(self) -> int:
+    def flushes_in_flight_max(self) -> int:
         """Up to this number, more flushes under way are faster than fewer, larger ones."""
         return sys.maxsize
 

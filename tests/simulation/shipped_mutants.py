@@ -425,7 +425,7 @@ SHIPPED_MUTANTS: Final = (
         "C7b",
         "the last try's error denies an earlier one that committed: its caller pays again under another id",
         "tests/client/test_client_failures.py::test_what_ends_a_run_denies_no_earlier_try[error0]",
-        ("client.retry:Tries._tell", answers(None)),
+        ("client.retry:Attempts._tell", answers(None)),
     ),
     _m(
         "S6b",
@@ -811,7 +811,7 @@ SHIPPED_MUTANTS: Final = (
         _KNOWN + "test_what_a_fence_refuses_leaves_no_mark[while it looks]",
         (
             "oracle.requests.tables:TableRequests._needs_mark",
-            lambda original, tables, table_id, request: table_id not in tables._known.settled,
+            lambda original, tables, table_id, request: table_id not in tables._known.decidable,
         ),
     ),
     _m(

@@ -161,7 +161,7 @@ class Database:
     ) -> R:
         """Calls `function(tx, …)` in a transaction of its own and commits it; calls it again on `ConflictError`.
 
-        The back-off is jittered, doubles, and is bounded, and so is the number of tries (settings `retries`,
+        The back-off is jittered, doubles, and is bounded, and so is the number of attempts (settings `retries`,
         `retry_backoff_ms`); after the last one its `ConflictError` is raised. Each call repeats what the function does
         outside of the database.
         """
@@ -180,7 +180,7 @@ class Database:
         """As `run`, but at most one of all runs under one id ever commits, in whatever process.
 
         Returns `AlreadyDone` if one committed before, with the result that it returned if that can be kept. A lost
-        answer is looked up by another run. `OutcomeUnknown` comes only if that did not end either (no TSO, no tries
+        answer is looked up by another run. `OutcomeUnknown` comes only if that did not end either (no TSO, no attempts
         left): run it under the id again. The id is kept in the table PYOMID_MARKERS until its row is deleted there.
         """
         return self._run(check_transaction_id(transaction_id), function, *args, **kwargs)

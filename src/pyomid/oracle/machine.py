@@ -227,8 +227,8 @@ class TsoMachine:
             self.step.refuse(peer, tag, error)
         elif request.is_retry or self.large.knows(request.start_ts):
             self.peer_requests.ask(peer, self.retries.retry_steps(peer, tag, request))
-        elif not self.tables.settled.issuperset(request.table_ids):
-            self.table_requests.settle(peer, tag, request)
+        elif not self.tables.decidable.issuperset(request.table_ids):
+            self.table_requests.decide_later(peer, tag, request)
         elif request.is_large:
             self.peer_requests.ask(peer, self._large_commit_steps(peer, tag, request))
         elif (answer := self.commits.decide(peer, tag, request)) is not None:
@@ -239,8 +239,8 @@ class TsoMachine:
         when the request came may have changed when its turn comes."""
         if self.large.knows(request.start_ts):
             yield from self.retries.retry_steps(peer, tag, request)
-        elif not self.tables.settled.issuperset(request.table_ids):
-            self.table_requests.settle(peer, tag, request)
+        elif not self.tables.decidable.issuperset(request.table_ids):
+            self.table_requests.decide_later(peer, tag, request)
         else:
             yield from self.large.commit_steps(peer, tag, request)
 
@@ -454,6 +454,6 @@ class TsoMachine:
         self.watermarks.validate()
         self.large.validate()
         assert self.begins.newest_start <= self.clock.last_issued, "starts lie below the clock"
-        assert self.windows.flights <= self.settings.flights_max
+        assert self.windows.flushes_in_flight <= self.settings.flushes_in_flight_max
         assert self.oracle.low_watermark >= self.epoch
-        assert self.tables.settled == self.tables.registered | self.tables.marked
+        assert self.tables.decidable == self.tables.registered | self.tables.marked

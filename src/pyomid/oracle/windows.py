@@ -177,13 +177,13 @@ class BeginWindows:
         return self.batches[-1]
 
     @property
-    def flights(self) -> int:
+    def flushes_in_flight(self) -> int:
         """The number of flushes in flight, without large commits."""
-        flights = 0
+        count = 0
         for batch in self.batches:
             if batch.state is BatchState.IN_FLIGHT and not batch.large:
-                flights += 1
-        return flights
+                count += 1
+        return count
 
     @property
     def newest_flight(self) -> Batch | None:

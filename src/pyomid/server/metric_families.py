@@ -65,7 +65,7 @@ COUNTERS: Final = {
     "leases_granted": "Leases granted",
     "leases_shared": "Shared leases promised: many to a lease that is granted once",
     "leases_expired": "Leases expired",
-    "retries_found": "Retries whose first try was found committed",
+    "retries_found": "Retries whose first attempt was found committed",
     "entries_sanitized": "Commit-table entries deleted below the horizon",
     "unknown_tables": "Marks of tables that are not registered",
 }

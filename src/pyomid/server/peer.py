@@ -187,7 +187,7 @@ class Connection(asyncio.BufferedProtocol):
             self._outstanding += decided.committed
             if decided.now:
                 self._hold(decided.now)
-            service.settle_soon()
+            service.finish_step_soon()
             if decided.status == DONE:
                 return end if begin == end else self._keep_tail(begin, end, is_older=went_on and begin == 0)
             if decided.status == RARE_FRAME:

@@ -74,7 +74,7 @@ class ServiceOptions:
                 conflict_map_entries=options["conflict-map-entries"],
                 window_starts=options["window-starts"],
                 batch_entries_max=options["batch-entries"],
-                flights_max=options["flights"],
+                flushes_in_flight_max=options["flushes-in-flight"],
                 max_transaction_age_s=options["max-transaction-age"],
                 lease_term_s=options["lease-term"],
                 commit_retry_s=options["commit-retry"],
@@ -143,8 +143,10 @@ def empty_map(options: ServiceOptions) -> ConflictMap:
 
 def take_over_and_build(stores: TsoStores, settings: TsoSettings, conflict_map: ConflictMap) -> TsoMachine:
     """The machine of a new leader; `Deposed` where another was faster. Blocking."""
-    flights_max = min(settings.flights_max, stores.commit_table.flights_max)
-    settings = replace(settings, ceiling_elsewhere=stores.ceiling is not None, flights_max=flights_max)
+    flushes_in_flight_max = min(settings.flushes_in_flight_max, stores.commit_table.flushes_in_flight_max)
+    settings = replace(
+        settings, ceiling_elsewhere=stores.ceiling is not None, flushes_in_flight_max=flushes_in_flight_max
+    )
     steps = take_over_steps(
         ceiling_step=settings.ceiling_step,
         ceiling_elsewhere=settings.ceiling_elsewhere,

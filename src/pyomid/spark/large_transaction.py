@@ -174,7 +174,7 @@ class BranchWrites:
         }
         return {**evidence, idempotency.KEYS_TABLE: self._key_cells} if self._key_cells else evidence
 
-    def settle_level(self) -> None:
+    def fix_level(self) -> None:
         """Behind a write: ids, or whole tables. A larger part of the conflict map in one commit would push everybody
         else's history out of it (`TsoSettings.write_set_fraction_max`). `Misuse` where the level was given."""
         most = self._conn.write_set_ids_max
@@ -325,7 +325,7 @@ class LargeTransaction(TransactionBase[BranchWrites]):
         present = self.writes.tables.setdefault(plan.info.name, TableWrites(plan.info))
         present.info = plan.info
         present.reports += [replace(report, keys=_NO_IDS) for report in reports]
-        self.writes.settle_level()
+        self.writes.fix_level()
         crash_point("spark.write.noted")
 
     def _with_untold(self, plan: WritePlan, reports: Sequence[BranchReport]) -> Sequence[BranchReport]:
@@ -414,7 +414,7 @@ def is_there(conn: Connection, info: TableInfo | None, snapshot: Snapshot) -> bo
     """What the modes `error` and `ignore` mean by a table that exists: one of which the snapshot sees a row.
 
     Not the catalog: a table is durable there before the transaction that made it commits, and stays when that one
-    fails. Its next try would take its own table for somebody else's and drop its rows (decision 0031).
+    fails. Its next attempt would take its own table for somebody else's and drop its rows (decision 0031).
     """
     return info is not None and sees_rows(conn, info.name, snapshot)
 

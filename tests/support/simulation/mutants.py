@@ -357,7 +357,7 @@ MUTANTS: Final = (
     _m(
         "T2",
         "W is sent before the commit that moved LWM is durable",
-        "oracle.watermarks:Watermarks._settle_low",
+        "oracle.watermarks:Watermarks._note_durable_low",
         _low_watermark_settles_at_once,
         "w_waits_for_the_commit_in_flight",
     ),

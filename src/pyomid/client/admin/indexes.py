@@ -30,7 +30,7 @@ from pyomid.types import IndexInfo, IndexState, TableInfo
 
 ROWS_AT_ONCE: Final = 500
 """Rows that one transaction of a build puts in and claims: who writes one of them meanwhile aborts, or it does. Fewer
-after one that lost to writers in all its tries."""
+after one that lost to writers in all its attempts."""
 
 
 def create_index(

@@ -153,7 +153,7 @@ class _Starts:
 
 
 @dataclass(slots=True)
-class _Judged:
+class _Resolved:
     """Unresolved starts by their state."""
 
     states: dict[int, str] = field(default_factory=dict)
@@ -169,10 +169,10 @@ def verified(
     began = time.monotonic()
     named = _named_branches(deployment)
     reports, starts = _gathered(infos, looked())
-    judged = _judge(deployment, _Starts.merged(starts.values()), named)
+    judged = _resolve(deployment, _Starts.merged(starts.values()), named)
     if judged.starts("torn"):
         reports, starts = _gathered(infos, looked())
-        judged = _judge(deployment, _Starts.merged(starts.values()), named)
+        judged = _resolve(deployment, _Starts.merged(starts.values()), named)
     for info in infos:
         _count(reports[info.name], starts.get(info.name), judged)
         records = [r for r in deployment.catalog.region_watermarks(info.name) if r.generation == info.generation]
@@ -214,14 +214,14 @@ def _scanned_manifests(deployment: Deployment) -> Iterator[CellBatch]:
     yield from deployment.store.scan(idempotency.KEYS_TABLE, KeyRange(), [idempotency.BRANCHES_COLUMN])
 
 
-def _judge(deployment: Deployment, whole: _Starts, named: frozenset[int]) -> _Judged:
+def _resolve(deployment: Deployment, whole: _Starts, named: frozenset[int]) -> _Resolved:
     unresolved = np.unique(whole.unresolved()).tolist()
     resolved = set(whole.starts[whole.commits > 0].tolist())
     unfinished = {branch for pending in deployment.leader_state.read().pending for branch in pending.branches}
     watermark, _ = deployment.leader_state.read_watermarks()
     states = deployment.commit_table.lookup(unresolved) if unresolved else []
     _, horizon = deployment.leader_state.read_watermarks()
-    judged = _Judged()
+    judged = _Resolved()
     for start, state in zip(unresolved, states, strict=True):
         if state > 0 and start >= horizon:
             judged.states[start] = "missing"
@@ -234,7 +234,7 @@ def _judge(deployment: Deployment, whole: _Starts, named: frozenset[int]) -> _Ju
     return judged
 
 
-def _count(report: TableReport, starts: _Starts | None, judged: _Judged) -> None:
+def _count(report: TableReport, starts: _Starts | None, judged: _Resolved) -> None:
     if starts is None:
         return
     bare = starts.commits == 0
@@ -254,7 +254,7 @@ def _result(
     deployment: Deployment,
     reports: dict[str, TableReport],
     starts: dict[str, _Starts],
-    judged: _Judged,
+    judged: _Resolved,
     named: frozenset[int],
     seconds: float,
 ) -> Verification:
@@ -315,7 +315,7 @@ def _of_the_future(whole: _Starts, commits: dict[int, int], newest: int) -> Iter
 
 
 def _nameless_branches(
-    whole: _Starts, commits: dict[int, int], judged: _Judged, named: frozenset[int]
+    whole: _Starts, commits: dict[int, int], judged: _Resolved, named: frozenset[int]
 ) -> Iterable[str]:
     """Starts without entry and shadow cell that lie inside a large commit, which several starts committed as one. None
     if an idempotency key names the commit's branches."""
@@ -347,7 +347,9 @@ def _some(starts: Sequence[int]) -> str:
     return ", ".join(map(str, starts[:VIOLATIONS_SHOWN_MAX]))
 
 
-def _left_by_compaction(reports: dict[str, TableReport], starts: dict[str, _Starts], judged: _Judged) -> Iterable[str]:
+def _left_by_compaction(
+    reports: dict[str, TableReport], starts: dict[str, _Starts], judged: _Resolved
+) -> Iterable[str]:
     for name, found in sorted(starts.items()):
         cleaned_to = reports[name].cleaned_to
         left = [s for s in np.unique(found.unresolved()).tolist() if s <= cleaned_to and judged.states[s] == "orphan"]

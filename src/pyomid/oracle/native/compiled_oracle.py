@@ -58,7 +58,7 @@ class CompiledOracle(ChunkOracle):
         self._machine = machine
         self._map = self._take_map()
         self._tables = TableRows()
-        self._settled: frozenset[int] | None = None
+        self._decidable: frozenset[int] | None = None
         self._rare_starts = np.zeros(0, dtype=np.int64)
         self._take_tables()
         self._decide_frames = decide_frames.entry()
@@ -197,9 +197,9 @@ class CompiledOracle(ChunkOracle):
     def _take(self) -> EntryBlock:
         """The machine's timestamps, windows and rules into the state, until `give_back`."""
         machine = self._machine
-        if machine.tables.settled is not self._settled:
-            self._settled = machine.tables.settled
-            self._tables.set_settled(self._settled)
+        if machine.tables.decidable is not self._decidable:
+            self._decidable = machine.tables.decidable
+            self._tables.set_decidable(self._decidable)
         self._rare_starts = machine.rare_starts.as_array()
         batch = machine.windows.open_batch
         if batch.block is None:  # with more room than those before needed: to grow is to stop amid a chunk

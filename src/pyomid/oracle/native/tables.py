@@ -24,7 +24,7 @@ def find_table(tables: Records[Table], table_id: Any) -> Any:
 
 
 class TableRows:
-    """Table id → (settled?, fence, last commit), open addressing, at most half full."""
+    """Table id → (decidable?, fence, last commit), open addressing, at most half full."""
 
     def __init__(self) -> None:
         self.rows: Any = Table.array(_ROWS_MIN)
@@ -42,7 +42,7 @@ class TableRows:
         self._used += 1
         return row
 
-    def set_settled(self, table_ids: Collection[int]) -> None:
+    def set_decidable(self, table_ids: Collection[int]) -> None:
         """A commit to these needs no look at the catalog (`oracle.tables`), to others it does."""
         self.rows["is_known"] = 0
         for table_id in table_ids:

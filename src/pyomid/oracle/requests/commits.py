@@ -156,7 +156,7 @@ class Commits:
         Beside another flush it begins only where it is about as large: otherwise many small flushes would follow each
         other."""
         windows = self._windows
-        while windows.flights < self._settings.flights_max:
+        while windows.flushes_in_flight < self._settings.flushes_in_flight_max:
             batch = windows.next_to_flush()
             if batch is None:
                 if windows.open_batch.is_empty or self._is_small_beside_others():
@@ -180,7 +180,9 @@ class Commits:
         batch = windows.open_batch
         if len(windows.batches) > 1:
             is_none_due = batch.is_empty and windows.next_to_flush() is None
-            return NO_ENTRIES if is_none_due or windows.flights >= self._settings.flights_max else None
+            return (
+                NO_ENTRIES if is_none_due or windows.flushes_in_flight >= self._settings.flushes_in_flight_max else None
+            )
         if batch.block is None or not batch.block.count or batch.entries or batch.fenced:
             return NO_ENTRIES if batch.is_empty else None
         self.begin_flush(windows.close_open_batch())

@@ -1,6 +1,6 @@
 """The peers whose sockets compiled code reads and writes: many peers, one call.
 
-    epoll's descriptor is readable ─► `read` ─► the service settles ─► `release`, `send`
+    epoll's descriptor is readable ─► `read` ─► the service ends its step ─► `release`, `send`
 
 A peer is attached while nothing about it is out of the ordinary: a plain socket, its handshake done, its answers
 taken as they come. Its transport stays its owner: it is paused, and has nothing to write. Whatever else happens
