@@ -364,7 +364,7 @@ def fence_table(deployment: Deployment, name: str) -> None:
 def _make(deployment: Deployment, wanted: TableInfo, split_keys: Sequence[bytes] = ()) -> tuple[TableInfo, bool]:
     """The table of that name, and whether this call made it.
 
-    Each attempt draws its own generation: if the answer to one was lost, its table may have been made and dropped since.
+    Each attempt draws its own generation: if the answer to one was lost, its table may be made and dropped since.
     """
     info = wanted
     for _ in range(ATTEMPTS_MAX):
