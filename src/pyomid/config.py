@@ -126,7 +126,7 @@ class Settings:
 
     retention: str = ""
     """Embedded: for how long history is kept, so that it can be read as of a time in the past: `7d`, `12h`, `30m`; `0`:
-    no longer than somebody reads it. A folder keeps what it was told last; its TSO goes by it from its next start on.
+    no longer than a reader needs it. A folder keeps the last value; its TSO uses it from its next start on.
     Over HBase it is an option of `pyomid tso`."""
 
     transaction_id_days: float = 30.0

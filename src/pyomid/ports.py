@@ -394,8 +394,8 @@ class LeaderState(ABC):
 
     @abstractmethod
     def note_time(self, point: TimePoint, gone: Sequence[int] = ()) -> None:
-        """Durable on return, and the points of the starts `gone` are deleted. A point is true whoever noted it, so this
-        asks for no epoch."""
+        """Durable on return, and the points of the starts `gone` are deleted. A point is true whichever TSO noted it, so
+        no epoch is checked."""
 
     @abstractmethod
     def time_points(self) -> list[TimePoint]:
@@ -514,7 +514,7 @@ class Tso(ABC):
         """A start timestamp above `not_before` (0: any)."""
 
     def note_ended(self, start_ts: int) -> None:  # noqa: B027 - a TSO that is told nothing
-        """Nobody works with a start any more that `begin` gave: it does not hold LWM back any longer (T16). Never
+        """A start that `begin` gave is no longer in use: it does not hold LWM back any longer (T16). Never
         waits, may be called anywhere. Without it a start holds LWM until it is old."""
 
     def tell_open(self) -> object:  # noqa: B027 - as `note_ended`

@@ -120,7 +120,7 @@ class ChangeBounds(NamedTuple):
 
 
 class Bookmark(NamedTuple):
-    """A place in the order of commits: behind those below `start_ts`, before those above it.
+    """A place in the order of commits: after those below `start_ts`, before those above it.
 
     `watermark`: a W that was published before `start_ts` was drawn, so that no commit above `start_ts` has a start at
     or below it. 0: none is known, and what changed since is looked for among all versions.
@@ -449,7 +449,7 @@ class Status:
     in_flight: int = 0
     counters: dict[str, int] = field(default_factory=dict)
     held_back_by: str = ""
-    """Whose open start holds the low watermark back, in words for people; empty: nobody's (leases are told beside)."""
+    """Whose open start holds the low watermark back, as text for operators; empty: none (leases are told apart)."""
 
     @property
     def longest_retry_s(self) -> float:
@@ -458,7 +458,7 @@ class Status:
 
     @property
     def retention_s(self) -> float:
-        """For how long history is kept; 0: no longer than somebody reads it."""
+        """For how long history is kept; 0: no longer than a reader needs it."""
         return self.counters.get("retention_ms", 0) / 1000
 
 

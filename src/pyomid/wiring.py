@@ -98,7 +98,7 @@ def open_tso_stores(store: str) -> tuple[TsoStores, Callable[[], None]]:
             is_noted = has_note(path)
             commit_table = EmbeddedCommitTable(folder, writable=True, map_bytes=map_bytes)
             leader_state = EmbeddedLeaderState(folder, writable=True, map_bytes=map_bytes)
-            if not is_noted:  # new, or a copy that somebody says is good
+            if not is_noted:  # new, or a copy that an operator accepted
                 leader_state.forget_identity()
                 note_files(path)
             catalog = EmbeddedCatalog(folder, map_bytes=map_bytes)

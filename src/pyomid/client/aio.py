@@ -539,7 +539,7 @@ class AsyncTable(TableBase):
         prefix: bytes | None = None,
         columns: Sequence[str] | Sequence[bytes] | None = None,
     ) -> pa.RecordBatchReader:
-        """As `Table.to_arrow`, read whole: whoever uses the reader does not await."""
+        """As `Table.to_arrow`, read whole: its reader is used without awaiting."""
         scan = self.arrow_scan_steps(start, stop, prefix, columns)
         return await self._run(_read_whole_steps(self._transaction, scan))
 

@@ -92,7 +92,7 @@ class DatabaseStatus:
     """Tables that commits named and the catalog does not list, which stops sanitizing: id → name, empty if no table of
     the store has that id."""
     tables_unconfirmed: bool = False
-    """A Java TSO led, and nobody confirmed the tables since: that stops sanitizing too."""
+    """A Java TSO led, and no operator confirmed the tables since: that stops sanitizing too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class Database:
     # What changed
 
     def bookmark(self, *, keep_seconds: float | None = None) -> Bookmark:
-        """A place behind everything committed so far, from or up to which `changes` tells. With `keep_seconds` a
+        """A place after everything committed so far, from or up to which `changes` reads. With `keep_seconds` a
         durable lease keeps what is needed for that for so long, at least until `release_bookmark`."""
         self.check_usable()
         return self._driver.run(changes.bookmark_steps(self._deployment, keep_seconds, self._deployment.tso.note_ended))
@@ -270,7 +270,7 @@ class Database:
         late gets `SnapshotTooOld`; so does, without a lease, who takes longer than `max_transaction_age_seconds` from
         one look to the next, with all changes that it told.
 
-        Any error, Ctrl-C too, ends the watch; whoever goes on iterating it is told so again.
+        Any error, Ctrl-C too, ends the watch; each further step of its iterator raises it again.
         """
         self.check_usable()
         watching = Watching(

@@ -1,4 +1,4 @@
-"""When kernels are loaded: beside the program, which goes on in plain Python meanwhile.
+"""When kernels are loaded: on a thread of their own, while the program goes on in plain Python.
 
     is_ready ── loaded ──────────────────────────────► yes
        ├ numba is loaded, the kernel is kept on disk ─► loaded now (milliseconds), yes

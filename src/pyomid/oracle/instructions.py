@@ -283,10 +283,10 @@ class MachineReport:
     conflict_map_entries: int
     conflict_map_entries_max: int
     retention_s: float
-    """For how long history is kept; 0: no longer than somebody reads it."""
+    """For how long history is kept; 0: no longer than a reader needs it."""
     counters: Mapping[str, int]
     """0 where there is none."""
     watermark_held: str = ""
     """By what W is held back: open start, lease, large commit, retention; empty where it follows the newest start."""
     watermark_holder: str = ""
-    """Whose that is, in words for people; empty where nobody knows."""
+    """Whose that is, as text for operators; empty if unknown."""

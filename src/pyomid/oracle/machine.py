@@ -160,7 +160,7 @@ class TsoMachine:
         """One step. `now_s` is monotonic and counts suspension; `wall_ms`: milliseconds since 1970; 0:
         not known.
 
-        After a `Die`, or an exception, every further call returns nothing: nobody knows the state behind an exception.
+        After a `Die`, or an exception, every further call returns nothing: the state after an exception is unknown.
         """
         if self.dead:
             return []

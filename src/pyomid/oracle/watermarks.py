@@ -100,7 +100,7 @@ class Watermarks:
         self._open_due_s = step.now_s
         self._held_floor, self._held_since_s = 0, step.now_s
         self.held_back_by = ""
-        """Whose open start held LWM back when it rose last, in words for people; empty: nobody's."""
+        """Whose open start held LWM back when it rose last, as text for operators; empty: none did."""
         self._open_held: Held | None = None
 
     @property
@@ -260,7 +260,7 @@ class Watermarks:
     # ── H ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _forget_entries(self) -> None:
-        """Where nobody else reads the commit table, entries that are old by count go as a sanitizer would delete them.
+        """If only this process reads the commit table, the oldest entries go, by count, as a sanitizer would delete them.
 
         No region of any table has cells that need them (law 7 asks for nothing), but a transaction that has not ended
         may still send its commit, or send it again. So LWM passes it first, and H never passes W.

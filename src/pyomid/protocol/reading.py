@@ -166,7 +166,7 @@ def read_batch_steps(
 
     The returned batch may be a later fetch of the same rows. Vectorized readers leave shadow-cell repair to compaction:
     they look a start up once a scan, not once a cell. `batch` None stands for the end of the scan, where W is checked
-    once more and None is returned: rows behind the last batch, or of a range that looked empty, may have been cleaned
+    once more and None is returned: rows after the last batch, or of a range that looked empty, may have been cleaned
     away (R7).
     """
     if batch is None:

@@ -392,7 +392,7 @@ class Connection(asyncio.BufferedProtocol):
             self._service.feed(events)
             self._refuse(error)
             return
-        except Exception as error:  # T11: its bytes were only looked at, so nobody else's fate hangs on them
+        except Exception as error:  # T11: only its bytes were read so far, so no other peer is affected
             self._service.feed(events)
             self._service.said.warning("unforeseen", f"cut off a peer: {_traceback(error)}", peer=self.name)
             self.abort()

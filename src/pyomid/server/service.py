@@ -1,12 +1,12 @@
-"""The TSO as a process: an event loop that drives the machine, store calls beside it.
+"""The TSO as a process: an event loop that drives the machine, and store calls next to it.
 
     peers' bytes ─► Connection ─► events ─┐
     store calls ─► results ───────────────┼─► machine.handle ─► replies, one write a peer
     ticks ────────────────────────────────┘                 ├─► flushes ─► CommitTable.submit
                                                             └─► other store calls ─► threads
 
-The loop itself waits for no store, but for the flush of a lone client. Whatever the machine puts out as `Die` ends
-the process at once.
+The loop itself waits for no store, except for the flush of the only client. The instruction `Die` ends the process at
+once.
 """
 
 from __future__ import annotations
@@ -457,7 +457,7 @@ class TsoService:
             self.fail(error)
 
     def fail(self, error: Exception) -> None:
-        """T11: nobody foresaw this error, so nobody knows the state that it leaves. The process ends without another
+        """T11: after an unforeseen error the state is unknown. The process ends without another
         answer; a client starts the next TSO, or a standby takes over."""
         self.machine.dead = True
         with suppress(Exception):  # without memory for a line in the log it ends all the same

@@ -220,7 +220,7 @@ async def serve(
     upkeep: MakeUpkeep | None = None,
 ) -> None:
     """Serves until a signal or idleness; on return everything decided is durable and answered. `folder_lock`: held,
-    and listening as the last of `listeners`. What `upkeep` makes runs beside it while it leads.
+    and listening as the last of `listeners`. What `upkeep` makes runs next to it while it leads.
 
     With a `leadership` (a cluster's; a folder's lock is held already) it waits as a standby until it leads.
     """
@@ -279,7 +279,7 @@ async def _lead_in_turn(duty: _Duty, leadership: Leadership) -> None:
 async def _taken_over(duty: _Duty, retry_s: float = 0.0) -> TsoMachine | None:
     """The machine of a new leader; None if it was told to stop while the store did not answer. A take-over that failed
     halfway is like that of a TSO which died there: the next one begins anew. `Unavailable` after `retry_s`, or
-    `Deposed`: another TSO is faster. Beside the loop: a signal is heard meanwhile.
+    `Deposed`: another TSO is faster. Runs outside of the loop, which handles signals meanwhile.
     """
     conflict_map = await duty.conflict_map
     gc.freeze()  # what is loaded by now stays: looking through it again and again would hold up begins
@@ -390,7 +390,7 @@ async def _keep_up(make: MakeUpkeep, machine: TsoMachine, watched: Watched) -> N
 
 
 async def _switch_to_native_soon(service: TsoService) -> None:
-    """Loads beside the loop, takes over between two of its steps. Compiles nothing."""
+    """Loads the kernels on another thread, and switches between two steps of the loop. Compiles nothing."""
     try:
         is_loaded = await asyncio.get_running_loop().run_in_executor(None, _load_kept_kernels)
     except Exception:  # no thread, no memory

@@ -8,7 +8,7 @@ from pyomid.server.service import TsoService
 
 
 class UpkeepReport(Protocol):
-    """Of the upkeep that runs beside a folder's service, since the process began."""
+    """What the upkeep of a folder's TSO did since the process began."""
 
     passes: int
     versions_dropped: int

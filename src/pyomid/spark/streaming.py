@@ -116,7 +116,7 @@ class _Claims:
     In one run Spark hands a batch to `foreachBatch` once. A second function under the batch's id is therefore another
     sink, and never the same one in a newer form: that comes in a later run, when a batch is handed out again, and is
     the first there. A second frame is another part of the batch. What a failed function claimed is free again. Outside
-    of a query's run nobody can tell whether a batch is handed out again: there frames are not compared.
+    of a query's run it is unknown whether a batch is handed out again: there frames are not compared.
     """
 
     def __init__(self) -> None:

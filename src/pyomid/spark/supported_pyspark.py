@@ -1,4 +1,4 @@
-"""PySpark's names of data sources, behind a look at its version: one that is too old is refused by name."""
+"""PySpark's classes for data sources, after a check of its version: one that is too old is refused by name."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ idle folder (T14); so nothing is asked by it that the process knows anyhow, and 
 
 Between two batches it rests, so that of one core, and of the time of the store's writer lock, it takes `share` at most.
 A part of a table is due once so many versions came, to whatever part, since it was cleaned; a large one later than a
-small one, and one in which little was to drop later still (`Part`): so a table that nobody changes costs little, and
+small one, and one in which little was to drop later still (`Part`): so a table without changes costs little, and
 does not delay one that everybody does.
 
 Pages that a pass frees are used again by the next writes. The file becomes no smaller.
@@ -152,9 +152,9 @@ class _Expires:
     move_s: float = inf
     """The first point becomes old enough."""
     commits: int = -1
-    """What the TSO had committed by the last look, and what moves committed since: one more is somebody else's."""
+    """What the TSO had committed by the last look, and what own moves committed since: one more is another client's."""
     is_covered: bool = True
-    """In every table a point was noted behind the last commit."""
+    """In every table a point was noted after the last commit."""
     cover_s: float = 0.0
     """From when on a point may be noted where nothing is committed: the clock may be late."""
     floors: dict[str, int] = field(default_factory=dict)

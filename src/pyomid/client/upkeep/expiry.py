@@ -1,4 +1,4 @@
-"""Moves the floors of tables with a time to live (`protocol.expiry`): each by a transaction, whoever runs it.
+"""Moves the floors of tables with a time to live (`protocol.expiry`): each in a transaction of its own.
 
 A transaction that changes a table's time to live writes the same row. So what is moved after that goes by the new one.
 """
@@ -84,7 +84,7 @@ def move_floor(
 
 
 def forget(database: Database, info: TableInfo) -> None:
-    """Deletes the row of a table that is no more. Where that fails it stays, and is read by nobody: a table made anew
+    """Deletes the row of a table that is no more. If that fails the row stays, and is never read: a table made anew
     has another one."""
     with contextlib.suppress(OmidError):
         columns = [b"%b:%b" % column for column in (FLOOR_COLUMN, POINTS_COLUMN, LATEST_COLUMN)]

@@ -1,4 +1,4 @@
-"""Compiled decisions beside the machine: the state is copied in before a call, and what was decided is copied out.
+"""Compiled decisions for the machine: its state is copied in before a call, and what was decided is copied out.
 
     machine (Python objects) ──► state ──► decide_chunk ──► state ──► machine
                                                      │

@@ -26,7 +26,7 @@ from pyomid.types import AbortReason, CommitReply, CommitRequest, PendingCommit,
 from pyomid.wire.messages import TABLE_IDS_MAX
 
 FLIGHTS_RATIO_MAX: Final = 2
-"""A flush begins beside another one that is at most so many times as large."""
+"""A flush begins during another one only if that is at most this many times as large."""
 
 NO_ENTRIES: Final[NDArray[np.int64]] = np.empty((0, 2), dtype=np.int64)
 
@@ -153,7 +153,7 @@ class Commits:
 
     def start_flushes(self) -> None:
         """The open batch is flushed as soon as a flush may begin; commits that come meanwhile gather in the next batch.
-        Beside another flush it begins only where it is about as large: otherwise many small flushes would follow each
+        During another flush it begins only if it is about as large: otherwise many small flushes would follow each
         other."""
         windows = self._windows
         while windows.flushes_in_flight < self._settings.flushes_in_flight_max:
@@ -189,7 +189,7 @@ class Commits:
         return batch.block.entries
 
     def _is_small_beside_others(self) -> bool:
-        """The flush that it would run beside ends soon, and then it begins."""
+        """It begins when the flush that is under way ends, which is soon."""
         newest = self._windows.newest_flight
         return newest is not None and self._windows.open_batch.size * FLIGHTS_RATIO_MAX < newest.size
 

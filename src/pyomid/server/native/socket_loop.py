@@ -169,7 +169,7 @@ class SocketLoop:
         return out
 
     def put_out(self, slot: int, data: bytes) -> bool:
-        """Behind the answers that are ready. False: no room."""
+        """Appends to the answers that are ready. False: they do not fit."""
         row = self.slots[slot]
         begin, end = row.out_bytes, row.out_bytes + len(data)
         if end > OUT_BYTES:
@@ -258,7 +258,7 @@ class SocketLoop:
         return bool(self._state.dirty)
 
     def release(self, replies: SocketReplies) -> None:
-        """Their batch is durable: each peer's answers behind what it has ready."""
+        """Their batch is durable: appends each peer's answers to what it has ready."""
         at, segments = 0, replies.segments
         while True:
             at = self._place(self._states, self._rows, self._out, self._dirty, replies.taken, segments, at)

@@ -4,7 +4,7 @@ Spark makes a `DataSource` once per `load()`, pickles it, and calls its parts in
 
     read     the start is drawn in `__init__`; all partitions have it (S5); `load()` and each task share a lease for
              it, which ends by its term: Spark says nothing when a read is over
-    write    the same start is that of a `LargeTransaction`, as behind `pyomid.spark.transaction`, under a lease of its
+    write    the same start is that of a `LargeTransaction`, as in `pyomid.spark.transaction`, under a lease of its
              own until `commit` or `abort`; whichever process Spark calls goes on with it. Each task attempt writes a
              branch and returns it in its message; `commit` decides once; `abort` looks the outcome up and never undoes
              a commit (S2)
@@ -263,7 +263,7 @@ class OmidDataSource(DataSource):
             self._database_id = self._database_id or conn.database_id
 
     def _begin(self, given: int | None) -> BeginReply:
-        """A start of its own, leased once it is known for what; or the one that was given, which somebody else's lease
+        """A start of its own, leased once it is known for what; or the one that was given, which another lease
         holds."""
         from pyomid.types import BeginReply
 
@@ -298,9 +298,7 @@ class OmidDataSource(DataSource):
         if given is not None and self._options.flag("readChangeFeed"):
             raise Misuse("versionAsOf and timestampAsOf are of one snapshot: changes are read by starting and ending")
         if given is not None and self._options.text("snapshotTimestamp") is not None:
-            raise Misuse(
-                "snapshotTimestamp names the snapshot: versionAsOf and timestampAsOf have no meaning beside it"
-            )
+            raise Misuse("snapshotTimestamp names the snapshot: do not give versionAsOf or timestampAsOf too")
         return given
 
     def _refuse_past(self) -> None:
@@ -323,7 +321,7 @@ class OmidDataSource(DataSource):
 
     def _keep(self) -> int:
         """It is a load. A write never comes here: it would hold W back for a whole term after it ended. Returns the
-        start whose lease keeps it; 0 where somebody else's does."""
+        start whose lease keeps it; 0 where another one does."""
         self._is_read = True
         if not self._shares:
             return 0
@@ -414,7 +412,7 @@ class OmidDataSource(DataSource):
     def _refuse_where(self) -> None:
         if self._options.text("where") is not None:
             raise Misuse(
-                "option where is for reads of rows, and these are changes: put .where(…) behind the frame",
+                "option where is for reads of rows, and these are changes: put .where(…) after the frame",
                 option="where",
             )
 

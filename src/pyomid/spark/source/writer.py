@@ -98,8 +98,8 @@ class OmidWriter(DataSourceArrowWriter):
         return BranchMessage(report)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """A write that lost to a run under its own id is done; any other that lost fails, and is begun anew by whoever
-        began it (decision 0030)."""
+        """A write that lost to a run under its own id is done; any other that lost fails, and its caller begins it
+        anew (decision 0030)."""
         from pyomid.spark.source.write_task import delete_ranges
 
         with coded_errors():
@@ -118,7 +118,7 @@ class OmidWriter(DataSourceArrowWriter):
             transaction.commit_or_find()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Spark calls this also after an exception that came behind the commit."""
+        """Spark calls this also after an exception that came after the commit."""
         with coded_errors():
             self._transaction().abort([report.branch for report in _reports(messages)])
 

@@ -162,7 +162,7 @@ class EmbeddedLeaderState(LeaderState):
 
 
 def forget_identity(environment: Environment) -> bytes:
-    """Of a copy: it is another database, whose first TSO gives it an id. Nobody works under its leases, whose holders
+    """Of a copy: it is another database, whose first TSO gives it an id. Its leases are of no use, since their holders
     know the database that was copied. Returns that one's id."""
 
     def write(transaction: Transaction) -> bytes:

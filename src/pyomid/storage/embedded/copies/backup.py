@@ -6,13 +6,13 @@
 
 An incremental back-up has in place of the copied data what differs from the back-up before it (`difference`).
 
-The three are of one moment: while the writers wait nobody writes a cell or a shadow cell, and the log of commits only
+The three are of one moment: while the writers wait no cell and no shadow cell is written, and the log of commits only
 grows, by commits whose cells are all there, as long as nothing is committed to LMDB's part of the commit table. So the
 copy is what a loss of power at that moment would have left, and its first TSO recovers as from that (decision 0060 has
 the interleavings). It is another database: it has no id until its first TSO gives it one.
 
-A back-up has no file LAYOUT, so nobody opens it by mistake; a folder that is being written has a file UNFINISHED, which
-is removed last.
+A back-up has no file LAYOUT, so it is not opened by mistake; a folder that is being written has a file UNFINISHED,
+which is removed last.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class _Moment:
         self._environments[0].write(work)
 
     def _look(self, transaction: Transaction) -> None:
-        """Holds nothing that nobody ends: another thread may perform this after the back-up was interrupted."""
+        """Holds nothing that would stay held: another thread may perform this after the back-up was interrupted."""
         with self._looking:
             try:
                 if not self._is_over:

@@ -160,7 +160,7 @@ def differences(old: Records, new: Records) -> Iterator[tuple[bytes, bytes | Non
 
 
 def _opened(folder: Path) -> lmdb.Environment:
-    """A back-up's environment, which nobody changes: without locks, so that it may lie where nothing can be written."""
+    """A back-up's environment, which never changes: without locks, so that it may lie where nothing can be written."""
     try:
         return lmdb.open(os.fspath(folder), readonly=True, lock=False, create=False, max_dbs=len(_DATABASES))
     except lmdb.Error as error:
