@@ -394,8 +394,8 @@ class LeaderState(ABC):
 
     @abstractmethod
     def note_time(self, point: TimePoint, gone: Sequence[int] = ()) -> None:
-        """Durable on return, and the points of the starts `gone` are deleted. A point is true whichever TSO noted it, so
-        no epoch is checked."""
+        """Durable on return, and the points of the starts `gone` are deleted. A point is true whichever TSO
+        noted it, so no epoch is checked."""
 
     @abstractmethod
     def time_points(self) -> list[TimePoint]:

@@ -260,7 +260,7 @@ class Watermarks:
     # ── H ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _forget_entries(self) -> None:
-        """If only this process reads the commit table, the oldest entries go, by count, as a sanitizer would delete them.
+        """If only this process reads the commit table, its oldest entries go, by count, as a sanitizer deletes them.
 
         No region of any table has cells that need them (law 7 asks for nothing), but a transaction that has not ended
         may still send its commit, or send it again. So LWM passes it first, and H never passes W.

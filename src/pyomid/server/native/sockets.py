@@ -130,7 +130,7 @@ def wait_ready(states: Records[LoopState], epoll: Any, events_at: Any, events_ma
 
 @kernel("void(LoopState, Slot, int64[::1], int64, int64)", nogil=False, _nrt=False)
 def note_out(state: LoopState, row: Slot, dirty: Any, slot: Any, count: Any) -> Any:
-    """Notes that `count` bytes were appended to the peer's `out`. A slot is in `dirty` once, even if its peer changed."""
+    """Notes that `count` bytes were appended to the peer's `out`. A slot is in `dirty` at most once."""
     if count and not row.is_dirty:
         row.is_dirty = 1
         dirty[state.dirty] = slot
