@@ -45,6 +45,7 @@ from pyomid.types import (
     TableInfo,
     TableState,
     TimePoint,
+    VersionedRows,
 )
 
 
@@ -54,6 +55,8 @@ class Capabilities:
 
     pipelined_writes: bool = False
     """It takes writes over a network while its caller goes on; the flush waits for them."""
+    shared_writes: bool = False
+    """`write_shared` of many small writes costs little more than one of them."""
     foreign_tables: bool = False
     """Other programs make and write tables in it, too (HBase). Such tables can be imported."""
 
@@ -78,6 +81,18 @@ class DataStore(ABC):
         A cell already there under the same version is replaced; other columns of that row and version stay.
         `Misuse`, before anything is written, if a row key, value or qualifier is over the store's limit.
         """
+
+    def write_shared(self, table: str, writes: Sequence[VersionedRows]) -> list[Exception | None]:
+        """`write_cells` of several transactions, each under its own version, in any order: each one's error, or
+        None where it is durable."""
+        outcomes: list[Exception | None] = []
+        for version, rows in writes:
+            try:
+                self.write_cells(table, version, rows)
+                outcomes.append(None)
+            except Exception as error:
+                outcomes.append(error)
+        return outcomes
 
     @abstractmethod
     def write_batch(self, table: str, version: int, batch: CellBatch) -> None:

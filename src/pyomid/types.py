@@ -6,7 +6,7 @@ checkpoint (0 … 49). `start_of(version)` removes the checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from itertools import groupby
@@ -148,6 +148,13 @@ class RowWrite(NamedTuple):
 
     row: bytes
     cells: tuple[tuple[Column, bytes | None], ...]
+
+
+class VersionedRows(NamedTuple):
+    """The rows that one transaction writes, and the version under which it does."""
+
+    version: int
+    rows: Sequence[RowWrite]
 
 
 class ShadowWrite(NamedTuple):

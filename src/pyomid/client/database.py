@@ -641,16 +641,21 @@ class Database:
         """The rules of a table for a transaction whose begin was answered with `begun`. `leased`: it is under a lease;
         `Misuse` if the table's store would not keep its snapshot.
         """
-        rules = self._known_rules(name, begun)
+        rules = self.known_rules(name, begun) or self._read_rules(name, begun)
         if leased:
             self._deployment.store.check_leases(name)
         return rules
 
-    def _known_rules(self, name: str, begun: BeginReply) -> TableRules:
+    def known_rules(self, name: str, begun: BeginReply) -> TableRules | None:
+        """As `table_rules` without a lease, if they need not be read."""
+        found = self._tables.get(name) if isinstance(name, str) else None
+        if found is not None and self._deployment.clock() < found.until_s and may_go_by(found.read_after, begun):
+            return found.rules
+        return None
+
+    def _read_rules(self, name: str, begun: BeginReply) -> TableRules:
         now = self._deployment.clock()
         found = self._tables.get(name) if isinstance(name, str) else None
-        if found is not None and now < found.until_s and may_go_by(found.read_after, begun):
-            return found.rules
         info = find_table(self._deployment.catalog, name)
         if found is not None and found.rules.info == info:
             rules = found.rules
@@ -667,6 +672,15 @@ class Database:
             self._background.complete(start_ts, commit_ts, written)
         except Exception as error:
             self._background.failed(error)
+
+    def end_committed_at_once(self, start_ts: int, commit_ts: int, written: WriteSet) -> bool:
+        """The same, if it need not wait for others' completion."""
+        try:
+            self.commit_cache.put(start_ts, commit_ts)
+            return self._background.complete_at_once(start_ts, commit_ts, written)
+        except Exception as error:
+            self._background.failed(error)
+            return True
 
     def end_rolled_back(self, writes: TransactionSteps) -> None:
         """As `end_committed`: compaction deletes what it leaves."""
