@@ -130,8 +130,9 @@ class Settings:
     Over HBase it is an option of `pyomid tso`."""
 
     transaction_id_days: float = 30.0
-    """Embedded: an idempotency key (`run_once`, `transaction_id`) keeps its run's result and start for so long. After
-    that upkeep leaves six bytes of it: its id still never commits again. 0: all is kept for ever."""
+    """An idempotency key (`run_once`, `transaction_id`) keeps its run's result and start for so long. After that upkeep
+    leaves six bytes of it: its id still never commits again. 0: all is kept for ever. A folder goes by that of the
+    client that started its TSO, HBase by that of the client that calls `expire` or `compact`."""
 
     upkeep_share: float = 0.1
     """Embedded: the share of one core, and of the time of the store's writer lock, that the folder's TSO may take for

@@ -466,12 +466,15 @@ class Database:
 
     def expire(self, tables: str | Sequence[str] | None = None) -> None:
         """Has values expire in these tables (all of them) that are older than their table's `ttl_seconds`, for all
-        snapshots from now on. A folder's TSO does it by itself; over HBase it is to be called, or `compact`, at least
-        a hundred times in the shortest `ttl_seconds`. It goes by this process's clock."""
-        from pyomid.client.upkeep import expiry
+        snapshots from now on. Without `tables` also idempotency keys that are older than `transactionIdDays` shrink to
+        hashes of their ids, which stay taken. A folder's TSO does both by itself; over HBase it is to be called, or
+        `compact`, at least a hundred times in the shortest of these times. It goes by this process's clock."""
+        from pyomid.client.upkeep import expired_keys, expiry
 
         self.check_usable()
         expiry.expire(self, tables)
+        if tables is None and (days := self._deployment.settings.transaction_id_days):
+            expired_keys.expire_keys(self, 86_400 * days)
 
     def sanitize(self) -> Sanitising:
         """Deletes the commit-table entries that no reader needs, as far as every table is compacted by records older

@@ -55,7 +55,7 @@ def create_table(
     wanted = _wanted(deployment, name, families, conflict_level, schema)
     if ttl_seconds is not None:
         wanted = replace(wanted, ttl_seconds=validation.check_ttl(ttl_seconds))
-        _ensure(deployment, EXPIRY_INFO)
+        ensure_expiry_table(deployment)
     if split_keys and not deployment.store.capabilities.foreign_tables:
         raise Misuse("only tables of HBase are divided by split keys", table=name)
     found, is_new = _make(deployment, wanted, split_keys)
@@ -233,7 +233,7 @@ def alter_ttl(deployment: Deployment, name: str, ttl_seconds: object) -> TableIn
             )
         return replace(info, ttl_seconds=checked)
 
-    _ensure(deployment, EXPIRY_INFO)
+    ensure_expiry_table(deployment)
     return alter_behind_fence(deployment, name, with_ttl)
 
 
@@ -334,6 +334,11 @@ def is_system(name: str) -> bool:
 def ensure_keys_table(deployment: Deployment) -> TableInfo:
     """`KEYS_INFO` is in store and catalog on return (K6: before its first transactional write)."""
     return _ensure(deployment, idempotency.KEYS_INFO)
+
+
+def ensure_expiry_table(deployment: Deployment) -> TableInfo:
+    """The same of `EXPIRY_INFO`, whose rows tell what has expired."""
+    return _ensure(deployment, EXPIRY_INFO)
 
 
 def _ensure(deployment: Deployment, info: TableInfo) -> TableInfo:

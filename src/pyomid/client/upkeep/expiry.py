@@ -25,8 +25,9 @@ Clock = Callable[[], float]
 
 
 class Moved(NamedTuple):
-    """What a transaction left in the row, its start, and whether it wrote it."""
+    """What a transaction found in the row and left in it, its start, and whether it wrote it."""
 
+    before: Expiry
     expiry: Expiry
     start_ts: int
     is_written: bool
@@ -66,21 +67,23 @@ def move_floor(
     wall_clock: Clock = time.time,
     notes: bool | None = None,
     always_writes: bool = False,
+    ttl_s: float | None = None,
 ) -> Moved:
-    """`always_writes`: who moves the floor by what the catalog said before begins anew."""
+    """`always_writes`: who moves the floor by what the catalog said before begins anew. `ttl_s`: in place of what the
+    catalog says."""
 
-    def move(transaction: Transaction) -> tuple[Expiry, Transaction]:
+    def move(transaction: Transaction) -> tuple[Expiry, Expiry, Transaction]:
         info = find_table(database.deployment.catalog, table)  # after the begin
         key, floors = expiry_row(info.name, info.generation), transaction.table(EXPIRY_TABLE)
         before = Expiry.of(floors.get(key))
-        ttl_ms = int(1000 * (info.ttl_seconds or 0))
+        ttl_ms = int(1000 * ((info.ttl_seconds or 0) if ttl_s is None else ttl_s))
         after = before.moved(transaction.start_ts, int(1000 * wall_clock()), ttl_ms, notes=notes)
         if always_writes or after is not before:
             floors.put(key, after.cells(before))
-        return after, transaction
+        return before, after, transaction
 
-    after, transaction = database.run(move)
-    return Moved(after, transaction.start_ts, transaction.commit_ts is not None)
+    before, after, transaction = database.run(move)
+    return Moved(before, after, transaction.start_ts, transaction.commit_ts is not None)
 
 
 def forget(database: Database, info: TableInfo) -> None:
