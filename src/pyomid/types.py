@@ -442,6 +442,10 @@ class RegionWatermark:
     """Wall clock of the record, seconds since 1970: sanitizing counts only records older than the longest retry."""
 
 
+TABLE_CONFLICTS: Final = "conflicts_of_table_"
+"""A counter of each table, before its id."""
+
+
 @dataclass(frozen=True, slots=True)
 class Status:
     """The state of a running TSO, for people: `pyomid status`."""
@@ -457,6 +461,13 @@ class Status:
     counters: dict[str, int] = field(default_factory=dict)
     held_back_by: str = ""
     """Whose open start holds the low watermark back, as text for operators; empty: none (leases are told apart)."""
+
+    @property
+    def conflicts_by_table(self) -> dict[int, int]:
+        """By table id, of the tables that have most: how many transactions that wrote or claimed the table met a later
+        commit, since this TSO leads."""
+        shown = self.counters.items()
+        return {int(name.removeprefix(TABLE_CONFLICTS)): n for name, n in shown if name.startswith(TABLE_CONFLICTS)}
 
     @property
     def longest_retry_s(self) -> float:

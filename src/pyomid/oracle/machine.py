@@ -56,7 +56,7 @@ from pyomid.oracle.takeover import TakenOver
 from pyomid.oracle.time_line import TimeLine
 from pyomid.oracle.watermarks import Watermarks
 from pyomid.oracle.windows import BeginWindows, TimestampClock
-from pyomid.types import TIMESTAMP_STEP, CommitRequest, PendingCommit, Status
+from pyomid.types import TABLE_CONFLICTS, TIMESTAMP_STEP, CommitRequest, PendingCommit, Status
 from pyomid.wire.messages import (
     AdvanceHorizon,
     AskStatus,
@@ -74,6 +74,8 @@ from pyomid.wire.messages import (
 TIMERS_S: Final = 0.002
 """Leases, ages and intervals are looked at this often, not with every request."""
 
+TABLES_SHOWN_MAX: Final = 20
+"""Whose conflicts a status tells."""
 PEER_REQUESTS_MAX: Final = 4
 """Seals, retries, large commits and sanitizings of one peer under way at once."""
 
@@ -443,9 +445,15 @@ class TsoMachine:
             in_flight=report.in_flight,
             counters=dict(count)
             | {former: count[name] for name, former in FORMER_COUNTERS.items() if count[name]}
-            | ({"retention_ms": round(report.retention_s * 1000)} if report.retention_s else {}),
+            | ({"retention_ms": round(report.retention_s * 1000)} if report.retention_s else {})
+            | self._conflicts_by_table(),
             held_back_by=self.watermarks.held_back_by,
         )
+
+    def _conflicts_by_table(self) -> dict[str, int]:
+        """Of the tables that have most."""
+        found = sorted(self.oracle.table_conflicts.items(), key=lambda each: -each[1])
+        return {f"{TABLE_CONFLICTS}{table_id}": count for table_id, count in found[:TABLES_SHOWN_MAX]}
 
     def validate(self) -> None:
         """What holds after every step."""

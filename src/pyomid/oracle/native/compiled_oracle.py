@@ -26,7 +26,7 @@ from pyomid.oracle.native.conflict_map import CacheLineMap, moved
 from pyomid.oracle.native.decide import decide_frames
 from pyomid.oracle.native.parse import COMMIT, COMPLETE, parse_frames
 from pyomid.oracle.native.records import Chunk, Op, OracleState
-from pyomid.oracle.native.tables import TableRows, fences, table_commits
+from pyomid.oracle.native.tables import TableRows, fences, table_commits, table_conflicts
 from pyomid.oracle.open_starts import OpenStarts
 from pyomid.oracle.status_oracle import BucketMap
 from pyomid.oracle.windows import BatchState, EntryBlock
@@ -189,10 +189,12 @@ class CompiledOracle(ChunkOracle):
         for mapping, view in (
             (oracle.fences, fences(self._tables)),
             (oracle.table_commits, table_commits(self._tables)),
+            (oracle.table_conflicts, table_conflicts(self._tables)),
         ):
             view.update(mapping)
         oracle.fences = fences(self._tables)
         oracle.table_commits = table_commits(self._tables)
+        oracle.table_conflicts = table_conflicts(self._tables)
 
     def _take(self) -> EntryBlock:
         """The machine's timestamps, windows and rules into the state, until `give_back`."""

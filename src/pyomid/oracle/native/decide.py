@@ -117,6 +117,13 @@ def record_op(state: OracleState, memory: Memory, op: Op, parsed: Parsed) -> Any
     return commit_ts
 
 
+@kernel("void(Memory, Op, Parsed)", nogil=False, _nrt=False, forceinline=True)
+def count_conflict(memory: Memory, op: Op, parsed: Parsed) -> None:
+    """`StatusOracle.count_conflict`."""
+    for index in range(op.table_begin, op.table_end):
+        memory.tables[find_table(memory.tables, parsed.table_ids[index])].conflicts += 1
+
+
 @kernel("boolean(OracleState, Op, int64[::1], int64[::1])", nogil=False, _nrt=False, forceinline=True)
 def take_completion(state: OracleState, op: Op, starts: Any, completed: Any) -> Any:
     """Appends its starts. False if there is no room, or one of them was never handed out."""
@@ -187,6 +194,7 @@ def decide_chunk(
         else:
             if reason == CONFLICT:
                 state.aborts_conflict += 1
+                count_conflict(memory, op, parsed)
             elif reason == LOW_WATERMARK:
                 state.aborts_low_watermark += 1
             else:

@@ -81,6 +81,8 @@ class Table(Record):
     fence_ts: int
     commit_ts: int
     """0: none."""
+    conflicts: int
+    """Transactions that named it and were aborted for a cell."""
 
 
 class Memory(NamedTuple):

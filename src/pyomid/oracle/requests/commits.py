@@ -114,7 +114,7 @@ class Commits:
         its batch."""
         conflict = self.conflict(request)
         if conflict is not None:
-            return self.aborted(request.start_ts, conflict)
+            return self.aborted(request, conflict)
         commit_ts = self._windows.clock.take()
         if commit_ts is None:
             self._ceiling.wait(peer, tag, request)
@@ -135,12 +135,14 @@ class Commits:
         if self._oracle.low_watermark > low_before:
             self._watermarks.note_low_rose()
 
-    def abort(self, peer: Hashable, tag: int, start_ts: int, conflict: Conflict) -> None:
-        self._step.reply(peer, tag, self.aborted(start_ts, conflict))
+    def abort(self, peer: Hashable, tag: int, request: CommitRequest, conflict: Conflict) -> None:
+        self._step.reply(peer, tag, self.aborted(request, conflict))
 
-    def aborted(self, start_ts: int, conflict: Conflict) -> CommitReply:
+    def aborted(self, request: CommitRequest, conflict: Conflict) -> CommitReply:
         self._step.counters[f"aborts_{conflict.reason.value}"] += 1
-        return CommitReply(start_ts, 0, conflict.reason, conflict.conflict_ts)
+        if conflict.reason is AbortReason.CONFLICT:
+            self._oracle.count_conflict(request.table_ids)
+        return CommitReply(request.start_ts, 0, conflict.reason, conflict.conflict_ts)
 
     def refuse_from_now_on(self, starts: Iterable[int]) -> None:
         """Those at or below D need no memory: they cannot commit."""

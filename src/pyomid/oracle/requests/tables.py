@@ -131,7 +131,7 @@ class TableRequests:
         """
         conflict = self._commits.conflict(request)
         if conflict is not None:
-            self._commits.abort(peer, tag, request.start_ts, conflict)
+            self._commits.abort(peer, tag, request, conflict)
             return
         self._waiting.append((peer, tag, request))
         if not self._is_looking_up:
