@@ -108,7 +108,7 @@ def test_entries_go_once_a_compaction_counts(memory_url: str) -> None:
             for record in db.deployment.catalog.region_watermarks(table.name):
                 db.deployment.catalog.put_region_watermark(replace(record, recorded_at_s=record.recorded_at_s - 3600))
         done = db.sanitize()
-        assert done.horizon == done.watermark > entry
+        assert entry < done.horizon <= done.watermark, "W may have moved on since it was compacted"
         assert db.deployment.commit_table.lookup([entry]) == [NOT_FOUND]
 
 
