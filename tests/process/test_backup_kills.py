@@ -17,14 +17,13 @@ from pyomid.errors import Misuse
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(300)]
 
-KINDS = ("whole", "incremental")
 POINTS = [name for name in crashpoints.POINTS if name.startswith("storage.")]
 
 
-def back_up(url: str, destination: str, since: str | None, crash_at: str, note: str) -> None:
+def back_up(url: str, destination: str, crash_at: str, note: str) -> None:
     crashpoints.arm(crash_at, note=note)
     with pyomid.connect(url) as db:
-        db.backup(destination, since=since)
+        db.backup(destination)
 
 
 def restore(backup: str, url: str, crash_at: str, note: str) -> None:
@@ -32,26 +31,18 @@ def restore(backup: str, url: str, crash_at: str, note: str) -> None:
     pyomid.restore(backup, url)
 
 
-@pytest.mark.parametrize(
-    ("point", "kind"),
-    [(point, kind) for point in POINTS for kind in KINDS if (point, kind) != ("storage.backup.compared", "whole")],
-)
+@pytest.mark.parametrize("point", POINTS)
 def test_what_a_killed_backup_left_is_no_backup(
-    processes: Processes, bank: Database, bank_url: str, tmp_path: Path, point: str, kind: str
+    processes: Processes, bank: Database, bank_url: str, tmp_path: Path, point: str
 ) -> None:
-    since = None
-    if kind == "incremental":
-        since = str(tmp_path / "whole")
-        bank.backup(since)
-        bank.run(transfer, b"since", random.Random(1))
     note, backup, folder = tmp_path / "note", tmp_path / "backup", tmp_path / "restored"
     url = f"omid://{folder}?idleExitSeconds=1"
     if point.startswith("storage.restore."):
-        bank.backup(backup, since=since)
+        bank.backup(backup)
         ended = processes.run(restore, str(backup), url, point, str(note))
         unfinished = folder
     else:
-        ended = processes.run(back_up, bank_url, str(backup), since, point, str(note))
+        ended = processes.run(back_up, bank_url, str(backup), point, str(note))
         unfinished = backup
         with pytest.raises(Misuse, match=r"is not whole|is no back-up"):
             pyomid.restore(backup, url)
@@ -61,17 +52,15 @@ def test_what_a_killed_backup_left_is_no_backup(
         pyomid.connect(f"omid://{unfinished}")
     audit(bank)  # whoever waited for the dead one goes on
     if unfinished == backup:
-        bank.backup(backup, since=since)
+        bank.backup(backup)
     pyomid.restore(backup, url)
     with pyomid.connect(url) as db:
-        assert audit(db).transfers == (kind == "incremental")
+        audit(db)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 def test_a_backup_beside_writers_is_one_moment(
-    processes: Processes, bank: Database, bank_url: str, tmp_path: Path, kind: str
+    processes: Processes, bank: Database, bank_url: str, tmp_path: Path
 ) -> None:
-    """Each incremental one goes on from the one before."""
     acknowledged = [str(tmp_path / f"acknowledged-{seed}") for seed in range(3)]
     workers = [
         processes.start(run_worker, Order(bank_url, seed, path, transactions=200))
@@ -81,8 +70,7 @@ def test_a_backup_beside_writers_is_one_moment(
     number = 0
     while number < 6 and any(worker.is_alive() for worker in workers):
         before.append(set().union(*map(acknowledged_ids, acknowledged)))
-        since = tmp_path / f"backup-{number - 1}" if number and kind == "incremental" else None
-        made = bank.backup(tmp_path / f"backup-{number}", since=since)
+        made = bank.backup(tmp_path / f"backup-{number}")
         pyomid.restore(tmp_path / f"backup-{number}", f"omid://{tmp_path}/restored-{number}?idleExitSeconds=1")
         with pyomid.connect(f"omid://{tmp_path}/restored-{number}?idleExitSeconds=1") as db:
             found = audit(db, by_rows=number % 2 == 1)

@@ -9,8 +9,7 @@ import pytest
 
 from pyomid.errors import Misuse
 from pyomid.spark import streaming
-from pyomid.spark.batch_id import batch_transaction_id
-from pyomid.spark.streaming import _Claims
+from pyomid.spark.streaming import _Claims, batch_transaction_id
 
 pytestmark = pytest.mark.fast
 

@@ -24,7 +24,7 @@ class OracleState(Record):
     window_span: int
     write_set_ids_max: int
     begins_fast: int
-    """No begin waits for a start."""
+    """Nobody waits for a start."""
     head_is_open: int
     entries: int
     """Rows of the open batch's block that are filled."""
@@ -36,9 +36,9 @@ class OracleState(Record):
     aborts_conflict: int
     aborts_low_watermark: int
     aborts_fence: int
-    """The counters from `begins` on grow until they are folded."""
+    """Counted up from `begins` on, until somebody folds them."""
     completed: int
-    """Starts of complete transactions, not yet given to the machine."""
+    """Starts of complete transactions that nobody has taken yet."""
 
 
 @record
@@ -81,8 +81,6 @@ class Table(Record):
     fence_ts: int
     commit_ts: int
     """0: none."""
-    conflicts: int
-    """Transactions that named it and were aborted for a cell."""
 
 
 class Memory(NamedTuple):

@@ -88,7 +88,7 @@ class TokenKeeper:
 
 
 def _identifier(given: Token) -> TokenIdentifier:
-    """After its own length, as Java's `Writable` writes it."""
+    """Behind its own length, as Java's `Writable` writes it."""
     try:
         return TokenIdentifier.FromString(given.identifier[_LENGTH_BYTES:])
     except DecodeError as error:
